@@ -1,0 +1,330 @@
+"""Scores labels for many members at once on llama.cpp, each member as if it were alone.
+
+Why a member's score holds nothing of another member:
+
+- every sequence has a cache of its own (``kv_unified=False``), overwritten with zeros before each group;
+- head and body are evaluated alone, saved, and always restored from that save, warm or cold;
+- a joint batch holds the same number of rows of every member, fits into one micro-batch, and never asks for a single
+  row, the three cases in which llama.cpp's kernels or its splitting of batches depend on the company;
+- that joint and lone evaluation agree to the last bit is checked on public text when the engine starts. Where they do
+  not, and wherever layers are offloaded to a GPU (whose kernels go by shape), members are evaluated one by one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Hashable, Sequence
+from types import TracebackType
+from typing import NoReturn, Self
+
+import numpy as np
+
+from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable, PrivateDataError
+from langchain_dp.ports import MemberPrompt
+
+from ._llama_context import CELLS, DecodeError, LlamaContext
+from ._llama_emptied import emptied
+from ._llama_evaluate import ROWS, Evaluator
+from ._llama_model_files import prepared_model_path
+from ._llama_store import Calibration, MemberState, StateStore
+
+
+class LlamaCppEnsemble:
+    """Label scores of many prompts through one local GGUF model; implements ``ports.ScoresLabels``.
+
+    A prompt is head + body + tail, tokenised part by part. The cache of head and body is kept per member; a question
+    then costs its own tokens only.
+
+    Args:
+        model_path: GGUF file; None is the embedded SmolLM2-135M-Instruct, prepared for this CPU on first use.
+        n_gpu_layers: Layers to offload; -1 is all of them. Members are then evaluated one at a time.
+        max_tokens: Longest head + body + tail + label of one member, in tokens.
+        slots: Members evaluated in one batch, 1 to 256. Memory grows by ``max_tokens`` of cache for each.
+        cache_bytes: Bound of the kept member states in bytes; those used longest ago go first.
+        n_threads: CPU threads; None measures which number is fastest at start-up and says so in the log.
+        flash_attention: Use the fused attention kernels.
+        verbose: Let llama.cpp write its log to standard error.
+
+    Formal guarantees:
+        The row of one member is a function of the model, the settings, its own head and body, the tail and the words,
+        to the last bit: alone or in any company, warm or cold. A member whose evaluation fails, in whatever way, has
+        no row, and nothing is logged of it. Exceptions hold no text and no frame of what was asked.
+
+    Raises:
+        InvalidParameter: A parameter is out of bounds or the file cannot be loaded.
+        MissingExtra: llama-cpp-python, or the embedded model if it is wanted, is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        model_path: str | None = None,
+        n_gpu_layers: int = 0,
+        max_tokens: int = 1024,
+        slots: int = 16,
+        cache_bytes: int = 2**30,
+        n_threads: int | None = None,
+        flash_attention: bool = False,
+        verbose: bool = False,
+    ) -> None:
+        _whole("slots", slots, 1, 256)
+        _whole("max_tokens", max_tokens, 16, 2**20)
+        _whole("n_gpu_layers", n_gpu_layers, -1, 2**20)
+        _whole("cache_bytes", cache_bytes, 0, 2**62)
+        if n_threads is not None:
+            _whole("n_threads", n_threads, 1, 4096)
+        path = prepared_model_path() if model_path is None else model_path
+        self._name = os.path.basename(path).removesuffix(".gguf")
+        self._max_tokens = max_tokens
+        self._lock = threading.RLock()  # the context is freed under it, also by close(), which holds it
+        self._store = StateStore(cache_bytes)
+        self._head: tuple[str, MemberState] | None = None
+        self._context = LlamaContext(
+            path,
+            sequences=slots,
+            cells=max_tokens,
+            micro_batch=max(slots * ROWS, CELLS),
+            n_gpu_layers=n_gpu_layers,
+            flash_attention=flash_attention,
+            unified=self._UNIFIED,
+            verbose=verbose,
+            busy=self._lock,
+        )
+        if max_tokens > self._context.trained_on:
+            trained_on = self._context.trained_on
+            self._context.close()
+            raise InvalidParameter(
+                f"Expected max_tokens={max_tokens} to be at most {trained_on}, the length this model was trained on."
+            )
+        self._evaluator = Evaluator(self._context)
+        self.n_threads = self._context.choose_threads(n_threads)
+        alone = slots == 1 or n_gpu_layers != 0 or not self._evaluator.company_is_harmless(slots, max_tokens)
+        self._together = 1 if alone else slots
+
+    _UNIFIED = False
+    """Never True but in the test that shows why."""
+
+    @property
+    def name(self) -> str:
+        """Name of the model, for certificates: its file name without the ending."""
+        return self._name
+
+    @property
+    def max_tail_tokens(self) -> int:
+        """Longest question in tokens: half of ``max_tokens``, whatever the members hold."""
+        return self._max_tokens // 2
+
+    @property
+    def members_together(self) -> int:
+        """Members in one batch: ``slots``, or 1 where company would change bits."""
+        return self._together
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of member states kept now, at most ``cache_bytes``. PRIVATE: it shows how many subsets were drawn.
+
+        For measurements by whoever may see the records; never log, print or serve it beside released answers.
+        """
+        return self._store.bytes
+
+    @emptied
+    def count_tokens(self, text: str) -> int:
+        """Number of the model's tokens in ``text``, without the special tokens of a beginning."""
+        with self._lock:
+            self._check_open()
+            return len(self._context.tokenize(text))
+
+    @emptied
+    def score_labels(
+        self,
+        prompts: Sequence[MemberPrompt],
+        words: Sequence[str],
+        *,
+        content_free: Sequence[str] = (),
+    ) -> list[list[float] | None]:
+        """Log-scores of ``words`` after each prompt: one row a prompt, one column a word.
+
+        Words are read exactly as they follow the tail: after a tail that ends in "Sentiment:" pass " positive", with
+        its space. If their first tokens differ, a word's score is the log-softmax over those first tokens; if two
+        collide, every word is scored by all its tokens, and the log-softmax is over the words.
+
+        Args:
+            prompts: Members to ask; heads and tails are equal within one call.
+            words: Label words, distinct.
+            content_free: Tails without a question. When given, the log of the mean label probability after them, under
+                the same member, is subtracted (contextual calibration, Zhao et al. 2021); computed once a member.
+
+        Returns:
+            A row per prompt, or None for a member that is too long for ``max_tokens`` or whose evaluation failed.
+
+        Raises:
+            InvalidParameter: Words are not distinct or empty; heads or tails differ; a tail is empty or longer than
+                :attr:`max_tail_tokens`.
+            ModelUnavailable: The engine is closed, or the public head cannot be evaluated.
+        """
+        with self._lock:
+            self._check_open()
+            if not prompts:
+                return []
+            labels = self._labels(words)
+            head, tail = _common(prompts)
+            question = self._tail(tail)
+            free = [self._tail(text) for text in content_free]
+            key = (tuple(words), tuple(content_free))
+            rows: list[list[float] | None] = []
+            for at in range(0, len(prompts), self._together):
+                group = prompts[at : at + self._together]
+                try:
+                    members = [self._member(head, prompt, max(map(len, labels))) for prompt in group]
+                    rows += self._rows(members, question, free, labels, key)
+                finally:
+                    self._store.wipe_put_out()
+            return rows
+
+    def _rows(
+        self,
+        members: Sequence[MemberState | None],
+        question: list[int],
+        free: Sequence[list[int]],
+        labels: Sequence[list[int]],
+        key: Calibration,
+    ) -> list[list[float] | None]:
+        calibrate = [m for m in members if m is not None and free and key not in m.calibrations]
+        for member, mean in zip(calibrate, self._evaluator.mean_log(calibrate, free, labels), strict=True):
+            if mean is not None:
+                member.calibrations[key] = mean
+        usable = [m for m in members if m is not None and (not free or key in m.calibrations)]
+        answers = iter(self._evaluator.answers(usable, question, labels))
+        rows: list[list[float] | None] = []
+        for asked in members:
+            if asked is None or (free and key not in asked.calibrations):
+                rows.append(None)
+                continue
+            answer = next(answers)
+            if answer is not None and free:
+                answer = answer - asked.calibrations[key]
+            rows.append(None if answer is None else [float(score) for score in answer])
+        return rows
+
+    @emptied
+    def forget(self, *members: Hashable) -> None:
+        """Overwrite and drop everything of these members, in the store and in the model's own memory."""
+        with self._lock:
+            self._store.forget(members)
+            if not self._context.closed:
+                self._context.clear()
+
+    @emptied
+    def warm(self, prompts: Sequence[MemberPrompt]) -> None:
+        """Evaluate head and body of these members, as far as ``cache_bytes`` holds them.
+
+        A member that cannot be evaluated stays cold, and abstains when it is asked.
+
+        Raises:
+            InvalidParameter: The public head is too long.
+            ModelUnavailable: The engine is closed, or the public head cannot be evaluated.
+        """
+        with self._lock:
+            self._check_open()
+            for prompt in prompts:
+                try:
+                    self._member(prompt.head, prompt, 1)
+                finally:
+                    self._store.wipe_put_out()
+
+    def close(self) -> None:
+        """Drop every state and free the model. Further calls raise ModelUnavailable."""
+        with self._lock:
+            self._store.clear()
+            self._head = None
+            self._context.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"LlamaCppEnsemble({self._name!r}, <private>)"  # how many members are cached tells how many were drawn
+
+    def __reduce__(self) -> NoReturn:
+        raise PrivateDataError(
+            "A LlamaCppEnsemble holds private caches and cannot be pickled or copied. Build it anew."
+        )
+
+    def _check_open(self) -> None:
+        if self._context.closed:
+            raise ModelUnavailable("This LlamaCppEnsemble is closed. Build a new one.")
+
+    def _labels(self, words: Sequence[str]) -> list[list[int]]:
+        labels = [self._context.tokenize(word) for word in words]
+        if not labels or not all(labels) or len({tuple(label) for label in labels}) < len(labels):
+            raise InvalidParameter(f"Expected words={list(words)!r} to be distinct, with at least one token each.")
+        if len({label[0] for label in labels}) == len(labels):
+            return [label[:1] for label in labels]
+        return labels
+
+    def _tail(self, text: str) -> list[int]:
+        tokens = self._context.tokenize(text)
+        if not 0 < len(tokens) <= self.max_tail_tokens:
+            raise InvalidParameter(
+                f"Expected a question of {len(tokens)} tokens to have 1 to {self.max_tail_tokens}, half of "
+                f"max_tokens={self._max_tokens}. Shorten it, or raise max_tokens."
+            )
+        return tokens
+
+    def _member(self, head: str, prompt: MemberPrompt, label_tokens: int) -> MemberState | None:
+        """State of a member from the store or evaluated now; None if it is too long or cannot be evaluated."""
+        try:
+            return self._evaluated(head, prompt, label_tokens)
+        except LangChainDPError:  # of the head, which is public
+            raise
+        except Exception:  # whatever it is, it came from this member's content: it abstains, without a word
+            return None
+
+    def _evaluated(self, head: str, prompt: MemberPrompt, label_tokens: int) -> MemberState | None:
+        digest = hashlib.sha256(prompt.body.encode(errors="surrogatepass")).digest()
+        entry = self._store.get(head, prompt.member, digest)
+        if entry is None:
+            start = self._head_state(head)
+            body = self._context.tokenize(prompt.body)
+            if not self._fits(start.tokens + len(body), label_tokens):
+                return None
+            entry = self._evaluator.extended(start, body, digest)
+            self._store.put(head, prompt.member, entry)
+        return entry if self._fits(entry.tokens, label_tokens) else None
+
+    def _fits(self, tokens: int, label_tokens: int) -> bool:
+        # One cell more than the label, for the row that keeps a batch from having a single one.
+        return tokens <= self._max_tokens - self.max_tail_tokens - label_tokens - 1
+
+    def _head_state(self, head: str) -> MemberState:
+        if self._head is None or self._head[0] != head:
+            try:
+                tokens = self._context.tokenize(head, start=True)
+                if not self._fits(len(tokens), 1):
+                    raise InvalidParameter(
+                        f"Expected a head of {len(tokens)} tokens to leave room for examples in "
+                        f"max_tokens={self._max_tokens}. Shorten it, or raise max_tokens."
+                    )
+                self._head = (head, self._evaluator.extended(MemberState(np.empty(0, np.uint8), 0, b""), tokens, b""))
+            except DecodeError as problem:
+                raise ModelUnavailable(f"llama.cpp could not evaluate the head (code {problem}).") from None
+        return self._head[1]
+
+
+def _common(prompts: Sequence[MemberPrompt]) -> tuple[str, str]:
+    head, tail = prompts[0].head, prompts[0].tail
+    if any(prompt.head != head or prompt.tail != tail for prompt in prompts):
+        raise InvalidParameter(
+            "Expected prompts of one call to have equal heads and equal tails. Ask in several calls."
+        )
+    return head, tail
+
+
+def _whole(name: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidParameter(f"Expected {name}={value!r} to be a whole number in [{low}, {high}].")

@@ -1,0 +1,55 @@
+"""Differential privacy for LangChain.
+
+Private records go in, only differentially private answers come out, and a ledger that cannot be forgotten stands
+between. Public names only; each is imported when first used, so that ``import langchain_dp`` stays cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
+    from langchain_dp.errors import BudgetExceeded
+    from langchain_dp.icl import ChatDPICL, DPICLClassifier
+    from langchain_dp.quiet import private_run
+    from langchain_dp.records import PrivateRecords
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BudgetExceeded",
+    "ChatDPICL",
+    "DPICLClassifier",
+    "Neighbors",
+    "PrivacyBudget",
+    "PrivacyCertificate",
+    "PrivacyLedger",
+    "PrivateRecords",
+    "private_run",
+]
+
+_HOME = {
+    "BudgetExceeded": "langchain_dp.errors",
+    "ChatDPICL": "langchain_dp.icl",
+    "DPICLClassifier": "langchain_dp.icl",
+    "Neighbors": "langchain_dp.accounting",
+    "PrivacyBudget": "langchain_dp.accounting",
+    "PrivacyCertificate": "langchain_dp.accounting",
+    "PrivacyLedger": "langchain_dp.accounting",
+    "PrivateRecords": "langchain_dp.records",
+    "private_run": "langchain_dp.quiet",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,59 @@
+"""Checks of named values. Every message says name, value, bound and remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from numbers import Real
+from typing import TypeVar
+
+from langchain_dp.errors import InvalidParameter
+
+T = TypeVar("T")
+
+
+def _fail(name: str, value: object, bound: str, remedy: str) -> InvalidParameter:
+    return InvalidParameter(f"Expected {name}={value!r} {bound}. {remedy}".rstrip())
+
+
+def number(
+    name: str,
+    value: float,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
+    remedy: str = "",
+) -> float:
+    """Return ``value`` as a finite float inside its interval, or raise InvalidParameter."""
+    low = "(-inf" if above is None and at_least is None else f"({above}" if above is not None else f"[{at_least}"
+    high = "inf)" if below is None and at_most is None else f"{below})" if below is not None else f"{at_most}]"
+    bound = f"in {low}, {high}"
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise _fail(name, value, f"to be a finite number {bound}", remedy)
+    if (
+        (above is not None and not value > above)
+        or (at_least is not None and not value >= at_least)
+        or (below is not None and not value < below)
+        or (at_most is not None and not value <= at_most)
+    ):
+        raise _fail(name, value, bound, remedy)
+    return float(value)
+
+
+def integer(name: str, value: int, *, at_least: int, at_most: int | None = None, remedy: str = "") -> int:
+    """Return ``value`` as an int inside its interval, or raise InvalidParameter."""
+    bound = f"to be a whole number in [{at_least}, {'inf)' if at_most is None else f'{at_most}]'}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _fail(name, value, bound, remedy)
+    if value < at_least or (at_most is not None and value > at_most):
+        raise _fail(name, value, bound, remedy)
+    return value
+
+
+def one_of(name: str, value: T, allowed: Collection[T], *, remedy: str = "") -> T:
+    """Return ``value`` if it is allowed, or raise InvalidParameter."""
+    if value not in allowed:
+        raise _fail(name, value, f"to be one of {sorted(map(str, allowed))}", remedy)
+    return value

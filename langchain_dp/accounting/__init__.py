@@ -1,0 +1,36 @@
+"""What a release costs: events, one accountant, calibration, a durable ledger, certificates.
+
+Imports no LangChain and no model.
+"""
+
+from __future__ import annotations
+
+from langchain_dp.accounting.budget import PrivacyBudget
+from langchain_dp.accounting.calibrate import calibrate_limited_domain, calibrate_noisy_max, max_releases
+from langchain_dp.accounting.certificate import PrivacyCertificate
+from langchain_dp.accounting.events import (
+    ExponentialEvent,
+    LimitedDomainEvent,
+    MetricEvent,
+    Neighbors,
+    NoisyMaxEvent,
+)
+from langchain_dp.accounting.ledger import LedgerPlan, PrivacyLedger
+from langchain_dp.accounting.pld import Accountant, epsilon
+
+__all__ = [
+    "Accountant",
+    "ExponentialEvent",
+    "LedgerPlan",
+    "LimitedDomainEvent",
+    "MetricEvent",
+    "Neighbors",
+    "NoisyMaxEvent",
+    "PrivacyBudget",
+    "PrivacyCertificate",
+    "PrivacyLedger",
+    "calibrate_limited_domain",
+    "calibrate_noisy_max",
+    "epsilon",
+    "max_releases",
+]

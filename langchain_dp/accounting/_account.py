@@ -1,0 +1,224 @@
+"""What a ledger and its plans share: the store, the budget, and the cost of what was used, computed on demand."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dp_accounting.dp_event import DpEvent, PoissonSampledDpEvent
+
+from langchain_dp import _validate
+from langchain_dp.accounting._store import SLACK, Store, StoredPlan
+from langchain_dp.accounting.budget import PrivacyBudget
+from langchain_dp.accounting.calibrate import max_releases
+from langchain_dp.accounting.certificate import PrivacyCertificate
+from langchain_dp.accounting.events import MetricEvent, event_from_json, event_to_json
+from langchain_dp.accounting.pld import epsilon as composed_epsilon
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError, UnsupportedEvent
+
+_LONGEST = 200
+_CACHED = 512
+
+
+class Account:
+    """One open ledger: its store, and a cache of composed costs.
+
+    A copy or an unpickled account is the same ledger, never one with counts of its own.
+    """
+
+    def __init__(
+        self, budget: PrivacyBudget, path: str | os.PathLike[str] | None, *, ledger_id: str | None = None
+    ) -> None:
+        if not isinstance(budget, PrivacyBudget):
+            raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget(epsilon, delta, neighbors).")
+        if not isinstance(path, (str, os.PathLike, type(None))):
+            raise InvalidParameter(f"Expected path={path!r} to be a path of a file, or None for a ledger in memory.")
+        self.budget = budget
+        self.store = Store(budget, path, ledger_id=ledger_id)
+        self._known: dict[tuple[object, ...], float] = {}
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.store.path is None:
+            raise PrivateDataError(
+                "An in-memory ledger cannot be pickled: its copy would have a budget of its own. Give PrivacyLedger a "
+                "path, and the copy opens the same file."
+            )
+        return (_reopened, (self.budget, self.store.path, self.store.ledger_id))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Account:
+        return self
+
+    def __copy__(self) -> Account:
+        return self
+
+    # --- costs ---------------------------------------------------------------------------------------------
+
+    def cost(self, counts: Sequence[tuple[str, int]], delta: float) -> float:
+        """Composed epsilon of (event JSON, count) pairs at ``delta``; each computed once, whoever asks."""
+        key = (*sorted(counts), delta)
+        with self._lock:
+            if key not in self._known:
+                events = [(event_from_json(event), count) for event, count in counts]
+                self._remember(key, composed_epsilon(events, delta, neighbors=self.budget.neighbors))
+            return self._known[key]
+
+    def releases(self, event: str, left: tuple[float, float]) -> int:
+        """How many of ``event`` fit into what is ``left``, (epsilon, delta)."""
+        if not (left[0] > SLACK * self.budget.epsilon and left[1] > SLACK * self.budget.delta):
+            return 0
+        key = (event, *left)
+        with self._lock:
+            if key not in self._known:
+                rest = PrivacyBudget(left[0], left[1], self.budget.neighbors)
+                self._remember(key, max_releases(event_from_json(event), rest))
+            return int(self._known[key])
+
+    def _remember(self, key: tuple[object, ...], value: float) -> None:
+        if len(self._known) >= _CACHED:
+            del self._known[next(iter(self._known))]  # the oldest: used counts only grow, so it is out of date
+        self._known[key] = value
+
+    # --- claims --------------------------------------------------------------------------------------------
+
+    def left(self, plans: Sequence[StoredPlan]) -> tuple[float, float]:
+        """(epsilon, delta) that ``plans`` leave unreserved; never negative."""
+        epsilon, delta = claims(plans)
+        return max(self.budget.epsilon - epsilon, 0.0), max(self.budget.delta - delta, 0.0)
+
+    def spent(self, plans: Sequence[StoredPlan], used: Mapping[int, int], *, quick: bool) -> tuple[float, float]:
+        """Sum over plans of what their used counts cost at their delta; a plan without use counts nothing."""
+        costs = [self._spent(plan, used, quick) for plan in plans]
+        return math.fsum(epsilon for epsilon, _ in costs), math.fsum(delta for _, delta in costs)
+
+    def _spent(self, plan: StoredPlan, used: Mapping[int, int], quick: bool) -> tuple[float, float]:
+        counts = [
+            (event, min(rounded_up(used[item]), most) if quick else used[item])
+            for event, (item, most) in plan.items.items()
+            if used[item]
+        ]
+        if not counts:
+            return 0.0, 0.0
+        # The claim covers every part of the plan, so it bounds the part that was used as well.
+        return min(self.cost(counts, plan.delta), plan.epsilon), plan.delta
+
+    def exceeded(self, asked: str, why: str, *, fits: int) -> BudgetExceeded:
+        """Return the refusal of ``asked``: nothing was charged or stored."""
+        plans = self.store.plans()
+        spent, reserved = self.spent(plans, self.store.used(), quick=False), claims(plans)
+        return BudgetExceeded(
+            f"Refused {asked}: {why}. Nothing was charged. Spent so far: epsilon={spent[0]:.6g}, delta={spent[1]:g}; "
+            f"reserved: epsilon={reserved[0]:.6g}, delta={reserved[1]:g}; budget: {self.budget}. {fits} more would "
+            "fit. Ask for less; a larger budget is a weaker promise and needs a new ledger.",
+            asked=asked,
+            spent=spent,
+            budget=(self.budget.epsilon, self.budget.delta),
+            fits=fits,
+        )
+
+    def certificate(
+        self,
+        plans: Sequence[StoredPlan],
+        *,
+        shown: str | None,
+        remaining: int | None,
+        mechanism: str,
+        model: str,
+        private: bool,
+        reason: str,
+        notes: Sequence[str],
+        parameters: Mapping[str, float | int | str] | None,
+        quick: bool,
+    ) -> PrivacyCertificate:
+        """Return the certificate of ``plans`` together; ``shown`` is the event whose parameters are printed."""
+        kinds = sorted({json.loads(event)["event"] for plan in plans for event in plan.items})
+        epsilon, delta = claims(plans)
+        added = ["spent is rounded up"] if quick else []
+        if len(plans) > 1:
+            added.append(f"the claims of {len(plans)} plans, each chosen adaptively, are added up")
+        return PrivacyCertificate(
+            mechanism=mechanism or " + ".join(kinds) or "none yet",
+            epsilon=epsilon,
+            delta=delta,
+            neighbors=self.budget.neighbors,
+            spent=self.spent(plans, self.store.used(), quick=quick),
+            remaining=remaining,
+            model=model,
+            private=private,
+            reason=reason,
+            notes=(*notes, *added),
+            parameters=_public_parameters(shown) if parameters is None else parameters,
+        )
+
+
+def _reopened(budget: PrivacyBudget, path: str, ledger_id: str) -> Account:
+    return Account(budget, path, ledger_id=ledger_id)
+
+
+def claims(plans: Sequence[StoredPlan]) -> tuple[float, float]:
+    """Sum of the reserved epsilons and deltas (basic composition)."""
+    return math.fsum(plan.epsilon for plan in plans), math.fsum(plan.delta for plan in plans)
+
+
+def rounded_up(count: int) -> int:
+    """Smallest number with one leading digit that is not below ``count``."""
+    step = int(10 ** (len(str(count)) - 1))
+    return -(-count // step) * step
+
+
+def event_key(event: DpEvent) -> str:
+    """Return the JSON under which the ledger keeps ``event``; refuse what a ledger cannot hold.
+
+    Raises:
+        UnsupportedEvent: Metric privacy, whose unit is not an epsilon.
+        InvalidParameter: Not an event, or none that can be stored.
+    """
+    if not isinstance(event, DpEvent):
+        raise InvalidParameter(f"Expected event of type {type(event).__name__} to be a DpEvent, such as NoisyMaxEvent.")
+    inner = event
+    while isinstance(inner, PoissonSampledDpEvent):
+        inner = inner.event
+    if isinstance(inner, MetricEvent):
+        raise UnsupportedEvent(
+            f"{event!r} is metric privacy: nats per unit of distance, which never add up with an epsilon. This ledger "
+            "has no account for it: keep it out of plans and spends."
+        )
+    # Every number of an event is a float: sigma=1 and sigma=1.0 are one event and must be one key.
+    return json.dumps(json.loads(event_to_json(event), parse_int=float), sort_keys=True, separators=(",", ":"))
+
+
+def plan_items(events: Sequence[tuple[DpEvent, int]]) -> list[tuple[str, int]]:
+    """Return (event JSON, count) pairs in a fixed order; equal events are counted together."""
+    counts: dict[str, int] = {}
+    for pair in events:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise InvalidParameter("Expected events to be pairs: [(event, max_count), ...].")
+        key = event_key(pair[0])
+        counts[key] = counts.get(key, 0) + _validate.integer("max_count", pair[1], at_least=1, at_most=10**12)
+    if not counts:
+        raise InvalidParameter("Expected events=[] to hold at least one pair (event, max_count).")
+    return sorted(counts.items())
+
+
+def check_text(name: str, value: str, *, at_least: int) -> str:
+    """Return a short label that a ledger may store: no control characters, at most 200 letters."""
+    if not isinstance(value, str) or not at_least <= len(value) <= _LONGEST or not value.isprintable():
+        # The value is not printed: a caller may have passed private text by mistake.
+        raise InvalidParameter(
+            f"Expected {name} to be {at_least} to {_LONGEST} printable characters on one line. "
+            "Give a short public label."
+        )
+    return value
+
+
+def _public_parameters(event: str | None) -> dict[str, float | int | str]:
+    fields = {} if event is None else json.loads(event)
+    return {
+        name: json.dumps(value) if isinstance(value, dict) else value
+        for name, value in fields.items()
+        if name != "event"
+    }

@@ -1,0 +1,173 @@
+"""One connection to one ledger file per process: locked, checked before each use, closed before each fork.
+
+Threads queue here and not in SQLite's busy loop. SQLite counts its file locks in memory, so a child that inherited
+an open file would believe in locks that only its parent holds: see ``_forks.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+
+from langchain_dp.accounting import _forks
+from langchain_dp.accounting._ledger_file import SCHEMA, open_connection, refusal, verify_header, verify_journal
+from langchain_dp.errors import LedgerError, LedgerUnwritable
+
+BUSY_SECONDS = 30.0
+"""How long a spend waits for the file's lock: long enough for 64 racers that fsync one after the other."""
+
+
+class Database:
+    """Transactions on one ledger file, or on a memory that only this process may use.
+
+    Args:
+        path: Real path of the file, or None for memory.
+        ledger_id: The ledger that must be found there, if it is known already.
+    """
+
+    def __init__(self, path: str | None, ledger_id: str | None) -> None:
+        self.path = path
+        self.ledger_id = ledger_id
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._pid = os.getpid()
+        self._place: tuple[int, int] | None = None
+        self._closed = False
+        if path is None:
+            self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            self._connection.executescript(SCHEMA)
+        _forks.watch(self)
+
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        if not self._lock.acquire(timeout=BUSY_SECONDS):
+            raise LedgerUnwritable(
+                f"Expected the ledger to be free within {BUSY_SECONDS:g} s, but other threads kept it. "
+                "Nothing was charged: try again, with fewer threads."
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    @contextlib.contextmanager
+    def transaction(self, *, write: bool) -> Iterator[sqlite3.Connection]:
+        """Run the block in one transaction: durable when the block is left, rolled back when it raises.
+
+        Raises:
+            LedgerError: And its kinds, for whatever the database refuses.
+        """
+        with self._exclusive():
+            try:
+                connection = self._connect()
+                connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+                self._check_place(connection)
+                yield connection
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                self._abandon(drop=True)
+                raise refusal(error, self.path, BUSY_SECONDS) from error
+            except BaseException:
+                self._abandon(drop=False)
+                raise
+
+    def _abandon(self, *, drop: bool) -> None:
+        """Roll back; after a database error also drop the connection, whose state is no longer certain."""
+        connection = self._connection
+        if connection is None or self._pid != os.getpid():
+            return
+        failed = False
+        try:
+            connection.rollback()
+        except sqlite3.Error:
+            failed = True
+        if self.path is not None and (drop or failed):
+            self._connection = None
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._closed:
+            raise LedgerError("The ledger is closed. Open it again with PrivacyLedger(budget, path).")
+        if self._pid != os.getpid():
+            if self.path is None:
+                raise LedgerError(
+                    "An in-memory ledger was carried into a forked process, where its budget could be spent twice. "
+                    "Give PrivacyLedger a path to share one budget between processes."
+                )
+            if self._connection is not None:  # forked by code that runs no fork handlers
+                raise LedgerError("The process was forked around Python. Open the ledger anew in the child.")
+            self._pid = os.getpid()
+        if self._connection is None:
+            self._connection = self._open()
+        return self._connection
+
+    def _open(self) -> sqlite3.Connection:
+        assert self.path is not None  # the memory store has its connection from the start
+        before = _place(self.path)
+        connection = open_connection(self.path, BUSY_SECONDS)
+        try:
+            found = verify_header(connection, self.path)
+            if _place(self.path) != before or self.ledger_id not in (None, found):
+                raise LedgerError(f"The file {self.path} was replaced by another. Restore the ledger that was there.")
+        except BaseException:
+            connection.close()
+            raise
+        self.ledger_id, self._place = found, before
+        return connection
+
+    def _check_place(self, connection: sqlite3.Connection) -> None:
+        """Refuse when the path no longer leads to the file that this connection writes to, or its journal is off."""
+        if self.path is None:
+            return
+        if _place(self.path) != self._place:
+            raise LedgerError(
+                f"The ledger {self.path} was replaced while it was in use. Stop, and restore the file that was there."
+            )
+        verify_journal(connection, self.path)
+
+    def close(self) -> None:
+        """Close the connection. Every later use of this ledger object is refused."""
+        if self._pid != os.getpid() and self._connection is not None:
+            _forks.disown(self._connection)
+            self._connection, self._closed = None, True
+            return
+        with self._exclusive():
+            self._closed = True
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+    def before_fork(self) -> None:
+        """Wait for a running transaction and close the connection; see ``_forks.py``."""
+        self._lock.acquire()
+        if self.path is not None and self._connection is not None and self._pid == os.getpid():
+            connection, self._connection = self._connection, None
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+    def after_fork(self) -> None:
+        """Let transactions start again, in the parent and in the child."""
+        self._lock.release()
+
+    def __del__(self) -> None:
+        # Nobody else can hold the lock here; half-built objects may lack it.
+        with contextlib.suppress(Exception):
+            self.close()
+
+
+def _place(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        raise LedgerError(
+            f"The file {path} vanished while the ledger was in use. Nothing may be released: restore it."
+        ) from None
+    except OSError as error:
+        raise LedgerUnwritable(
+            f"The file {path} cannot be reached: {error.strerror}. Make its folder readable."
+        ) from error
+    return found.st_dev, found.st_ino

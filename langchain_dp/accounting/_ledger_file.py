@@ -1,0 +1,294 @@
+"""The file of a ledger: how it comes into being whole, and what must hold before it is trusted.
+
+SQLite keeps a rollback journal here, not a log of writes still to be merged: every acknowledged spend is in the one
+file, so a copy of it forgets none, and locks sit on the file itself, whatever path it is reached by. A journal beside
+the file exists only while a transaction runs, or after a crash in one; SQLite then takes back the unfinished spend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import pathlib
+import re
+import sqlite3
+import stat
+import uuid
+from collections.abc import Callable
+
+from langchain_dp.accounting.budget import PrivacyBudget
+from langchain_dp.errors import LedgerCorrupt, LedgerError, LedgerMismatch, LedgerUnwritable
+
+APPLICATION_ID = 0x4C445042  # "LDPB"
+SCHEMA_VERSION = 1
+MOUNTS = "/proc/self/mountinfo"
+
+# The file itself refuses what must never happen: a count above its maximum, a refund, an edited history.
+SCHEMA = f"""
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+CREATE TABLE ledger (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
+    ledger_id TEXT NOT NULL,
+    epsilon REAL NOT NULL,
+    delta REAL NOT NULL,
+    neighbors TEXT NOT NULL,
+    time TEXT NOT NULL
+);
+CREATE TABLE plans (
+    plan INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE,
+    epsilon REAL NOT NULL CHECK (epsilon >= 0),
+    delta REAL NOT NULL CHECK (delta >= 0),
+    time TEXT NOT NULL
+);
+CREATE TABLE items (
+    item INTEGER PRIMARY KEY AUTOINCREMENT,
+    plan INTEGER NOT NULL REFERENCES plans,
+    event TEXT NOT NULL,
+    max_count INTEGER NOT NULL CHECK (max_count >= 1),
+    used INTEGER NOT NULL DEFAULT 0 CHECK (used BETWEEN 0 AND max_count),
+    UNIQUE (plan, event)
+);
+CREATE TABLE entries (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    time TEXT NOT NULL,
+    item INTEGER NOT NULL REFERENCES items,
+    count INTEGER NOT NULL CHECK (count >= 1),
+    chain TEXT NOT NULL
+);
+CREATE TRIGGER no_refund BEFORE UPDATE ON items WHEN NEW.used < OLD.used OR NEW.max_count <> OLD.max_count
+    OR NEW.event <> OLD.event OR NEW.plan <> OLD.plan
+    BEGIN SELECT RAISE(ABORT, 'a used count never falls and a plan never changes'); END;
+CREATE TRIGGER no_edit BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'entries are never edited'); END;
+CREATE TRIGGER no_removal BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'entries are never removed'); END;
+CREATE TRIGGER no_item_removal BEFORE DELETE ON items BEGIN SELECT RAISE(ABORT, 'plans are never removed'); END;
+CREATE TRIGGER no_plan_edit BEFORE UPDATE ON plans BEGIN SELECT RAISE(ABORT, 'plans are never edited'); END;
+CREATE TRIGGER no_plan_removal BEFORE DELETE ON plans BEGIN SELECT RAISE(ABORT, 'plans are never removed'); END;
+"""
+
+_HELD = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+_UNWRITABLE = {
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOLFS,
+}
+
+
+def refusal(error: sqlite3.Error, path: str | None, busy_seconds: float) -> LedgerError:
+    """Return the error of this package that says what SQLite's ``error`` means for a ledger."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in _HELD:
+        return LedgerUnwritable(
+            f"Expected the ledger {path} to be free within {busy_seconds:g} s, but another process held a lock on it. "
+            "Nothing was charged: end the process that holds it, then try again."
+        )
+    if code in _UNWRITABLE:
+        return LedgerUnwritable(
+            f"The ledger {path} cannot be written durably ({error}). Make file and folder writable, free space on "
+            "the disk, or give another path."
+        )
+    return LedgerCorrupt(
+        f"The ledger {path} is damaged or not a ledger ({error}). Restore it from a copy that holds every spend; "
+        "a new ledger would forget what was released."
+    )
+
+
+def inspect_file(path: str) -> bool:
+    """Return whether a ledger file stands at ``path``; refuse what could never be one."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        _refuse_without_folder(path)
+        # Another process may have put the ledger there since: then its journal is no orphan.
+        if os.path.lexists(path + "-journal") and not os.path.exists(path):
+            raise LedgerCorrupt(
+                f"The ledger {path} was removed, but its journal {path}-journal is still there. Restore the ledger; "
+                "delete the journal only if the released answers may be forgotten."
+            ) from None
+        return os.path.exists(path)
+    except OSError as error:
+        raise LedgerUnwritable(f"The ledger {path} cannot be reached ({error.strerror}). Give another path.") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise LedgerCorrupt(f"Expected path={path} to be a file. Give the path of a ledger file, new or old.")
+    _refuse_mount_point(path)
+    if found.st_size == 0:
+        raise LedgerCorrupt(
+            f"The ledger {path} is an empty file, and a ledger never is: its spends are lost. Restore it, or delete "
+            "the file if it never was a ledger."
+        )
+    if found.st_nlink > 1:
+        _drop_building_names(path)
+        if os.stat(path).st_nlink > 1:
+            # SQLite finds a journal by the file's name: through the other name a crash would stay half done.
+            raise LedgerError(f"The ledger {path} has several hard links. Keep one name for it and remove the others.")
+    return True
+
+
+def _refuse_mount_point(path: str) -> None:
+    """Refuse a file that is mounted by itself: its journal would be named by this path, which other mounts lack."""
+    try:
+        with open(MOUNTS, "rb") as file:
+            lines = file.read().splitlines()
+    except OSError:  # not Linux, or no /proc: nothing to look up
+        return
+    # The fifth field is the mount point, with blanks and backslashes as three octal digits.
+    points = {
+        re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), fields[4])
+        for fields in (line.split(b" ") for line in lines)
+        if len(fields) > 4
+    }
+    if os.fsencode(path) in points:
+        raise LedgerUnwritable(
+            f"The ledger {path} is mounted as a single file, so another path to it would not find its journal after "
+            "a crash and spends could be forgotten. Mount the folder that holds the ledger, not the file."
+        )
+
+
+def _refuse_without_folder(path: str) -> None:
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        raise LedgerUnwritable(f"The folder {folder} of the ledger does not exist. Create it, or give another path.")
+
+
+def _building_name(folder: str) -> str:
+    return os.path.join(folder, f".ledger-{uuid.uuid4().hex}.new")
+
+
+def _drop_building_names(path: str) -> None:
+    """Remove the second name that a creator leaves when it dies between link and unlink."""
+    for name in pathlib.Path(path).parent.glob(".ledger-*.new"):
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samefile(name, path):
+                name.unlink()
+
+
+def create_file(path: str, fill: Callable[[sqlite3.Connection], object]) -> None:
+    """Put a whole new ledger at ``path``, or leave the one that another process put there first.
+
+    It is built under another name and linked into place, so that no moment exists at which ``path`` is half a
+    ledger: a process that dies here leaves nothing, or everything.
+    """
+    building = _building_name(os.path.dirname(path))
+    try:
+        connection = sqlite3.connect(_uri(building, "rwc"), uri=True, isolation_level=None)
+        try:
+            connection.executescript(SCHEMA)
+            fill(connection)
+        finally:
+            connection.close()
+        _sync(building)
+        with contextlib.suppress(FileExistsError):
+            os.link(building, path)
+        # Before anyone opens it: an inode with two names is refused above.
+        os.unlink(building)
+        if os.name == "posix":  # elsewhere a folder cannot be synced
+            _sync(os.path.dirname(path))
+    except sqlite3.Error as error:
+        raise refusal(error, path, 0.0) from error
+    except OSError as error:
+        raise LedgerUnwritable(
+            f"The ledger {path} cannot be created ({error.strerror}). Its folder must be writable and on a file "
+            "system with hard links: make it so, or give another path."
+        ) from error
+    finally:
+        for name in (building, building + "-journal"):
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _uri(path: str, mode: str) -> str:
+    return f"{pathlib.Path(path).as_uri()}?mode={mode}"
+
+
+def open_connection(path: str, busy_seconds: float) -> sqlite3.Connection:
+    """Return a connection whose commits are durable when they return. Never creates a file."""
+    connection = sqlite3.connect(
+        _uri(path, "rw"), uri=True, timeout=busy_seconds, isolation_level=None, check_same_thread=False
+    )
+    try:
+        # EXTRA: the removal of the journal, which is what commits, is synced to the folder as well.
+        for pragma in ("trusted_schema = OFF", "foreign_keys = ON", "synchronous = EXTRA", "fullfsync = ON"):
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def verify_header(connection: sqlite3.Connection, path: str) -> str:
+    """Check that the file calls itself a ledger of a known schema; return the ledger's id."""
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    if application != APPLICATION_ID:
+        raise LedgerCorrupt(f"The file {path} is a database, but no ledger of this package. Give another path.")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != SCHEMA_VERSION:
+        raise LedgerCorrupt(
+            f"Expected schema={version} of the ledger {path} to be {SCHEMA_VERSION}. Use the version of this package "
+            "that wrote it."
+        )
+    verify_journal(connection, path)
+    row = connection.execute("SELECT ledger_id FROM ledger").fetchone()
+    if row is None:
+        raise LedgerCorrupt(f"The ledger {path} holds no budget. Restore it from a copy that holds every spend.")
+    return str(row[0])
+
+
+def verify_journal(connection: sqlite3.Connection, path: str | None) -> None:
+    """Check that commits go into the file itself, and not into a log that a copy of the file would lack."""
+    mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+    if mode != "delete":
+        raise LedgerCorrupt(
+            f"Expected journal_mode={mode} of the ledger {path} to be delete: another program changed it, and spends "
+            "may lie outside the file. Put back all files that stood beside it, then run "
+            "'PRAGMA journal_mode = DELETE' on it with that program."
+        )
+
+
+def verify_contents(connection: sqlite3.Connection, path: str, budget: PrivacyBudget, slack: float) -> None:
+    """Check the pages, the budget, and that counts, entries and claims agree with one another."""
+
+    def damaged(what: str) -> LedgerCorrupt:
+        return LedgerCorrupt(f"The ledger {path} is damaged: {what}. Restore it from a copy that holds every spend.")
+
+    checked = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if checked != "ok":
+        raise damaged(str(checked))
+    epsilon, delta, neighbors = connection.execute("SELECT epsilon, delta, neighbors FROM ledger").fetchone()
+    if (epsilon, delta, neighbors) != (budget.epsilon, budget.delta, budget.neighbors.name):
+        raise LedgerMismatch(
+            f"The ledger {path} belongs to the budget epsilon={epsilon!r}, delta={delta!r}, neighbors="
+            f"{str(neighbors).lower()}, not to epsilon={budget.epsilon!r}, delta={budget.delta!r}, "
+            f"neighbors={budget.neighbors.name.lower()}. Open it with its own budget, or give another path."
+        )
+    wrong = connection.execute(
+        "SELECT count(*) FROM items LEFT JOIN (SELECT item, sum(count) AS total FROM entries GROUP BY item) "
+        "USING (item) WHERE used <> coalesce(total, 0) OR plan NOT IN (SELECT plan FROM plans)"
+    ).fetchone()[0]
+    if wrong:
+        raise damaged(f"{wrong} used counts do not equal the sum of their entries")
+    # Ids are handed out without gaps, and the sequence table remembers the last one.
+    entries, newest, orphans, handed_out = connection.execute(
+        "SELECT count(*), coalesce(max(id), 0), count(*) FILTER (WHERE item NOT IN (SELECT item FROM items)), "
+        "(SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'entries') FROM entries"
+    ).fetchone()
+    if entries != newest or newest != handed_out or orphans:
+        raise damaged(f"of {max(newest, handed_out)} entries {entries - orphans} are left")
+    claims = connection.execute("SELECT epsilon, delta FROM plans").fetchall()
+    if (
+        math.fsum(claim[0] for claim in claims) > epsilon * (1 + slack)
+        or math.fsum(claim[1] for claim in claims) > delta * (1 + slack)
+    ):  # fmt: skip
+        raise damaged("its plans claim more than its budget")

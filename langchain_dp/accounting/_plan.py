@@ -1,0 +1,166 @@
+"""A reserved plan: the list of releases that was fixed before the first of them was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dp_accounting.dp_event import DpEvent
+
+from langchain_dp import _validate
+from langchain_dp.accounting._account import Account, check_text, event_key
+from langchain_dp.accounting._store import LedgerEntry, StoredPlan
+from langchain_dp.accounting.budget import PrivacyBudget
+from langchain_dp.accounting.certificate import PrivacyCertificate
+from langchain_dp.accounting.events import event_from_json
+from langchain_dp.errors import PlanError
+
+
+class LedgerPlan:
+    """A reserved plan: events and their maximum counts, fixed before its first release.
+
+    Made by :meth:`PrivacyLedger.reserve`. Threads and processes that share the ledger share its counts.
+
+    Formal guarantee:
+        All releases charged to the plan are together (epsilon, delta)-DP under the ledger's neighbours, in any
+        order and however each was chosen from earlier answers (Vadhan and Zhang 2022; Lyu 2022).
+    """
+
+    def __init__(self, account: Account, stored: StoredPlan) -> None:
+        self._account = account
+        self._stored = stored
+
+    @property
+    def name(self) -> str:
+        """Name of the plan in its ledger."""
+        return self._stored.name
+
+    @property
+    def epsilon(self) -> float:
+        """Reserved epsilon, in nats."""
+        return self._stored.epsilon
+
+    @property
+    def delta(self) -> float:
+        """Reserved delta."""
+        return self._stored.delta
+
+    @property
+    def events(self) -> list[tuple[DpEvent, int]]:
+        """Pairs (event, maximum count)."""
+        return [(event_from_json(event), most) for event, (_, most) in self._stored.items.items()]
+
+    @property
+    def budget(self) -> PrivacyBudget:
+        """Budget of the whole ledger."""
+        return self._account.budget
+
+    def spend(self, event: DpEvent, count: int = 1, *, chain: str = "") -> None:
+        """Charge ``count`` releases of ``event``, durably, before they are made. Nothing is ever refunded.
+
+        Args:
+            event: An event of the plan.
+            count: At least 1.
+            chain: Short public name of the caller, for the record; at most 200 printable characters.
+
+        Raises:
+            BudgetExceeded: Fewer than ``count`` are left. Nothing was charged.
+            PlanError: The plan does not hold this event. Nothing was charged.
+            LedgerError: The ledger cannot be trusted or written; release nothing.
+        """
+        key = event_key(event)
+        _validate.integer("count", count, at_least=1)
+        check_text("chain", chain, at_least=0)
+        if key not in self._stored.items:
+            raise PlanError(
+                f"The plan {self.name!r} holds no {event!r}. Reserve another plan for it with reserve(), under a "
+                "name of its own, or name every event in plan= when the ledger is made."
+            )
+        item, most = self._stored.items[key]
+        # A count above the whole plan is refused here: it need not even fit into the file's integers.
+        if count > most or not self._account.store.add_use(item, count, chain):
+            left = self.remaining(event)
+            raise self._account.exceeded(
+                f"{count} x {event!r}", f"{left} of {most} are left in the plan {self.name!r}", fits=left
+            )
+
+    def spent(self, *, quick: bool = False) -> tuple[float, float]:
+        """(epsilon, delta) that the releases so far cost at the plan's delta; (0, 0) before the first.
+
+        Args:
+            quick: Round the used counts up to one leading digit first. Not less than the exact answer, and
+                composed only a few dozen times in a plan's life: for a certificate with every release.
+        """
+        return self._account.spent([self._stored], self._account.store.used(), quick=quick)
+
+    def reserved(self) -> tuple[float, float]:
+        """(epsilon, delta) that the plan may cost when all its releases are made."""
+        return self.epsilon, self.delta
+
+    def remaining(self, event: DpEvent) -> int:
+        """How many more releases of ``event`` the plan covers; 0 for an event that it does not hold."""
+        item, most = self._stored.items.get(event_key(event), (None, 0))
+        return 0 if item is None else most - self._account.store.used()[item]
+
+    def entries(self) -> Iterator[LedgerEntry]:
+        """Yield what was charged to the plan, in order."""
+        return self._account.store.entries(self.name)
+
+    def certificate(
+        self,
+        event: DpEvent | None = None,
+        *,
+        mechanism: str = "",
+        model: str = "",
+        private: bool = True,
+        reason: str = "",
+        notes: Sequence[str] = (),
+        parameters: Mapping[str, float | int | str] | None = None,
+        quick: bool = False,
+    ) -> PrivacyCertificate:
+        """Return the certificate of the plan as it stands.
+
+        Args:
+            event: Whose remaining count to print; may be left out if the plan holds one event.
+            mechanism: What drew the answers; the kinds of the plan's events by default.
+            model: Name of the model.
+            private: False for seeded or non-private use, with a ``reason``.
+            reason: Why it is not private.
+            notes: What else a reader must know.
+            parameters: Public parameters; those of the event by default.
+            quick: Give ``spent`` rounded up, see :meth:`spent`, and note it.
+        """
+        if event is None and len(self.events) == 1:
+            event = self.events[0][0]
+        return self._account.certificate(
+            [self._stored],
+            shown=None if event is None else event_key(event),
+            remaining=None if event is None else self.remaining(event),
+            mechanism=mechanism,
+            model=model,
+            private=private,
+            reason=reason,
+            notes=notes,
+            parameters=parameters,
+            quick=quick,
+        )
+
+    def __repr__(self) -> str:
+        return f"LedgerPlan(name={self.name!r}, events={self.events!r}, epsilon={self.epsilon:g}, delta={self.delta:g})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (find_plan, (self._account, self.name))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LedgerPlan:
+        return self  # a copy of a plan is the same plan: it must not have counts of its own
+
+    def __copy__(self) -> LedgerPlan:
+        return self
+
+
+def find_plan(account: Account, name: str) -> LedgerPlan:
+    """Return the plan of that name, or raise PlanError."""
+    for stored in account.store.plans():
+        if stored.name == name:
+            return LedgerPlan(account, stored)
+    raise PlanError(f"The ledger holds no plan {name!r}. Reserve it with reserve().")

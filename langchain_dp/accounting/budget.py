@@ -1,0 +1,64 @@
+"""The promise of a ledger: how much privacy loss, with which slack, against which neighbours."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from langchain_dp import _validate
+from langchain_dp.accounting.events import Neighbors
+from langchain_dp.errors import InvalidParameter
+
+_MOST = 500.0  # nats; a budget beyond promises nothing, and the accountant's exponentials stay finite
+_NAMES = {member.name.lower(): member for member in Neighbors}
+
+
+def neighbors_from(value: Neighbors | str) -> Neighbors:
+    """Return the neighbouring relation that ``value`` is or names, in any case ("replace_one").
+
+    Raises:
+        InvalidParameter: No relation has that name. The message lists the names.
+    """
+    name = value.strip().lower().replace("-", "_") if isinstance(value, str) else getattr(value, "name", "").lower()
+    found = _NAMES.get(name)
+    if found is None or not (isinstance(value, str) or value is found):
+        raise InvalidParameter(
+            f"Expected neighbors={value!r} to be one of {sorted(_NAMES)}. "
+            "Give a member of Neighbors, or its name as a string."
+        )
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacyBudget:
+    """The (epsilon, delta) that all releases of one ledger together may cost.
+
+    Args:
+        epsilon: Largest total privacy loss, in nats, in (0, 500].
+        delta: Probability mass on which the bound may fail, in (0, 1). A constant: never derived from the
+            data under add/remove.
+        neighbors: Which two data sets must look alike; a member of ``Neighbors`` or its name.
+
+    Raises:
+        InvalidParameter: A value lies outside its bound.
+    """
+
+    epsilon: float
+    delta: float = 1e-5
+    neighbors: Neighbors = Neighbors.REPLACE_ONE
+
+    def __post_init__(self) -> None:
+        epsilon = _validate.number(
+            "epsilon",
+            self.epsilon,
+            above=0.0,
+            at_most=_MOST,
+            remedy="Usual budgets are 1 to 10; above it, say non-private.",
+        )
+        delta = _validate.number("delta", self.delta, above=0.0, below=1.0, remedy="A usual choice is 1e-5.")
+        # Frozen: the only way to store what was converted, so that PrivacyBudget(3) equals PrivacyBudget(3.0).
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "delta", delta)
+        object.__setattr__(self, "neighbors", neighbors_from(self.neighbors))
+
+    def __str__(self) -> str:
+        return f"epsilon={self.epsilon:g}, delta={self.delta:g}, neighbors={self.neighbors.name.lower()}"

@@ -1,0 +1,154 @@
+"""From a promise to noise, and from noise to the number of releases.
+
+Every result is checked against the accountant after rounding, so that the printed epsilon holds for the returned
+parameters and not only for the root of an equation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from dp_accounting.dp_event import DpEvent
+from scipy.optimize import brentq
+
+from langchain_dp import _validate
+from langchain_dp.accounting.budget import PrivacyBudget
+from langchain_dp.accounting.events import LimitedDomainEvent, NoisyMaxEvent, Sampling
+from langchain_dp.accounting.pld import epsilon
+from langchain_dp.errors import InvalidParameter
+
+_DIGITS = 4  # decimals of a returned noise scale: a stable name for the same plan on every machine
+LEAST_SIGMA = 0.3
+"""Smallest noise scale: below it the grid of the noise would show in the privacy profile."""
+_MOST_RELEASES = 10**6
+
+
+def calibrate_noisy_max(
+    budget: PrivacyBudget, *, queries: int, sampling_probability: float = 1.0, sampling: Sampling = "fixed"
+) -> float:
+    """Smallest noise scale for which ``queries`` noisy-max releases stay within ``budget``.
+
+    Args:
+        budget: Target (epsilon, delta) and neighbours.
+        queries: Number of releases, at least 1.
+        sampling_probability: Rate q of subsets ("fixed") or records ("resample"), in (0, 1].
+        sampling: Sampling scheme.
+
+    Returns:
+        Standard deviation per class count, in votes, rounded up to 4 decimals, and at least 0.3.
+
+    Raises:
+        InvalidParameter: A parameter is out of bounds, or no noise reaches the budget.
+
+    Formal guarantee:
+        ``epsilon([(NoisyMaxEvent(sigma, q, sampling), queries)], delta, neighbors=...) <= budget.epsilon``.
+    """
+    _validate.integer("queries", queries, at_least=1, remedy="Give the number of questions to be answered.")
+    _validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
+    _validate.one_of("sampling", sampling, ("fixed", "resample"))
+
+    def cost(sigma: float) -> float:
+        event = NoisyMaxEvent(sigma, sampling_probability, sampling)
+        return epsilon([(event, queries)], budget.delta, neighbors=budget.neighbors)
+
+    if cost(LEAST_SIGMA) <= budget.epsilon:
+        return LEAST_SIGMA
+    sigma = _smallest(cost, budget.epsilon, start=1.0, name="sigma")
+    step = 10.0**-_DIGITS
+    sigma = round(math.ceil(sigma / step) * step, _DIGITS)
+    while cost(sigma) > budget.epsilon:
+        sigma = round(sigma + step, _DIGITS)
+    return sigma
+
+
+def calibrate_limited_domain(
+    budget: PrivacyBudget, *, tokens: int, sampling_probability: float = 1.0, sampling: Sampling = "fixed"
+) -> tuple[float, float]:
+    """Largest epsilon0 for which ``tokens`` calls of LimitedDomain stay within ``budget``.
+
+    delta0 is set to a tenth of delta, spread over all calls at their sampling rate.
+
+    Args:
+        budget: Target (epsilon, delta) and neighbours.
+        tokens: Number of calls: every token, bottom and retry of every candidate prompt.
+        sampling_probability: Rate q of subsets ("fixed") or records ("resample"), in (0, 1].
+        sampling: Sampling scheme.
+
+    Returns:
+        (epsilon0, delta0) of one call; epsilon0 is rounded down to 5 significant digits.
+
+    Raises:
+        InvalidParameter: A parameter is out of bounds, or nothing reaches the budget.
+        UnsupportedEvent: "resample" under neighbours other than add/remove.
+    """
+    _validate.integer("tokens", tokens, at_least=1)
+    _validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
+    _validate.one_of("sampling", sampling, ("fixed", "resample"))
+    delta0 = min(0.1 * budget.delta / (tokens * sampling_probability), 0.5)
+
+    def cost(inverse: float) -> float:
+        event = LimitedDomainEvent(1.0 / inverse, delta0, sampling_probability, sampling)
+        return epsilon([(event, tokens)], budget.delta, neighbors=budget.neighbors)
+
+    inverse = _smallest(cost, budget.epsilon, start=1.0, name="1/epsilon0")
+    step = 10.0 ** (math.floor(math.log10(1 / inverse)) - 4)
+    epsilon0 = math.floor(1 / inverse / step) * step
+    while cost(1 / epsilon0) > budget.epsilon:
+        epsilon0 -= step
+    return epsilon0, delta0
+
+
+def max_releases(event: DpEvent, budget: PrivacyBudget) -> int:
+    """Largest number of releases of ``event`` whose composition stays within ``budget``.
+
+    Args:
+        event: Any event that the accountant knows.
+        budget: Target (epsilon, delta) and neighbours.
+
+    Returns:
+        A count in [0, 1,000,000].
+
+    Raises:
+        UnsupportedEvent: There is no sound bound for the event under these neighbours.
+    """
+
+    def fits(count: int) -> bool:
+        return epsilon([(event, count)], budget.delta, neighbors=budget.neighbors) <= budget.epsilon
+
+    if not fits(1):
+        return 0
+    low = 1
+    high = 2
+    while high <= _MOST_RELEASES and fits(high):
+        low, high = high, 2 * high
+    high = min(high, _MOST_RELEASES + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _smallest(cost: Callable[[float], float], target: float, *, start: float, name: str) -> float:
+    """Root of ``cost(x) = target`` for a decreasing cost, in x > 0, to 5 digits (on a logarithmic scale)."""
+
+    def excess(log_x: float) -> float:
+        value = cost(math.exp(log_x))
+        return math.log(max(min(value, 1e6), 1e-12) / target)
+
+    low = high = math.log(start)
+    value = excess(low)
+    while value > 0:
+        low, high = high, high + math.log(2)
+        if high > 40:
+            raise InvalidParameter(
+                f"Expected {name} to reach epsilon={target!r}, but none does. Raise epsilon or delta."
+            )
+        value = excess(high)
+    if low == high:
+        while value <= 0:
+            low, high = low - math.log(2), low
+            if low < -5:
+                return math.exp(low)
+            value = excess(low)
+    return math.exp(float(brentq(excess, low, high, xtol=1e-5, rtol=1e-8)))

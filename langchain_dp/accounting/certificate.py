@@ -1,0 +1,235 @@
+"""What was released, under which promise: the paper that travels with an answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import importlib.metadata
+import json
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from langchain_dp import _validate
+from langchain_dp.accounting.budget import neighbors_from
+from langchain_dp.accounting.events import Neighbors
+from langchain_dp.errors import InvalidParameter
+
+PUBLIC_COUNT = "the number of records is public"
+"""Note of every certificate whose neighbours hold equally many records."""
+
+_RELATIONS = {
+    Neighbors.REPLACE_ONE: "replace one record",
+    Neighbors.ADD_OR_REMOVE_ONE: "add or remove one record",
+    Neighbors.REPLACE_SPECIAL: "zero-out: one record replaced by a ghost that abstains (weaker than add or remove)",
+}
+
+
+def library_version() -> str:
+    """Return the installed version of this package, or "unknown" when it runs without being installed."""
+    try:
+        return importlib.metadata.version("langchain-dp")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
+class PrivacyCertificate:
+    """The privacy of a release, in public terms only.
+
+    Two claims stand side by side and are never mixed: ``epsilon`` and ``delta`` are *reserved* (what holds for
+    everything the plan may ever release), ``spent`` is what the releases so far cost.
+
+    Args:
+        mechanism: What drew the answer, e.g. "report noisy max".
+        epsilon: Reserved epsilon, in nats; infinite only if not private.
+        delta: Reserved delta, in [0, 1].
+        neighbors: Which two data sets must look alike.
+        spent: (epsilon, delta) of the releases so far.
+        remaining: How many more such releases the plan covers; None if that is no one number.
+        model: Name of the model that was asked.
+        library_version: Version of this package.
+        private: False for seeded and non-private methods.
+        reason: Why it is not private; empty if it is.
+        notes: What else a reader must know. The note that the number of records is public is added under
+            replace-one and zero-out, where it always holds.
+        parameters: Public parameters of the mechanism, e.g. ``{"sigma": 1.3}``.
+
+    Raises:
+        InvalidParameter: A value lies outside its bound, or ``private`` contradicts ``reason`` or ``epsilon``.
+    """
+
+    mechanism: str
+    epsilon: float
+    delta: float
+    neighbors: Neighbors
+    spent: tuple[float, float] = (0.0, 0.0)
+    remaining: int | None = None
+    model: str = ""
+    library_version: str = dataclasses.field(default_factory=library_version)
+    private: bool = True
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+    parameters: Mapping[str, float | int | str] = dataclasses.field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        neighbors = neighbors_from(self.neighbors)
+        notes = tuple(self.notes)
+        if neighbors is not Neighbors.ADD_OR_REMOVE_ONE and PUBLIC_COUNT not in notes:
+            notes = (PUBLIC_COUNT, *notes)
+        if len(self.spent) != 2:
+            raise InvalidParameter(f"Expected spent={self.spent!r} to be a pair (epsilon, delta).")
+        values = {
+            "epsilon": _loss("epsilon", self.epsilon),
+            "delta": _validate.number("delta", self.delta, at_least=0.0, at_most=1.0),
+            "neighbors": neighbors,
+            "spent": (
+                _loss("spent[0]", self.spent[0]),
+                _validate.number("spent[1]", self.spent[1], at_least=0.0, at_most=1.0),
+            ),
+            "notes": notes,
+            "parameters": MappingProxyType({name: _public(name, value) for name, value in self.parameters.items()}),
+        }
+        if self.remaining is not None:
+            _validate.integer("remaining", self.remaining, at_least=0)
+        if not isinstance(self.private, bool) or self.private == bool(self.reason):
+            raise InvalidParameter(
+                f"Expected private={self.private!r} to go with reason={self.reason!r}. "
+                "Give a reason if not private, and only then."
+            )
+        if self.private and math.isinf(max(self.epsilon, self.spent[0])):
+            raise InvalidParameter("Expected epsilon=inf only with private=False. Give private=False and the reason.")
+        for name, value in values.items():
+            object.__setattr__(self, name, value)  # frozen: the only way to store what was converted
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that strict JSON can hold: infinity is the string "inf", neighbours their name."""
+        return {
+            "mechanism": self.mechanism,
+            "epsilon": _out(self.epsilon),
+            "delta": self.delta,
+            "neighbors": self.neighbors.name.lower(),
+            "spent": [_out(self.spent[0]), self.spent[1]],
+            "remaining": self.remaining,
+            "model": self.model,
+            "library_version": self.library_version,
+            "private": self.private,
+            "reason": self.reason,
+            "notes": list(self.notes),
+            "parameters": dict(self.parameters),
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> PrivacyCertificate:
+        """Return the certificate that :meth:`to_dict` wrote.
+
+        Raises:
+            InvalidParameter: A field is missing, unknown or outside its bound.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        if sorted(fields) != sorted(names):
+            raise InvalidParameter(f"Expected fields={sorted(fields)} to be {sorted(names)}: this is no certificate.")
+        values = dict(fields)
+        values["epsilon"] = _in(values["epsilon"])
+        values["spent"] = tuple(_in(value) for value in values["spent"])
+        values["notes"] = tuple(values["notes"])
+        return cls(**values)
+
+    def to_json(self) -> str:
+        """Return strict JSON (no Infinity) that :meth:`from_json` reads back to an equal certificate."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> PrivacyCertificate:
+        """Return the certificate that :meth:`to_json` wrote.
+
+        Raises:
+            InvalidParameter: The text is no certificate.
+        """
+        try:
+            fields = json.loads(text)
+        except ValueError as error:
+            raise InvalidParameter(f"Expected a certificate as JSON: {error}.") from None
+        if not isinstance(fields, dict):
+            raise InvalidParameter("Expected a certificate as a JSON object.")
+        return cls.from_dict(fields)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (PrivacyCertificate.from_dict, (self.to_dict(),))  # a mapping proxy does not pickle by itself
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """Return (name, value) in reading order; "NOT PRIVATE" first where it applies."""
+        rows = [] if self.private else [("NOT PRIVATE", self.reason)]
+        rows += [
+            ("mechanism", self.mechanism),
+            ("reserved", f"epsilon = {self.epsilon:.6g}, delta = {self.delta:.3g}"),
+            ("spent so far", f"epsilon = {self.spent[0]:.6g}, delta = {self.spent[1]:.3g}"),
+            ("neighbours", f"{_RELATIONS[self.neighbors]} [{self.neighbors.name}]"),
+        ]
+        if self.remaining is not None:
+            rows.append(("releases left", f"{self.remaining:,}"))
+        if self.model:
+            rows.append(("model", self.model))
+        rows += [(f"parameter {name}", _shown(value)) for name, value in self.parameters.items()]
+        rows += [("note", note) for note in self.notes]
+        rows.append(("library", f"langchain-dp {self.library_version}"))
+        return [(_one_line(name), _one_line(value)) for name, value in rows]
+
+    def __str__(self) -> str:
+        rows = self._rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(["Privacy certificate" if self.private else "NOT PRIVATE: no privacy certificate"]
+                         + [f"  {name:<{width}}  {value}" for name, value in rows])  # fmt: skip
+
+    def __repr__(self) -> str:
+        if not self.private:
+            return f"PrivacyCertificate(NOT PRIVATE: {_one_line(self.reason)}; {_one_line(self.mechanism)})"
+        left = "" if self.remaining is None else f", remaining={self.remaining}"
+        return (
+            f"PrivacyCertificate({_one_line(self.mechanism)}, epsilon={self.epsilon:.6g}, delta={self.delta:.3g}, "
+            f"{self.neighbors.name}, spent={self.spent[0]:.6g}{left})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks. It takes its colours from the page, so it reads on light and dark."""
+        title = "Privacy certificate" if self.private else "NOT PRIVATE"
+        cell = "padding:2px 10px;text-align:left;border-top:1px solid currentColor;color:inherit;background:transparent"
+        body = "".join(
+            f'<tr><th scope="row" style="{cell}">{html.escape(name)}</th>'
+            f'<td style="{cell}">{html.escape(value)}</td></tr>'
+            for name, value in self._rows()
+        )
+        return (
+            '<table style="border-collapse:collapse;color:inherit;background:transparent">'
+            f'<caption style="text-align:left;font-weight:bold;color:inherit">{title}</caption>{body}</table>'
+        )
+
+
+def _loss(name: str, value: float) -> float:
+    if isinstance(value, float) and value == math.inf:
+        return math.inf
+    return _validate.number(name, value, at_least=0.0)
+
+
+def _public(name: str, value: object) -> float | int | str:
+    if isinstance(value, str) or (isinstance(value, (int, float)) and math.isfinite(value)):
+        return value
+    raise InvalidParameter(f"Expected parameters[{name!r}]={value!r} to be a finite number or a string.")
+
+
+def _out(value: float) -> float | str:
+    return "inf" if math.isinf(value) else value
+
+
+def _in(value: object) -> Any:
+    return math.inf if value == "inf" else value
+
+
+def _shown(value: float | int | str) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _one_line(text: str) -> str:
+    """Keep one value on one line: a model name with a line break must not forge a line of the certificate."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

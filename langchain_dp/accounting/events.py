@@ -1,0 +1,175 @@
+"""What was done, as frozen data. Accountants interpret events; events compute nothing.
+
+An event holds public parameters only. It is a ``dp_accounting.DpEvent``, so that the library's own events
+(Gaussian, Laplace, ...) and ours stand side by side in one accountant.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, Literal
+
+from dp_accounting import NeighboringRelation as Neighbors
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
+
+from langchain_dp import _validate
+from langchain_dp.errors import InvalidParameter
+
+__all__ = [
+    "ExponentialEvent",
+    "LimitedDomainEvent",
+    "MetricEvent",
+    "Neighbors",
+    "NoisyMaxEvent",
+    "Sampling",
+    "event_from_json",
+    "event_to_json",
+]
+# Neighbors says which two data sets must look alike: REPLACE_ONE, ADD_OR_REMOVE_ONE or REPLACE_SPECIAL (zero-out).
+
+Sampling = Literal["fixed", "resample"]
+
+_SCHEMES = ("fixed", "resample")
+
+
+def _set(event: DpEvent, **values: float) -> None:
+    """Store converted parameters, so that NoisyMaxEvent(1) equals NoisyMaxEvent(1.0) in every ledger."""
+    for name, value in values.items():
+        object.__setattr__(event, name, value)  # frozen: the only way
+
+
+def _rate(sampling_probability: float) -> float:
+    return _validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class NoisyMaxEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
+    """One report-noisy-max release of a vote in which one record moves at most one vote.
+
+    Args:
+        sigma: Standard deviation of the Gaussian noise added to EVERY class count, in votes.
+        sampling_probability: Rate q at which records (resample) or subsets (fixed) take part.
+        sampling: "fixed": records stay in their subset and each release includes each subset with
+            probability q; "resample": each release Poisson-samples the records and deals them anew.
+    """
+
+    sigma: float
+    sampling_probability: float = 1.0
+    sampling: Sampling = "fixed"
+
+    def __post_init__(self) -> None:
+        sigma = _validate.number("sigma", self.sigma, above=0.0, remedy="Calibrate it with calibrate_noisy_max.")
+        _set(self, sigma=sigma, sampling_probability=_rate(self.sampling_probability))
+        _validate.one_of("sampling", self.sampling, _SCHEMES)
+
+
+@dataclasses.dataclass(frozen=True)
+class LimitedDomainEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
+    """One call of LimitedDomain top-1: a token, or a bottom. Both cost the same.
+
+    Args:
+        epsilon0: Bounded-range parameter of the call; the Gumbel scale is 2/epsilon0.
+        delta0: Mass that the threshold may miss.
+        sampling_probability: Rate q of the records (resample) or subsets (fixed).
+        sampling: As in :class:`NoisyMaxEvent`.
+    """
+
+    epsilon0: float
+    delta0: float
+    sampling_probability: float = 1.0
+    sampling: Sampling = "fixed"
+
+    def __post_init__(self) -> None:
+        epsilon0 = _validate.number("epsilon0", self.epsilon0, above=0.0)
+        delta0 = _validate.number("delta0", self.delta0, above=0.0, below=1.0)
+        _set(self, epsilon0=epsilon0, delta0=delta0, sampling_probability=_rate(self.sampling_probability))
+        _validate.one_of("sampling", self.sampling, _SCHEMES)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExponentialEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
+    """One selection by the exponential mechanism, P(j) proportional to exp(epsilon * count_j).
+
+    The counts gain or lose at most one when a record joins or leaves, all in one direction (monotone), so the
+    release is epsilon-bounded-range under add/remove and zero-out, and twice that under replace-one.
+
+    Args:
+        epsilon: Weight of one correct prediction in the exponent.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        _set(self, epsilon=_validate.number("epsilon", self.epsilon, above=0.0))
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
+    """One release under metric privacy. Its unit is nats per unit of distance: never added to an epsilon.
+
+    Args:
+        eta: Privacy loss per unit of distance between two inputs.
+    """
+
+    eta: float
+
+    def __post_init__(self) -> None:
+        _set(self, eta=_validate.number("eta", self.eta, above=0.0))
+
+
+_OURS: dict[str, type[DpEvent]] = {
+    cls.__name__: cls for cls in (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, MetricEvent)
+}
+
+
+def event_to_json(event: DpEvent) -> str:
+    """Return ``event`` as canonical JSON: equal events give equal strings, on every machine.
+
+    Covers our events and the library's Gaussian, Laplace and Poisson-sampled ones.
+
+    Raises:
+        InvalidParameter: The event is of a kind that a ledger cannot store.
+    """
+    return json.dumps(_as_dict(event), sort_keys=True, separators=(",", ":"))
+
+
+def _as_dict(event: DpEvent) -> dict[str, Any]:
+    name = type(event).__name__
+    if name in _OURS:
+        return {"event": name, **dataclasses.asdict(event)}
+    if isinstance(event, (GaussianDpEvent, LaplaceDpEvent)):
+        return {"event": name, "noise_multiplier": float(event.noise_multiplier)}
+    if isinstance(event, PoissonSampledDpEvent):
+        return {
+            "event": name,
+            "sampling_probability": float(event.sampling_probability),
+            "of": _as_dict(event.event),
+        }
+    raise InvalidParameter(
+        f"Expected event={name} to be one of {sorted(_OURS)} or Gaussian, Laplace, PoissonSampled. "
+        "Other events can be accounted for with epsilon(), but not stored in a ledger."
+    )
+
+
+def event_from_json(text: str) -> DpEvent:
+    """Return the event that :func:`event_to_json` wrote.
+
+    Raises:
+        InvalidParameter: The text names no known event.
+    """
+    return _from_dict(json.loads(text))
+
+
+def _from_dict(fields: dict[str, Any]) -> DpEvent:
+    rest = dict(fields)
+    name = rest.pop("event", None)
+    if name in _OURS:
+        return _OURS[name](**rest)
+    if name == "GaussianDpEvent":
+        return GaussianDpEvent(rest["noise_multiplier"])
+    if name == "LaplaceDpEvent":
+        return LaplaceDpEvent(rest["noise_multiplier"])
+    if name == "PoissonSampledDpEvent":
+        return PoissonSampledDpEvent(rest["sampling_probability"], _from_dict(rest["of"]))
+    raise InvalidParameter(f"Expected event={name!r} to be one of {sorted(_OURS)} or a stored library event.")

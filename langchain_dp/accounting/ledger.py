@@ -1,0 +1,296 @@
+"""The durable budget: reserve a plan before the first release, spend before every release, refuse at the limit.
+
+Inside a plan the accountant composes tightly, because the plan's parameters are fixed in advance; which release
+comes next may depend on all earlier ones. A later plan is chosen when answers are already known, so between plans
+epsilons and deltas add up: basic composition holds for adaptively chosen parameters (Rogers, Roth, Ullman and Vadhan
+2016), also while earlier plans still run (Haney, Shoemate, Tian, Vadhan, Vyrros, Xu and Zhang 2023). A spend is one
+step against the remaining counts of a plan: nothing is composed on the hot path.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from dp_accounting.dp_event import DpEvent
+
+from langchain_dp import _validate
+from langchain_dp.accounting._account import Account, check_text, claims, event_key, plan_items
+from langchain_dp.accounting._plan import LedgerPlan
+from langchain_dp.accounting._store import SLACK, LedgerEntry, StoredPlan
+from langchain_dp.accounting.budget import PrivacyBudget
+from langchain_dp.accounting.certificate import PrivacyCertificate
+from langchain_dp.accounting.events import event_from_json
+from langchain_dp.errors import BudgetExceeded, PlanError
+
+__all__ = ["LedgerEntry", "LedgerPlan", "PrivacyLedger"]
+
+DIRECT = "direct"
+
+
+class PrivacyLedger:
+    """A privacy budget that cannot be forgotten.
+
+    Threads may share one ledger; processes share a budget by opening the same ``path``. Used directly (``spend`` on
+    the ledger itself) it is one plan, named "direct", over its whole remaining budget, for the event of its first
+    spend or the events of ``plan``.
+
+    Args:
+        budget: What all releases together may cost. An existing file must have been made for the same one.
+        path: SQLite file on a local disk, made if absent; None keeps the ledger in memory, for this process only.
+            The one file holds every spend. Copy it from another process: where locks belong to processes (POSIX),
+            a program that opens and closes the file itself gives up its own locks on it.
+        plan: Pairs (event, maximum count) of the direct plan. An existing direct plan must be the same.
+
+    Raises:
+        LedgerMismatch: The file belongs to another budget.
+        LedgerCorrupt: The file is damaged, empty or not a ledger.
+        LedgerUnwritable: File or folder cannot be written durably, or the folder does not exist.
+        BudgetExceeded, PlanError: As in :meth:`reserve`, for ``plan``.
+
+    Formal guarantee:
+        All releases charged to the ledger are together (epsilon, delta)-DP under its neighbours: a charge is on
+        disk before ``spend`` returns, and a charge beyond a plan, or a plan beyond the budget, is refused.
+    """
+
+    def __init__(
+        self,
+        budget: PrivacyBudget,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        plan: Sequence[tuple[DpEvent, int]] | None = None,
+    ) -> None:
+        self._account = Account(budget, path)
+        self._direct: LedgerPlan | None = None
+        if plan is not None:
+            try:
+                self._direct = self.reserve(plan, name=DIRECT)
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def budget(self) -> PrivacyBudget:
+        """What all releases together may cost."""
+        return self._account.budget
+
+    @property
+    def path(self) -> str | None:
+        """Absolute path of the file, or None in memory."""
+        return self._account.store.path
+
+    def reserve(
+        self,
+        events: Sequence[tuple[DpEvent, int]],
+        *,
+        name: str,
+        epsilon: float | None = None,
+        delta: float | None = None,
+    ) -> LedgerPlan:
+        """Reserve a plan before its first release, or attach to the same plan reserved earlier.
+
+        Args:
+            events: Pairs (event, maximum count), at least one.
+            name: 1 to 200 printable characters. A plan of this name with the same events and counts is returned
+                with its remaining counts and its own claim: so restarts and several processes share one plan.
+            epsilon: Claim to reserve; the composed epsilon of the full counts by default, and not below it.
+            delta: Share of delta for this plan; all that is not reserved yet by default.
+
+        Raises:
+            BudgetExceeded: The claims of all plans would exceed the budget, or ``epsilon`` is below what the plan
+                costs. Nothing was stored.
+            PlanError: A plan of this name holds other events or counts.
+            UnsupportedEvent: The accountant has no bound for an event; metric privacy is a unit of its own.
+        """
+        items = plan_items(events)
+        check_text("name", name, at_least=1)
+        if epsilon is not None:
+            epsilon = _validate.number("epsilon", epsilon, above=0.0)
+        if delta is not None:
+            delta = _validate.number("delta", delta, above=0.0, below=1.0)
+        account = self._account
+        asked = f"plan {name!r} of {', '.join(f'{count} x {event_from_json(key)!r}' for key, count in items)}"
+
+        def would_fit(left: tuple[float, float]) -> int:
+            return account.releases(items[0][0], left) if len(items) == 1 else 0
+
+        while True:
+            stored = account.store.plans()
+            for found in stored:
+                if found.name == name:
+                    return self._attach(found, items)
+            left = account.left(stored)
+            share = left[1] if delta is None else delta
+            if share <= SLACK * self.budget.delta and delta is None:
+                raise account.exceeded(asked, "no delta is left (give each plan a share of it with delta=)", fits=0)
+            cost = account.cost(items, share)
+            claim = cost if epsilon is None else epsilon
+            if claim < cost:
+                why = f"it costs epsilon={cost:.6g} at delta={share:g}, more than the claim epsilon={claim:g}"
+                raise account.exceeded(asked, why, fits=would_fit((claim, share)))
+            new, before = account.store.add_plan(name, items, claim, share)
+            if new is not None:
+                return self._attach(new, items)
+            left_now = account.left(before)
+            if delta is None and left_now[1] != left[1]:
+                continue  # another plan took a share of delta meanwhile: compose again with the rest of it
+            why = (
+                f"it needs epsilon={claim:.6g}, delta={share:g}, but only epsilon={left_now[0]:.6g}, "
+                f"delta={left_now[1]:g} are not reserved yet"
+            )
+            raise account.exceeded(asked, why, fits=would_fit((left_now[0], min(left_now[1], share))))
+
+    def _attach(self, stored: StoredPlan, items: Sequence[tuple[str, int]]) -> LedgerPlan:
+        have, want = {key: most for key, (_, most) in stored.items.items()}, dict(items)
+        differences = [
+            f"{event_from_json(key)!r}: {have.get(key, 0)} reserved, {want.get(key, 0)} asked"
+            for key in sorted(have.keys() | want.keys())
+            if have.get(key) != want.get(key)
+        ]
+        if differences:
+            raise PlanError(
+                f"The plan {stored.name!r} was reserved with other contents ({'; '.join(differences)}), and a plan "
+                "never changes. Give another name to reserve a new plan beside it, or another ledger file."
+            )
+        return LedgerPlan(self._account, stored)
+
+    def plan(self, name: str) -> LedgerPlan | None:
+        """Return the plan of that name, or None if there is none."""
+        return next((plan for plan in self.plans() if plan.name == name), None)
+
+    def plans(self) -> list[LedgerPlan]:
+        """Return all plans in the order of reservation."""
+        return [LedgerPlan(self._account, stored) for stored in self._account.store.plans()]
+
+    def spend(self, event: DpEvent, count: int = 1, *, chain: str = "") -> None:
+        """Charge ``count`` releases of ``event`` to the direct plan, durably, before they are made.
+
+        The first direct spend reserves the direct plan: as many releases of this event as fit into what is not
+        reserved yet.
+
+        Args:
+            event: The event of the direct plan, or any if there is none yet.
+            count: At least 1.
+            chain: Short public name of the caller, for the record; at most 200 printable characters.
+
+        Raises:
+            BudgetExceeded: Fewer than ``count`` are left. Nothing was charged.
+            PlanError: The direct plan does not hold this event. Nothing was charged.
+            LedgerError: The ledger cannot be trusted or written; release nothing.
+        """
+        event_key(event)
+        _validate.integer("count", count, at_least=1)
+        check_text("chain", chain, at_least=0)
+        if self._direct is None:
+            self._direct = self._direct_plan(event, count)
+        self._direct.spend(event, count, chain=chain)
+
+    def _direct_plan(self, event: DpEvent, count: int) -> LedgerPlan:
+        while True:
+            found = self.plan(DIRECT)
+            if found is not None:
+                return found
+            left = self._account.left(self._account.store.plans())
+            most = self._account.releases(event_key(event), left)
+            if count > most:
+                why = f"{most} fit into the epsilon={left[0]:.6g}, delta={left[1]:g} that no plan has reserved"
+                raise self._account.exceeded(f"{count} x {event!r}", why, fits=most)
+            try:
+                return self.reserve([(event, most)], name=DIRECT)
+            except (PlanError, BudgetExceeded):
+                # Another process was faster: look again, unless nothing has changed.
+                if self._account.left(self._account.store.plans()) == left:
+                    raise
+
+    def spent(self, *, quick: bool = False) -> tuple[float, float]:
+        """(epsilon, delta) of the releases so far: the sum over plans that were used at all.
+
+        Args:
+            quick: Round up instead of composing anew for each count; see :meth:`LedgerPlan.spent`.
+        """
+        store = self._account.store
+        return self._account.spent(store.plans(), store.used(), quick=quick)
+
+    def reserved(self) -> tuple[float, float]:
+        """(epsilon, delta) of all plans: what holds now, whatever they will still release."""
+        return claims(self._account.store.plans())
+
+    def remaining(self, event: DpEvent) -> int:
+        """How many more direct spends of ``event`` are covered.
+
+        Without a direct plan: how many would fit into what is not reserved. 0 for an event outside the direct plan.
+        """
+        key = event_key(event)
+        direct = self._direct or self.plan(DIRECT)
+        if direct is not None:
+            return direct.remaining(event)
+        return self._account.releases(key, self._account.left(self._account.store.plans()))
+
+    def entries(self) -> Iterator[LedgerEntry]:
+        """Yield every charge, in order."""
+        return self._account.store.entries()
+
+    def certificate(
+        self,
+        event: DpEvent | None = None,
+        *,
+        mechanism: str = "",
+        model: str = "",
+        private: bool = True,
+        reason: str = "",
+        notes: Sequence[str] = (),
+        parameters: Mapping[str, float | int | str] | None = None,
+        quick: bool = False,
+    ) -> PrivacyCertificate:
+        """Return the certificate of the whole ledger: all its plans together.
+
+        Args: as in :meth:`LedgerPlan.certificate`; ``event`` may be left out if all plans hold one event.
+        """
+        plans = self._account.store.plans()
+        shown = {key for plan in plans for key in plan.items}
+        if event is None and len(shown) == 1:
+            event = event_from_json(next(iter(shown)))
+        return self._account.certificate(
+            plans,
+            shown=None if event is None else event_key(event),
+            remaining=None if event is None else self.remaining(event),
+            mechanism=mechanism,
+            model=model,
+            private=private,
+            reason=reason,
+            notes=notes,
+            parameters=parameters,
+            quick=quick,
+        )
+
+    def close(self) -> None:
+        """Close the file. Every later use of this ledger and its plans is refused."""
+        self._account.store.close()
+
+    def __enter__(self) -> PrivacyLedger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"PrivacyLedger({self.budget}, path={self.path!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_from_account, (self._account,))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PrivacyLedger:
+        return self  # a copy of a ledger is the same ledger: it must not have a budget of its own
+
+    def __copy__(self) -> PrivacyLedger:
+        return self
+
+
+def _from_account(account: Account) -> PrivacyLedger:
+    ledger = PrivacyLedger.__new__(PrivacyLedger)
+    ledger._account, ledger._direct = account, None
+    return ledger

@@ -1,0 +1,216 @@
+r"""Privacy profiles of one release: delta as a function of epsilon, for a pair of output distributions.
+
+The profile of a pair (P, Q) is its hockey-stick divergence H_g(P || Q) = sup_S P(S) - g Q(S) at g = e^epsilon.
+Every function takes an array of epsilon >= 0 (nats) and returns an array of deltas in [0, 1] of the same shape;
+:func:`at_any_epsilon` continues a pair of directions to negative epsilon.
+
+Notation: q is the sampling probability, M(h) the mechanism on the vote histogram h, and e_a a unit vote.
+
+* Scheme "resample": the changed record is Poisson-sampled and falls into a slot that others may share. Its presence
+  turns one vote of that slot from e_a to e_b: P = (1-q) M(h+e_a) + q M(h+e_b) against Q = M(h+e_a).
+* Scheme "fixed": the changed record lives in one subset, which takes part with probability q:
+  P = (1-q) M(h) + q M(h+e_a) against Q = (1-q) M(h) + q M(h+e_b). Under zero-out the subset of the ghost abstains,
+  so Q = M(h).
+
+References:
+    [1] Balle, Barthe, Gaboardi. Privacy amplification by subsampling. NeurIPS 2018 (advanced joint convexity).
+    [2] Dong, Durfee, Rogers. Optimal differential privacy composition for exponential mechanisms. ICML 2020.
+    [3] Durfee, Rogers. Practical differentially private top-k selection. NeurIPS 2019 (LimitedDomain).
+    [4] Doroshenko et al. Connect the Dots: tighter discrete approximations of privacy loss distributions. 2022.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtr
+
+Array = NDArray[np.float64]
+Profile = Callable[[Array], Array]
+
+_STEP = 0.2  # trapezoid step in standard deviations: the rule is exponentially accurate for Gaussians
+_TAIL = 10.0  # standard deviations beyond which a Gaussian holds less than 1e-22
+_LEGENDRE = 80, 200  # Gauss-Legendre nodes where the end of the integral moves with epsilon; more below half a vote
+_BLOCK = 2_000_000  # entries of one (epsilon x node) block, to bound memory
+
+
+def at_any_epsilon(forward: Profile, backward: Profile, epsilons: Array) -> Array:
+    """Continue H_g(P||Q) = ``forward`` to negative epsilon by H_g(P||Q) = 1 - g + g H_(1/g)(Q||P)."""
+    deltas = np.empty_like(epsilons)
+    positive = epsilons >= 0
+    deltas[positive] = forward(epsilons[positive])
+    negative = epsilons[~positive]
+    deltas[~positive] = -np.expm1(negative) + np.exp(negative) * backward(-negative)
+    return np.asarray(np.clip(deltas, 0.0, 1.0))
+
+
+# ---------------------------------------------------------------------------------------------- Gaussian noisy max
+
+
+def gaussian(epsilons: Array, *, distance: float, sigma: float) -> Array:
+    """Two Gaussians of scale ``sigma`` whose centres lie ``distance`` apart (tight, symmetric)."""
+    mu = distance / sigma
+    deltas = ndtr(mu / 2 - epsilons / mu) - np.exp(epsilons + log_ndtr(-mu / 2 - epsilons / mu))
+    return np.asarray(np.maximum(deltas, 0.0))
+
+
+def poisson_remove(base: Profile, q: float, epsilons: Array) -> Array:
+    """(1-q) Q + q P against Q, where (P, Q) has profile ``base`` [1, Theorem 2]; epsilon >= 0."""
+    return q * base(np.log1p(np.expm1(epsilons) / q))
+
+
+def poisson_add(base: Profile, q: float, epsilons: Array) -> Array:
+    """Q against (1-q) Q + q P, where (Q, P) has profile ``base`` [1, Theorem 2]; epsilon >= 0.
+
+    With g = e^epsilon: (1 - g(1-q)) * base(ln(g q / (1 - g(1-q)))) where g(1-q) < 1, else 0.
+    """
+    left = 1.0 - np.exp(epsilons) * (1.0 - q)
+    deltas = np.zeros_like(epsilons)
+    inside = left > 0
+    deltas[inside] = left[inside] * base(epsilons[inside] + math.log(q) - np.log(left[inside]))
+    return deltas
+
+
+def noisy_max_fixed(epsilons: Array, *, sigma: float, q: float) -> Array:
+    """Scheme "fixed", add/remove and replace-one: exact profile of the dominating pair, epsilon >= 0.
+
+    The three Gaussians of the pair sit at 0 (subset left out), u and v (the two votes), |u| = |v| = 1 and
+    |u - v| = sqrt 2. With y along u - v and x across, the acceptance region is y > y*(x) in closed form, which
+    leaves one integral over x. The pair is symmetric.
+    """
+    g = np.exp(epsilons)[:, None]
+    nodes = _nodes(sigma, 0.0, math.sqrt(0.5))
+    log_a = math.log(q) + (nodes / math.sqrt(2) - 0.5) / sigma**2
+    weight_0 = _density(nodes, sigma)
+    weight_v = _density(nodes - math.sqrt(0.5), sigma)
+    shift = math.sqrt(0.5) / sigma
+
+    def block(g: Array) -> Array:
+        beta = (1 - q) * (g - 1)
+        # ln t* with t* = (beta + sqrt(beta^2 + 4 g A^2)) / (2A); hypot keeps it finite where A underflows
+        top = np.log(beta + np.hypot(beta, 2 * np.sqrt(g) * np.exp(log_a)) + 1e-300)
+        y_star = math.sqrt(2) * sigma * (top - math.log(2) - log_a)  # in units of sigma
+        inner = -beta * weight_0 * ndtr(-y_star)
+        inner += q * weight_v * (ndtr(shift - y_star) - g * ndtr(-shift - y_star))
+        return np.asarray(inner.sum(axis=1) * _STEP * sigma)
+
+    return np.asarray(np.maximum(_in_blocks(block, g, nodes.size), 0.0))
+
+
+def noisy_max_resample_zero_out(
+    epsilons: Array, *, sigma: float, q: float, forward: bool, same_vote: bool = True
+) -> Array:
+    """Scheme "resample", zero-out: pointwise largest profile over what the ghost's slot may hold, epsilon >= 0.
+
+    The slot's other records vote u; with the record v, with the ghost nothing. So
+    P = (1-q) N(u) + q N(v) against Q = (1-q) N(u) + q N(0), with u and v orthogonal units, or u = v, or no other
+    record in the slot (then both centres u are 0). ``forward`` is P against Q, else Q against P. ``same_vote=False``
+    leaves out the case u = v, which is not sound: it is there for the test that shows so.
+    """
+    unit: Profile = lambda eps: gaussian(eps, distance=1.0, sigma=sigma)  # noqa: E731  # a one-line closure
+    # slot otherwise empty: Poisson pair, record present against absent; u = v: the same with the roles exchanged
+    alone = (poisson_remove if forward else poisson_add)(unit, q, epsilons)
+    together = (poisson_add if forward else poisson_remove)(unit, q, epsilons) if same_vote else alone
+    low, high = -_TAIL * sigma, 1 + _TAIL * sigma
+    abscissas, weights = np.polynomial.legendre.leggauss(_LEGENDRE[sigma < 0.5])
+
+    def block(g: Array) -> Array:
+        beta = (1 - q) * (g - 1)
+        # Backward, q n0 > beta nu + q g n0 r(y) has solutions only up to this x, and the integrand falls flat there.
+        end = np.full_like(g, high)
+        if not forward:
+            end = np.minimum(0.5 + sigma**2 * (math.log(q) - np.log(np.maximum(beta, 1e-300))), high)
+        half = np.maximum(end - low, 0.0) / 2
+        x = low + half * (1 + abscissas)  # x runs along u, y along v; r(y) = exp((y - 1/2) / sigma^2)
+        weight_0, weight_u = _density(x, sigma), _density(x - 1.0, sigma)
+        log_ratio_u = (x - 0.5) / sigma**2  # ln N(u) / N(0)
+        if forward:  # accept above y*, where q n0 r(y) = beta nu + q g n0
+            threshold = np.logaddexp(np.log(np.maximum(beta / q, 1e-300)) + log_ratio_u, np.log(g))
+            y_star = sigma * threshold + 0.5 / sigma
+            accept_v, accept_0 = ndtr(1 / sigma - y_star), ndtr(-y_star)
+            inner = q * weight_0 * (accept_v - g * accept_0) - beta * weight_u * accept_0
+        else:  # accept below y*, where q n0 = beta nu + q g n0 r(y)
+            room = np.maximum(-np.expm1(np.log(np.maximum(beta / q, 1e-300)) + log_ratio_u), 1e-300)
+            y_star = sigma * (np.log(room) - np.log(g)) + 0.5 / sigma
+            accept_0, accept_v = ndtr(y_star), ndtr(y_star - 1 / sigma)
+            inner = q * weight_0 * (accept_0 - g * accept_v) - beta * weight_u * accept_0
+        return np.asarray((inner * weights * half).sum(axis=1))
+
+    apart = _in_blocks(block, np.exp(epsilons)[:, None], abscissas.size)
+    return np.asarray(np.maximum.reduce([alone, together, apart, np.zeros_like(apart)]))
+
+
+def _nodes(sigma: float, low: float, high: float) -> Array:
+    return np.arange(low - _TAIL * sigma, high + _TAIL * sigma, _STEP * sigma)
+
+
+def _density(x: Array, sigma: float) -> Array:
+    return np.asarray(np.exp(-0.5 * (x / sigma) ** 2) / (sigma * math.sqrt(2 * math.pi)))
+
+
+def _in_blocks(function: Callable[[Array], Array], g: Array, width: int) -> Array:
+    rows = max(1, _BLOCK // width)
+    return np.concatenate([function(g[i : i + rows]) for i in range(0, len(g), rows)] or [np.zeros(0)])
+
+
+# ------------------------------------------------------------------------------- bounded range and LimitedDomain
+
+
+def bounded_range(epsilons: Array, *, bound: float, delta0: float = 0.0) -> Array:
+    """A delta0-approximately ``bound``-bounded-range release; tight for one release [2]. Any epsilon."""
+    middle = np.clip(epsilons, -bound, bound)
+    deltas = np.expm1((middle - bound) / 2) ** 2 / -math.expm1(-bound)
+    deltas = np.where(epsilons < -bound, -np.expm1(epsilons), deltas)
+    return np.asarray(delta0 + (1 - delta0) * deltas)
+
+
+def limited_domain_fixed(epsilons: Array, *, epsilon0: float, delta0: float, q: float) -> Array:
+    """Scheme "fixed", add/remove and replace-one, epsilon >= 0: smaller of two sound bounds (symmetric pair).
+
+    First, the exact worst case of a moved vote on a binary event of probability p when the subset is left out
+    (concave in p, solved by bisection on its derivative); second, advanced joint convexity [1]. The minimum need
+    not be convex in g; callers take the convex minorant.
+    """
+    eta = epsilon0 / 2
+    c = math.expm1(eta)
+    g = np.exp(epsilons)
+
+    def slope(p: Array) -> Array:
+        return (1 - q) + q * (1 + c) / (1 + p * c) ** 2 - g * ((1 - q) + q * (1 + c) / (1 + (1 - p) * c) ** 2)
+
+    low, high = np.zeros_like(g), np.ones_like(g)
+    for _ in range(60):
+        middle = (low + high) / 2
+        rising = slope(middle) > 0
+        low, high = np.where(rising, middle, low), np.where(rising, high, middle)
+    p = (low + high) / 2
+    binary = p * ((1 - q) + q * (1 + c) / (1 + p * c) - g * ((1 - q) + q / (1 + (1 - p) * c)))
+    exact = (1 - delta0) * np.maximum(binary, 0.0) + q * delta0
+
+    inner = np.log1p(np.expm1(epsilons) / q)
+    share = np.exp(epsilons - inner)
+    joint = q * (
+        (1 - share) * bounded_range(inner, bound=eta, delta0=delta0)
+        + share * bounded_range(inner, bound=epsilon0, delta0=delta0)
+    )
+    return np.minimum(exact, joint)
+
+
+def convex_minorant(epsilons: Array, deltas: Array) -> Array:
+    """Largest function below ``deltas`` that is convex in g = e^epsilon, at the same points.
+
+    A true profile is convex in g, so it lies below the minorant of any upper bound.
+    """
+    g = np.exp(epsilons)
+    hull: list[int] = []
+    for i in range(len(g)):
+        while len(hull) >= 2:
+            a, b = hull[-2], hull[-1]
+            if (deltas[b] - deltas[a]) * (g[i] - g[a]) < (deltas[i] - deltas[a]) * (g[b] - g[a]):
+                break
+            hull.pop()
+        hull.append(i)
+    return np.asarray(np.interp(g, g[hull], deltas[hull]))

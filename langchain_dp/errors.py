@@ -1,0 +1,98 @@
+"""Every error this package raises on purpose.
+
+::
+
+    LangChainDPError
+    ├── InvalidParameter (ValueError)      a value outside its bound: name, value, bound, remedy
+    ├── UnsupportedEvent (ValueError)      an event the accountant has no proof for
+    ├── BudgetExceeded                     asked, spent, budget, and what would still fit
+    ├── PlanError                          a spend or reservation that contradicts a reserved plan
+    ├── LedgerError                        the ledger file cannot be trusted or written
+    │   ├── LedgerMismatch                 it belongs to another budget
+    │   ├── LedgerCorrupt                  it is damaged, empty, or not a ledger
+    │   └── LedgerUnwritable               it cannot be written durably
+    ├── PrivateDataError (TypeError)       an attempt to serialise or copy out private records
+    ├── UnsafeEnvironment (RuntimeError)   a setting that would print or store private prompts
+    ├── ModelUnavailable (RuntimeError)    the model failed on a public probe, before any spend
+    └── MissingExtra (ImportError)         an optional package is not installed
+
+No message holds private text. Nothing here imports anything else of the package.
+"""
+
+from __future__ import annotations
+
+
+class LangChainDPError(Exception):
+    """Base class of every error that this package raises on purpose."""
+
+
+class InvalidParameter(LangChainDPError, ValueError):
+    """A parameter lies outside its bound. The message names value, bound and remedy."""
+
+
+class UnsupportedEvent(LangChainDPError, ValueError):
+    """The accountant has no sound bound for this event under these neighbours."""
+
+
+class BudgetExceeded(LangChainDPError):
+    """A release was refused because the budget or its plan does not cover it.
+
+    Nothing was released and nothing was charged.
+
+    Attributes:
+        asked: What was asked for, in words (event and count; or epsilon and delta of a plan).
+        spent: (epsilon, delta) of the releases so far.
+        budget: (epsilon, delta) of the whole ledger.
+        fits: How many more releases of the same event would still fit (0 or more).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        asked: str,
+        spent: tuple[float, float],
+        budget: tuple[float, float],
+        fits: int,
+    ) -> None:
+        super().__init__(message)
+        self.asked = asked
+        self.spent = spent
+        self.budget = budget
+        self.fits = fits
+
+
+class PlanError(LangChainDPError):
+    """A spend or a reservation contradicts a plan that was reserved earlier."""
+
+
+class LedgerError(LangChainDPError):
+    """The ledger file cannot be trusted or cannot be written."""
+
+
+class LedgerMismatch(LedgerError):
+    """The ledger file was made for another budget."""
+
+
+class LedgerCorrupt(LedgerError):
+    """The ledger file is damaged, empty, or not a ledger."""
+
+
+class LedgerUnwritable(LedgerError):
+    """The ledger file cannot be written durably, so nothing may be released."""
+
+
+class PrivateDataError(LangChainDPError, TypeError):
+    """Something tried to pickle, serialise or deep-copy private records."""
+
+
+class UnsafeEnvironment(LangChainDPError, RuntimeError):
+    """A global setting would print or store private prompts; the call was refused."""
+
+
+class ModelUnavailable(LangChainDPError, RuntimeError):
+    """The model failed on a public probe question, before any budget was spent."""
+
+
+class MissingExtra(LangChainDPError, ImportError):
+    """An optional dependency is not installed. The message holds the pip command."""

@@ -1,0 +1,23 @@
+"""DP-ICL: private few-shot classification around any model (Panda, Wang, Wu, Mittal 2023)."""
+
+from __future__ import annotations
+
+from langchain_dp.icl.answers import DPAnswer
+from langchain_dp.icl.baseline import NonPrivateICL
+from langchain_dp.icl.chat_model import ChatDPICL
+from langchain_dp.icl.prompts import AGNEWS, AMAZON, SST2, TREC, ICLPrompt
+from langchain_dp.icl.report import ICLPlanReport
+from langchain_dp.icl.runnable import DPICLClassifier
+
+__all__ = [
+    "AGNEWS",
+    "AMAZON",
+    "SST2",
+    "TREC",
+    "ChatDPICL",
+    "DPAnswer",
+    "DPICLClassifier",
+    "ICLPlanReport",
+    "ICLPrompt",
+    "NonPrivateICL",
+]

@@ -1,0 +1,114 @@
+"""What DP-ICL is compared with: zero-shot, plain few-shot and the vote without noise. None of it is private."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NoReturn
+
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from langchain_dp import _validate
+from langchain_dp.accounting import Neighbors, PrivacyCertificate
+from langchain_dp.errors import PrivateDataError
+from langchain_dp.icl.answers import DPAnswer
+from langchain_dp.icl.checks import check_no_kwargs
+from langchain_dp.icl.plan import Electorate
+from langchain_dp.icl.prompts import ICLPrompt
+from langchain_dp.icl.voters import Voter
+from langchain_dp.icl.votes import Ballot, Vote, votes
+
+BaselineMethod = Literal["zero-shot", "few-shot", "vote"]
+
+_REASONS = {
+    "zero-shot": "no noise: but no private example was used either",
+    "few-shot": "no noise: one prompt with private examples answers directly",
+    "vote": "no noise: the raw majority is released",
+}
+
+
+class NonPrivateICL(Runnable[str | Mapping[str, Any], str]):
+    """A non-private twin of a ``DPICLClassifier``. Made by its ``baseline`` method; its certificate says so.
+
+    An answer nobody could parse falls back to the first label, as a release without any vote does before noise.
+    """
+
+    def __init__(
+        self,
+        method: BaselineMethod,
+        *,
+        labels: Sequence[str],
+        prompt: ICLPrompt,
+        voter: Voter,
+        electorate: Electorate,
+        check: Callable[[Any], str],
+        neighbors: Neighbors,
+    ) -> None:
+        self.method = _validate.one_of("method", method, tuple(_REASONS))
+        self.name = f"not-private-{method}"
+        self._labels = tuple(labels)
+        self._prompt = prompt
+        self._voter = voter
+        self._electorate = electorate
+        self._check = check
+        self._neighbors = neighbors
+
+    def invoke(self, input: str | Mapping[str, Any], config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002  # Runnable's name
+        """Answer without any privacy."""
+        check_no_kwargs(kwargs)
+        return self._call_with_config(self._answer, input, config)
+
+    async def ainvoke(self, input: str | Mapping[str, Any], config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002
+        """Async twin of :meth:`invoke`."""
+        check_no_kwargs(kwargs)
+        return await self._acall_with_config(self._aanswer, input, config)
+
+    def invoke_with_certificate(
+        self, question: str | Mapping[str, Any], config: RunnableConfig | None = None
+    ) -> DPAnswer:
+        """Answer with a certificate that says it is not private."""
+        return DPAnswer(self.invoke(question, config), self.certificate())
+
+    def certificate(self) -> PrivacyCertificate:
+        """Says that nothing is promised, and why."""
+        spent = 0.0 if self.method == "zero-shot" else math.inf
+        return PrivacyCertificate(
+            mechanism=f"non-private {self.method}",
+            epsilon=spent,
+            delta=0.0,
+            neighbors=self._neighbors,
+            spent=(spent, 0.0),
+            model=self._voter.name,
+            private=False,
+            reason=_REASONS[self.method],
+        )
+
+    def _ballots(self, question: str) -> list[Ballot]:
+        if self.method == "vote":
+            return self._electorate.draw(question)
+        if self.method == "zero-shot":
+            return [Ballot(None, (), question)]
+        return self._electorate.one(question, secrets.SystemRandom())
+
+    def _answer(self, question: str | Mapping[str, Any]) -> str:
+        ballots = self._ballots(self._check(question))
+        return self._count(ballots, self._voter.ask(ballots, even_empty=True))
+
+    async def _aanswer(self, question: str | Mapping[str, Any]) -> str:
+        ballots = self._ballots(self._check(question))
+        return self._count(ballots, await self._voter.aask(ballots, even_empty=True))
+
+    def _count(self, ballots: Sequence[Ballot], cast: Sequence[Vote]) -> str:
+        if self.method == "zero-shot":
+            return self._labels[cast[0] or 0]
+        steps = votes(ballots, len(self._labels))
+        next(steps)
+        try:
+            steps.send(cast)
+        except StopIteration as stop:
+            counts: list[int] = stop.value
+        return self._labels[max(range(len(counts)), key=lambda index: (counts[index], -index))]
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivateDataError("NonPrivateICL holds private examples and cannot be pickled, copied or serialised.")

@@ -1,0 +1,132 @@
+"""How examples and a question become a prompt: as plain text in three cacheable parts, or as chat messages."""
+
+from __future__ import annotations
+
+import dataclasses
+import string
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+
+from langchain_dp import _validate
+from langchain_dp.errors import InvalidParameter
+
+
+@dataclasses.dataclass(frozen=True)
+class ICLPrompt:
+    """Template of one few-shot classification prompt. All of it is public.
+
+    Args:
+        question: Template of one input; its variables are keys of an example, such as "Review: {text}".
+        answer: Cue after the input, such as "Sentiment:". The label word follows it after a space.
+        instruction: Text before the examples; may be empty.
+        words: Label -> word the model is shown and asked for. A missing label stands for itself.
+
+    Raises:
+        InvalidParameter: The template has no variable, or two labels share a word.
+    """
+
+    question: str
+    answer: str
+    instruction: str = ""
+    words: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.variables:
+            raise InvalidParameter(
+                f"Expected question={self.question!r} to hold a variable. Write for example 'Review: {{text}}'."
+            )
+        if len({word.casefold() for word in self.words.values()}) < len(self.words):
+            raise InvalidParameter("Expected every label to have a word of its own, but two labels share one.")
+        object.__setattr__(self, "words", MappingProxyType(dict(self.words)))
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Names of the template's variables, in order."""
+        parsed = string.Formatter().parse(self.question)
+        return tuple(dict.fromkeys(name for _, name, _, _ in parsed if name is not None))
+
+    def word(self, label: str) -> str:
+        """Word that stands for ``label`` in the prompt."""
+        return self.words.get(label, label)
+
+    def ask(self, fields: Mapping[str, Any]) -> str:
+        """Text of one input, white space at its ends removed, up to the cue.
+
+        Raises:
+            InvalidParameter: A variable of the template is missing in ``fields``.
+        """
+        missing = [name for name in self.variables if name not in fields]
+        if missing:
+            raise InvalidParameter(f"Expected the input to have the keys {list(self.variables)}; missing: {missing}.")
+        odd = [name for name in self.variables if not isinstance(fields[name], (str, int, float))]
+        if odd:
+            raise InvalidParameter(f"Expected the input's {odd} to be text or numbers. Convert them first.")
+        values = {name: str(fields[name]).strip() for name in self.variables}
+        return f"{self.question.format_map(values)}\n{self.answer}"
+
+    def head(self) -> str:
+        """Public text before the first example."""
+        return f"{self.instruction}\n\n" if self.instruction else ""
+
+    def body(self, shots: Sequence[tuple[str, str]]) -> str:
+        """Text of the examples (rendered question, label word)."""
+        return "".join(f"{question} {word}\n\n" for question, word in shots)
+
+    def content_free(self) -> tuple[str, ...]:
+        """Questions without content, for contextual calibration (Zhao et al. 2021)."""
+        return tuple(self.ask(dict.fromkeys(self.variables, blank)) for blank in ("N/A", "", "[MASK]"))
+
+    def messages(self, shots: Sequence[tuple[str, str]], question: str, words: Sequence[str]) -> list[BaseMessage]:
+        """The same as chat messages: examples are turns of the conversation."""
+        rule = f"Answer with exactly one of: {', '.join(words)}. Write nothing else."
+        system = f"{self.instruction}\n{rule}" if self.instruction else rule
+        turns: list[BaseMessage] = [SystemMessage(system)]
+        for asked, word in shots:
+            turns += [HumanMessage(asked), AIMessage(word)]
+        return [*turns, HumanMessage(question)]
+
+
+SST2 = ICLPrompt(question="Review: {text}", answer="Sentiment:", words={"positive": "Positive", "negative": "Negative"})
+"""Movie reviews; template of Panda et al. 2023, Table 4. Labels positive, negative."""
+
+AMAZON = ICLPrompt(
+    question="Title: {title}\nReview: {text}",
+    answer="Sentiment:",
+    words={"positive": "Positive", "negative": "Negative"},
+)
+"""Product reviews with a title; template of Panda et al. 2023, Table 4. Labels positive, negative."""
+
+AGNEWS = ICLPrompt(question="Article: {text}", answer="Answer:")
+"""News topics; template of Panda et al. 2023, Table 4. Labels World, Sports, Business, Technology."""
+
+TREC = ICLPrompt(
+    instruction=(
+        "Classify the questions based on whether their answer type is a Number, Location, Person, Description, "
+        "Entity, or Abbreviation."
+    ),
+    question="Question: {text}",
+    answer="Answer Type:",
+    words={
+        "number": "Number",
+        "location": "Location",
+        "human": "Person",
+        "description": "Description",
+        "entity": "Entity",
+        "expression": "Abbreviation",
+    },
+)
+"""Question types; template of Panda et al. 2023, Table 4. Labels number, location, human, description, entity,
+expression."""
+
+
+def plain(labels: Sequence[str]) -> ICLPrompt:
+    """Default prompt for any labels."""
+    _validate.integer("number of labels", len(labels), at_least=2)
+    return ICLPrompt(
+        instruction=f"Decide which label fits each text. Labels: {', '.join(labels)}.",
+        question="Text: {text}",
+        answer="Label:",
+    )

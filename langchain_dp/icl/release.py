@@ -1,0 +1,125 @@
+"""One release after the other: spend, ask, count, draw noise. The shell that drives the plan, sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+
+from langchain_dp.icl.answers import AnswerCache, Released
+from langchain_dp.icl.pace import Pace
+from langchain_dp.icl.plan import Electorate
+from langchain_dp.icl.reservation import Reservation
+from langchain_dp.icl.voters import Voter
+from langchain_dp.icl.votes import Ballot, Vote, votes
+from langchain_dp.mechanisms import Randomness, report_noisy_max
+from langchain_dp.quiet import check_environment
+
+
+class Releaser:
+    """Releases labels under one reservation, and keeps them, so that the same question costs nothing twice.
+
+    Args:
+        labels: Public labels, in the public order.
+        electorate: Private records in their subsets.
+        voter: Asks the model.
+        reservation: Where every release is charged.
+        rng: Source of the noise.
+        pace: Holds answers back.
+        vote_shares: Whether noisy shares are released too.
+    """
+
+    def __init__(
+        self,
+        *,
+        labels: Sequence[str],
+        electorate: Electorate,
+        voter: Voter,
+        reservation: Reservation,
+        rng: Randomness,
+        pace: Pace,
+        vote_shares: bool,
+    ) -> None:
+        self.reservation = reservation
+        self.pace = pace
+        self._labels = tuple(labels)
+        self._electorate = electorate
+        self._voter = voter
+        self._rng = rng
+        self._vote_shares = vote_shares
+        self._answers = AnswerCache()
+        self._probed = False
+
+    def under(self, reservation: Reservation) -> Releaser:
+        """A second releaser over the same subsets and model, charged to another reservation."""
+        return Releaser(
+            labels=self._labels,
+            electorate=self._electorate,
+            voter=self._voter,
+            reservation=reservation,
+            rng=self._rng,
+            pace=self.pace,
+            vote_shares=self._vote_shares,
+        )
+
+    def release(self, question: str) -> Released:
+        """Answer a rendered, checked question: from what was released before, or by one new release."""
+        started = self.pace.start()
+        # A forgotten record turns the page: what it may have helped to find is not given out again.
+        key = (self._electorate.forgotten, question)
+        claim = self._answers.claim(key)
+        while claim is not None and not isinstance(claim, Released):
+            claim.result()
+            claim = self._answers.claim(key)
+        if claim is not None:
+            return claim
+        answer = None
+        try:
+            if not self._probed:
+                self._voter.probe()
+                self._probed = True
+            steps = self._steps(question)
+            ballots = next(steps)
+            answer = _finish(steps, self._voter.ask(ballots))
+            self.pace.hold(started)
+        finally:
+            self._answers.settle(key, answer)
+        return answer
+
+    async def arelease(self, question: str) -> Released:
+        """Async twin of :meth:`release`."""
+        started = self.pace.start()
+        key = (self._electorate.forgotten, question)
+        claim = await self._answers.aclaim(key)
+        if claim is not None:
+            return claim
+        answer = None
+        try:
+            if not self._probed:
+                await self._voter.aprobe()
+                self._probed = True
+            steps = self._steps(question)
+            ballots = await asyncio.to_thread(next, steps)
+            answer = _finish(steps, await self._voter.aask(ballots))
+            await self.pace.ahold(started)
+        finally:
+            self._answers.settle(key, answer)
+        return answer
+
+    def _steps(self, question: str) -> Generator[Sequence[Ballot], Sequence[Vote], Released]:
+        """The order of every release: spend (durable), draw subsets, count votes, draw noise, name the winner."""
+        check_environment()
+        plan, event = self.reservation.plan, self.reservation.event
+        plan.spend(event, chain=plan.name)
+        counts = yield from votes(self._electorate.draw(question), len(self._labels))
+        result = report_noisy_max(counts, event.sigma, rng=self._rng)
+        shares = dict(zip(self._labels, result.shares(), strict=True)) if self._vote_shares else None
+        return Released(self._labels[result.winner], shares)
+
+
+def _finish(steps: Generator[Sequence[Ballot], Sequence[Vote], Released], cast: Sequence[Vote]) -> Released:
+    try:
+        steps.send(cast)
+    except StopIteration as stop:
+        result: Released = stop.value
+        return result
+    raise AssertionError("a release has one round of ballots")

@@ -1,0 +1,184 @@
+"""What a plan will cost and how often it will be right about a majority, before anything is spent."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import ndtr
+from scipy.stats import binom
+
+from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, calibrate_noisy_max, epsilon
+from langchain_dp.icl.plan import Scheme
+from langchain_dp.icl.reservation import Reservation
+
+MAJORITIES = (0.6, 0.7, 0.8, 0.9)
+_SAFE = 0.9  # a 70% majority that survives less often than this deserves a warning
+
+
+def majority_survival(majority: float, *, sigma: float, scheme: Scheme, labels: int) -> float:
+    """Chance that the label of a majority wins one release, over sampling and noise.
+
+    Args:
+        majority: Share of the subsets that vote for the label; all others vote for one rival (the worst case).
+        sigma: Noise per class count, in votes.
+        scheme: Sampling scheme.
+        labels: Number of labels, at least 2.
+
+    Returns:
+        A probability, by numerical integration; no data is touched.
+    """
+    if scheme.sampling == "fixed":
+        ahead = round(majority * scheme.groups)
+        first, second = (
+            binom(ahead, scheme.sampling_probability),
+            binom(scheme.groups - ahead, scheme.sampling_probability),
+        )
+    else:  # every slot votes, and its vote is for the label with this chance
+        first, second = binom(scheme.groups, majority), None
+    x = np.arange(int(first.ppf(1e-9)), int(first.ppf(1 - 1e-9)) + 1)
+    if second is None:
+        pairs = [(int(a), scheme.groups - int(a), float(first.pmf(a))) for a in x]
+    else:
+        y = np.arange(int(second.ppf(1e-9)), int(second.ppf(1 - 1e-9)) + 1)
+        pairs = [(int(a), int(b), float(first.pmf(a) * second.pmf(b))) for a in x for b in y]
+    noise = np.arange(-8.0, 8.0, 0.1)  # of the winner, in units of sigma
+    weight = np.exp(-0.5 * noise**2) / math.sqrt(2 * math.pi) * 0.1
+    won = sum(
+        mass * float((weight * ndtr(noise + (a - b) / sigma) * ndtr(noise + a / sigma) ** (labels - 2)).sum())
+        for a, b, mass in pairs
+        if mass > 1e-12
+    )
+    return min(won, 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ICLPlanReport:
+    """What `DPICLClassifier.plan()` shows the operator. Token counts come from the examples: do not publish them.
+
+    Args:
+        budget: The promise.
+        event: One release.
+        queries: Largest number of releases.
+        scheme: Sampling scheme.
+        epsilon_total: Composed epsilon of all queries at ``budget.delta``.
+        epsilon_first_query: Epsilon of one release on its own at ``budget.delta``.
+        calls_per_query: Expected model calls of one answer.
+        tokens_per_query: Estimated input tokens of one answer, without caches.
+        price_per_query: In the currency of the price given; None without one.
+        survival: Majority share -> chance that it wins a release.
+        survival_doubled: Chance of a 70% majority if twice as many subsets were asked; None where there are too few
+            subsets, or the plan needs no warning.
+    """
+
+    budget: PrivacyBudget
+    event: NoisyMaxEvent
+    queries: int
+    scheme: Scheme
+    epsilon_total: float
+    epsilon_first_query: float
+    calls_per_query: float
+    tokens_per_query: float
+    price_per_query: float | None
+    survival: dict[float, float]
+    survival_doubled: float | None = None
+
+    @property
+    def noise_share(self) -> float:
+        """Noise per class count as a share of the expected votes."""
+        return self.event.sigma / self.scheme.expected_subsets
+
+    @property
+    def warning(self) -> str:
+        """Why the plan is too noisy and what would help; empty if a 70% majority survives 9 times in 10."""
+        if self.survival[0.7] >= _SAFE:
+            return ""
+        text = (
+            f"A 70% majority survives the noise only {self.survival[0.7]:.0%} of the time (aim: {_SAFE:.0%}). "
+            "What helps: fewer queries (max_queries=), fewer shots per subset (shots=, which makes more subsets), "
+            "more records, or a larger epsilon. Asking more subsets per query (subsets=) helps little against noise, "
+            "which grows with the sampling rate almost as fast as the votes do"
+        )
+        if self.survival_doubled is None:
+            return f"{text}."
+        return (
+            f"{text}; but which subsets are drawn matters less then: with twice as many, at twice the calls, a 70% "
+            f"majority would survive {self.survival_doubled:.0%} of the time."
+        )
+
+    def __str__(self) -> str:
+        scheme, event = self.scheme, self.event
+        groups = "subsets" if scheme.sampling == "fixed" else "slots"
+        money = "" if self.price_per_query is None else f", price about {self.price_per_query * self.queries:,.2f}"
+        lines = [
+            f"DP-ICL plan: {self.budget}, {self.queries:,} queries",
+            f"  sampling     {scheme.sampling}: {scheme.groups:,} {groups}, q = {scheme.sampling_probability:.4g}, "
+            f"about {scheme.expected_subsets:.3g} votes a query",
+            f"  noise        sigma = {event.sigma:g} votes per label, {self.noise_share:.2f} of the votes",
+            f"  epsilon      {self.epsilon_total:.4g} for all queries; {self.epsilon_first_query:.3g} for one alone; "
+            f"{self.epsilon_total / self.queries:.2g} a query on average",
+            f"  cost         about {self.calls_per_query:.3g} calls and {self.tokens_per_query:,.0f} tokens a query; "
+            f"{self.calls_per_query * self.queries:,.0f} calls and {self.tokens_per_query * self.queries:,.0f} tokens "
+            f"in all, without caches{money}",
+            "  a majority of  "
+            + "  ".join(f"{share:.0%} wins {chance:.1%}" for share, chance in self.survival.items()),
+        ]
+        if self.warning:
+            lines.append(f"  WARNING      {self.warning}")
+        return "\n".join(lines)
+
+
+def report(
+    reservation: Reservation,
+    *,
+    labels: int,
+    records: int,
+    head: str,
+    shot: str,
+    count_tokens: Callable[[str], int],
+    price_per_million_tokens: float | None,
+) -> ICLPlanReport:
+    """Work out the report of a reserved plan.
+
+    Args:
+        reservation: Plan, event and scheme.
+        labels: Number of labels.
+        records: Number of examples.
+        head: Public text before the examples.
+        shot: An example of average length, as it stands in a prompt.
+        count_tokens: Token counter of the model.
+        price_per_million_tokens: Price of input tokens, or None.
+    """
+    event, scheme, budget = reservation.event, reservation.scheme, reservation.budget
+    rate = 1.0 if scheme.sampling == "fixed" else scheme.sampling_probability
+    shots = records * rate / scheme.groups
+    one_shot = count_tokens(shot)
+    tokens = scheme.expected_subsets * ((count_tokens(head) if head else 0) + one_shot * (shots + 1))
+    survival = {
+        share: majority_survival(share, sigma=event.sigma, scheme=scheme, labels=labels) for share in MAJORITIES
+    }
+    return ICLPlanReport(
+        budget=budget,
+        event=event,
+        queries=reservation.max_queries,
+        scheme=scheme,
+        epsilon_total=reservation.plan.epsilon,
+        epsilon_first_query=epsilon([(event, 1)], budget.delta, neighbors=budget.neighbors),
+        calls_per_query=scheme.expected_subsets,
+        tokens_per_query=tokens,
+        price_per_query=None if price_per_million_tokens is None else tokens * price_per_million_tokens / 1e6,
+        survival=survival,
+        survival_doubled=_doubled(reservation, labels) if survival[0.7] < _SAFE else None,
+    )
+
+
+def _doubled(reservation: Reservation, labels: int) -> float | None:
+    scheme, budget = reservation.scheme, reservation.budget
+    twice = 2 * scheme.sampling_probability
+    if scheme.sampling != "fixed" or twice > 1:
+        return None
+    sigma = calibrate_noisy_max(budget, queries=reservation.max_queries, sampling_probability=twice)
+    wider = dataclasses.replace(scheme, sampling_probability=twice)
+    return majority_survival(0.7, sigma=sigma, scheme=wider, labels=labels)

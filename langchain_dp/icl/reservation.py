@@ -1,0 +1,171 @@
+"""The plan a DP-ICL chain reserves in a ledger when it is built, or finds there after a restart."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from langchain_dp.accounting import (
+    LedgerPlan,
+    Neighbors,
+    NoisyMaxEvent,
+    PrivacyBudget,
+    PrivacyCertificate,
+    PrivacyLedger,
+    calibrate_noisy_max,
+)
+from langchain_dp.accounting.events import Sampling
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
+from langchain_dp.icl.plan import Scheme, check_bounds, choose_scheme
+
+
+@dataclasses.dataclass(frozen=True)
+class Reservation:
+    """A reserved plan of one kind of release, with the constants it was reserved for.
+
+    Args:
+        plan: Where every release is charged.
+        event: One release.
+        scheme: Sampling constants.
+        budget: The share of the ledger that the noise was calibrated for.
+        max_queries: Largest number of releases.
+    """
+
+    plan: LedgerPlan
+    event: NoisyMaxEvent
+    scheme: Scheme
+    budget: PrivacyBudget
+    max_queries: int
+
+    def certificate(self, model: str, *, seeded: bool, notes: tuple[str, ...] = ()) -> PrivacyCertificate:
+        """The promise as of now. Composes what was spent: some tens of milliseconds."""
+        return self.plan.certificate(
+            self.event,
+            mechanism="DP-ICL: report noisy max with discrete Gaussian noise",
+            model=model,
+            private=not seeded,
+            reason="drawn from not_private_seed: whoever knows the seed can remove the noise" if seeded else "",
+            notes=(
+                "the model's operator sees the examples",
+                "only the reserved epsilon and delta are a promise; what is spent describes the releases so far",
+                *notes,
+            ),
+            parameters={
+                "sigma": self.event.sigma,
+                "sampling": self.event.sampling,
+                "sampling_probability": self.event.sampling_probability,
+                "groups": self.scheme.groups,
+                "max_queries": self.max_queries,
+            },
+        )
+
+
+def reserve(
+    *,
+    budget: PrivacyBudget | None,
+    ledger: PrivacyLedger | None,
+    name: str,
+    max_queries: int,
+    sampling: Sampling,
+    records: int,
+    shots: int,
+    subsets: int,
+    partitions: int | None,
+    sampling_probability: float | None,
+) -> Reservation:
+    """Calibrate the noise and reserve the plan, or go on with the plan that the ledger holds under this name.
+
+    After a restart the number of records may have changed; the constants of the reserved plan stay in force.
+
+    Raises:
+        InvalidParameter: A parameter is out of bounds; see also :func:`langchain_dp.icl.plan.choose_scheme`.
+        BudgetExceeded: The ledger has no room for the plan.
+        PlanError: The ledger's plan of this name was made for another configuration.
+    """
+    check_bounds(
+        sampling=sampling, shots=shots, subsets=subsets, partitions=partitions,
+        sampling_probability=sampling_probability,
+    )  # fmt: skip
+    if ledger is None:
+        assert budget is not None
+        ledger = PrivacyLedger(budget)
+    elif budget is not None and budget.neighbors is not ledger.budget.neighbors:
+        raise InvalidParameter(
+            f"Expected budget.neighbors={budget.neighbors.name} to be the ledger's {ledger.budget.neighbors.name}. "
+            "A ledger holds one relation: use another ledger for another."
+        )
+    neighbors = ledger.budget.neighbors
+    found = ledger.plan(name)
+    if found is not None:
+        return _resume(
+            found, neighbors, budget=budget, max_queries=max_queries, sampling=sampling, subsets=subsets,
+            partitions=partitions, sampling_probability=sampling_probability,
+        )  # fmt: skip
+    scheme = choose_scheme(
+        sampling=sampling,
+        neighbors=neighbors,
+        records=records,
+        shots=shots,
+        subsets=subsets,
+        partitions=partitions,
+        sampling_probability=sampling_probability,
+    )
+    share = budget or _rest(ledger)
+    sigma = calibrate_noisy_max(
+        share, queries=max_queries, sampling_probability=scheme.sampling_probability, sampling=sampling
+    )
+    event = NoisyMaxEvent(sigma, scheme.sampling_probability, sampling)
+    plan = ledger.reserve([(event, max_queries)], name=name, epsilon=share.epsilon, delta=share.delta)
+    return Reservation(plan, event, scheme, share, max_queries)
+
+
+def _rest(ledger: PrivacyLedger) -> PrivacyBudget:
+    epsilon, delta = ledger.reserved()
+    left = ledger.budget.epsilon - epsilon, ledger.budget.delta - delta
+    if min(left) <= 0:
+        raise BudgetExceeded(
+            f"The ledger has epsilon={left[0]:.6g}, delta={left[1]:.3g} left to reserve: no room for another plan. "
+            "Give every chain a share of the ledger with budget=.",
+            asked="a plan over the rest of the ledger",
+            spent=ledger.spent(),
+            budget=(ledger.budget.epsilon, ledger.budget.delta),
+            fits=0,
+        )
+    return PrivacyBudget(left[0], left[1], ledger.budget.neighbors)
+
+
+def _resume(
+    plan: LedgerPlan,
+    neighbors: Neighbors,
+    *,
+    budget: PrivacyBudget | None,
+    max_queries: int,
+    sampling: Sampling,
+    subsets: int,
+    partitions: int | None,
+    sampling_probability: float | None,
+) -> Reservation:
+    events = plan.events
+    event, most = events[0]
+    if len(events) != 1 or not isinstance(event, NoisyMaxEvent):
+        raise PlanError(f"The ledger's plan {plan.name!r} is not a DP-ICL plan. Give this chain another name=.")
+    q = event.sampling_probability
+    groups = subsets if sampling == "resample" else partitions if partitions is not None else round(subsets / q)
+    asked = {
+        "sampling": (event.sampling, sampling),
+        "max_queries": (most, max_queries),
+        "sampling_probability": (q, q if sampling_probability is None else sampling_probability),
+    }
+    if budget is not None:
+        asked["budget.epsilon"] = (plan.epsilon, budget.epsilon)
+        asked["budget.delta"] = (plan.delta, budget.delta)
+    if sampling == "fixed" and sampling_probability is None:
+        asked["subsets / partitions"] = (q, subsets / groups)
+    differing = [f"{key} was {old!r}, now {new!r}" for key, (old, new) in asked.items() if old != new]
+    if differing:
+        raise PlanError(
+            f"The ledger's plan {plan.name!r} was reserved for another configuration: {'; '.join(differing)}. "
+            "Keep the old one, or give this chain another name=."
+        )
+    even = neighbors is not Neighbors.ADD_OR_REMOVE_ONE
+    share = PrivacyBudget(plan.epsilon, plan.delta, neighbors)
+    return Reservation(plan, event, Scheme(sampling, groups, q, even), share, most)

@@ -1,0 +1,359 @@
+"""DP-ICL as a Runnable: a private few-shot classifier around any model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate, PrivacyLedger
+from langchain_dp.accounting.events import Sampling
+from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.icl import checks, prompts
+from langchain_dp.icl.answers import DPAnswer, Released
+from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
+from langchain_dp.icl.pace import Pace
+from langchain_dp.icl.plan import Electorate, Scheme
+from langchain_dp.icl.prompts import ICLPrompt
+from langchain_dp.icl.release import Releaser
+from langchain_dp.icl.report import ICLPlanReport, report
+from langchain_dp.icl.reservation import Reservation, reserve
+from langchain_dp.icl.voters import Voter, make_voter
+from langchain_dp.icl.votes import Shot
+from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
+from langchain_dp.ports import ScoresLabels
+from langchain_dp.records import PrivateRecords
+
+Question = str | Mapping[str, Any]
+
+
+class DPICLClassifier(Runnable[Question, str]):
+    """Answers with one of ``labels``, by a private vote of few-shot prompts over private examples.
+
+    The examples sit in subsets; each subset that takes part prompts the model once with its examples and the question;
+    the votes go through report noisy max; only the winning label leaves.
+
+    Args:
+        llm: Chat model, completion model or Runnable; or an engine that scores labels (``ScoresLabels``), which is
+            used directly and keeps each subset's caches. The model's operator sees the examples.
+        examples: Private examples, mappings with ``text`` and ``label`` (and what else the prompt's template names),
+            or a ``PrivateRecords``, of which this chain takes its own copy: forget a record here, too.
+        labels: The public labels, in the public order that breaks ties.
+        budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
+        ledger: Ledger that is charged. Without ``budget``, all that is left of it is reserved.
+        max_queries: Number of releases the noise is calibrated for; the next one is refused.
+        shots: Examples per subset (expected number where subsets vary).
+        subsets: Expected number of subsets that vote on one question.
+        sampling: "fixed": subsets are cut once and each takes part by a coin (less noise, caches can be kept);
+            "resample": subsets are dealt anew for every question, as in the paper.
+        partitions: Number of subsets K under "fixed". None: the number of examples // ``shots``, where that
+            number is public; required under add/remove.
+        sampling_probability: Rate q of subsets ("fixed") or examples ("resample"). None: so that ``subsets`` are
+            expected; required under add/remove.
+        prompt: Template; see :mod:`langchain_dp.icl.prompts`. None: a plain one.
+        name: Name of the plan in the ledger. A restart under the same name goes on with what is left of its plan.
+        structured_output: Ask a chat model for a JSON object with the label instead of text.
+        calibrate: Divide an engine's label scores by those for questions without content (Zhao et al. 2021).
+        vote_shares: Also release the noisy vote shares, at the same price (see :meth:`invoke_with_certificate`).
+        timeout: Seconds for one model call; a call that takes longer abstains. Refused for models that answer one call
+            after the other, and named in the certificate: a slow call may cost others their votes.
+        max_concurrency: Model calls of one question at a time; a ``max_concurrency`` in the config limits questions.
+        max_question_chars: Longest question, with its template, for models without a known limit.
+        answer_seconds: Hold every new answer until this long after its question (a side channel narrowed).
+        not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
+
+    Raises:
+        InvalidParameter: A value is out of bounds, a label is unknown, or there are too few examples.
+        BudgetExceeded: The ledger has no room for the plan.
+
+    Formal guarantee:
+        Everything released over the life of the plan is (epsilon, delta)-differentially private in the examples, with
+        the budget's neighbours (replace-one by default: the number of examples is public). The questions, the
+        answers' times and the model's operator are outside of that promise. Source: Panda, Wang, Wu, Mittal 2023,
+        Algorithm 1 and Theorem 2, with the accounting of :mod:`langchain_dp.accounting`, not the paper's.
+    """
+
+    def __init__(
+        self,
+        *,
+        llm: Runnable[Any, Any] | ScoresLabels,
+        examples: Iterable[Mapping[str, Any]] | PrivateRecords,
+        labels: Sequence[str],
+        budget: PrivacyBudget | None = None,
+        ledger: PrivacyLedger | None = None,
+        max_queries: int = 10_000,
+        shots: int = 4,
+        subsets: int = 10,
+        sampling: Sampling = "fixed",
+        partitions: int | None = None,
+        sampling_probability: float | None = None,
+        prompt: ICLPrompt | None = None,
+        name: str = "dp-icl",
+        structured_output: bool = False,
+        calibrate: bool = True,
+        vote_shares: bool = False,
+        timeout: float | None = None,
+        max_concurrency: int | None = None,
+        max_question_chars: int = 20_000,
+        answer_seconds: float | None = None,
+        not_private_seed: int | None = None,
+    ) -> None:
+        self.name = name
+        self.labels = checks.check_labels(labels)
+        self.prompt = prompt or prompts.plain(self.labels)
+        checks.check_promise(budget, ledger, max_queries, not_private_seed)
+        checks.check_calls(timeout, max_concurrency, max_question_chars, answer_seconds)
+        words = checks.label_words(self.prompt, self.labels)
+        self._voter: Voter = make_voter(
+            llm,
+            prompt=self.prompt,
+            words=words,
+            structured_output=structured_output,
+            calibrate=calibrate,
+            keep_caches=sampling == "fixed",
+            timeout=timeout,
+            max_concurrency=max_concurrency,
+            max_question_chars=max_question_chars,
+        )
+        self._records = PrivateRecords(examples)
+        for position, record_id in enumerate(self._records.ids()):
+            checks.check_example(self._records.get(record_id), f"example {position}", self.prompt, self.labels)
+        self._not_private_seed = not_private_seed
+        self._rng: Randomness = (
+            SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed)
+        )
+        reservation = reserve(
+            budget=budget,
+            ledger=ledger,
+            name=name,
+            max_queries=max_queries,
+            sampling=sampling,
+            records=len(self._records),
+            shots=shots,
+            subsets=subsets,
+            partitions=partitions,
+            sampling_probability=sampling_probability,
+        )
+        self._electorate = Electorate(self._records, reservation.scheme, self._shot, self._rng)
+        self._releaser = Releaser(
+            labels=self.labels,
+            electorate=self._electorate,
+            voter=self._voter,
+            reservation=reservation,
+            rng=self._rng,
+            pace=Pace(answer_seconds),
+            vote_shares=vote_shares,
+        )
+
+    # ------------------------------------------------------------------------------------------------ Runnable
+
+    def invoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002  # Runnable's name
+        """Release one label.
+
+        Args:
+            input: The question: a string, or a mapping with the template's variables.
+            config: LangChain config. Its callbacks see the question and the label, never the examples.
+            **kwargs: None are taken.
+
+        Raises:
+            InvalidParameter: The question is empty or too long. Nothing was spent.
+            BudgetExceeded: The plan is used up. No model was called.
+            ModelUnavailable: The model failed on a public probe before the first release. Nothing was spent.
+            UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
+        """
+        checks.check_no_kwargs(kwargs)
+        return self._call_with_config(self._label, input, config)
+
+    async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002
+        """Async twin of :meth:`invoke`."""
+        checks.check_no_kwargs(kwargs)
+        return await self._acall_with_config(self._alabel, input, config)
+
+    def invoke_with_certificate(self, question: Question, config: RunnableConfig | None = None) -> DPAnswer:
+        """Release one label with its certificate, and noisy vote shares if ``vote_shares`` was set."""
+        released: list[Released] = []
+
+        def run(question: Question) -> str:
+            released.append(self._releaser.release(self._checked_question(question)))
+            return released[0].label
+
+        self._call_with_config(run, question, config)
+        return self._certified(released[0])
+
+    async def ainvoke_with_certificate(self, question: Question, config: RunnableConfig | None = None) -> DPAnswer:
+        """Async twin of :meth:`invoke_with_certificate`."""
+        released: list[Released] = []
+
+        async def run(question: Question) -> str:
+            released.append(await self._releaser.arelease(self._checked_question(question)))
+            return released[0].label
+
+        await self._acall_with_config(run, question, config)
+        return await asyncio.to_thread(self._certified, released[0])
+
+    def _label(self, question: Question) -> str:
+        return self._releaser.release(self._checked_question(question)).label
+
+    async def _alabel(self, question: Question) -> str:
+        return (await self._releaser.arelease(self._checked_question(question))).label
+
+    def _checked_question(self, question: Question) -> str:
+        text = checks.render_question(question, self.prompt)
+        self._voter.check(text)
+        return text
+
+    # ------------------------------------------------------------------------------------------- the promise
+
+    @property
+    def _reservation(self) -> Reservation:
+        return self._releaser.reservation
+
+    def certificate(self) -> PrivacyCertificate:
+        """The promise under which this chain releases, with what is spent and left."""
+        return self._reservation.certificate(self._voter.name, seeded=not self._rng.private, notes=self._voter.notes)
+
+    @property
+    def certificate_model(self) -> str:
+        """Name of the model, as certificates give it."""
+        return self._voter.name
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a public text by the model's tokenizer, or an estimate where there is none."""
+        return self._voter.count_tokens(text)
+
+    def _certified(self, released: Released) -> DPAnswer:
+        return DPAnswer(released.label, self.certificate(), released.shares)
+
+    @property
+    def scheme(self) -> Scheme:
+        """Sampling constants in force."""
+        return self._reservation.scheme
+
+    @property
+    def sigma(self) -> float:
+        """Noise per class count, in votes."""
+        return self._reservation.event.sigma
+
+    def plan(self, *, price_per_million_tokens: float | None = None) -> ICLPlanReport:
+        """What all queries will cost and how often a majority survives the noise. Spends nothing.
+
+        Args:
+            price_per_million_tokens: Price of input tokens, in any currency.
+        """
+        return report(
+            self._reservation,
+            labels=len(self.labels),
+            records=len(self._records),
+            head=self.prompt.head(),
+            shot=self._electorate.average_shot(),
+            count_tokens=self._voter.count_tokens,
+            price_per_million_tokens=price_per_million_tokens,
+        )
+
+    # --------------------------------------------------------------------------------------------- the examples
+
+    def add(self, example: Mapping[str, Any], *, record_id: str | None = None) -> str:
+        """Add a private example; it joins one subset by its own coin. Returns the id to forget it by."""
+        checks.check_example(example, "the example", self.prompt, self.labels)
+        record_id, stale = self._electorate.add(example, record_id)
+        if stale is not None:
+            self._voter.forget(stale)
+        return record_id
+
+    def forget(self, record_id: str) -> None:
+        """Remove an example for good: the next release does not use it.
+
+        Its subset's cached state is dropped, and so are the kept answers, which it may have helped to find. The other
+        subsets stay as they are. Nothing is refunded: what was released was released.
+
+        Raises:
+            InvalidParameter: There is no such record.
+        """
+        checks.check_forgettable(record_id, self._reservation.budget.neighbors)
+        stale = self._electorate.forget(record_id)
+        if stale is not None:
+            self._voter.forget(stale)
+
+    def warm(self) -> None:
+        """Build the caches of all fixed subsets, so that answer times do not show which were cold."""
+        blank = self.prompt.content_free()[0]
+        self._voter.warm(self._electorate.everyone(blank))
+
+    def with_budget(
+        self,
+        budget: PrivacyBudget,
+        *,
+        ledger: PrivacyLedger | None = None,
+        name: str | None = None,
+        max_queries: int | None = None,
+    ) -> DPICLClassifier:
+        """A second chain over the same examples, subsets and caches, under a promise of its own.
+
+        Somebody who sees the answers of both has seen the sum of the two budgets: share a ledger where that matters.
+
+        Args:
+            budget: The promise; its neighbours must be this chain's.
+            ledger: Ledger to charge; None keeps one in memory.
+            name: Name of the plan; this chain's by default.
+            max_queries: Number of releases; this chain's by default.
+
+        Raises:
+            InvalidParameter, BudgetExceeded, PlanError: As at construction.
+        """
+        neighbors = self._reservation.budget.neighbors
+        if budget.neighbors is not neighbors:
+            raise InvalidParameter(
+                f"Expected budget.neighbors={budget.neighbors.name} to be {neighbors.name}: its subsets were cut so."
+            )
+        checks.check_unseeded(ledger, self._not_private_seed)
+        fixed = self.scheme.sampling == "fixed"
+        reservation = reserve(
+            budget=budget,
+            ledger=ledger,
+            name=name or self._reservation.plan.name,
+            max_queries=max_queries or self._reservation.max_queries,
+            sampling=self.scheme.sampling,
+            records=len(self._records),
+            shots=1,
+            subsets=self.scheme.groups,
+            partitions=self.scheme.groups if fixed else None,
+            sampling_probability=self.scheme.sampling_probability,
+        )
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin.name = reservation.plan.name
+        twin._releaser = self._releaser.under(reservation)
+        return twin
+
+    def baseline(self, method: BaselineMethod, *, private: bool) -> NonPrivateICL:
+        """A non-private twin over the same examples and model, for comparison only.
+
+        Args:
+            method: "zero-shot" (no examples: free of charge), "few-shot" (one subset, as it is) or "vote" (as many
+                subsets as here, no noise).
+            private: Must be False: the caller says that no promise covers these answers.
+        """
+        if private is not False:
+            raise InvalidParameter(f"Expected private={private!r} to be False: a baseline releases raw votes.")
+        return NonPrivateICL(
+            method, labels=self.labels, prompt=self.prompt, voter=self._voter, electorate=self._electorate,
+            check=self._checked_question, neighbors=self._reservation.budget.neighbors,
+        )  # fmt: skip
+
+    def _shot(self, example: Mapping[str, Any]) -> Shot:
+        return self.prompt.ask(example), self.prompt.word(str(example["label"]))
+
+    # ------------------------------------------------------------------------------------------ nothing leaks
+
+    def __repr__(self) -> str:
+        event = self._reservation.event
+        return (
+            f"DPICLClassifier(labels={list(self.labels)}, {self._reservation.budget}, sigma={event.sigma:g}, <private>)"
+        )
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivateDataError(
+            "DPICLClassifier holds private examples and cannot be pickled or copied: build it where it runs."
+        )

@@ -1,0 +1,8 @@
+"""How a release is drawn. One mechanism a file, pure, randomness passed in; none ever sees the ledger."""
+
+from __future__ import annotations
+
+from langchain_dp.mechanisms.noisy_max import NoisyMax, report_noisy_max
+from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Randomness, SystemRandomness
+
+__all__ = ["NoisyMax", "NotPrivateSeededRandomness", "Randomness", "SystemRandomness", "report_noisy_max"]

@@ -1,0 +1,253 @@
+"""Model calls that leave no trace, and ``private_run`` for a whole chain.
+
+What is closed: callbacks and config of the outer run, tracers (environment variable, parent run, ``@traceable``),
+handlers and caches of the model itself, the global cache, log records and warnings of the provider's client,
+exception texts, astream_events of the outer chain.
+
+What cannot be closed from here, and is therefore a limit:
+
+- code inside the model that prints, writes files, logs outside ``logging``, or traces by force
+  (``@traceable(enabled=True)``), and spans that an OpenTelemetry instrumentation of the provider's client makes
+- threads that such code starts without copying the context, and exceptions that its abandoned tasks report later
+- inside a function given as model (RunnableLambda): a model with a cache of its own, if the function hides it
+- ``set_debug(True)`` called by another thread in the middle of a call
+- how long the calls take, and who else is slowed down by a long prompt. One record must move one vote at most, and a
+  shared model can break that: where a long prompt makes other calls wait, their time-outs are spent on it, and where
+  it uses up a rate limit, other calls are refused. Give no timeout, or one that no healthy call ever reaches beside
+  the longest record, and a rate limit that leaves room for every call at once (or retries that outlast it).
+- Ctrl-C in an event loop without a SIGINT handler of its own (``asyncio.run`` has one) may hit the model's own code,
+  and is then that call's abstention
+
+A model that answers one call after the other says so with ``serialises_calls: ClassVar[bool] = True``. For such a
+model a timeout is refused: it would count the waiting for other members' prompts, always.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.callbacks import CallbackManager
+from langchain_core.globals import get_llm_cache
+from langchain_core.runnables import RunnableConfig
+
+from langchain_dp import _validate
+from langchain_dp._quiet_calls import Outcome, aask_all, ask_all, in_thread, scrubbed
+from langchain_dp._quiet_context import find_problem, sealed
+from langchain_dp._quiet_copy import quiet_copy
+from langchain_dp._quiet_filters import Level
+from langchain_dp._quiet_run import check_environment, private_run
+from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
+
+__all__ = ["QuietModel", "check_environment", "private_run"]
+
+
+class QuietModel:
+    """A model whose calls are seen by nobody but the model.
+
+    Answers are as the model gives them. A call that fails or takes too long gives None: the prompt abstains, so that
+    one record can move one vote and no more. The exception is dropped, of whatever kind it is (also SystemExit,
+    KeyboardInterrupt, CancelledError and GeneratorExit raised by the model); its text goes nowhere. Each prompt is a
+    call of its own, because a joint batch lets the length of one prompt change the answer to another.
+
+    Args:
+        llm: A chat model, an LLM, or a Runnable around one. It is not changed: quiet copies of the models that can
+            be reached inside are used. A function (RunnableLambda) or an unknown class cannot be looked into.
+
+    Raises:
+        InvalidParameter: ``llm`` is no Runnable.
+        UnsafeEnvironment: ``llm`` stores what it is told (a message history, or a model with a cache in a function).
+    """
+
+    def __init__(self, llm: Any) -> None:
+        self._runnable, survey = quiet_copy(llm)
+        self._name = survey.name(self._runnable)
+        self._opaque = type(survey.opaque[0]).__name__ if survey.opaque else None
+        self._blocks = survey.blocks()
+        self._serialises = survey.serialises()
+
+    @property
+    def name(self) -> str:
+        """Name of the model for certificates: never an address or a key."""
+        return self._name
+
+    def check_timeout(self, timeout: float | None) -> None:
+        """Refuse a timeout that calls of this model could not keep alone. Every call checks it, too.
+
+        Raises:
+            InvalidParameter: It is not above zero; or the model, or one inside it, has ``serialises_calls = True``, so
+                that one member's long prompt would use up the time of the others.
+        """
+        if timeout is None:
+            return
+        _validate.number("timeout", timeout, above=0.0, remedy="Give seconds, or None to wait for the model.")
+        if self._serialises is not None:
+            raise InvalidParameter(
+                f"Expected timeout={timeout!r} to be None: {self._serialises} answers one call after the other, so "
+                "that one record's long prompt would let other calls expire. Leave the timeout out."
+            )
+
+    def __repr__(self) -> str:
+        return f"QuietModel({self._name})"
+
+    def batch(
+        self, prompts: Sequence[Any], *, max_concurrency: int | None = None, timeout: float | None = None
+    ) -> list[Any | None]:
+        """Ask every prompt (a list of messages, or a str) and return the answers in order, None for an abstention.
+
+        Args:
+            prompts: Private prompts.
+            max_concurrency: Calls at a time; default as ThreadPoolExecutor's. A call that ran out of time does not
+                count, though its thread lives on until the model returns.
+            timeout: Seconds that one call may take, from its start. None waits as long as the model does, and is the
+                choice that lets no call depend on another; see the module's limits and :meth:`check_timeout`.
+
+        Raises:
+            InvalidParameter: A bound is not met, or the model cannot keep a timeout.
+            UnsafeEnvironment: See :func:`check_environment`; or a global cache is set and ``llm`` is opaque.
+            KeyboardInterrupt, SystemExit, CancelledError: The caller's own only (Ctrl-C, a signal, cancellation of
+                its task), emptied of text and of the calls' frames.
+        """
+        limit = self._limits(max_concurrency, timeout)
+        stop: BaseException | None = self._refusal()
+        answers: list[Any | None] = []
+        if stop is None:
+            try:
+                answers, stop = ask_all(self._ask, prompts, limit=limit, timeout=timeout)
+            except BaseException as error:  # raised again below, without its text
+                stop = _stop_or_bug(error)
+        if stop is not None:
+            # Error reporters read the locals of each frame.
+            del prompts, answers
+            raise stop from None
+        return answers
+
+    async def abatch(
+        self,
+        prompts: Sequence[Any],
+        *,
+        max_concurrency: int | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109  # seconds for each call, not for all
+    ) -> list[Any | None]:
+        """Async twin of :meth:`batch`: uses the model's own async methods where it has them."""
+        limit = self._limits(max_concurrency, timeout)
+        stop: BaseException | None = self._refusal()
+        answers: list[Any | None] = []
+        if stop is None:
+            try:
+                answers, stop = await aask_all(self._aask, prompts, limit=limit, patience=timeout)
+            except asyncio.CancelledError as error:
+                # Who cancelled from outside knows it by the arguments; a model's cancellation never comes here.
+                stop = asyncio.CancelledError(*error.args)
+            except BaseException as error:  # raised again below, without its text
+                stop = _stop_or_bug(error)
+        if stop is not None:
+            del prompts, answers
+            raise stop from None
+        return answers
+
+    def probe(self, prompt: Any, *, timeout: float | None = None) -> Any:
+        """Ask one PUBLIC prompt, before any spend, and return the answer.
+
+        Raises:
+            ModelUnavailable: The model failed; with type and first 200 characters of its exception.
+            UnsafeEnvironment: As for :meth:`batch`.
+        """
+        note: list[str] = []
+        limit = self._limits(None, timeout)
+        stop: BaseException | None = self._refusal()
+        answers: list[Any | None] = []
+        if stop is None:
+            answers, stop = ask_all(lambda prompt: self._ask(prompt, note), [prompt], limit=limit, timeout=timeout)
+        return self._probed(answers, stop, note, timeout)
+
+    async def aprobe(
+        self,
+        prompt: Any,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  # as in probe
+    ) -> Any:
+        """Async twin of :meth:`probe`."""
+        note: list[str] = []
+        limit = self._limits(None, timeout)
+        stop: BaseException | None = self._refusal()
+        answers: list[Any | None] = []
+        if stop is None:
+            answers, stop = await aask_all(
+                lambda prompt: self._aask(prompt, note), [prompt], limit=limit, patience=timeout
+            )
+        return self._probed(answers, stop, note, timeout)
+
+    def _probed(
+        self, answers: list[Any | None], stop: BaseException | None, note: list[str], timeout: float | None
+    ) -> Any:
+        if stop is not None:
+            raise stop from None
+        if answers[0] is None:
+            reason = note[0] if note else f"no answer (timeout={timeout})"
+            raise ModelUnavailable(
+                f"Expected model={self._name} to answer a public test question, got {reason}. "
+                "Check address, key and model name."
+            )
+        return answers[0]
+
+    def _refusal(self, *, try_gate: bool = True) -> UnsafeEnvironment | None:
+        problem = find_problem(try_gate=try_gate)
+        # Also if a private run blinds the cache now: a call that expired may outlive the run.
+        if problem is None and self._opaque is not None and get_llm_cache() is not None:
+            problem = (
+                f"Expected no global cache with llm={self._opaque}: a model called inside it would store private "
+                "prompts there. Pass the chat model itself as llm, or call set_llm_cache(None)."
+            )
+        return None if problem is None else UnsafeEnvironment(problem)
+
+    def _limits(self, max_concurrency: int | None, timeout: float | None) -> int:
+        self.check_timeout(timeout)
+        if max_concurrency is None:
+            return min(32, (os.cpu_count() or 1) + 4)
+        return _validate.integer("max_concurrency", max_concurrency, at_least=1)
+
+    def _ask(self, prompt: Any, note: list[str] | None = None) -> Outcome:
+        try:
+            # Again for each call: debug mode may have been switched on meanwhile.
+            if refusal := self._refusal(try_gate=False):
+                return Outcome(stop=refusal)
+            with sealed(Level.QUIET):
+                return Outcome(self._runnable.invoke(prompt, _empty_config()))
+        except BaseException as error:  # Ctrl-C never comes here: Python raises it in the main thread, which waits
+            if note is not None:
+                note.append(_described(error))
+        return Outcome()
+
+    async def _aask(self, prompt: Any, note: list[str] | None = None) -> Outcome:
+        if self._blocks:
+            return await in_thread(lambda prompt: self._ask(prompt, note), prompt)
+        try:
+            if refusal := self._refusal(try_gate=False):
+                return Outcome(stop=refusal)
+            with sealed(Level.QUIET):
+                return Outcome(await self._runnable.ainvoke(prompt, _empty_config()))
+        except BaseException as error:  # the caller's cancellation reaches the caller; this task is the call's alone
+            if note is not None:
+                note.append(_described(error))
+        return Outcome()
+
+
+def _empty_config() -> RunnableConfig:
+    # A manager, not []: BaseLLM.agenerate reads callbacks[0] of an empty list.
+    return {"callbacks": CallbackManager(handlers=[])}
+
+
+def _stop_or_bug(error: BaseException) -> BaseException:
+    """What to raise for an exception that no call caught: Ctrl-C while waiting, or a fault of this package."""
+    return scrubbed(error) or RuntimeError(f"{type(error).__name__} outside a model call; text withheld")
+
+
+def _described(error: BaseException) -> str:
+    try:
+        text = str(error)[:200]
+    except BaseException:  # a foreign __str__
+        text = "<no text>"
+    return f"{type(error).__name__}: {text}"

@@ -1,0 +1,302 @@
+"""The ledger's promises one by one: plans, claims, refusals, and every way in which a file can be wrong."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Iterator
+
+import pytest
+from dp_accounting.dp_event import GaussianDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent
+
+from langchain_dp.accounting.budget import PrivacyBudget
+from langchain_dp.accounting.calibrate import max_releases
+from langchain_dp.accounting.events import ExponentialEvent, MetricEvent, Neighbors, NoisyMaxEvent
+from langchain_dp.accounting.ledger import PrivacyLedger
+from langchain_dp.accounting.pld import epsilon
+from langchain_dp.errors import (
+    BudgetExceeded,
+    InvalidParameter,
+    PlanError,
+    UnsupportedEvent,
+)
+
+BUDGET = PrivacyBudget(3.0, 1e-5)
+VOTE = NoisyMaxEvent(8.0)
+CHOICE = ExponentialEvent(0.05)
+
+
+@pytest.fixture(params=["memory", "file"])
+def ledger(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[PrivacyLedger]:
+    with PrivacyLedger(BUDGET, None if request.param == "memory" else tmp_path / "ledger.db") as opened:
+        yield opened
+
+
+# --- plans and claims ------------------------------------------------------------------------------------------
+
+
+def test_a_plan_claims_what_its_full_counts_cost(ledger: PrivacyLedger) -> None:
+    """If this fails, the reserved claim is not the composed epsilon and certificates state a wrong guarantee."""
+    plan = ledger.reserve([(VOTE, 5), (CHOICE, 2)], name="p", delta=4e-6)
+    assert plan.epsilon == pytest.approx(epsilon([(VOTE, 5), (CHOICE, 2)], 4e-6))
+    assert plan.reserved() == ledger.reserved() == (plan.epsilon, 4e-6)
+    assert plan.spent() == ledger.spent() == (0.0, 0.0)
+    assert sorted(plan.events, key=repr) == [(CHOICE, 2), (VOTE, 5)]
+
+
+def test_spent_is_the_cost_of_the_used_counts_and_never_the_claim(ledger: PrivacyLedger) -> None:
+    """If this fails, the two claims are mixed: what was used and what is guaranteed."""
+    plan = ledger.reserve([(VOTE, 10)], name="p", delta=4e-6)
+    other = ledger.reserve([(CHOICE, 3)], name="unused", delta=1e-6)
+    plan.spend(VOTE, 3)
+    expected = epsilon([(VOTE, 3)], 4e-6)
+    assert plan.spent() == (pytest.approx(expected), 4e-6)
+    assert ledger.spent() == plan.spent()
+    assert ledger.reserved() == (pytest.approx(plan.epsilon + other.epsilon), pytest.approx(5e-6))
+    assert expected < plan.epsilon
+
+
+def test_quick_spent_is_never_below_the_exact_one(ledger: PrivacyLedger) -> None:
+    """If this fails, a certificate understates what was spent."""
+    plan = ledger.reserve([(CHOICE, 30)], name="p", delta=1e-6)
+    for _ in range(30):
+        plan.spend(CHOICE)
+        assert plan.spent()[0] <= plan.spent(quick=True)[0] <= plan.epsilon
+    assert plan.spent(quick=True) == plan.spent()
+
+
+def test_claims_of_plans_add_up_to_the_budget_and_no_further(ledger: PrivacyLedger) -> None:
+    """If this fails, plans chosen after answers were seen exceed the budget together."""
+    first = ledger.reserve([(VOTE, 5)], name="a", delta=5e-6)
+    with pytest.raises(BudgetExceeded) as refused:
+        ledger.reserve([(VOTE, 12)], name="b", delta=5e-6)
+    left = PrivacyBudget(BUDGET.epsilon - first.epsilon, 5e-6)
+    assert refused.value.fits == max_releases(VOTE, left) > 0
+    assert refused.value.budget == (3.0, 1e-5)
+    assert ledger.plan("b") is None
+    assert ledger.reserve([(VOTE, refused.value.fits)], name="b", delta=5e-6).epsilon <= left.epsilon
+
+
+def test_deltas_add_up_and_a_plan_takes_the_rest_by_default(ledger: PrivacyLedger) -> None:
+    """If this fails, two plans spend the same delta twice."""
+    ledger.reserve([(CHOICE, 1)], name="a", delta=9e-6)
+    with pytest.raises(BudgetExceeded, match="delta"):
+        ledger.reserve([(CHOICE, 1)], name="b", delta=2e-6)
+    assert ledger.reserve([(CHOICE, 1)], name="b").delta == pytest.approx(1e-6)
+    with pytest.raises(BudgetExceeded, match="no delta is left"):
+        ledger.reserve([(CHOICE, 1)], name="c")
+
+
+def test_an_explicit_claim_must_cover_the_composed_cost(ledger: PrivacyLedger) -> None:
+    """If this fails, a caller can reserve less than the releases cost."""
+    cost = epsilon([(VOTE, 5)], 1e-6)
+    with pytest.raises(BudgetExceeded, match="it costs"):
+        ledger.reserve([(VOTE, 5)], name="p", epsilon=cost * 0.999, delta=1e-6)
+    assert ledger.reserve([(VOTE, 5)], name="p", epsilon=2.0, delta=1e-6).epsilon == 2.0
+    assert ledger.reserved() == (2.0, 1e-6)
+    with pytest.raises(BudgetExceeded):
+        ledger.reserve([(VOTE, 1)], name="q", epsilon=1.1, delta=1e-6)
+
+
+def test_the_same_plan_is_shared_and_another_under_its_name_refused(ledger: PrivacyLedger) -> None:
+    """If this fails, a restart gets a fresh budget, or a plan silently changes under its name."""
+    ledger.reserve([(VOTE, 5), (CHOICE, 1)], name="p").spend(VOTE, 4)
+    again = ledger.reserve([(CHOICE, 1), (NoisyMaxEvent(8), 5)], name="p")
+    assert again.remaining(VOTE) == 1
+    for events in ([(VOTE, 6), (CHOICE, 1)], [(VOTE, 5)], [(NoisyMaxEvent(9.0), 5), (CHOICE, 1)]):
+        with pytest.raises(PlanError, match="another name"):
+            ledger.reserve(events, name="p")
+    found = ledger.plan("p")
+    assert found is not None
+    assert found.remaining(VOTE) == 1
+    assert ledger.plan("absent") is None
+
+
+def test_a_refused_spend_charges_nothing_and_says_what_fits(ledger: PrivacyLedger) -> None:
+    """If this fails, a refused question costs budget or the refusal does not say why."""
+    plan = ledger.reserve([(VOTE, 5)], name="p", delta=1e-6)
+    plan.spend(VOTE, 3)
+    for count in (3, 10**30):
+        with pytest.raises(BudgetExceeded, match="2 of 5 are left") as refused:
+            plan.spend(VOTE, count)
+        assert refused.value.fits == 2
+        assert refused.value.spent == plan.spent()
+        assert refused.value.asked == f"{count} x {VOTE!r}"
+    assert plan.remaining(VOTE) == 2
+    plan.spend(VOTE, 2)
+    assert sum(entry.count for entry in plan.entries()) == 5
+
+
+def test_events_outside_a_plan_are_refused(ledger: PrivacyLedger) -> None:
+    """If this fails, releases happen that the reserved claim does not cover."""
+    plan = ledger.reserve([(VOTE, 5)], name="p")
+    with pytest.raises(PlanError, match=r"ExponentialEvent.*reserve\(\)"):
+        plan.spend(CHOICE)
+    with pytest.raises(PlanError):
+        plan.spend(NoisyMaxEvent(8.0, sampling="resample"))
+    assert plan.remaining(CHOICE) == 0
+    assert list(ledger.entries()) == []
+
+
+@pytest.mark.parametrize("event", [MetricEvent(1.0), PoissonSampledDpEvent(0.5, MetricEvent(1.0))])
+def test_metric_privacy_is_never_mixed_in(ledger: PrivacyLedger, event: MetricEvent) -> None:
+    """If this fails, nats per unit of distance are added to an epsilon."""
+    plan = ledger.reserve([(VOTE, 1)], name="p", delta=1e-6)
+    for use in (
+        lambda: ledger.reserve([(VOTE, 1), (event, 1)], name="q"),
+        lambda: plan.spend(event),
+        lambda: ledger.spend(event),
+        lambda: ledger.remaining(event),
+    ):
+        with pytest.raises(UnsupportedEvent, match="unit of distance"):
+            use()
+    assert len(ledger.plans()) == 1
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda ledger: ledger.reserve([], name="p"),
+        lambda ledger: ledger.reserve([VOTE], name="p"),
+        lambda ledger: ledger.reserve([(VOTE, 0)], name="p"),
+        lambda ledger: ledger.reserve([(VOTE, 1.5)], name="p"),
+        lambda ledger: ledger.reserve([("vote", 1)], name="p"),
+        lambda ledger: ledger.reserve([(NonPrivateDpEvent(), 1)], name="p"),
+        lambda ledger: ledger.reserve([(VOTE, 1)], name=""),
+        lambda ledger: ledger.reserve([(VOTE, 1)], name="x" * 201),
+        lambda ledger: ledger.reserve([(VOTE, 1)], name="a\nb"),
+        lambda ledger: ledger.reserve([(VOTE, 1)], name="p", epsilon=0.0),
+        lambda ledger: ledger.reserve([(VOTE, 1)], name="p", delta=1.0),
+        lambda ledger: ledger.spend(VOTE, 0),
+        lambda ledger: ledger.spend(VOTE, -1),
+        lambda ledger: ledger.spend(VOTE, True),
+        lambda ledger: ledger.spend(VOTE, chain="a\x00b"),
+        lambda ledger: ledger.spend(VOTE, chain="x" * 201),
+        lambda ledger: PrivacyLedger("3.0"),
+        lambda ledger: PrivacyLedger(BUDGET, 7),
+    ],
+)
+def test_bad_values_are_refused_before_anything_is_stored(
+    ledger: PrivacyLedger, bad: Callable[[PrivacyLedger], object]
+) -> None:
+    """If this fails, a typo reserves the whole budget or lowers a count."""
+    with pytest.raises(InvalidParameter, match="Expected"):
+        bad(ledger)
+    assert ledger.plans() == []
+
+
+def test_an_event_that_costs_everything_is_refused(ledger: PrivacyLedger) -> None:
+    """If this fails, a release without privacy is stored with an infinite claim."""
+    with pytest.raises(BudgetExceeded) as refused:
+        ledger.reserve([(ExponentialEvent(50.0), 1)], name="p")
+    assert refused.value.fits == 0
+    assert ledger.plans() == []
+
+
+# --- the ledger used directly ----------------------------------------------------------------------------------
+
+
+def test_used_directly_the_ledger_is_one_plan_over_its_whole_budget(ledger: PrivacyLedger) -> None:
+    """If this fails, direct use allows more or fewer releases than the budget holds."""
+    most = max_releases(VOTE, BUDGET)
+    assert ledger.remaining(VOTE) == most
+    assert ledger.plans() == []
+    ledger.spend(VOTE)
+    assert ledger.remaining(VOTE) == most - 1
+    assert ledger.remaining(CHOICE) == 0
+    with pytest.raises(PlanError, match="plan="):
+        ledger.spend(CHOICE)
+    ledger.spend(VOTE, most - 1)
+    with pytest.raises(BudgetExceeded) as refused:
+        ledger.spend(VOTE)
+    assert refused.value.fits == 0
+    assert ledger.spent()[0] == pytest.approx(epsilon([(VOTE, most)], 1e-5))
+    assert ledger.spent()[0] <= ledger.reserved()[0] <= 3.0
+
+
+def test_a_first_direct_spend_that_does_not_fit_reserves_nothing(ledger: PrivacyLedger) -> None:
+    """If this fails, one refused question locks the whole budget into a plan."""
+    for event, count in ((VOTE, 10_000), (ExponentialEvent(50.0), 1)):
+        with pytest.raises(BudgetExceeded):
+            ledger.spend(event, count)
+    assert ledger.plans() == []
+
+
+def test_direct_use_takes_only_what_plans_have_left(ledger: PrivacyLedger) -> None:
+    """If this fails, direct spends and reserved plans exceed the budget together."""
+    plan = ledger.reserve([(VOTE, 5)], name="p", delta=5e-6)
+    most = max_releases(VOTE, PrivacyBudget(3.0 - plan.epsilon, 5e-6))
+    assert ledger.remaining(VOTE) == most
+    ledger.spend(VOTE)
+    assert ledger.remaining(VOTE) == most - 1
+    assert ledger.reserved()[0] <= 3.0 * (1 + 1e-9)
+
+
+def test_nothing_is_left_when_plans_took_all(ledger: PrivacyLedger) -> None:
+    """If this fails, direct use starts without delta or epsilon to use."""
+    ledger.reserve([(CHOICE, 1)], name="p")
+    assert ledger.remaining(VOTE) == 0
+    with pytest.raises(BudgetExceeded, match="0 fit"):
+        ledger.spend(VOTE)
+
+
+def test_a_direct_plan_given_at_construction_holds_several_events(tmp_path: pathlib.Path) -> None:
+    """If this fails, a ledger for two kinds of releases cannot be used directly."""
+    plan = [(VOTE, 4), (CHOICE, 2)]
+    with PrivacyLedger(BUDGET, tmp_path / "l.db", plan=plan) as ledger:
+        ledger.spend(VOTE, 3)
+        ledger.spend(CHOICE)
+        assert (ledger.remaining(VOTE), ledger.remaining(CHOICE)) == (1, 1)
+    with PrivacyLedger(BUDGET, tmp_path / "l.db", plan=plan) as ledger:
+        assert ledger.remaining(VOTE) == 1
+    with pytest.raises(PlanError):
+        PrivacyLedger(BUDGET, tmp_path / "l.db", plan=[(VOTE, 5), (CHOICE, 2)])
+
+
+def test_certificates_print_both_claims(ledger: PrivacyLedger) -> None:
+    """If this fails, a certificate does not say what is guaranteed, what is spent or what is left."""
+    plan = ledger.reserve([(VOTE, 5)], name="p", delta=4e-6)
+    plan.spend(VOTE, 2)
+    paper = plan.certificate(model="tiny", notes=["hello"])
+    assert (paper.epsilon, paper.delta) == plan.reserved()
+    assert paper.spent == plan.spent()
+    assert (paper.remaining, paper.mechanism, paper.model) == (3, "NoisyMaxEvent", "tiny")
+    assert paper.parameters == {"sigma": 8.0, "sampling_probability": 1.0, "sampling": "fixed"}
+    assert "hello" in paper.notes
+    ledger.spend(VOTE)
+    whole = ledger.certificate(quick=True)
+    assert (whole.epsilon, whole.delta) == ledger.reserved()
+    assert whole.remaining == ledger.remaining(VOTE)
+    assert any("2 plans" in note for note in whole.notes)
+    assert any("rounded up" in note for note in whole.notes)
+
+
+def test_entries_say_when_what_and_who(ledger: PrivacyLedger) -> None:
+    """If this fails, an owner cannot see what was charged; paging also loses entries."""
+    plan = ledger.reserve([(CHOICE, 1)], name="other", delta=1e-6)
+    many = ledger.reserve([(NoisyMaxEvent(4.0, 0.05), 602)], name="many", delta=8e-6)
+    plan.spend(CHOICE, chain="chain one")
+    many.spend(NoisyMaxEvent(4.0, 0.05), 2, chain="t\u00e9st")
+    for _ in range(600):
+        many.spend(NoisyMaxEvent(4.0, 0.05))
+    entries = list(ledger.entries())
+    assert [entry.id for entry in entries] == list(range(1, 603))
+    first, second = entries[:2]
+    assert (first.plan, first.count, first.chain) == ("other", 1, "chain one")
+    assert (second.plan, second.count, second.chain) == ("many", 2, "t\u00e9st")
+    assert first.time.endswith("+00:00")
+    assert first.time <= second.time
+    assert '"ExponentialEvent"' in first.event
+    assert list(plan.entries()) == [first]
+
+
+def test_budgets_check_their_values() -> None:
+    """If this fails, a nonsensical promise is accepted or a name of neighbours is misread."""
+    assert PrivacyBudget(3, neighbors="Replace-One") == PrivacyBudget(3.0)  # type: ignore[arg-type]
+    assert PrivacyBudget(1, neighbors="replace_special").neighbors is Neighbors.REPLACE_SPECIAL  # type: ignore[arg-type]
+    assert str(PrivacyBudget(3)) == "epsilon=3, delta=1e-05, neighbors=replace_one"
+    for epsilon_, delta in ((0, 0.1), (-1, 0.1), (float("inf"), 0.1), (float("nan"), 0.1), (True, 0.1), (1, 0), (1, 1)):
+        with pytest.raises(InvalidParameter, match="Expected"):
+            PrivacyBudget(epsilon_, delta)
+    for name in ("add", 2, None, GaussianDpEvent(1.0)):
+        with pytest.raises(InvalidParameter, match="add_or_remove_one"):
+            PrivacyBudget(1.0, neighbors=name)  # type: ignore[arg-type]

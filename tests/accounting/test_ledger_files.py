@@ -1,0 +1,353 @@
+"""Every way in which the file of a ledger can be wrong, and what is said about it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import signal
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from langchain_dp.accounting import _connection
+from langchain_dp.accounting.budget import PrivacyBudget
+from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
+from langchain_dp.accounting.ledger import PrivacyLedger
+from langchain_dp.accounting.pld import epsilon
+from langchain_dp.errors import (
+    LedgerCorrupt,
+    LedgerError,
+    LedgerMismatch,
+    LedgerUnwritable,
+)
+
+BUDGET = PrivacyBudget(3.0, 1e-5)
+VOTE = NoisyMaxEvent(8.0)
+CHOICE = ExponentialEvent(0.05)
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A closed ledger file with a plan of 10 votes, 3 of them used."""
+    file = tmp_path / "ledger.db"
+    with PrivacyLedger(BUDGET, file) as ledger:
+        ledger.reserve([(VOTE, 10)], name="p", delta=1e-6).spend(VOTE, 3)
+    return file
+
+
+def in_child(work: Callable[[], str]) -> str:
+    """Run ``work`` in a forked child and return what it returned."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            said = work()
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(write, said.encode()[:4000])
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    os.waitpid(pid, 0)
+    return said
+
+
+def test_a_ledger_survives_being_reopened(path: pathlib.Path) -> None:
+    """If this fails, closing a program forgets what it released."""
+    with PrivacyLedger(BUDGET, str(path)) as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
+        assert plan.remaining(VOTE) == 7
+        assert plan.spent()[0] == pytest.approx(epsilon([(VOTE, 3)], 1e-6))
+    assert [file.name for file in path.parent.iterdir()] == ["ledger.db"]
+
+
+@pytest.mark.parametrize(
+    "other", [PrivacyBudget(2.0, 1e-5), PrivacyBudget(3.0, 1e-6), PrivacyBudget(3.0, 1e-5, "add_or_remove_one")]
+)
+def test_another_budget_is_refused(path: pathlib.Path, other: PrivacyBudget) -> None:
+    """If this fails, a ledger is read under another promise than it was written for."""
+    with pytest.raises(LedgerMismatch, match=r"epsilon=3\.0.*replace_one.*" + other.neighbors.name.lower()):
+        PrivacyLedger(other, path)
+
+
+def _truncate(path: pathlib.Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _cut_page(path: pathlib.Path) -> None:
+    os.truncate(path, path.stat().st_size - 4096)
+
+
+def _scribble(path: pathlib.Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[4096:] = os.urandom(len(data) - 4096)
+    path.write_bytes(data)
+
+
+def _sql(statement: str) -> Callable[[pathlib.Path], None]:
+    def change(path: pathlib.Path) -> None:
+        with sqlite3.connect(path) as connection:
+            for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+                connection.execute(f"DROP TRIGGER {trigger}")
+            connection.executescript(statement)
+        connection.close()
+
+    return change
+
+
+def _switch_back(path: pathlib.Path) -> None:
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
+    connection.close()
+
+
+def _another_database(path: pathlib.Path) -> None:
+    path.unlink()
+    _sql("CREATE TABLE t (x)")(path)
+
+
+DAMAGE = {
+    "empty": lambda path: os.truncate(path, 0),
+    "garbage": lambda path: path.write_bytes(b"not a ledger at all" * 1000),
+    "short garbage": lambda path: path.write_bytes(b"x"),
+    "truncated": _truncate,
+    "last page lost": _cut_page,
+    "scribbled": _scribble,
+    "another database": _another_database,
+    "another schema": _sql("PRAGMA user_version = 2"),
+    "another application": _sql("PRAGMA application_id = 7"),
+    "lowered count": _sql("UPDATE items SET used = 1"),
+    "entry removed": _sql("DELETE FROM entries"),
+    "entry and count removed": _sql("DELETE FROM entries; UPDATE items SET used = 0"),
+    "count above its maximum": _sql("PRAGMA ignore_check_constraints = ON; UPDATE items SET max_count = 2"),
+    "raised claim": _sql("UPDATE plans SET epsilon = 4"),
+    "no budget": _sql("DELETE FROM ledger"),
+    "no table": _sql("DROP TABLE entries"),
+    "orphan item": _sql("PRAGMA foreign_keys = OFF; UPDATE items SET plan = 9"),
+}
+
+
+def test_an_empty_file_is_called_one(path: pathlib.Path) -> None:
+    """If this fails, the owner of a ledger that was emptied is not told that its spends are lost."""
+    os.truncate(path, 0)
+    with pytest.raises(LedgerCorrupt, match=r"empty file.*lost"):
+        PrivacyLedger(BUDGET, path)
+    assert path.stat().st_size == 0
+
+
+def test_a_ledger_switched_to_a_log_of_writes_is_refused(path: pathlib.Path) -> None:
+    """If this fails, another program moves later spends out of the file, and a copy of it forgets them."""
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
+        _sql("PRAGMA journal_mode = WAL")(path)
+        with pytest.raises(LedgerCorrupt, match="journal_mode=wal"):
+            plan.spend(VOTE)
+        with pytest.raises(LedgerCorrupt, match="journal_mode = DELETE"):
+            PrivacyLedger(BUDGET, path)
+    _switch_back(path)
+    with PrivacyLedger(BUDGET, path) as ledger:
+        assert [entry.count for entry in ledger.entries()] == [3]
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_a_damaged_file_is_refused_and_left_alone(path: pathlib.Path, damage: Callable[[pathlib.Path], None]) -> None:
+    """If this fails, a damaged ledger is trusted, or replaced by a new one that forgets every spend."""
+    damage(path)
+    before = path.read_bytes()
+    for _ in range(2):
+        with pytest.raises(LedgerCorrupt):
+            PrivacyLedger(BUDGET, path)
+    assert path.read_bytes() == before
+
+
+def test_the_file_itself_refuses_refunds(path: pathlib.Path) -> None:
+    """If this fails, a plain SQL statement lowers a used count or raises a maximum."""
+    connection = sqlite3.connect(path)
+    for statement in (
+        "UPDATE items SET used = used - 1",
+        "UPDATE items SET used = 11",
+        "UPDATE items SET max_count = 100",
+        "UPDATE plans SET epsilon = 0",
+        "DELETE FROM entries",
+        "DELETE FROM items",
+        "UPDATE entries SET count = 1",
+    ):
+        with pytest.raises(sqlite3.IntegrityError):
+            connection.execute(statement)
+    connection.close()
+
+
+def test_a_folder_or_a_missing_folder_is_refused(tmp_path: pathlib.Path) -> None:
+    """If this fails, the error for a wrong path does not say what to do."""
+    with pytest.raises(LedgerCorrupt, match="to be a file"):
+        PrivacyLedger(BUDGET, tmp_path)
+    with pytest.raises(LedgerUnwritable, match="Create it"):
+        PrivacyLedger(BUDGET, tmp_path / "absent" / "ledger.db")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(LedgerUnwritable, match="another path"):
+        PrivacyLedger(BUDGET, tmp_path / "file" / "ledger.db")
+
+
+def test_a_journal_without_its_ledger_is_not_a_fresh_start(path: pathlib.Path) -> None:
+    """If this fails, deleting the main file after a crash starts a new budget, and none of its spends are missed."""
+    (path.parent / "ledger.db-journal").write_bytes(b"pages")
+    path.unlink()
+    with pytest.raises(LedgerCorrupt, match="removed"):
+        PrivacyLedger(BUDGET, path)
+
+
+def test_two_names_of_one_file_are_refused(path: pathlib.Path) -> None:
+    """If this fails, a crash under one name stays half done under the other, which then loses its own spends."""
+    second = path.with_name("second.db")
+    os.link(path, second)
+    with pytest.raises(LedgerError, match="hard links"):
+        PrivacyLedger(BUDGET, second)
+    second.unlink()
+    left_over = path.with_name(".ledger-0123.new")  # a creator died between link and unlink
+    os.link(path, left_over)
+    PrivacyLedger(BUDGET, path).close()
+    assert not left_over.exists()
+
+
+def test_a_symlink_leads_to_the_same_ledger(path: pathlib.Path) -> None:
+    """If this fails, a symlink to a ledger is a second ledger."""
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    with PrivacyLedger(BUDGET, link) as ledger:
+        assert ledger.path == str(path.resolve())
+        assert len(ledger.plans()) == 1
+
+
+def _vanish(path: pathlib.Path) -> None:
+    path.unlink()
+
+
+def _replace(path: pathlib.Path) -> None:
+    copied = path.with_name("copy")
+    shutil.copyfile(path, copied)
+    os.replace(copied, path)
+
+
+@pytest.mark.parametrize("harm", [_vanish, _replace])
+def test_a_file_taken_from_under_a_running_ledger_stops_it(
+    path: pathlib.Path, harm: Callable[[pathlib.Path], None]
+) -> None:
+    """If this fails, spends go into a file that nobody will ever read again."""
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
+        plan.spend(VOTE)
+        harm(path)
+        for _ in range(2):
+            with pytest.raises(LedgerError, match=r"vanished|replaced"):
+                plan.spend(VOTE)
+
+
+def test_an_older_copy_in_the_same_file_is_noticed(path: pathlib.Path) -> None:
+    """If this fails, restoring a backup under a running program gives back spent budget."""
+    older = path.read_bytes()
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
+        plan.spend(VOTE)
+        in_child(lambda: "")  # closes the connection, so that the next spend opens the file again
+        path.write_bytes(older)
+        with pytest.raises(LedgerCorrupt, match="older copy"):
+            plan.spend(VOTE)
+
+
+@pytest.mark.parametrize("hold", ["BEGIN IMMEDIATE", "BEGIN; SELECT * FROM entries"])
+def test_a_ledger_that_another_process_holds_is_refused_in_time(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, hold: str
+) -> None:
+    """If this fails, a stuck process makes every other one hang for ever, or answer without a charge."""
+    monkeypatch.setattr(_connection, "BUSY_SECONDS", 0.05)
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
+        holder = sqlite3.connect(path, isolation_level=None)
+        for statement in hold.split("; "):
+            held = holder.execute(statement)
+        held.fetchone()  # a reader keeps its lock until its transaction ends
+        with pytest.raises(LedgerUnwritable, match="lock"):
+            plan.spend(VOTE)
+        holder.close()
+        plan.spend(VOTE)
+        assert plan.remaining(VOTE) == 6
+
+
+@pytest.fixture
+def open_folder() -> Iterator[pathlib.Path]:
+    """A folder that every user may enter, unlike pytest's own."""
+    folder = pathlib.Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def _without_rights() -> None:
+    if os.geteuid() == 0:  # to root nothing is read-only
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+
+
+@pytest.mark.parametrize("target", ["file", "folder", "new file"])
+def test_a_file_that_cannot_be_written_is_refused_at_once(open_folder: pathlib.Path, target: str) -> None:
+    """If this fails, a ledger opens read-only and the first question is answered without a charge."""
+    path = open_folder / "ledger.db"
+    with PrivacyLedger(BUDGET, path) as ledger:
+        ledger.spend(VOTE)
+    if target == "new file":
+        path.unlink()
+    elif target == "file":
+        path.chmod(0o444)
+    else:
+        path.chmod(0o666)
+    if target != "file":
+        open_folder.chmod(0o555)
+
+    def child() -> str:
+        _without_rights()
+        PrivacyLedger(BUDGET, path)
+        return "opened"
+
+    said = in_child(child)
+    open_folder.chmod(0o777)
+    if said.startswith("PermissionError") and os.geteuid() == 0:
+        pytest.skip("this container lets root not become another user")
+    assert said.startswith("LedgerUnwritable")
+    assert "writable" in said
+
+
+def test_a_full_disk_refuses_and_forgets_nothing(tmp_path: pathlib.Path) -> None:
+    """If this fails, a spend that could not be written counts as done, or damages the ledger."""
+    resource = pytest.importorskip("resource")
+    path = tmp_path / "ledger.db"
+    with PrivacyLedger(BUDGET, path) as ledger:
+        ledger.reserve([(NoisyMaxEvent(2000.0), 500)], name="p")
+    full = path.stat().st_size + 8192  # room for some spends
+
+    def child() -> str:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (full, full))
+        plan = PrivacyLedger(BUDGET, path).plan("p")
+        assert plan is not None
+        done = 0
+        try:
+            while done < 500:
+                plan.spend(NoisyMaxEvent(2000.0))
+                done += 1
+        except LedgerUnwritable:
+            return str(done)
+        return "never full"
+
+    done = int(in_child(child))
+    with PrivacyLedger(BUDGET, path) as ledger:
+        assert 0 < done <= sum(entry.count for entry in ledger.entries()) <= done + 1

@@ -1,0 +1,167 @@
+"""Copies and forks of a ledger: whatever leaves the process shares its counts, or is refused."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import gc
+import os
+import pathlib
+import pickle
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from langchain_dp.accounting.budget import PrivacyBudget
+from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
+from langchain_dp.accounting.ledger import LedgerPlan, PrivacyLedger
+from langchain_dp.errors import (
+    LedgerError,
+    PrivateDataError,
+)
+
+BUDGET = PrivacyBudget(3.0, 1e-5)
+VOTE = NoisyMaxEvent(8.0)
+CHOICE = ExponentialEvent(0.05)
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A closed ledger file with a plan of 10 votes, 3 of them used."""
+    file = tmp_path / "ledger.db"
+    with PrivacyLedger(BUDGET, file) as ledger:
+        ledger.reserve([(VOTE, 10)], name="p", delta=1e-6).spend(VOTE, 3)
+    return file
+
+
+def in_child(work: Callable[[], str], *, bare: bool = False) -> str:
+    """Run ``work`` in a forked child and return what it returned; ``bare`` forks without Python's fork handlers."""
+    read, write = os.pipe()
+    pid = ctypes.PyDLL(None).fork() if bare else os.fork()
+    if pid == 0:
+        try:
+            said = work()
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(write, said.encode()[:4000])
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    os.waitpid(pid, 0)
+    return said
+
+
+def test_a_pickled_ledger_is_the_same_ledger(path: pathlib.Path) -> None:
+    """If this fails, a worker process starts with a budget of its own."""
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.plan("p")
+        copied: LedgerPlan = pickle.loads(pickle.dumps(plan))
+        reopened: PrivacyLedger = pickle.loads(pickle.dumps(ledger))
+        copied.spend(VOTE, 2)
+        assert plan is not None
+        assert plan.remaining(VOTE) == 5
+        assert [entry.count for entry in reopened.entries()] == [3, 2]
+        frozen = pickle.dumps(ledger)
+        reopened.close()
+        del copied  # its own account closes with it
+    os.unlink(path)
+    with pytest.raises(LedgerError, match="gone"):
+        pickle.loads(frozen)
+    PrivacyLedger(BUDGET, path).close()
+    with pytest.raises(LedgerError, match="replaced"):
+        pickle.loads(frozen)
+
+
+def test_a_ledger_in_memory_cannot_be_duplicated() -> None:
+    """If this fails, a copy of an in-memory ledger spends its budget a second time."""
+    with PrivacyLedger(BUDGET) as ledger:
+        plan = ledger.reserve([(VOTE, 5)], name="p")
+        for thing in (ledger, plan):
+            with pytest.raises(PrivateDataError, match="path"):
+                pickle.dumps(thing)
+            assert copy.deepcopy(thing) is copy.copy(thing) is thing
+        said = in_child(lambda: str(plan.spend(VOTE)))
+        assert said.startswith("LedgerError")
+        assert "twice" in said
+        plan.spend(VOTE)
+        assert plan.remaining(VOTE) == 4
+
+
+def test_a_fork_shares_the_counts_and_not_the_connection(path: pathlib.Path) -> None:
+    """If this fails, a forked child loses spends: its locks are imaginary and others write in between."""
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
+        plan.spend(VOTE)
+        ready, go = os.pipe()
+
+        def child() -> str:
+            plan.spend(VOTE)
+            os.read(ready, 1)  # until the parent has closed its own connection
+            plan.spend(VOTE)
+            return f"{plan.remaining(VOTE)}"
+
+        def meanwhile() -> None:
+            while plan.remaining(VOTE) > 5:
+                pass
+            ledger.close()
+            os.write(go, b".")
+
+        other = threading.Thread(target=meanwhile)
+        other.start()
+        said = in_child(child)
+        other.join()
+        os.close(ready)
+        os.close(go)
+    assert said == "4"
+    with PrivacyLedger(BUDGET, path) as ledger:
+        assert sum(entry.count for entry in ledger.entries()) == 6
+
+
+def test_a_fork_around_python_is_noticed(path: pathlib.Path) -> None:
+    """If this fails, a connection made by the parent is used in the child."""
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
+        said = in_child(lambda: str(plan.spend(VOTE)), bare=True)
+        assert said.startswith("LedgerError")
+        assert "around Python" in said
+        plan.spend(VOTE)
+        assert plan.remaining(VOTE) == 6
+
+
+def test_a_fork_around_python_leaves_the_parents_spend_alone(path: pathlib.Path) -> None:
+    """If this fails, a child that closes what it inherited undoes the spend its parent was writing at the fork."""
+    with PrivacyLedger(BUDGET, path) as ledger:
+        ledger.plans()
+        connection = ledger._account.store._connection
+        assert connection is not None
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("UPDATE items SET used = used + 1")
+        connection.execute("INSERT INTO entries (time, item, count, chain) VALUES ('', 1, 1, '')")
+
+        def child() -> str:
+            nonlocal connection
+            connection = None  # the store now holds the only reference
+            ledger.close()
+            gc.collect()  # a connection and its statements hold each other
+            return "closed"
+
+        assert in_child(child, bare=True) == "closed"
+        assert connection is not None
+        connection.execute("COMMIT")
+        plan = ledger.plan("p")
+        assert plan is not None
+        assert plan.remaining(VOTE) == 6
+
+
+def test_a_closed_ledger_refuses() -> None:
+    """If this fails, a spend after close() is silently not recorded."""
+    ledger = PrivacyLedger(BUDGET)
+    plan = ledger.reserve([(VOTE, 5)], name="p")
+    ledger.close()
+    ledger.close()
+    with pytest.raises(LedgerError, match="closed"):
+        plan.spend(VOTE)

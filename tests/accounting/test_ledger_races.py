@@ -1,0 +1,176 @@
+"""Many at once: the last queries go to exactly as many callers as there are queries."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import pathlib
+import threading
+
+import pytest
+
+from langchain_dp.accounting.budget import PrivacyBudget
+from langchain_dp.accounting.calibrate import max_releases
+from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
+from langchain_dp.accounting.ledger import PrivacyLedger
+from langchain_dp.errors import BudgetExceeded, PlanError
+
+BUDGET = PrivacyBudget(3.0, 1e-5)
+VOTE = NoisyMaxEvent(8.0)
+PROCESSES, THREADS = 4, 16
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="races forked processes")
+
+
+def race(path: pathlib.Path | None, ledger: PrivacyLedger | None, job: str, tries: int) -> dict[str, int]:
+    """Let THREADS threads of this process try a job, all from one starting line, and count the outcomes."""
+    outcomes: collections.Counter[str] = collections.Counter()
+    guard, line = threading.Lock(), threading.Barrier(THREADS)
+
+    def attempt(number: int) -> None:
+        line.wait()
+        for _ in range(tries):
+            try:
+                own = ledger or PrivacyLedger(BUDGET, path)
+                try:
+                    if job == "direct":
+                        own.spend(VOTE)
+                    elif job == "plan":
+                        plan = own.plan("p")
+                        assert plan is not None
+                        plan.spend(VOTE, 1, chain=f"thread {number}")
+                    else:
+                        own.reserve([(VOTE, 1)], name=f"{os.getpid()}-{number}", delta=1e-6)
+                finally:
+                    if ledger is None:
+                        own.close()
+                said = "done"
+            except Exception as error:
+                said = type(error).__name__
+            with guard:
+                outcomes[said] += 1
+
+    threads = [threading.Thread(target=attempt, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return dict(outcomes)
+
+
+def race_processes(path: pathlib.Path, *, job: str, tries: int = 1, shared: bool = True) -> dict[str, int]:
+    """Race PROCESSES forked processes of THREADS threads each; ``shared``: one ledger object per process."""
+    gate_read, gate_write = os.pipe()
+    pipes, pids = [], []
+    for _ in range(PROCESSES):
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                ledger = PrivacyLedger(BUDGET, path) if shared else None
+                os.write(write, b"ready\n")
+                os.read(gate_read, 1)
+                os.write(write, json.dumps(race(path, ledger, job, tries)).encode())
+            finally:
+                os._exit(0)
+        os.close(write)
+        pipes.append(os.fdopen(read))
+        pids.append(pid)
+    for pipe in pipes:
+        assert pipe.readline() == "ready\n"
+    os.write(gate_write, b"." * PROCESSES)
+    total: collections.Counter[str] = collections.Counter()
+    for pipe, pid in zip(pipes, pids, strict=True):
+        with pipe:
+            total.update(json.loads(pipe.read()))
+        os.waitpid(pid, 0)
+    os.close(gate_read)
+    os.close(gate_write)
+    return dict(total)
+
+
+def test_the_last_queries_go_to_exactly_as_many_racers(tmp_path: pathlib.Path) -> None:
+    """If this fails, 4 processes of 16 threads release more than the plan covers, or lose queries that were left."""
+    path = tmp_path / "ledger.db"
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.reserve([(VOTE, 16)], name="p")
+        plan.spend(VOTE, 3)
+    assert race_processes(path, job="plan", tries=2) == {"done": 13, "BudgetExceeded": 128 - 13}
+    with PrivacyLedger(BUDGET, path) as ledger:
+        assert [entry.count for entry in ledger.entries()] == [3] + [1] * 13
+
+
+def test_a_new_file_raced_for_by_all_is_one_ledger(tmp_path: pathlib.Path) -> None:
+    """If this fails, two processes that start together each get a budget of their own."""
+    path = tmp_path / "new.db"
+    most = max_releases(VOTE, BUDGET)
+    assert race_processes(path, job="direct", shared=False) == {
+        "done": most,
+        "BudgetExceeded": PROCESSES * THREADS - most,
+    }
+    assert [file.name for file in tmp_path.iterdir()] == ["new.db"]
+
+
+def test_plans_raced_for_stay_within_the_budget(tmp_path: pathlib.Path) -> None:
+    """If this fails, plans reserved at the same moment exceed the budget together."""
+    path = tmp_path / "ledger.db"
+    with PrivacyLedger(BUDGET, path) as ledger:
+        claim = ledger.reserve([(VOTE, 1)], name="one", delta=1e-6).epsilon
+        fitting = int(3.0 / claim) - 1
+        assert 0 < fitting < 9
+    assert race_processes(path, job="reserve") == {"done": fitting, "BudgetExceeded": PROCESSES * THREADS - fitting}
+    with PrivacyLedger(BUDGET, path) as ledger:
+        assert ledger.reserved()[0] <= 3.0
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_threads_share_one_ledger_object(tmp_path: pathlib.Path, in_memory: bool) -> None:
+    """If this fails, threads of one process overdraw or crash a shared ledger."""
+    with PrivacyLedger(BUDGET, None if in_memory else tmp_path / "l.db", plan=[(VOTE, 10)]) as ledger:
+        assert race(None, ledger, "direct", 2) == {"done": 10, "BudgetExceeded": 2 * THREADS - 10}
+        assert ledger.remaining(VOTE) == 0
+
+
+def test_two_first_direct_spends_agree_on_one_plan(tmp_path: pathlib.Path) -> None:
+    """If this fails, two processes that start with different events each take the whole budget."""
+    path = tmp_path / "l.db"
+    with PrivacyLedger(BUDGET, path) as one, PrivacyLedger(BUDGET, path) as two:
+        one.spend(VOTE)
+        two.spend(VOTE)
+        assert one.remaining(VOTE) == two.remaining(VOTE) == max_releases(VOTE, BUDGET) - 2
+        with PrivacyLedger(BUDGET, path) as three, pytest.raises(PlanError):
+            three.spend(ExponentialEvent(0.1))
+        with pytest.raises(BudgetExceeded):
+            two.spend(VOTE, 100)
+
+
+def test_forking_while_threads_spend_is_safe(tmp_path: pathlib.Path) -> None:
+    """If this fails, a fork in the middle of a transaction deadlocks the child or loses a spend."""
+    path = tmp_path / "l.db"
+    event = NoisyMaxEvent(4.0, 0.05)
+    with PrivacyLedger(BUDGET, path, plan=[(event, 1000)]) as ledger:
+        stop = threading.Event()
+        spent: list[int] = []
+
+        def work() -> None:
+            while not stop.is_set() and len(spent) < 700:
+                ledger.spend(event)
+                spent.append(1)
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(8):
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    ledger.spend(event, 2)
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            assert os.waitpid(pid, 0)[1] == 0
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert 1000 - ledger.remaining(event) == len(spent) + 16

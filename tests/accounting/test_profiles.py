@@ -1,0 +1,241 @@
+"""Profiles against oracles that share no code with them: integrals on grids, and dp_accounting's own accountants."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting import UnsupportedEventError, dp_event
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+
+from langchain_dp.accounting import (
+    Accountant,
+    ExponentialEvent,
+    LimitedDomainEvent,
+    MetricEvent,
+    Neighbors,
+    NoisyMaxEvent,
+    epsilon,
+    profiles,
+)
+from langchain_dp.errors import InvalidParameter, UnsupportedEvent
+
+ADD, ONE, ZERO = Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_ONE, Neighbors.REPLACE_SPECIAL
+SCALES = [(1.1767, 40 / 6920), (0.7276, 40 / 6920), (2.0, 0.3), (5.0, 1.0)]
+AT = np.array([0.0, 0.001, 0.01, 0.1, 0.5])
+
+
+def plane(sigma: float, centre: tuple[float, float], step: float) -> np.ndarray:
+    """Density of a plane Gaussian on a fine grid."""
+    axis = np.arange(-9 * sigma, 9 * sigma + 1, step)
+    x, y = (np.exp(-0.5 * ((axis - c) / sigma) ** 2) for c in centre)
+    return np.outer(x, y) * step**2 / (2 * math.pi * sigma**2)
+
+
+@pytest.mark.parametrize(("sigma", "q"), SCALES)
+def test_fixed_scheme_equals_an_integral_over_the_plane(sigma: float, q: float) -> None:
+    """If it breaks, the closed form of the fixed scheme is not the pair it claims to be."""
+    step = sigma / 60
+    left_out, a, b = (plane(sigma, centre, step) for centre in ((0, 0), (1, 0), (0, 1)))
+    exact = profiles.noisy_max_fixed(AT, sigma=sigma, q=q)
+    for eps, value in zip(AT, exact, strict=True):
+        oracle = np.maximum((1 - q) * left_out + q * a - math.exp(eps) * ((1 - q) * left_out + q * b), 0).sum()
+        assert value == pytest.approx(oracle, rel=2e-3, abs=1e-9)
+
+
+@pytest.mark.parametrize(("sigma", "q"), SCALES)
+@pytest.mark.parametrize("forward", [True, False])
+def test_resample_zero_out_equals_an_integral_over_the_plane(sigma: float, q: float, forward: bool) -> None:
+    """If it breaks, resampling under zero-out is charged for another pair than it has."""
+    step = sigma / 60
+    nothing, u, v = (plane(sigma, centre, step) for centre in ((0, 0), (1, 0), (0, 1)))
+    p, r = (1 - q) * u + q * v, (1 - q) * u + q * nothing
+    first, second = (p, r) if forward else (r, p)
+    got = profiles.noisy_max_resample_zero_out(AT, sigma=sigma, q=q, forward=forward, same_vote=False)
+    alone = (profiles.poisson_remove if forward else profiles.poisson_add)(
+        functools.partial(profiles.gaussian, distance=1.0, sigma=sigma), q, AT
+    )
+    for eps, value, floor in zip(AT, got, alone, strict=True):
+        oracle = np.maximum(first - math.exp(eps) * second, 0).sum()
+        assert value == pytest.approx(max(oracle, floor), rel=2e-3, abs=1e-9)
+
+
+@pytest.mark.parametrize(("sigma", "q"), SCALES)
+def test_order_of_the_schemes(sigma: float, q: float) -> None:
+    """If it breaks, the fixed scheme is undercharged (below zero-out) or dearer than resampling can explain."""
+    eps = np.linspace(0.0, 1.0, 200)
+    unit = functools.partial(profiles.gaussian, distance=1.0, sigma=sigma)
+    wide = functools.partial(profiles.gaussian, distance=math.sqrt(2), sigma=sigma)
+    fixed = profiles.noisy_max_fixed(eps, sigma=sigma, q=q)
+    zero_out = profiles.poisson_remove(unit, q, eps)
+    ceiling = np.maximum(profiles.poisson_remove(wide, q, eps), profiles.poisson_add(wide, q, eps))
+    assert (zero_out <= fixed + 1e-13).all()
+    assert (fixed <= ceiling + 1e-13).all()
+
+
+def test_library_and_closed_form_agree_on_the_poisson_pair() -> None:
+    """If it breaks, our subsampled Gaussian is not the one that dp_accounting computes."""
+    for sigma, q, count in [(1.4893, 40 / 6920, 10_000), (2.0, 0.1, 50), (0.8, 0.01, 1)]:
+        ours = epsilon([(NoisyMaxEvent(sigma, q, "resample"), count)], 1e-5, neighbors=ADD)
+        library = PLDAccountant(ADD, 1e-4)
+        library.compose(dp_event.PoissonSampledDpEvent(q, dp_event.GaussianDpEvent(sigma / math.sqrt(2))), count)
+        assert ours == pytest.approx(library.get_epsilon(1e-5), rel=2e-3)
+
+
+def test_renyi_accounting_is_an_upper_bound() -> None:
+    """If it breaks, an accountant that shares no code with ours finds a smaller loss: one of the two is wrong."""
+    for sigma, q, count in [(1.4893, 40 / 6920, 10_000), (3.0, 0.05, 300)]:
+        renyi = RdpAccountant(neighboring_relation=ADD)
+        renyi.compose(dp_event.PoissonSampledDpEvent(q, dp_event.GaussianDpEvent(sigma / math.sqrt(2))), count)
+        bound = renyi.get_epsilon(1e-5)
+        for sampling in ("resample", "fixed"):
+            ours = epsilon([(NoisyMaxEvent(sigma, q, sampling), count)], 1e-5, neighbors=ADD)
+            assert 0.5 * bound < ours < bound
+
+
+def test_renyi_divergence_of_the_fixed_pair_is_an_upper_bound() -> None:
+    """If it breaks, the fixed scheme's composition promises more than Renyi moments of the very same pair allow."""
+    sigma, q, count, delta = 1.3175, 40 / 6920, 10_000, 1e-5
+    step = sigma / 40
+    nothing, a, b = (plane(sigma, centre, step) for centre in ((0, 0), (1, 0), (0, 1)))
+    p, r = (1 - q) * nothing + q * a, (1 - q) * nothing + q * b
+    bounds = []
+    for order in np.arange(2.0, 16.0, 0.5):
+        moment = math.log(float((p * (p / r) ** (order - 1)).sum())) / (order - 1)
+        bounds.append(count * moment + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1))
+    ours = epsilon([(NoisyMaxEvent(sigma, q), count)], delta)
+    assert 0.6 * min(bounds) < ours < min(bounds)
+
+
+@pytest.mark.parametrize("bound", [0.1, 0.8, 1.8, 5.0])
+def test_bounded_range_profile_equals_the_supremum_over_binary_pairs(bound: float) -> None:
+    """If it breaks, one call of the exponential mechanism is charged for less than its worst event."""
+    for eps in (-0.5 * bound, 0.0, 0.3 * bound, 0.9 * bound):
+        best = mpmath.mpf(0)
+        for k in range(1, 4000):
+            p = mpmath.mpf(k) / 4000
+            # the worst bounded-range pair puts ratio e^t on an event and e^(t-bound) off it
+            t = mpmath.log(mpmath.e**bound / (1 + p * (mpmath.e**bound - 1)))
+            best = max(best, p * mpmath.e**t - mpmath.e**eps * p)
+        got = float(profiles.bounded_range(np.array([eps]), bound=bound)[0])
+        worst = float(max(best, 1 - mpmath.e**eps))  # on a grid of p: from below
+        assert worst <= got * (1 + 1e-9)
+        assert got == pytest.approx(worst, rel=3e-3)
+
+
+def test_limited_domain_fixed_covers_the_exact_exponential_mechanism() -> None:
+    """If it breaks, a moved vote under the fixed scheme can be told apart better than the accountant says."""
+    epsilon0, q = 1.8, 0.2
+    weight = epsilon0 / 2
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        counts = rng.integers(0, 6, size=rng.integers(2, 6)).astype(float)
+        a, b = rng.choice(len(counts), size=2, replace=False)
+
+        def law(change: int | None, counts: np.ndarray = counts) -> np.ndarray:
+            moved = counts.copy()
+            if change is not None:
+                moved[change] += 1
+            raw = np.exp(weight * moved)
+            return raw / raw.sum()
+
+        p, r = ((1 - q) * law(None) + q * law(int(label)) for label in (a, b))
+        for eps in (0.0, 0.05, 0.2, 0.4):
+            true = np.maximum(p - math.exp(eps) * r, 0).sum()
+            claim = profiles.limited_domain_fixed(np.array([eps]), epsilon0=epsilon0, delta0=1e-12, q=q)[0]
+            assert true <= claim + 1e-12
+
+
+@pytest.mark.parametrize("wrong", [2 / 3, 3 / 2])
+def test_the_oracles_reject_a_wrong_scale(wrong: float) -> None:
+    """If it breaks, the comparisons above would also pass for noise off by a half."""
+    sigma, q = 1.1767, 40 / 6920
+    right, off = (profiles.noisy_max_fixed(AT, sigma=s, q=q) for s in (sigma, wrong * sigma))
+    assert np.abs(off / right - 1).max() > 0.2
+
+
+def contract(make: Callable[[], Accountant]) -> None:
+    """What every accountant of the library does: unknown events change nothing and are named."""
+    accountant = make()
+    accountant.compose(NoisyMaxEvent(2.0), 3)
+    before = accountant.get_epsilon(1e-5)
+    with pytest.raises(UnsupportedEventError, match="MetricEvent"):
+        accountant.compose(dp_event.ComposedDpEvent([NoisyMaxEvent(2.0), MetricEvent(1.0)]))
+    assert accountant.get_epsilon(1e-5) == before
+    assert accountant.supports(NoisyMaxEvent(1.0))
+    assert not accountant.supports(dp_event.UnsupportedDpEvent())
+    accountant.compose(dp_event.GaussianDpEvent(3.0))
+    assert accountant.get_epsilon(1e-5) > before
+    accountant.compose(dp_event.NonPrivateDpEvent())
+    assert accountant.get_epsilon(1e-5) == math.inf
+
+
+@pytest.mark.parametrize("neighbors", [ADD, ONE, ZERO])
+def test_one_accountant_for_the_librarys_events_and_ours(neighbors: Neighbors) -> None:
+    """If it breaks, our events cannot stand beside Gaussian ones, or a refused event leaves a trace."""
+    contract(lambda: Accountant(neighbors))
+
+
+def test_refused_events_say_why() -> None:
+    """If it breaks, an event without a proof is composed, or refused without a remedy."""
+    with pytest.raises(UnsupportedEvent, match='use sampling="fixed"'):
+        epsilon([(LimitedDomainEvent(1.0, 1e-6, 0.1, "resample"), 5)], 1e-5, neighbors=ONE)
+    with pytest.raises(UnsupportedEvent, match="unit of its own"):
+        epsilon([(MetricEvent(10.0), 1)], 1e-5)
+    with pytest.raises(InvalidParameter, match=r"sampling_probability=1.2 in \(0.0, 1.0\]"):
+        NoisyMaxEvent(1.0, 1.2)
+    with pytest.raises(InvalidParameter, match=r"delta=0 "):
+        epsilon([(NoisyMaxEvent(1.0), 1)], 0)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        dp_event.GaussianDpEvent(20.0),
+        dp_event.LaplaceDpEvent(50.0),
+        dp_event.PoissonSampledDpEvent(0.1, dp_event.GaussianDpEvent(3.0)),
+        dp_event.PoissonSampledDpEvent(0.1, dp_event.LaplaceDpEvent(5.0)),
+        dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(20.0), 3),
+        NoisyMaxEvent(5.0, 0.2),
+        LimitedDomainEvent(0.2, 1e-8, 0.2),
+        ExponentialEvent(0.02),
+    ],
+)
+def test_n_copies_cost_what_n_listed_ones_cost(event: dp_event.DpEvent) -> None:
+    """If it breaks, an event's count is ignored and a thousand releases cost as much as one."""
+    counted = epsilon([(event, 8)], 1e-6, neighbors=ADD)
+    listed = epsilon([(event, 1)] * 8, 1e-6, neighbors=ADD)
+    assert counted == pytest.approx(listed, rel=1e-3)
+    assert counted > 1.5 * epsilon([(event, 1)], 1e-6, neighbors=ADD)
+
+
+def test_events_that_the_library_miscounts_are_refused() -> None:
+    """If it breaks, dp_accounting's randomised response is charged once however often it was run."""
+    response = dp_event.RandomizedResponseDpEvent(0.5, 2)
+    for event in (response, dp_event.ComposedDpEvent([response]), dp_event.SelfComposedDpEvent(response, 5)):
+        with pytest.raises(UnsupportedEvent, match="RandomizedResponse"):
+            epsilon([(event, 2)], 1e-5)
+    with pytest.raises(InvalidParameter, match="count=100000000 "):
+        epsilon([(NoisyMaxEvent(2.0), 10**8)], 1e-5)
+
+
+def test_selection_costs_twice_under_replace_one() -> None:
+    """If it breaks, a replaced record is charged as if it only left, though its prediction also arrives."""
+    once = epsilon([(ExponentialEvent(0.5), 1)], 1e-9, neighbors=ADD)
+    twice = epsilon([(ExponentialEvent(0.5), 1)], 1e-9, neighbors=ONE)
+    assert once == pytest.approx(0.5, abs=2e-3)
+    assert twice == pytest.approx(1.0, abs=2e-3)
+
+
+def test_composition_is_monotone_and_empty_is_free() -> None:
+    """If it breaks, more releases could look cheaper than fewer."""
+    event = NoisyMaxEvent(1.5, 0.05)
+    costs = [epsilon([(event, count)], 1e-5) for count in (0, 1, 10, 100, 1000)]
+    assert costs[0] == 0.0
+    assert costs == sorted(costs)
+    assert len(set(costs)) == 5

@@ -1,0 +1,161 @@
+"""The canary: a string that stands for private text, and every surface on which it must not be seen.
+
+Use::
+
+    with leak_surfaces(tmp_path) as surfaces:
+        chain.invoke(question, config={"callbacks": surfaces.handlers})
+        assert CANARY not in surfaces.everything()
+
+and always beside it a positive control: the same with a bare model, where the canary IS seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
+from langchain_core.globals import get_llm_cache, set_llm_cache
+
+from fakes.langsmith_server import LangSmithServer, langsmith_tracing
+from fakes.sqlite_cache import SQLiteCache
+
+CANARY = "canary-7f3a-patient-zero"
+
+EVENTS = [
+    "on_llm_start",
+    "on_chat_model_start",
+    "on_llm_new_token",
+    "on_llm_end",
+    "on_llm_error",
+    "on_chain_start",
+    "on_chain_end",
+    "on_chain_error",
+    "on_tool_start",
+    "on_tool_end",
+    "on_tool_error",
+    "on_text",
+    "on_retry",
+    "on_custom_event",
+    "on_stream_event",
+    "on_retriever_start",
+    "on_retriever_end",
+    "on_retriever_error",
+    "on_agent_action",
+    "on_agent_finish",
+]
+
+
+def _record(name: str) -> Any:
+    def event(self: Any, *args: Any, **kwargs: Any) -> None:
+        self.seen.append(f"{name} {args!r} {kwargs!r}")
+
+    return event
+
+
+def _arecord(name: str) -> Any:
+    async def event(self: Any, *args: Any, **kwargs: Any) -> None:
+        self.seen.append(f"{name} {args!r} {kwargs!r}")
+
+    return event
+
+
+class RecordingHandler(BaseCallbackHandler):
+    """Keeps the repr of everything it is told."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+
+class AsyncRecordingHandler(AsyncCallbackHandler):
+    """The same, as coroutines."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+
+for _name in EVENTS:
+    setattr(RecordingHandler, _name, _record(_name))
+    setattr(AsyncRecordingHandler, _name, _arecord(_name))
+
+
+class RecordingLog(logging.Handler):
+    """Keeps each record formatted, with its arguments, extras and traceback."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(f"{self.format(record)} {record.__dict__!r}")
+
+
+@dataclasses.dataclass
+class LeakSurfaces:
+    """Everything that was seen by anyone: tracer, handlers, cache, logs, warnings, standard streams."""
+
+    server: LangSmithServer
+    cache: SQLiteCache
+    log: RecordingLog
+    caught: list[warnings.WarningMessage]
+    streams: io.StringIO
+    handler: RecordingHandler = dataclasses.field(default_factory=RecordingHandler)
+    async_handler: AsyncRecordingHandler = dataclasses.field(default_factory=AsyncRecordingHandler)
+
+    @property
+    def handlers(self) -> list[BaseCallbackHandler]:
+        """The user's handlers, to pass as ``config={"callbacks": surfaces.handlers}``."""
+        return [self.handler, self.async_handler]
+
+    def by_name(self) -> dict[str, str]:
+        """What each surface has recorded, after the tracers have sent all they hold."""
+        return {
+            "tracer": self.server.traced(),
+            "handler": "\n".join(self.handler.seen),
+            "async_handler": "\n".join(self.async_handler.seen),
+            "cache": self.cache.text(),
+            "log": "\n".join(self.log.seen),
+            "warnings": "\n".join(str(warning.message) for warning in self.caught),
+            "streams": self.streams.getvalue(),
+        }
+
+    def everything(self) -> str:
+        """All surfaces in one string."""
+        return "\n".join(self.by_name().values())
+
+    def where(self, text: str) -> set[str]:
+        """Names of the surfaces that hold ``text``."""
+        return {name for name, seen in self.by_name().items() if text in seen}
+
+
+@contextlib.contextmanager
+def leak_surfaces(folder: Path) -> Iterator[LeakSurfaces]:
+    """Open every surface at once: tracing by environment, global SQLite cache in ``folder``, root logger at DEBUG,
+    warnings always shown, standard streams captured. Puts everything back on exit.
+    """
+    log = RecordingLog()
+    streams = io.StringIO()
+    level, cache_before = logging.root.level, get_llm_cache()
+    cache = SQLiteCache(folder / "cache.sqlite")
+    with (
+        langsmith_tracing() as server,
+        warnings.catch_warnings(record=True) as caught,
+        contextlib.redirect_stdout(streams),
+        contextlib.redirect_stderr(streams),
+    ):
+        warnings.simplefilter("always")
+        logging.root.addHandler(log)
+        logging.root.setLevel(logging.DEBUG)
+        set_llm_cache(cache)
+        try:
+            yield LeakSurfaces(server, cache, log, caught, streams)
+        finally:
+            set_llm_cache(cache_before)
+            logging.root.setLevel(level)
+            logging.root.removeHandler(log)

@@ -1,0 +1,196 @@
+"""A released answer is free for ever; two who ask the same thing at the same time share one release."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fakes.voters import AsyncVotingChat, Shots, VotingChat, classifier, left, majority
+
+from langchain_dp import PrivacyBudget
+from langchain_dp.errors import ModelUnavailable
+from langchain_dp.icl.answers import AnswerCache, Released
+
+
+async def test_the_same_question_twice_is_one_spend() -> None:
+    """Asking again costs budget, in any mix of call styles."""
+    model = VotingChat()
+    chain = classifier(model)
+    answers = [chain.invoke("x"), await chain.ainvoke("x"), chain.invoke("  x "), chain.invoke({"text": "x"})]
+    answers += [chain.invoke_with_certificate("x").label, *chain.stream("x"), *chain.batch(["x", "x"])]
+    assert set(answers) == {"positive"}
+    assert left(chain) == 4
+    assert len(model.asked) == 8
+
+
+def test_another_question_is_another_spend() -> None:
+    """Different questions share an answer."""
+    chain = classifier()
+    for question in ("x", "X", "x?"):
+        chain.invoke(question)
+    assert left(chain) == 2
+
+
+def test_a_noisy_answer_stays_the_same() -> None:
+    """Asking again draws new noise, which averages the noise away for free."""
+    chain = classifier(budget=PrivacyBudget(0.1), max_queries=1, vote_shares=True)
+    first = chain.invoke_with_certificate("x")
+    for _ in range(20):
+        again = chain.invoke_with_certificate("x")
+        assert (again.label, again.shares) == (first.label, first.shares)
+
+
+def test_threads_that_ask_the_same_share_one_release() -> None:
+    """Sixteen threads with one question spend sixteen times."""
+    together = threading.Barrier(16)
+    model = VotingChat()
+    chain = classifier(model)
+
+    def ask(_: int) -> str:
+        together.wait(30)
+        return chain.invoke("x")
+
+    with ThreadPoolExecutor(16) as pool:
+        assert set(pool.map(ask, range(16))) == {"positive"}
+    assert left(chain) == 4
+    assert len(model.asked) == 8
+
+
+async def test_tasks_that_ask_the_same_share_one_release() -> None:
+    """A gather of sixteen equal questions spends sixteen times."""
+    model = AsyncVotingChat()
+    chain = classifier(model)
+    assert set(await asyncio.gather(*(chain.ainvoke("x") for _ in range(16)))) == {"positive"}
+    assert left(chain) == 4
+    assert len(model.asked) == 8
+
+
+async def test_a_thread_and_a_task_share_one_release() -> None:
+    """Sync and async askers of one question do not see each other."""
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        started.set()
+        await go_on.wait()
+
+    chain = classifier(AsyncVotingChat(before=wait))
+    task = asyncio.create_task(chain.ainvoke("x"))
+    await started.wait()
+    thread = asyncio.create_task(asyncio.to_thread(chain.invoke, "x"))
+    await asyncio.sleep(0)
+    go_on.set()
+    assert await asyncio.gather(task, thread) == ["positive"] * 2
+    assert left(chain) == 4
+
+
+def test_a_failed_first_asker_does_not_block_the_second() -> None:
+    """After one failure the question hangs, or fails for ever."""
+    failed = threading.Event()
+
+    def reply(shots: Shots, question: str) -> str:
+        if not failed.is_set():
+            failed.set()
+            raise ConnectionError("not yet up")
+        return majority(shots, question)
+
+    chain = classifier(VotingChat(reply=reply))
+    with pytest.raises(ModelUnavailable):
+        chain.invoke("x")
+    assert chain.invoke("x") == "positive"
+    assert left(chain) == 4
+
+
+async def test_waiters_try_again_when_the_first_asker_fails() -> None:
+    """All who wait for the first asker fail with it, or wait for ever."""
+    first = threading.Event()
+
+    def reply(shots: Shots, question: str) -> str:
+        if not first.is_set():
+            first.set()
+            raise ConnectionError("not yet up")
+        return majority(shots, question)
+
+    chain = classifier(VotingChat(reply=reply))
+    results = await asyncio.wait_for(
+        asyncio.gather(*(chain.ainvoke("x") for _ in range(5)), return_exceptions=True), timeout=60
+    )
+    assert sorted(type(result).__name__ for result in results) == ["ModelUnavailable", "str", "str", "str", "str"]
+    assert left(chain) == 4
+
+
+@pytest.mark.parametrize("cancelled", [0, 1])
+async def test_a_cancelled_asker_does_not_hang_the_others(cancelled: int) -> None:
+    """A client that hangs up leaves everyone with the same question waiting, whether it asked first or later."""
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        started.set()
+        await go_on.wait()
+
+    chain = classifier(AsyncVotingChat(before=wait))
+    tasks = [asyncio.create_task(chain.ainvoke("x")) for _ in range(4)]
+    await started.wait()
+    tasks[cancelled].cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), timeout=60)
+    assert isinstance(results.pop(cancelled), asyncio.CancelledError)
+    assert results == ["positive"] * 3
+    # The spend of a cancelled first asker stays; a later one never spent.
+    assert left(chain) == (3 if cancelled == 0 else 4)
+
+
+def test_forgetting_drops_all_answers() -> None:
+    """An answer that a forgotten record helped to find is given out for ever."""
+    model = VotingChat()
+    chain = classifier(model)
+    chain.batch(["x", "y"])
+    chain.forget("#0")
+    model.asked.clear()
+    chain.batch(["x", "y"])
+    assert len(model.asked) == 16
+    assert left(chain) == 1
+
+
+def test_an_answer_under_way_while_a_record_is_forgotten_is_not_kept() -> None:
+    """The answer of a vote that still held the record is kept although the record is gone."""
+    asking, go_on = threading.Event(), threading.Event()
+
+    def reply(shots: Shots, question: str) -> str:
+        if shots:
+            asking.set()
+            go_on.wait(30)
+        return majority(shots, question)
+
+    chain = classifier(VotingChat(reply=reply))
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(chain.invoke, "x")
+        assert asking.wait(30)
+        chain.forget("#0")
+        go_on.set()
+        assert under_way.result(30) == "positive"
+    chain.invoke("x")
+    assert left(chain) == 3
+
+
+def test_an_answer_is_kept_by_its_whole_question() -> None:
+    """The cache mixes up questions, or keeps a failure as an answer."""
+    cache = AnswerCache()
+    assert cache.claim("x") is None
+    cache.settle("x", None)
+    assert cache.claim("x") is None
+    cache.settle("x", Released("a"))
+    assert cache.claim("x") == Released("a")
+    assert cache.claim("y") is None
+
+
+def test_forgetting_reaches_every_chain_over_the_same_subsets() -> None:
+    """A chain made by with_budget goes on giving out answers that the forgotten record helped to find."""
+    chain = classifier()
+    twin = chain.with_budget(PrivacyBudget(50.0))
+    twin.invoke("x")
+    chain.forget("#0")
+    twin.invoke("x")
+    assert (left(chain), left(twin)) == (5, 3)

@@ -1,0 +1,232 @@
+"""What users get wrong: each is refused before anything is spent, in words that help and hold nothing private."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any, ClassVar
+
+import pytest
+from fakes.canary import CANARY
+from fakes.voters import StructuredChat, VotingChat, VotingLLM, classifier, left, private_examples
+
+from langchain_dp import ChatDPICL, DPICLClassifier, Neighbors, PrivacyBudget, PrivacyLedger
+from langchain_dp.errors import InvalidParameter, LangChainDPError
+from langchain_dp.icl import AMAZON
+
+HALF: dict[str, Any] = {"partitions": None, "sampling_probability": 0.5}
+DERIVED: dict[str, Any] = {"partitions": None, "sampling_probability": None}
+ADD_REMOVE = {"budget": PrivacyBudget(3.0, neighbors=Neighbors.ADD_OR_REMOVE_ONE)}
+
+
+def clean(error: BaseException | None) -> None:
+    """No example in the exception, in what it drags along, or in the printed traceback."""
+    assert error is not None
+    assert CANARY not in "".join(traceback.format_exception(error))
+    while error is not None:
+        assert CANARY not in f"{error!s} {error!r} {error.args!r} {vars(error)!r}"
+        error = error.__cause__ or error.__context__
+
+
+def refused(message: str, **changes: Any) -> None:
+    """The configuration is refused with this message, which is clean, and nothing was reserved."""
+    ledger = PrivacyLedger(PrivacyBudget(50.0))
+    if "budget" not in changes:
+        changes.setdefault("ledger", ledger)
+    with pytest.raises(InvalidParameter, match=message) as caught:
+        classifier(**changes)
+    clean(caught.value)
+    assert ledger.plans() == []
+
+
+ROWS = private_examples(24)
+ROW = {"text": f"odd {CANARY}", "label": "positive"}
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        (r"at least one example, but there are none\. Give examples=", {"examples": [], **DERIVED}),
+        (r"at least one example, but there are none", {"examples": []}),
+        (r"subsets \* shots = 8 \* 4 = 32 examples, but there are 24\. Give more", {"shots": 4} | DERIVED),
+        (r"subsets \* shots = 8 \* 4 = 32 examples", {"shots": 4, "sampling": "resample"} | DERIVED),
+        (r"subsets \* shots = 1 \* 30 = 30 examples, but there are 24", {"shots": 30, "partitions": None}),
+        (r"partitions=4 to be at least subsets=8\. Raise", {"partitions": 4, "sampling_probability": None}),
+        (r"label of example 24 to be one of labels=", {"examples": [*ROWS, {**ROW, "label": CANARY}]}),
+        (r"example 24 to have a non-empty str under 'text'", {"examples": [*ROWS, {**ROW, "text": ""}]}),
+        (r"example 0 to be a mapping", {"examples": [CANARY]}),
+        (r"example 0 to have the prompt's keys, but \['title'\] are missing", {"prompt": AMAZON}),
+        (r"labels=\['positive'\] to hold at least two labels", {"labels": ["positive"]}),
+        (r"labels=\[\] to hold at least two", {"labels": []}),
+        (r"each once", {"labels": ["positive", "positive"]}),
+        (r"labels='positive' to be a list", {"labels": "positive"}),
+        (r"to be a list of non-empty strings", {"labels": ["positive", " "]}),
+        (r"to be a list of non-empty strings", {"labels": ["positive", 1]}),
+        (r"\['positive', 'Positive'\] to differ in more than case", {"labels": ["positive", "Positive"]}),
+        (r"max_queries=0 to be a whole number in \[1, inf\)", {"max_queries": 0}),
+        (r"max_queries=2.5 to be a whole number", {"max_queries": 2.5}),
+        (r"shots=0 ", {"shots": 0}),
+        (r"subsets=-1 ", {"subsets": -1}),
+        (r"partitions=0 ", {"partitions": 0}),
+        (r"sampling_probability=0 in \(0.0, 1.0\]", {"sampling_probability": 0}),
+        (r"sampling_probability=1.5 in", {"sampling_probability": 1.5}),
+        (r"sampling='poisson' to be one of", {"sampling": "poisson"}),
+        (r'partitions=8 to be absent: "resample" uses subsets=', {"sampling": "resample"}),
+        (r"timeout=0 in \(0.0, inf\)", {"timeout": 0}),
+        (r"max_concurrency=0 to be a whole number in \[1", {"max_concurrency": 0}),
+        (r"max_question_chars=0 to be a whole number", {"max_question_chars": 0}),
+        (r"budget=3.0 to be a PrivacyBudget\. Give PrivacyBudget\(3.0\)", {"budget": 3.0}),
+        (r"llm=str to be a chat model.*RunnableLambda", {"llm": "gpt"}),
+        (r"llm=function to be a chat model", {"llm": lambda prompt: "positive"}),
+        (r"VotingLLM to be a chat model when structured_output", {"llm": VotingLLM(), "structured_output": True}),
+    ],
+)  # fmt: skip
+def test_a_bad_configuration_is_refused_before_anything_is_reserved(message: str, changes: dict[str, Any]) -> None:
+    """A wrong parameter is found late, after a plan took its share of the ledger, or in words that help nobody."""
+    refused(message, **changes)
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        (r"partitions=None and sampling_probability=None to be given under add/remove", DERIVED),
+        (r"partitions=None and sampling_probability=0.5 to be given", HALF),
+        (r"partitions=8 and sampling_probability=None to be given", {"sampling_probability": None}),
+        (r"sampling_probability=None to be given", {"sampling": "resample", **DERIVED}),
+    ],
+)  # fmt: skip
+def test_under_add_remove_nothing_may_be_derived(message: str, changes: dict[str, Any]) -> None:
+    """K or q follow the private number of records, which breaks the promise."""
+    refused(message, **changes, **ADD_REMOVE)
+
+
+def test_under_add_remove_no_examples_are_as_good_as_some() -> None:
+    """An error says that there are no records, where their number is private."""
+    assert classifier(examples=[], max_queries=1, **ADD_REMOVE).invoke("x") in ("positive", "negative")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"epsilon": 0}, "epsilon=0 in"),
+        ({"epsilon": -1.0}, "epsilon=-1.0 in"),
+        ({"epsilon": float("inf")}, "epsilon=inf"),
+        ({"epsilon": 1.0, "delta": 0}, r"delta=0 in \(0.0, 1.0\)"),
+        ({"epsilon": 1.0, "delta": 1.0}, "delta=1.0 in"),
+        ({"epsilon": 1.0, "neighbors": "next_door"}, r"neighbors='next_door' to be one of \['add_or_remove_one'"),
+        ({"epsilon": 1.0, "neighbors": None}, "neighbors=None"),
+    ],
+)
+def test_a_bad_budget_is_refused(arguments: dict[str, Any], message: str) -> None:
+    """A budget without meaning reaches the noise."""
+    with pytest.raises(InvalidParameter, match=message):
+        PrivacyBudget(**arguments)
+
+
+def test_a_budget_or_a_ledger_is_needed() -> None:
+    """A chain without a budget answers without a promise."""
+    with pytest.raises(InvalidParameter, match=r"budget= or ledger= to be given, but both are None"):
+        DPICLClassifier(llm=VotingChat(), examples=private_examples(24), labels=["positive", "negative"])
+
+
+def test_a_typing_mistake_in_an_argument_is_an_error() -> None:
+    """A misspelt argument is swallowed, and its default used."""
+    with pytest.raises(TypeError, match="unexpected keyword argument 'subset'"):
+        classifier(subset=3)
+    with pytest.raises(TypeError):
+        ChatDPICL()  # type: ignore[call-arg]  # that it is refused is the point
+    with pytest.raises(InvalidParameter, match="classifier=str to be a DPICLClassifier"):
+        ChatDPICL(classifier="none")  # type: ignore[arg-type]  # that it is refused is the point
+
+
+async def test_unknown_arguments_of_a_call_are_refused() -> None:
+    """invoke(temperature=0) looks as if it did something."""
+    chain = classifier()
+    for call in (chain.invoke, lambda *a, **k: list(chain.stream(*a, **k)), lambda q, **k: chain.batch([q], **k)):
+        with pytest.raises(InvalidParameter, match=r"no further arguments, got \['temperature'\]"):
+            call("x", temperature=0)
+    with pytest.raises(InvalidParameter, match="temperature"):
+        await chain.ainvoke("x", temperature=0)
+    assert left(chain) == 5
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ("", "the question to be a non-empty text, but it is blank. Nothing was spent"),
+        (" \n\t", "blank"),
+        ({"text": ""}, "blank"),
+        ({}, r"keys \['text'\]; missing: \['text'\]"),
+        (7, "question to be a str or a mapping, not int"),
+        (None, "not NoneType"),
+        ("x" * 200, r"213 characters with its template, to be at most max_question_chars=100"),
+    ],
+)
+def test_a_bad_question_says_what_is_wrong_with_it(question: Any, message: str) -> None:
+    """A refused question leaves the user guessing, or its error quotes examples."""
+    chain = classifier(max_question_chars=100)
+    with pytest.raises(InvalidParameter, match=message) as caught:
+        chain.invoke(question)
+    clean(caught.value)
+    assert left(chain) == 5
+
+
+@pytest.mark.parametrize("reply", ["raises", "nonsense", "chatter"])
+async def test_a_broken_model_shows_no_example_in_any_exception(reply: str) -> None:
+    """A model's failure brings private text to the caller."""
+
+    def answer(shots: Any, question: str) -> str:
+        if reply == "raises" and shots:
+            raise ValueError(f"bad request: {shots}")
+        return f"{CANARY} {shots}"
+
+    chain = classifier(VotingChat(reply=answer), max_queries=2)
+    for call in (chain.invoke, chain.ainvoke):
+        result: Any = call("x" if call == chain.invoke else "y")
+        assert (result if isinstance(result, str) else await result) in chain.labels
+    with pytest.raises(LangChainDPError) as caught:
+        chain.invoke("z")
+    clean(caught.value)
+
+
+def test_structured_output_that_a_model_cannot_give_is_found_at_once() -> None:
+    """A model without structured output abstains for ever, at full price."""
+    ledger = PrivacyLedger(PrivacyBudget(50.0))
+    with pytest.raises(NotImplementedError):
+        classifier(VotingChat(), structured_output=True, ledger=ledger)
+    assert ledger.plans() == []
+    assert classifier(StructuredChat(), structured_output=True, ledger=ledger).invoke("x") == "positive"
+
+
+def test_a_seed_beside_a_ledger_is_refused() -> None:
+    """A ledger certifies as private what was released with a known seed."""
+    with pytest.raises(InvalidParameter, match="not_private_seed=1 without a shared ledger"):
+        classifier(ledger=PrivacyLedger(PrivacyBudget(50.0)), not_private_seed=1)
+    seeded = classifier(not_private_seed=1)
+    with pytest.raises(InvalidParameter, match="not_private_seed=1 without a shared ledger"):
+        seeded.with_budget(PrivacyBudget(1.0), ledger=PrivacyLedger(PrivacyBudget(50.0)))
+    assert seeded.with_budget(PrivacyBudget(1.0)).certificate().private is False
+
+
+def test_a_field_that_is_no_text_is_refused() -> None:
+    """An object's own text conversion runs, and its exception carries private text."""
+
+    class Odd:
+        def __str__(self) -> str:
+            raise RuntimeError(CANARY)
+
+    examples = [{**example, "title": Odd()} for example in private_examples(24)]
+    with pytest.raises(InvalidParameter, match="to be text or numbers"):
+        classifier(examples=examples, prompt=AMAZON)
+
+
+def test_a_timeout_on_a_model_that_serialises_calls_is_refused() -> None:
+    """One long record lets the calls behind it expire, and moves many votes."""
+
+    class OneByOne(VotingChat):
+        serialises_calls: ClassVar[bool] = True
+
+    with pytest.raises(InvalidParameter, match=r"timeout=5.0 to be None: OneByOne"):
+        classifier(OneByOne(), timeout=5.0)
+    noted = classifier(timeout=5.0).certificate().notes
+    assert any("timeout" in note for note in noted)
+    assert not any("timeout" in note for note in classifier().certificate().notes)

@@ -1,0 +1,263 @@
+"""Every way in which LangChain calls a Runnable, around every kind of model, scheme and neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY
+from fakes.voters import (
+    LABELS,
+    AsyncVotingChat,
+    StructuredChat,
+    VotingChat,
+    VotingEngine,
+    VotingLLM,
+    classifier,
+    left,
+    private_examples,
+)
+from langchain_core.language_models import BaseChatModel
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import PromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
+
+from langchain_dp import DPICLClassifier, Neighbors, PrivacyBudget
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.icl import AMAZON
+
+QUESTIONS = ["one", "two", "three"]
+
+
+def test_invoke_asks_every_subset_once_with_its_own_shots() -> None:
+    """A subset is asked twice or not at all, or sees another subset's examples."""
+    model = VotingChat()
+    chain = classifier(model)
+    assert chain.invoke("how is it?") == "positive"
+    assert len(model.asked) == 8
+    assert {len(shots) for shots in model.asked.shots} == {3}
+    seen = [question for shots in model.asked.shots for question, _ in shots]
+    assert len(set(seen)) == len(seen) == 24
+    assert set(model.asked.questions) == {"Text: how is it?\nLabel:"}
+    assert left(chain) == 4
+
+
+def test_the_answer_is_the_majority_of_the_examples() -> None:
+    """The vote is counted for another label than the model named."""
+    examples = private_examples(24, labels=["negative"])
+    assert classifier(examples=examples).invoke("x") == "negative"
+
+
+async def test_ainvoke_answers_as_invoke_does() -> None:
+    """The async path asks other prompts, or spends another amount, than the sync one."""
+    model, twin = AsyncVotingChat(), VotingChat()
+    one, other = classifier(model, not_private_seed=1), classifier(twin, not_private_seed=1)
+    assert await one.ainvoke("x") == other.invoke("x") == "positive"
+    assert sorted(model.asked.prompts) == sorted(twin.asked.prompts)
+    assert left(one) == left(other) == 4
+
+
+def test_batch_spends_once_per_question() -> None:
+    """Batch loses, reorders or double-charges questions."""
+    chain = classifier()
+    assert chain.batch(QUESTIONS, {"max_concurrency": 2}) == ["positive"] * 3
+    assert left(chain) == 2
+    results = chain.batch(["", "four"], return_exceptions=True)
+    assert isinstance(results[0], InvalidParameter)
+    assert results[1] == "positive"
+
+
+async def test_abatch_keeps_to_max_concurrency() -> None:
+    """max_concurrency in the config does not limit the questions under way."""
+    at_once: list[int] = [0, 0]
+
+    async def count() -> None:
+        at_once[0] += 1
+        at_once[1] = max(at_once)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        at_once[0] -= 1
+
+    chain = classifier(AsyncVotingChat(before=count))
+    assert await chain.abatch(QUESTIONS, {"max_concurrency": 1}) == ["positive"] * 3
+    assert 1 <= at_once[1] <= 8
+    assert left(chain) == 2
+
+
+async def test_max_concurrency_of_the_chain_limits_the_calls_of_one_question() -> None:
+    """A provider with few connections is asked all subsets at once all the same."""
+    at_once: list[int] = [0, 0]
+
+    async def count() -> None:
+        at_once[0] += 1
+        at_once[1] = max(at_once)
+        await asyncio.sleep(0)
+        at_once[0] -= 1
+
+    await classifier(AsyncVotingChat(before=count), max_concurrency=2).ainvoke("x")
+    assert at_once[1] == 2
+
+
+def test_stream_gives_the_label_in_one_piece() -> None:
+    """A stream shows anything before the noise was drawn."""
+    assert list(classifier().stream("x")) == ["positive"]
+
+
+async def test_astream_gives_the_label_in_one_piece() -> None:
+    """The async stream shows anything before the noise was drawn."""
+    assert [chunk async for chunk in classifier(AsyncVotingChat()).astream("x")] == ["positive"]
+
+
+async def test_events_hold_the_question_and_the_label_only() -> None:
+    """astream_events shows the inner model's prompts, answers or token streams."""
+    chain = RunnableLambda(lambda text: text) | classifier(AsyncVotingChat())
+    events = [event async for event in chain.astream_events("my question", version="v2")]
+    assert CANARY not in repr(events)
+    assert not [event for event in events if "model" in event["event"]]
+    [end] = [event for event in events if event["event"] == "on_chain_end" and event["name"] == "dp-icl"]
+    assert end["data"]["output"] == "positive"
+
+
+async def test_inside_a_chain_it_is_a_runnable_like_others() -> None:
+    """The classifier cannot follow a prompt, precede a parser or run beside others."""
+    chain: Any = PromptTemplate.from_template("{topic}, please") | (lambda value: value.text) | classifier()
+    assert (chain | StrOutputParser()).invoke({"topic": "news"}) == "positive"
+    both = RunnableParallel(label=classifier(AsyncVotingChat()), text=RunnablePassthrough())
+    assert both.invoke("x") == {"label": "positive", "text": "x"}
+    assert await both.ainvoke("y") == {"label": "positive", "text": "y"}
+
+
+async def test_invoke_works_while_an_event_loop_is_running() -> None:
+    """A notebook cell or an async web handler that calls invoke() hangs or fails."""
+    chain = classifier(AsyncVotingChat())
+    assert chain.invoke("x") == "positive"
+    assert chain.batch(["x", "y"]) == ["positive"] * 2
+    assert left(chain) == 3
+
+
+async def test_invoke_in_a_running_loop_does_not_wait_for_a_task_of_that_loop() -> None:
+    """A sync call on the loop's thread waits for ever for the same question asked by a task of that loop."""
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        started.set()
+        await go_on.wait()
+
+    chain = classifier(AsyncVotingChat(before=wait))
+    task = asyncio.create_task(chain.ainvoke("x"))
+    await started.wait()
+    assert chain.invoke("x") == "positive"  # sync calls of the double do not wait
+    go_on.set()
+    assert await task == "positive"
+    assert left(chain) == 3
+
+
+CASES = [
+    (sampling, neighbors)
+    for sampling in ("fixed", "resample")
+    for neighbors in (Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL)
+]
+
+
+@pytest.mark.parametrize(("sampling", "neighbors"), CASES)
+def test_both_schemes_work_under_every_neighbours(sampling: Any, neighbors: Neighbors) -> None:
+    """A scheme cannot be used under one of the neighbouring relations, or ends without noise or certificate."""
+    model = VotingChat()
+    chain = classifier(
+        model,
+        sampling=sampling,
+        partitions=8 if sampling == "fixed" else None,
+        budget=PrivacyBudget(50.0, neighbors=neighbors),
+        max_queries=1,
+    )
+    answer = chain.invoke_with_certificate("x")
+    assert answer.label == "positive"
+    assert answer.certificate.neighbors is neighbors
+    assert answer.certificate.parameters["sampling"] == sampling
+    assert 1 <= len(model.asked) <= 8
+    assert sum(len(shots) for shots in model.asked.shots) == 24
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "resample"])
+def test_each_release_draws_fresh_coins(sampling: Any) -> None:
+    """Two questions are asked of the same sample, so that the sampling amplifies nothing."""
+    model = VotingChat()
+    examples = private_examples(240)
+    chain = classifier(
+        model, examples=examples, sampling=sampling, partitions=None, sampling_probability=None, subsets=20,
+        budget=PrivacyBudget(3.0),
+    )  # fmt: skip
+    samples = []
+    for question in QUESTIONS:
+        model.asked.clear()
+        chain.invoke(question)
+        samples.append({shot for shots in model.asked.shots for shot in shots})
+    # Two equal samples: a chance below 1e-15 for either scheme (240 records at rate 1/4).
+    assert samples[0] != samples[1] != samples[2] != samples[0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        VotingChat,
+        AsyncVotingChat,
+        VotingLLM,
+        lambda: VotingChat().bind(stop=["x"]),
+        lambda: VotingLLM().bind(stop=["x"]),
+        lambda: VotingChat() | StrOutputParser(),
+        lambda: RunnableLambda(VotingChat().vote),
+        VotingEngine,
+    ],
+    ids=["chat", "async-chat", "llm", "bound-chat", "bound-llm", "sequence", "function", "engine"],
+)
+async def test_any_kind_of_model_votes(make: Callable[[], Any]) -> None:
+    """A kind of model that LangChain knows cannot vote, in sync or in async calls."""
+    chain = classifier(make())
+    assert chain.invoke("x") == "positive"
+    assert await chain.ainvoke("y") == "positive"
+
+
+def test_a_completion_model_reads_plain_text() -> None:
+    """A completion model is sent chat roles it was never trained on."""
+    model = VotingLLM()
+    classifier(model).invoke("how is it?")
+    prompt = model.asked.prompts[0]
+    assert prompt.startswith("Decide which label fits each text. Labels: positive, negative.\n\nText: note ")
+    assert prompt.endswith("\n\nText: how is it?\nLabel:")
+
+
+def test_structured_output_is_asked_for_and_read() -> None:
+    """structured_output=True asks for text, or for a schema without the labels."""
+    model = StructuredChat()
+    assert classifier(model, structured_output=True).invoke("x") == "positive"
+    [schema] = model._schemas
+    assert schema["properties"]["label"]["enum"] == LABELS
+    assert schema["required"] == ["label"]
+    assert len(model.asked) == 8
+
+
+def test_structured_output_needs_a_chat_model() -> None:
+    """structured_output=True on a completion model is ignored without a word."""
+    with pytest.raises(InvalidParameter, match="llm=VotingLLM to be a chat model when structured_output=True"):
+        classifier(VotingLLM(), structured_output=True)
+
+
+def test_a_question_may_be_a_mapping_of_the_templates_variables() -> None:
+    """A template with two variables cannot be asked, or drops one of them."""
+    examples = [{**example, "title": f"title {i}"} for i, example in enumerate(private_examples(24))]
+    model = VotingLLM()
+    chain = classifier(model, examples=examples, prompt=AMAZON)
+    assert chain.invoke({"title": "A lamp", "text": "It broke."}) == "positive"
+    assert model.asked.prompts[0].endswith("Title: A lamp\nReview: It broke.\nSentiment:")
+    assert "Title: title" in model.asked.prompts[0]
+
+
+def test_the_inner_model_is_left_as_it_is() -> None:
+    """Wrapping a model changes the user's own object."""
+    model: BaseChatModel = VotingChat(verbose=True, cache=None)
+    chain = classifier(model)
+    chain.invoke("x")
+    assert model.verbose is True
+    assert isinstance(chain, DPICLClassifier)

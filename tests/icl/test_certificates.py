@@ -1,0 +1,181 @@
+"""What travels with an answer, and what never does."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY
+from fakes.voters import LABELS, AsyncVotingChat, VotingChat, VotingEngine, classifier, left, private_examples
+from langchain_core.load import dumpd, dumps
+
+from langchain_dp import ChatDPICL, Neighbors, PrivacyBudget, PrivacyCertificate
+from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.icl import NonPrivateICL
+
+
+async def test_an_answer_brings_its_certificate() -> None:
+    """The promise that goes with an answer is missing, or says another epsilon than was reserved."""
+    chain = classifier(AsyncVotingChat())
+    for answer in (chain.invoke_with_certificate("x"), await chain.ainvoke_with_certificate("y")):
+        assert answer.label == "positive"
+        assert answer.shares is None
+        certificate = answer.certificate
+        assert (certificate.epsilon, certificate.delta) == (50.0, 1e-5)
+        assert certificate.neighbors is Neighbors.REPLACE_ONE
+        assert certificate.private is True
+        assert certificate.model == "voting-chat-1"
+        assert "noisy max" in certificate.mechanism
+        assert certificate.parameters["sigma"] == chain.sigma
+        assert certificate.parameters["groups"] == 8
+        assert "the number of records is public" in certificate.notes
+        assert "the model's operator sees the examples" in certificate.notes
+        assert CANARY not in f"{certificate!r}{certificate}{certificate._repr_html_()}"
+
+
+def test_certificates_count_what_was_spent_and_what_is_left() -> None:
+    """Spent and left stand still, or run ahead of the releases."""
+    chain = classifier(max_queries=2)
+    seen = [chain.certificate()] + [chain.invoke_with_certificate(question).certificate for question in "xy"]
+    assert [certificate.remaining for certificate in seen] == [2, 1, 0]
+    assert seen[0].spent == (0.0, 0.0)
+    assert 0 < seen[1].spent[0] < seen[2].spent[0] <= 50.0
+
+
+def test_a_certificate_is_plain_json() -> None:
+    """A certificate cannot be stored beside the answer, or comes back as another one."""
+    certificate = classifier().invoke_with_certificate("x").certificate
+    assert PrivacyCertificate.from_json(certificate.to_json()) == certificate
+    assert json.loads(json.dumps(certificate.to_dict(), allow_nan=False)) == certificate.to_dict()
+
+
+def test_a_seeded_chain_says_that_it_is_not_private() -> None:
+    """Whoever knows the seed removes the noise, and the certificate still promises privacy."""
+    answer = classifier(not_private_seed=7).invoke_with_certificate("x")
+    assert answer.certificate.private is False
+    assert "seed" in answer.certificate.reason
+    assert "NOT PRIVATE" in str(answer.certificate)
+
+
+def test_a_seed_repeats_answers_and_no_seed_does_not() -> None:
+    """Noise is the same in every run: by subtraction all votes are known."""
+
+    def shares(**changes: Any) -> list[dict[str, float] | None]:
+        chain = classifier(vote_shares=True, examples=private_examples(24, labels=LABELS), **changes)
+        return [chain.invoke_with_certificate(question).shares for question in ("x", "y")]
+
+    assert shares(not_private_seed=7) == shares(not_private_seed=7)
+    assert shares(not_private_seed=7) != shares(not_private_seed=8)
+    free = shares() + shares()
+    assert len({json.dumps(share) for share in free}) == 4
+
+
+async def test_noisy_shares_are_an_option_at_the_same_price() -> None:
+    """Shares cost more, are raw votes, do not add up, or disagree with the label."""
+    plain, chatty = classifier(), classifier(vote_shares=True)
+    answers = [chatty.invoke_with_certificate("x"), await chatty.ainvoke_with_certificate("y")]
+    plain.batch(["x", "y"])
+    for answer in answers:
+        assert answer.shares is not None
+        assert list(answer.shares) == ["positive", "negative"]
+        assert sum(answer.shares.values()) == pytest.approx(1.0)
+        assert all(0.0 <= share <= 1.0 for share in answer.shares.values())
+        assert max(answer.shares, key=lambda label: answer.shares[label]) == answer.label
+    assert plain.certificate().to_dict() == chatty.certificate().to_dict()
+    assert left(chatty) == left(plain) == 3
+    assert plain.invoke_with_certificate("x").shares is None
+
+
+@pytest.mark.parametrize("method", ["zero-shot", "few-shot", "vote"])
+@pytest.mark.parametrize("make", [VotingChat, VotingEngine])
+async def test_baselines_answer_and_say_that_they_are_not_private(method: Any, make: Any) -> None:
+    """A number without privacy is taken for a private one, or a baseline spends budget."""
+    chain = classifier(make())
+    baseline = chain.baseline(method, private=False)
+    assert isinstance(baseline, NonPrivateICL)
+    expected = "positive"  # zero-shot: the doubles name no label, which falls back to the first
+    assert baseline.invoke("x") == await baseline.ainvoke("y") == expected
+    certificate = baseline.invoke_with_certificate("x").certificate
+    assert certificate.private is False
+    assert certificate.reason
+    assert certificate.epsilon == (0.0 if method == "zero-shot" else float("inf"))
+    assert json.dumps(certificate.to_dict(), allow_nan=False)
+    assert left(chain) == 5
+
+
+def test_the_vote_baseline_counts_every_subset_without_noise() -> None:
+    """The comparison is against another vote than the private one."""
+    examples = private_examples(24, labels=["negative", "negative", "positive"])
+    model = VotingChat(reply=lambda shots, _: "negative" if shots else "")
+    chain = classifier(model, examples=examples, budget=PrivacyBudget(0.1), max_queries=1)
+    assert {chain.baseline("vote", private=False).invoke(f"q{i}") for i in range(20)} == {"negative"}
+    assert len(model.asked) == 20 * 8
+
+
+def test_few_shot_asks_one_subset_and_zero_shot_none() -> None:
+    """The baselines are given more or fewer examples than their name says."""
+    model = VotingChat()
+    chain = classifier(model)
+    chain.baseline("few-shot", private=False).invoke("x")
+    assert [len(shots) for shots in model.asked.shots] == [3]
+    chain.baseline("zero-shot", private=False).invoke("x")
+    assert (len(model.asked), model.asked.probes) == (1, 1)
+
+
+@pytest.mark.parametrize("private", [True, None, 0, "no"])
+def test_a_baseline_is_only_made_by_saying_that_it_is_not_private(private: Any) -> None:
+    """A raw vote is released by someone who thought it private."""
+    with pytest.raises(InvalidParameter, match="to be False"):
+        classifier().baseline("vote", private=private)
+    with pytest.raises(InvalidParameter, match="method='majority'"):
+        classifier().baseline("majority", private=False)  # type: ignore[arg-type]  # that it is refused is the point
+
+
+HOLDERS = {
+    "classifier": classifier,
+    "chat": lambda: ChatDPICL(classifier=classifier()),
+    "baseline": lambda: classifier().baseline("vote", private=False),
+    "sequence": lambda: classifier() | str.upper,
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize("show", [repr, str, ascii, dumps, dumpd])
+def test_nothing_that_holds_examples_shows_them(holder: str, show: Any) -> None:
+    """A print or a LangChain dump of a chain shows private examples."""
+    chain = HOLDERS[holder]()
+    chain.invoke("x")
+    assert CANARY not in str(show(chain))
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize("take", [pickle.dumps, copy.deepcopy])
+def test_nothing_that_holds_examples_can_be_pickled_or_deep_copied(holder: str, take: Any) -> None:
+    """Private examples end up in a pickle on disk or in another process, or live twice."""
+    with pytest.raises(PrivateDataError) as caught:
+        take(HOLDERS[holder]())
+    assert CANARY not in repr(caught.value)
+
+
+def test_a_shallow_copy_of_a_classifier_is_refused_and_of_a_chat_model_shares_the_classifier() -> None:
+    """A copy has a budget of its own."""
+    with pytest.raises(PrivateDataError):
+        copy.copy(classifier())
+    chat = ChatDPICL(classifier=classifier())
+    assert copy.copy(chat).classifier is chat.classifier
+    assert CANARY not in chat.model_dump_json()
+    assert CANARY not in str(chat.model_dump())
+
+
+def test_tracebacks_of_refusals_show_no_examples() -> None:
+    """An exception on the way carries a prompt along in its chain."""
+    chain = classifier()
+    with pytest.raises(InvalidParameter) as caught:
+        chain.invoke("")
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert CANARY not in f"{error!r} {error.args}"
+        error = error.__cause__ or error.__context__

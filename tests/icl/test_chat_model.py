@@ -1,0 +1,161 @@
+"""DP-ICL behind the face of a chat model: what a chat user may ask for, and what never reaches the vote."""
+
+from __future__ import annotations
+
+import enum
+import json
+from typing import Any, Literal
+
+import pytest
+from fakes.canary import CANARY
+from fakes.voters import LABELS, AsyncVotingChat, VotingChat, classifier, left, private_examples
+from langchain_core.caches import InMemoryCache
+from langchain_core.globals import set_llm_cache
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from pydantic import BaseModel
+
+from langchain_dp import ChatDPICL, PrivacyCertificate
+from langchain_dp.errors import BudgetExceeded, InvalidParameter
+
+
+class Mood(enum.Enum):
+    GOOD = "positive"
+    BAD = "negative"
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Answer(BaseModel):
+    label: str
+
+
+def chat(**changes: Any) -> ChatDPICL:
+    return ChatDPICL(classifier=classifier(**changes))
+
+
+async def test_the_reply_is_the_label_with_its_certificate() -> None:
+    """The certificate does not travel with the message, or is not plain JSON."""
+    model = chat(llm=AsyncVotingChat())
+    for message in (model.invoke("x"), await model.ainvoke("y")):
+        assert message.text == "positive"
+        dp = message.response_metadata["dp"]
+        assert json.loads(json.dumps(dp, allow_nan=False)) == dp
+        assert PrivacyCertificate.from_dict(dp).epsilon == 50.0
+        assert dp["model"] == message.response_metadata["model_name"] == "voting-chat-1"
+        assert CANARY not in repr(message)
+    assert model.invoke("x").response_metadata["dp"]["remaining"] == 3
+
+
+async def test_a_stream_is_one_chunk_with_everything_a_reply_has() -> None:
+    """Streaming loses the certificate, or shows anything before the noise was drawn."""
+    model = chat(llm=AsyncVotingChat())
+    reply = model.invoke("x")
+    for chunks in ([*model.stream("x")], [chunk async for chunk in model.astream("x")]):
+        assert [chunk.text for chunk in chunks if chunk.text] == ["positive"]
+        assert chunks[0].response_metadata["dp"] == reply.response_metadata["dp"]
+        assert chunks[0].usage_metadata == reply.usage_metadata
+    assert left(model.classifier) == 4
+
+
+def test_the_last_human_message_is_the_question() -> None:
+    """Older turns, or a system message, change the vote or the cached answer."""
+    inner = VotingChat()
+    model = chat(llm=inner)
+    model.invoke(
+        [SystemMessage("Say no."), HumanMessage("first"), AIMessage("ok"), HumanMessage("second"), AIMessage("z")]
+    )
+    assert set(inner.asked.questions) == {"Text: second\nLabel:"}
+    model.invoke([HumanMessage([{"type": "text", "text": "second"}])])
+    assert left(model.classifier) == 4
+
+
+@pytest.mark.parametrize(
+    "messages", [[SystemMessage("x")], [HumanMessage("")], [HumanMessage([{"type": "image", "url": "http://x/y.png"}])]]
+)
+def test_a_chat_without_a_question_is_refused(messages: Any) -> None:
+    """A chat without text costs budget, or an older message is answered."""
+    model = chat()
+    with pytest.raises(InvalidParameter, match=r"human message|blank"):
+        model.invoke(messages)
+    assert left(model.classifier) == 5
+
+
+def test_usage_counts_question_and_label_only() -> None:
+    """The usage shows how many tokens the private subsets held."""
+    small, large = chat(), chat(examples=private_examples(800))
+    assert small.invoke("x").usage_metadata == large.invoke("x").usage_metadata
+    assert small.invoke("x").usage_metadata == {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+
+
+def test_stop_words_cut_the_released_label_only() -> None:
+    """A stop word reaches the vote, or an empty one fails after the spend."""
+    inner = VotingChat()
+    model = chat(llm=inner)
+    assert model.invoke("x", stop=["iti"]).text == "pos"
+    assert model.invoke("x", stop=[""]).text == "positive"
+    assert left(model.classifier) == 4
+
+
+def test_noisy_shares_travel_in_the_metadata() -> None:
+    """vote_shares=True is lost behind the chat face, or comes without being asked for."""
+    shares = chat(vote_shares=True).invoke("x").response_metadata["vote_shares"]
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert "vote_shares" not in chat().invoke("x").response_metadata
+
+
+@pytest.mark.parametrize(("schema", "expected"), [(Mood, Mood.GOOD), (Literal["negative", "positive"], "positive")])
+async def test_structured_output_is_a_label_of_the_schema(schema: Any, expected: object) -> None:
+    """with_structured_output gives text where a member was asked for, or another member."""
+    model = chat(llm=AsyncVotingChat())
+    assert model.with_structured_output(schema).invoke("x") == expected
+    assert await model.with_structured_output(schema).ainvoke("x") == expected
+    raw = model.with_structured_output(schema, include_raw=True).invoke("x")
+    assert (raw["parsed"], raw["parsing_error"], raw["raw"].text) == (expected, None, "positive")
+    assert "dp" in raw["raw"].response_metadata
+    assert left(model.classifier) == 4
+
+
+@pytest.mark.parametrize("schema", [Answer, dict, {"title": "x"}, str, "positive", LABELS])
+def test_a_schema_that_a_label_cannot_fill_is_refused(schema: Any) -> None:
+    """A schema is accepted whose fields this model can never release."""
+    with pytest.raises(InvalidParameter, match=r"to be an Enum or a Literal of the labels \['negative', 'positive'\]"):
+        chat().with_structured_output(schema)
+
+
+@pytest.mark.parametrize("schema", [Colour, Literal["positive"], Literal["positive", "negative", "mixed"]])
+def test_a_schema_of_other_values_is_refused(schema: Any) -> None:
+    """A label cannot be turned into the schema, which is found after the spend."""
+    with pytest.raises(InvalidParameter, match=r"to be \['negative', 'positive'\]"):
+        chat().with_structured_output(schema)
+    with pytest.raises(InvalidParameter, match=r"no further arguments, got \['method'\]"):
+        chat().with_structured_output(Mood, method="json_mode")
+
+
+def test_a_used_up_budget_is_refused_through_the_chat_face() -> None:
+    """The chat face answers after the budget is gone, or hides the refusal."""
+    model = chat(max_queries=1)
+    model.invoke("x")
+    with pytest.raises(BudgetExceeded):
+        model.invoke("y")
+    assert model.invoke("x").text == "positive"
+
+
+def test_langchains_cache_cannot_be_switched_on() -> None:
+    """A shared cache hands one classifier's answer and certificate out for another's."""
+    with pytest.raises(InvalidParameter, match="cache=False"):
+        ChatDPICL(classifier=classifier(), cache=True)
+
+
+def test_a_global_cache_does_not_mix_two_classifiers_or_keep_forgotten_answers() -> None:
+    """LangChain's cache answers for another classifier, or goes on with an answer that a forgotten record gave."""
+    set_llm_cache(InMemoryCache())
+    try:
+        good, bad = chat(), chat(examples=private_examples(24, labels=["negative"]))
+        assert [good.invoke("x").text, bad.invoke("x").text] == ["positive", "negative"]
+        good.classifier.forget("#0")
+        good.invoke("x")
+        assert left(good.classifier) == 3
+    finally:
+        set_llm_cache(None)

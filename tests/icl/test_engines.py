@@ -1,0 +1,138 @@
+"""The vote through an engine that scores labels: one member's trouble stays its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from fakes.voters import LABELS, VotingEngine, classifier, left
+
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.icl import SST2
+from langchain_dp.ports import MemberPrompt, ScoresLabels
+
+
+def spoil_one(prompt: MemberPrompt) -> None:
+    """Fail on the member that holds record 0, with its text in the message."""
+    if "note 000" in prompt.body:
+        raise RuntimeError(f"out of memory at {prompt.body}")
+
+
+def test_the_double_is_an_engine() -> None:
+    """The double drifted from the port, and these tests test nothing."""
+    assert isinstance(VotingEngine(), ScoresLabels)
+
+
+def test_one_call_scores_all_subsets_in_three_parts() -> None:
+    """The engine is asked subset by subset, or cannot tell the cacheable parts from the question."""
+    engine = VotingEngine()
+    classifier(engine, prompt=SST2).invoke("how is it?")
+    [prompts] = engine.calls
+    assert len({prompt.member for prompt in prompts}) == 8
+    assert {prompt.tail for prompt in prompts} == {"Review: how is it?\nSentiment:"}
+    assert {prompt.head for prompt in prompts} == {""}
+    assert all(prompt.body.count("Review: note") == 3 for prompt in prompts)
+    assert engine.words == [[" Positive", " Negative"]]
+    assert engine.content_free == [SST2.content_free()]
+
+
+def test_calibration_can_be_switched_off() -> None:
+    """calibrate=False still divides by the scores without content."""
+    engine = VotingEngine()
+    classifier(engine, calibrate=False).invoke("x")
+    assert engine.content_free == [()]
+
+
+def test_members_keep_their_keys_from_question_to_question() -> None:
+    """A subset gets a new key for each question, so that no cache is ever used."""
+    engine = VotingEngine()
+    chain = classifier(engine)
+    chain.batch(["x", "y"])
+    assert {p.member for p in engine.calls[0]} == {p.member for p in engine.calls[1]}
+
+
+def test_two_chains_on_one_engine_never_share_a_key() -> None:
+    """One chain reads the cached examples of another."""
+    engine = VotingEngine()
+    classifier(engine).invoke("x")
+    classifier(engine).invoke("x")
+    assert not {p.member for p in engine.calls[0]} & {p.member for p in engine.calls[1]}
+
+
+async def test_a_member_that_breaks_the_joint_call_costs_its_own_vote_only(histograms: list[list[int]]) -> None:
+    """One record that crashes the engine raises with private text, or takes all other votes with it."""
+    engine = VotingEngine(spoil=spoil_one)
+    chain = classifier(engine)
+    assert chain.invoke("x") == await chain.ainvoke("y") == "positive"
+    assert histograms == [[7, 0], [7, 0]]
+    assert left(chain) == 3
+
+
+def test_an_engine_that_fails_altogether_abstains(histograms: list[list[int]]) -> None:
+    """An engine's exception, with private text in it, reaches the caller after the spend."""
+
+    def spoil(prompt: MemberPrompt) -> None:
+        raise RuntimeError(prompt.body)
+
+    assert classifier(VotingEngine(spoil=spoil)).invoke("x") in LABELS
+    assert histograms == [[0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (lambda scores: None, [0, 0]),
+        (lambda scores: [math.nan, 1.0], [0, 0]),
+        (lambda scores: [1.0, math.nan], [0, 0]),
+        (lambda scores: [-math.inf, -5.0], [0, 8]),
+        (lambda scores: [-1.0, -1.0], [8, 0]),
+        (lambda scores: [-3.0, -1.0], [0, 8]),
+    ],
+)
+def test_the_best_label_is_the_vote(row: Any, expected: list[int], histograms: list[list[int]]) -> None:
+    """Ties, missing rows or broken numbers are counted for a label that the engine did not choose."""
+    classifier(VotingEngine(row=row)).invoke("x")
+    assert histograms == [expected]
+
+
+def test_empty_subsets_are_scored_but_have_no_vote(histograms: list[list[int]]) -> None:
+    """A subset without members votes, or its absence shows in the engine's work."""
+    engine = VotingEngine(row=lambda scores: [1.0, 0.0])
+    chain = classifier(engine)
+    for record_id in [f"#{i}" for i in range(24)]:
+        chain.forget(record_id)
+    chain.invoke("x")
+    assert len(engine.calls[0]) == 8
+    assert histograms == [[0, 0]]
+
+
+def test_a_question_over_the_engines_limit_is_refused_before_the_spend() -> None:
+    """A long question is cut without a word, or costs budget."""
+    engine = VotingEngine()
+    chain = classifier(engine)
+    with pytest.raises(InvalidParameter, match="the question, 102 tokens with its template, to be at most 50 tokens"):
+        chain.invoke("word " * 100)
+    assert engine.calls == []
+    assert left(chain) == 5
+
+
+def test_warm_builds_the_caches_of_all_subsets_and_spends_nothing() -> None:
+    """Cold caches show in the time of the first answers although warm() was called."""
+    engine = VotingEngine()
+    chain = classifier(engine, sampling_probability=0.5)
+    chain.warm()
+    assert sorted(body.count("note") for body in engine.cache.values()) == [3] * 8
+    assert engine.calls == []
+    assert left(chain) == 5
+
+
+def test_warming_lets_no_text_out() -> None:
+    """An engine that fails on one member puts that member's text into the exception of warm()."""
+
+    class Broken(VotingEngine):
+        def warm(self, prompts: Sequence[MemberPrompt]) -> None:
+            raise RuntimeError(prompts[0].body)
+
+    classifier(Broken()).warm()

@@ -1,0 +1,195 @@
+"""Records come and go; each edit touches one subset, and what was spent stays spent."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fakes.voters import VotingChat, VotingEngine, VotingLLM, classifier, left, private_examples
+
+from langchain_dp import Neighbors, PrivacyBudget, PrivateRecords
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.icl import AMAZON
+
+
+def members(engine: VotingEngine) -> dict[Any, str]:
+    """What each member was asked last: key -> private text."""
+    return {prompt.member: prompt.body for prompt in engine.calls[-1]}
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "resample"])
+def test_a_forgotten_text_is_in_no_prompt_any_more(sampling: Any) -> None:
+    """The model still sees a record that was forgotten."""
+    model = VotingChat()
+    chain = classifier(model, sampling=sampling, partitions=8 if sampling == "fixed" else None)
+    chain.invoke("x")
+    assert any("note 005" in prompt for prompt in model.asked.prompts)
+    chain.forget("#5")
+    model.asked.clear()
+    chain.batch(["x", "y", "z"])
+    assert len(model.asked) >= 3
+    assert not any("note 005" in prompt for prompt in model.asked.prompts)
+    assert sum("note 006" in prompt for prompt in model.asked.prompts) == 3
+
+
+def test_forgetting_changes_one_subset_and_leaves_the_others_byte_by_byte() -> None:
+    """An edit moves other records about: more than one vote changes, and caches are lost or wrongly kept."""
+    engine = VotingEngine()
+    chain = classifier(engine)
+    chain.invoke("x")
+    before, [stale] = members(engine), [key for key, body in members(engine).items() if "note 005" in body]
+    chain.forget("#5")
+    assert engine.forgotten == [stale]
+    chain.invoke("x")
+    after = members(engine)
+    assert len(after) == 8
+    assert stale not in after
+    assert {key: body for key, body in after.items() if key in before} == {
+        key: body for key, body in before.items() if key != stale
+    }
+    [changed] = [body for key, body in after.items() if key not in before]
+    kept = [line for line in before[stale].split("\n\n") if "note 005" not in line]
+    assert changed.split("\n\n") == kept
+
+
+def test_adding_changes_one_subset_and_leaves_the_others_byte_by_byte() -> None:
+    """A new record re-deals the others, or is put beside its subset's stale cache."""
+    engine = VotingEngine()
+    chain = classifier(engine)
+    chain.invoke("x")
+    before = members(engine)
+    record_id = chain.add({"text": "brand new", "label": "negative"})
+    assert len(engine.forgotten) == 1
+    chain.invoke("y")
+    after = members(engine)
+    [(_, changed)] = [(key, body) for key, body in after.items() if key not in before]
+    [stale] = [key for key in before if key not in after]
+    assert engine.forgotten == [stale]
+    assert changed == before[stale] + "Text: brand new\nLabel: negative\n\n"
+    chain.forget(record_id)
+    chain.invoke("z")
+    assert sorted(members(engine).values()) == sorted(before.values())
+
+
+def test_the_engine_keeps_no_cache_of_a_forgotten_text() -> None:
+    """The forgotten text lives on in the engine's caches."""
+    engine = VotingEngine()
+    chain = classifier(engine)
+    chain.warm()
+    assert sum("note 005" in body for body in engine.cache.values()) == 1
+    chain.forget("#5")
+    assert not any("note 005" in body for body in engine.cache.values())
+    assert len(engine.cache) == 7
+
+
+def test_a_text_forgotten_while_it_is_scored_does_not_come_back_into_the_cache() -> None:
+    """A release under way puts the forgotten text back into the engine's caches after forget() has returned."""
+    scoring, go_on = threading.Event(), threading.Event()
+
+    def during() -> None:
+        scoring.set()
+        go_on.wait(30)
+
+    engine = VotingEngine(during=during)
+    chain = classifier(engine)
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(chain.invoke, "x")
+        assert scoring.wait(30)
+        chain.forget("#5")
+        go_on.set()
+        under_way.result(30)
+    assert not any("note 005" in body for body in engine.cache.values())
+    assert len(engine.cache) == 7
+
+
+def test_resampled_subsets_leave_nothing_in_the_engine() -> None:
+    """Subsets that never come back fill the engine's caches with private text."""
+    engine = VotingEngine()
+    classifier(engine, sampling="resample", partitions=None).invoke("x")
+    assert engine.calls
+    assert engine.cache == {}
+
+
+@pytest.mark.parametrize("neighbors", list(map(Neighbors, (Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE))))
+def test_edits_change_neither_the_spent_budget_nor_the_constants(neighbors: Neighbors) -> None:
+    """Forgetting gives budget back, or the rates follow the number of records."""
+    examples = [{**example, "id": f"p{i}"} for i, example in enumerate(private_examples(24))]
+    chain = classifier(examples=examples, budget=PrivacyBudget(50.0, neighbors=neighbors))
+    chain.invoke("x")
+    before, scheme, sigma = chain.certificate(), chain.scheme, chain.sigma
+    for record_id in ("p1", "p2", "p3"):
+        chain.forget(record_id)
+    for _ in range(10):
+        chain.add({"text": "new", "label": "positive"})
+    assert chain.certificate() == before
+    assert (chain.scheme, chain.sigma) == (scheme, sigma)
+    assert left(chain) == 4
+
+
+def test_all_records_can_be_forgotten_and_an_answer_still_comes() -> None:
+    """An empty record set raises: it shows that it is empty."""
+    model = VotingChat()
+    chain = classifier(model)
+    for record_id in [f"#{i}" for i in range(24)]:
+        chain.forget(record_id)
+    assert chain.invoke("x") in chain.labels
+    assert len(model.asked) == 0
+    assert left(chain) == 4
+
+
+def test_two_chains_over_one_record_set_forget_on_their_own() -> None:
+    """A record that one chain forgot cannot be forgotten by the other, which goes on using it."""
+    records, models = PrivateRecords(private_examples(24)), [VotingLLM(), VotingLLM()]
+    first, second = (classifier(model, examples=records) for model in models)
+    first.forget("#5")
+    second.forget("#5")
+    records.forget("#6")
+    for chain in (first, second):
+        chain.invoke("x")
+    for model in models:
+        assert not any("note 005" in prompt for prompt in model.asked.prompts)
+        assert any("note 006" in prompt for prompt in model.asked.prompts)
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        ({"text": "new", "label": "green"}, r"label of the example to be one of labels=\['positive', 'negative'\]"),
+        ({"text": "new"}, "label of the example"),
+        ({"text": " ", "label": "positive"}, "under 'text'"),
+        ({"label": "positive"}, r"\['text'\] are missing"),
+        ("new", "the example to be a mapping with text and label, not str"),
+    ],
+)
+def test_a_bad_record_is_refused_and_nothing_changes(example: Any, message: str) -> None:
+    """A refused record is half in: it has a subset but no id to forget it by."""
+    engine = VotingEngine()
+    chain = classifier(engine)
+    chain.invoke("x")
+    before = members(engine)
+    with pytest.raises(InvalidParameter, match=message):
+        chain.add(example)
+    with pytest.raises(InvalidParameter, match="id of the example not to start with '#'"):
+        chain.add({"text": "new", "label": "positive"}, record_id="#0")
+    with pytest.raises(InvalidParameter, match="record_id='nobody' to be a known id"):
+        chain.forget("nobody")
+    chain.invoke("y")
+    assert members(engine) == before
+    assert engine.forgotten == []
+
+
+def test_a_new_record_needs_every_variable_of_the_template() -> None:
+    """A record without a title breaks every later vote of its subset."""
+    examples = [{**example, "title": "t"} for example in private_examples(24)]
+    chain = classifier(examples=examples, prompt=AMAZON)
+    with pytest.raises(InvalidParameter, match=r"the example to have the prompt's keys, but \['title'\] are missing"):
+        chain.add({"text": "new", "label": "positive"})
+
+
+def test_places_are_no_names_under_add_remove() -> None:
+    """forget("#7") removes another record in a neighbouring data set, and two votes move."""
+    chain = classifier(budget=PrivacyBudget(50.0, neighbors=Neighbors.ADD_OR_REMOVE_ONE))
+    with pytest.raises(InvalidParameter, match="record_id='#7' to be a given id under add/remove"):
+        chain.forget("#7")

@@ -1,0 +1,124 @@
+"""What counts as a label, and what abstains."""
+
+from __future__ import annotations
+
+import enum
+import types
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+
+from langchain_dp.icl.parsing import parse_label
+
+WORDS = ["positive", "negative"]
+TREC = ["Number", "Location", "Person", "Description", "Entity", "Abbreviation"]
+
+
+class Mood(enum.Enum):
+    GOOD = "positive"
+    BAD = "negative"
+
+
+def call(*labels: str) -> AIMessage:
+    calls = [{"name": "answer", "args": {"label": label}, "id": str(i)} for i, label in enumerate(labels)]
+    return AIMessage("", tool_calls=calls)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "expected"),
+    [
+        ("positive", WORDS, 0),
+        ("NEGATIVE", WORDS, 1),
+        ("  Negative.  ", WORDS, 1),
+        ("Positive!", WORDS, 0),
+        ('"positive"', WORDS, 0),
+        ("**Positive**", WORDS, 0),
+        ("# Negative", WORDS, 1),
+        ("- negative", WORDS, 1),
+        ("`negative`", WORDS, 1),
+        ("Label: negative", WORDS, 1),
+        ("**Label:** negative", WORDS, 1),
+        ("Sentiment: Positive.", WORDS, 0),
+        ("The answer is negative.", WORDS, 1),
+        ("The sentiment of this text is positive", WORDS, 0),
+        ("\n\nnegative\nText: another\nLabel: positive", WORDS, 1),
+        ("Positive. The film is a joy.", WORDS, 0),
+        ("Negative - it bored me", WORDS, 1),
+        ("Answer Type: person", TREC, 2),
+        ("not relevant", ["relevant", "not relevant"], 1),
+        ("Not relevant. It is about fish.", ["relevant", "not relevant"], 1),
+        ("Not relevant: it is about fish", ["relevant", "not relevant"], 1),
+        ("relevant", ["relevant", "not relevant"], 0),
+        ("very  happy", ["very happy", "sad"], 0),
+        ("Sci/Tech", ["World", "Sci/Tech"], 1),
+        ("-", ["+", "-"], 1),
+        ("(a)", ["a", "(a)"], 1),
+        ('{"label": "negative"}', WORDS, 1),
+        ('{"label": "Positive", "why": "not negative at all"}', WORDS, 0),
+        ('```json\n{"label": "negative"}\n```', WORDS, 1),
+        ("```\npositive\n```", WORDS, 0),
+        ({"label": "positive"}, WORDS, 0),
+        (Mood.BAD, WORDS, 1),
+        ({"label": Mood.BAD}, WORDS, 1),
+        (types.SimpleNamespace(label="negative"), WORDS, 1),
+        (AIMessage("Positive"), WORDS, 0),
+        (AIMessage([{"type": "text", "text": "Negative"}]), WORDS, 1),
+        (AIMessage([{"type": "reasoning", "reasoning": "positive?"}, {"type": "text", "text": "negative"}]), WORDS, 1),
+        (AIMessage(["nega", "tive"]), WORDS, 1),
+        (call("negative"), WORDS, 1),
+    ],
+)
+def test_an_answer_that_names_one_label_votes_for_it(answer: Any, words: list[str], expected: int) -> None:
+    """A usual way to say a label is lost as an abstention, or counted for another label."""
+    assert parse_label(answer, words) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("", WORDS),
+        ("   \n ", WORDS),
+        ("!!!", WORDS),
+        ("...", ["+", "-"]),
+        ("", ["+", "-"]),
+        ("I cannot say.", WORDS),
+        ("positive or negative", WORDS),
+        ("positive / negative", WORDS),
+        ("Positive, not negative", WORDS),
+        ("Positive: negative", WORDS),
+        ("Positive or negative: negative", WORDS),
+        ("not positive", WORDS),
+        ("It is not: positive", WORDS),
+        ("Definitely not: positive", WORDS),
+        ("not relevant", ["relevant", "irrelevant"]),
+        ("not relevant at all", ["relevant", "other"]),
+        ("unpositive", WORDS),
+        ("positively", WORDS),
+        ("[a]", ["a", "(a)"]),
+        ('{"mood": "positive"}', WORDS),
+        ('{"label": 1}', WORDS),
+        ('{"label": "positive"', WORDS),
+        ("```json\n[]\n```", WORDS),
+        ({"mood": "positive"}, WORDS),
+        ({"label": None}, WORDS),
+        (None, WORDS),
+        (7, WORDS),
+        (True, WORDS),
+        (object(), WORDS),
+        (AIMessage(""), WORDS),
+        (AIMessage([{"type": "image", "url": "positive"}]), WORDS),
+        (call("positive", "negative"), WORDS),
+        (call("who knows"), WORDS),
+    ],
+)
+def test_an_answer_that_does_not_name_exactly_one_label_abstains(answer: Any, words: list[str]) -> None:
+    """Nonsense, two labels or a denied label are counted as a vote."""
+    assert parse_label(answer, words) is None
+
+
+def test_every_label_of_every_ready_template_is_read_back() -> None:
+    """A label word of a ready template cannot be answered at all."""
+    for index, word in enumerate(TREC):
+        for form in (word, word.upper(), f" {word}.", f"Answer Type: {word}", f'{{"label": "{word}"}}'):
+            assert parse_label(form, TREC) == index

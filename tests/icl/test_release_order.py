@@ -1,0 +1,211 @@
+"""Spend first, ask then, count, draw noise, answer; and nothing on the way changes that order."""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections import Counter
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY
+from fakes.voters import LABELS, Shots, VotingChat, VotingEngine, VotingLLM, classifier, failing, left, nonsense
+from langchain_core.globals import set_debug
+from langchain_core.runnables import RunnableLambda
+
+from langchain_dp import DPICLClassifier, PrivacyBudget, PrivacyLedger
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, UnsafeEnvironment
+
+
+def votes_over_many(chain: DPICLClassifier, releases: int) -> Counter[str]:
+    return Counter(chain.invoke(f"question {i}") for i in range(releases))
+
+
+@pytest.mark.parametrize("kind", ["chat", "engine"])
+async def test_the_ledger_is_charged_before_the_model_is_asked(kind: str) -> None:
+    """A crash between the model's answer and the charge releases something for free."""
+    seen: list[int] = []
+    chains: list[DPICLClassifier] = []
+
+    def look(*_: object) -> str:
+        seen.append(left(chains[0]))
+        return "positive"
+
+    model: Any = (
+        VotingChat(reply=lambda shots, _: look() if shots else "") if kind == "chat" else VotingEngine(during=look)
+    )
+    chains.append(classifier(model))
+    chains[0].invoke("x")
+    await chains[0].ainvoke("y")
+    assert set(seen) == {4, 3}
+    assert seen == sorted(seen, reverse=True)
+
+
+@pytest.mark.parametrize("model", [VotingChat, VotingLLM])
+@pytest.mark.parametrize("reply", [failing, nonsense])
+def test_a_model_that_fails_or_talks_nonsense_abstains_and_an_answer_comes(model: Any, reply: Any) -> None:
+    """A failing model raises (and so shows something of the examples), or its spend is given back."""
+    llm = model(reply=reply)
+    chain = classifier(llm)
+    assert chain.invoke("x") in LABELS
+    assert len(llm.asked) == 8
+    assert left(chain) == 4
+
+
+async def test_an_answer_that_cannot_even_be_read_abstains(histograms: list[list[int]]) -> None:
+    """An answer of a strange shape raises after the spend, with private text at hand."""
+    chain = classifier(RunnableLambda(lambda prompt: types.SimpleNamespace(content=[object()])))
+    assert chain.invoke("x") in LABELS
+    assert await chain.ainvoke("y") in LABELS
+    assert histograms == [[0, 0], [0, 0]]
+
+
+async def test_a_failing_model_abstains_in_async_calls_too() -> None:
+    """The async twin raises where the sync path abstains."""
+    chain = classifier(VotingChat(reply=failing))
+    assert await chain.ainvoke("x") in LABELS
+    assert left(chain) == 4
+
+
+def test_one_failing_subset_costs_its_own_vote_only(histograms: list[list[int]]) -> None:
+    """One failing call takes the others' votes with it, so that one record moves many votes."""
+
+    def reply(shots: Shots, question: str) -> str:
+        if any("note 000" in text for text, _ in shots):
+            raise RuntimeError("no")
+        return "positive" if shots else ""
+
+    assert classifier(VotingChat(reply=reply)).invoke("x") == "positive"
+    assert histograms == [[7, 0]]
+
+
+@pytest.mark.parametrize("run", ["sync", "async"])
+async def test_a_model_that_hangs_abstains_after_the_timeout(run: str, histograms: list[list[int]]) -> None:
+    """A model that never answers holds the release for ever, or takes the answered votes with it."""
+    never = threading.Event()
+
+    def reply(shots: Shots, question: str) -> str:
+        if any("note 000" in text for text, _ in shots):
+            never.wait(60)
+        return "positive" if shots else ""
+
+    chain = classifier(VotingChat(reply=reply), timeout=0.5)
+    try:
+        assert (chain.invoke("x") if run == "sync" else await chain.ainvoke("x")) == "positive"
+    finally:
+        never.set()
+    assert histograms == [[7, 0]]
+    assert left(chain) == 4
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("make", [lambda: VotingChat(reply=nonsense), lambda: VotingEngine(row=lambda scores: None)])
+def test_when_all_abstain_the_noise_is_drawn_all_the_same(make: Any) -> None:
+    """An empty histogram answers a fixed label: it shows that nobody voted. Error rate 1e-6.
+
+    600 releases over 4 labels: a count has mean 150 and s.d. 10.6; the bounds lie 5.4 s.d. out, both sides, 4 counts:
+    below 1e-6. A fixed answer, or one label left out, fails for sure.
+    """
+    labels = [*LABELS, "mixed", "other"]
+    chain = classifier(make(), labels=labels, max_queries=600, budget=PrivacyBudget(1.0))
+    counts = votes_over_many(chain, 600)
+    assert sorted(counts) == sorted(labels)
+    assert all(93 <= count <= 207 for count in counts.values()), counts
+    assert left(chain) == 0
+
+
+@pytest.mark.parametrize("make", [VotingChat, VotingEngine])
+async def test_a_refused_spend_asks_nobody(make: Any) -> None:
+    """The model sees the examples although the budget is gone."""
+    model = make()
+    chain = classifier(model, max_queries=1)
+    chain.invoke("x")
+    before = len(model.asked if isinstance(model, VotingChat) else model.calls)
+    for question in ("y", "z"):
+        with pytest.raises(BudgetExceeded, match="0 of 1 are left") as caught:
+            chain.invoke(question)
+        assert caught.value.fits == 0
+    with pytest.raises(BudgetExceeded):
+        await chain.ainvoke("y")
+    assert len(model.asked if isinstance(model, VotingChat) else model.calls) == before
+    assert chain.invoke("x") == "positive"  # already released: free
+
+
+@pytest.mark.parametrize("question", ["", "  \n", {"text": " "}, {}, {"other": "x"}, 5, None, ["x"], "long " * 5000])
+async def test_a_bad_question_spends_nothing_and_asks_nobody(question: Any) -> None:
+    """A typing mistake costs budget."""
+    model = VotingChat()
+    chain = classifier(model)
+    with pytest.raises(InvalidParameter):
+        chain.invoke(question)
+    with pytest.raises(InvalidParameter):
+        await chain.ainvoke(question)
+    assert left(chain) == 5
+    assert (len(model.asked), model.asked.probes) == (0, 0)
+
+
+@pytest.mark.parametrize("run", ["sync", "async"])
+async def test_a_dead_model_is_found_before_any_spend(run: str) -> None:
+    """A wrong key or address burns the budget on abstentions."""
+
+    def dead(shots: Shots, question: str) -> str:
+        raise ConnectionError("no route to host")
+
+    model = VotingChat(reply=dead)
+    chain = classifier(model)
+    with pytest.raises(ModelUnavailable, match=r"voting-chat-1 to answer a public test question.*no route") as caught:
+        chain.invoke("x") if run == "sync" else await chain.ainvoke("x")
+    assert left(chain) == 5
+    assert len(model.asked) == 0
+    assert CANARY not in f"{caught.value!r} {caught.value.__context__!r} {caught.value.__cause__!r}"
+
+
+@pytest.mark.parametrize("run", ["sync", "async"])
+async def test_the_probe_keeps_to_the_timeout(run: str) -> None:
+    """A model that hangs from the start hangs the first question, whatever the timeout."""
+    never = threading.Event()
+
+    def hang(shots: Shots, question: str) -> str:
+        never.wait(60)
+        return ""
+
+    chain = classifier(VotingChat(reply=hang), timeout=0.2)
+    try:
+        with pytest.raises(ModelUnavailable, match=r"no answer \(timeout=0.2\)"):
+            chain.invoke("x") if run == "sync" else await chain.ainvoke("x")
+    finally:
+        never.set()
+    assert left(chain) == 5
+
+
+def test_the_probe_is_made_once_and_shows_no_example() -> None:
+    """Each question pays for a probe, or the probe shows examples before the spend."""
+    model = VotingChat()
+    chain = classifier(model)
+    chain.batch(["x", "y"], {"max_concurrency": 1})
+    assert model.asked.probes == 1
+    assert len(model.asked) == 16
+
+
+def test_debug_mode_is_refused_before_the_spend() -> None:
+    """A release under debug mode prints the examples, or is refused after it was paid for."""
+    chain = classifier()
+    chain.invoke("x")
+    set_debug(True)
+    try:
+        with pytest.raises(UnsafeEnvironment, match="set_debug"):
+            chain.invoke("y")
+    finally:
+        set_debug(False)
+    assert left(chain) == 4
+
+
+def test_each_entry_of_the_ledger_names_the_chain_and_no_private_text() -> None:
+    """The ledger's record of a release cannot be told apart from others', or holds texts."""
+    ledger = PrivacyLedger(PrivacyBudget(50.0))
+    chain = classifier(ledger=ledger, name="mail sorter")
+    chain.invoke("is it spam?")
+    [entry] = ledger.entries()
+    assert (entry.plan, entry.chain, entry.count) == ("mail sorter", "mail sorter", 1)
+    assert CANARY not in repr(entry)
+    assert "spam" not in repr(entry)

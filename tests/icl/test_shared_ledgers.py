@@ -1,0 +1,147 @@
+"""Chains that share a ledger, and chains that come back to one after a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.voters import VotingChat, classifier, left, private_examples
+
+from langchain_dp import Neighbors, PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting import LimitedDomainEvent
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
+
+BUDGET = PrivacyBudget(50.0)
+HALF = PrivacyBudget(25.0, 5e-6)
+
+
+def test_two_chains_share_one_ledger_by_shares() -> None:
+    """The claims of two chains do not add up to the ledger's, or one spends the other's releases."""
+    ledger = PrivacyLedger(BUDGET)
+    mail = classifier(ledger=ledger, budget=HALF, name="mail")
+    news = classifier(ledger=ledger, budget=HALF, name="news")
+    assert ledger.reserved() == (50.0, 1e-5)
+    mail.batch(["x", "y"])
+    news.invoke("x")
+    assert (left(mail), left(news)) == (3, 4)
+    assert (mail.certificate().epsilon, mail.certificate().delta) == (25.0, 5e-6)
+    spent = [chain.certificate().spent for chain in (mail, news)]
+    assert ledger.spent() == pytest.approx((spent[0][0] + spent[1][0], 1e-5))
+    assert ledger.certificate().epsilon == 50.0
+
+
+def test_without_a_share_a_chain_takes_what_is_left() -> None:
+    """The second chain ignores what the first has reserved."""
+    ledger = PrivacyLedger(BUDGET)
+    classifier(ledger=ledger, budget=PrivacyBudget(20.0, 4e-6), name="mail")
+    news = classifier(ledger=ledger, name="news")
+    assert news.certificate().epsilon == pytest.approx(30.0)
+    assert news.certificate().delta == pytest.approx(6e-6)
+
+
+def test_a_full_ledger_refuses_another_chain_and_says_how_much_is_left() -> None:
+    """A third chain is built over a ledger that is spoken for."""
+    ledger = PrivacyLedger(BUDGET)
+    classifier(ledger=ledger, name="all of it")
+    with pytest.raises(BudgetExceeded, match=r"epsilon=0, delta=0 left to reserve.*budget=") as caught:
+        classifier(ledger=ledger, name="late")
+    assert (caught.value.fits, caught.value.budget) == (0, (50.0, 1e-5))
+    with pytest.raises(BudgetExceeded, match=r"(?s)Refused plan 'late' of 5 x NoisyMaxEvent.*more would fit"):
+        classifier(ledger=ledger, budget=HALF, name="late")
+    assert [plan.name for plan in ledger.plans()] == ["all of it"]
+
+
+def test_a_share_beyond_the_rest_names_what_would_fit() -> None:
+    """The refusal does not say how many queries the rest of the ledger would carry."""
+    ledger = PrivacyLedger(BUDGET)
+    classifier(ledger=ledger, budget=HALF, name="mail")
+    with pytest.raises(BudgetExceeded, match=r"only epsilon=25, delta=5e-06 are not reserved yet") as caught:
+        classifier(ledger=ledger, budget=PrivacyBudget(40.0, 5e-6), name="news")
+    assert 1 <= caught.value.fits < 5
+    assert f"{caught.value.fits} more would fit" in str(caught.value)
+
+
+def test_a_share_of_another_relation_is_refused() -> None:
+    """A chain's promise is made under other neighbours than its ledger's."""
+    ledger = PrivacyLedger(BUDGET)
+    with pytest.raises(InvalidParameter, match=r"budget.neighbors=ADD_OR_REMOVE_ONE to be the ledger's REPLACE_ONE"):
+        classifier(ledger=ledger, budget=PrivacyBudget(1.0, neighbors=Neighbors.ADD_OR_REMOVE_ONE))
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "resample"])
+def test_a_restart_goes_on_with_what_is_left_and_the_same_noise(tmp_path: Path, sampling: Any) -> None:
+    """A restart starts the budget anew, or calibrates other noise because records came or went meanwhile."""
+    settings: dict[str, Any] = {"sampling": sampling, "partitions": None, "sampling_probability": None, "shots": 2}
+    with PrivacyLedger(BUDGET, tmp_path / "ledger.sqlite") as ledger:
+        chain = classifier(ledger=ledger, **settings)
+        chain.batch(["x", "y"])
+        scheme, sigma = chain.scheme, chain.sigma
+    model = VotingChat()
+    for count in (30, 24, 12):
+        with PrivacyLedger(BUDGET, tmp_path / "ledger.sqlite") as ledger:
+            again = classifier(model, ledger=ledger, examples=private_examples(count), **settings)
+            assert left(again) == 3
+            assert again.sigma == sigma
+            assert again.scheme == scheme
+            assert again.certificate().epsilon == 50.0
+    with PrivacyLedger(BUDGET, tmp_path / "ledger.sqlite") as ledger:
+        again = classifier(model, ledger=ledger, **settings)
+        again.batch(["a", "b", "c"])
+        with pytest.raises(BudgetExceeded):
+            again.invoke("d")
+
+
+def test_two_chains_of_one_name_share_one_plan() -> None:
+    """Two workers of the same name spend the same budget twice."""
+    ledger = PrivacyLedger(BUDGET)
+    chains = [classifier(ledger=ledger), classifier(ledger=ledger)]
+    for chain in chains:
+        chain.batch(["x", "y"])
+    assert [left(chain) for chain in chains] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"max_queries": 6}, "max_queries was 5, now 6"),
+        ({"sampling": "resample", "partitions": None}, "sampling was 'fixed', now 'resample'"),
+        ({"sampling_probability": 0.5}, "sampling_probability was 1.0, now 0.5"),
+        ({"partitions": 9, "sampling_probability": None}, "subsets / partitions was 1.0"),
+        ({"budget": PrivacyBudget(3.0)}, "budget.epsilon was 50.0, now 3.0"),
+        ({"budget": PrivacyBudget(50.0, 1e-6)}, "budget.delta was 1e-05, now 1e-06"),
+    ],
+)
+def test_a_restart_under_another_configuration_is_refused(changes: dict[str, Any], named: str) -> None:
+    """A restart changes the configuration and silently gets the old promise, or a second budget."""
+    ledger = PrivacyLedger(BUDGET)
+    classifier(ledger=ledger)
+    with pytest.raises(PlanError, match=r"(?s)another configuration.*another name=") as caught:
+        classifier(ledger=ledger, **changes)
+    assert named in str(caught.value)
+    assert len(ledger.plans()) == 1
+
+
+def test_the_same_share_on_a_restart_is_the_same_configuration() -> None:
+    """A restart with its own budget= is taken for another configuration."""
+    ledger = PrivacyLedger(BUDGET)
+    first = classifier(ledger=ledger, budget=HALF)
+    assert classifier(ledger=ledger, budget=HALF).sigma == first.sigma
+    assert classifier(ledger=ledger).certificate().epsilon == 25.0
+
+
+def test_a_plan_of_another_kind_is_not_taken_over() -> None:
+    """A plan made for another mechanism is spent by DP-ICL."""
+    ledger = PrivacyLedger(BUDGET)
+    ledger.reserve([(LimitedDomainEvent(0.1, 1e-9), 5)], name="dp-icl", delta=5e-6)
+    with pytest.raises(PlanError, match="'dp-icl' is not a DP-ICL plan"):
+        classifier(ledger=ledger)
+
+
+@pytest.mark.parametrize("changes", [{"subsets": 0}, {"partitions": 0}, {"shots": 0}, {"sampling_probability": 0.0}])
+def test_bad_bounds_are_refused_on_a_restart_too(changes: dict[str, Any]) -> None:
+    """A restart skips the checks and fails on a division by zero."""
+    ledger = PrivacyLedger(BUDGET)
+    classifier(ledger=ledger)
+    with pytest.raises(InvalidParameter, match=f"{next(iter(changes))}="):
+        classifier(ledger=ledger, **changes)

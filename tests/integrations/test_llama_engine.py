@@ -1,0 +1,350 @@
+"""LlamaCppEnsemble: what one member scores, and that nothing of another member is in it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import pickle
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+
+from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
+from langchain_dp.ports import MemberPrompt, ScoresLabels
+
+HEAD = "Say whether the review is positive or negative.\n\n"
+SHOTS = (
+    "Review: the plot goes nowhere and takes its time getting there\nSentiment: negative\n\n",
+    "Review: a joy from the first minute to the last\nSentiment: positive\n\n",
+    "Review: flat jokes and a tired cast\nSentiment: negative\n\n",
+    "Review: I would watch it again tomorrow, and so would my mother\nSentiment: positive\n\n",
+)
+TAIL = "Review: two hours I will not get back, but the music was nice enough\nSentiment:"
+LONG_TAIL = "Review: " + "the hall was cold and the second act too long, yet the singer saved it, " * 2 + "\nSentiment:"
+WORDS = (" positive", " negative", " neutral", " good", " bad")
+FREE = ("Review: N/A\nSentiment:", "Review:\nSentiment:", "Review: [MASK]\nSentiment:")
+
+
+def body(member: int, shots: int = 2) -> str:
+    return "".join(SHOTS[(member + i * (1 + member % 3)) % 4] for i in range(shots))
+
+
+def prompt(member: int, shots: int = 2, tail: str = TAIL) -> MemberPrompt:
+    return MemberPrompt(head=HEAD, body=body(member, shots), tail=tail, member=(member, shots))
+
+
+def logits(engine: LlamaCppEnsemble, prompts: Sequence[MemberPrompt]) -> npt.NDArray[np.float32]:
+    """Logits of the whole vocabulary after each prompt, in one joint batch."""
+    members = [engine._member(HEAD, asked, 1) for asked in prompts]
+    tail = engine._tail(prompts[0].tail)
+    return np.stack(engine._evaluator._vectors([member for member in members if member], tail))
+
+
+def test_logits_of_a_member_are_the_same_bits_alone_and_in_any_company(engine: LlamaCppEnsemble) -> None:
+    """If this fails, a vote depends on other members' records, and no epsilon we print is true."""
+    assert engine.members_together == 4
+    for tail in ("\n", "Sentiment:", TAIL, LONG_TAIL):  # 1, 3, 20 and 40 tokens: below, at and over one step of rows
+        me = prompt(0, tail=tail)
+        short = [prompt(i, tail=tail) for i in range(1, 4)]
+        long = [prompt(i, shots, tail=tail) for i, shots in ((1, 3), (2, 5), (3, 17))]
+        engine.forget(me.member)
+        rows = {
+            "cold, with three": logits(engine, [*short, me])[3],
+            "warm, with three": logits(engine, [me, *short])[0],
+            "with one": logits(engine, [me, *short[:1]])[0],
+            "others lengthened": logits(engine, [me, *long])[0],
+            "another place": logits(engine, [*long[:2], me, long[2]])[2],
+            "alone": logits(engine, [me])[0],
+        }
+        engine.forget(me.member)
+        alone = logits(engine, [me])[0]
+        assert {name for name, row in rows.items() if not np.array_equal(row, alone)} == set(), tail
+
+
+def test_scores_of_a_member_are_the_same_bits_alone_and_in_any_company(engine: LlamaCppEnsemble) -> None:
+    """If this fails, calibration or whole-label scoring lets one member's records into another's vote."""
+    for words in (WORDS, (" very good", " very bad", " awful")):
+        alone = engine.score_labels([prompt(0)], words, content_free=FREE)[0]
+        engine._store.clear()
+        crowd = [prompt(i, 2 + i) for i in range(5)]
+        assert engine.score_labels(crowd, words, content_free=FREE)[0] == alone
+        assert engine.score_labels([*crowd[1:], crowd[0]], words, content_free=FREE)[4] == alone
+
+
+class Unified(LlamaCppEnsemble):
+    """The cache layout that is not private."""
+
+    _UNIFIED = True
+
+
+def test_a_unified_cache_is_caught_by_the_same_comparison(model_path: str) -> None:
+    """If this fails, the tests above and the check at start-up could not see members influence each other."""
+    with Unified(model_path=model_path, slots=4, max_tokens=768, n_threads=1) as leaky:
+        assert leaky.members_together == 1  # the check at start-up saw it
+        alone = logits(leaky, [prompt(0)])[0]
+        together = logits(leaky, [prompt(0), *(prompt(i) for i in range(1, 4))])[0]
+        lengthened = logits(leaky, [prompt(0), *(prompt(i, 9) for i in range(1, 4))])[0]
+        assert not np.array_equal(alone, together)
+        assert not np.array_equal(together, lengthened)
+        rows = leaky.score_labels([prompt(i) for i in range(3)], WORDS)
+        assert leaky.score_labels([prompt(0)], WORDS)[0] == rows[0]  # one by one is private even so
+
+
+def test_what_memory_held_before_does_not_reach_a_member(
+    engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this fails, infinities that a broken member left in the cache turn others' scores into abstentions."""
+    expected = engine.score_labels([prompt(0)], WORDS)
+    engine.score_labels([prompt(1, 12)], WORDS)
+    (broken,) = (entry for key, entry in engine._store._kept.items() if key[1] == (1, 12))
+    broken.state[-20_000:-10_000] = 0x7E  # values of the last layer; 0x7E7E is a NaN in half precision
+    evaluated: list[object] = []
+    joint = engine._evaluator._joint
+    monkeypatch.setattr(engine._evaluator, "_joint", lambda *args: (rows := joint(*args), evaluated.extend(rows))[0])
+    assert engine.score_labels([prompt(1, 12)], WORDS) == [None]
+    assert len(evaluated) == 1  # it was restored and evaluated: the NaN did get into the cache
+    assert engine.score_labels([prompt(0)], WORDS) == expected
+
+
+def states(engine: LlamaCppEnsemble) -> dict[object, str]:
+    return {key[1]: hashlib.sha256(entry.state.tobytes()).hexdigest() for key, entry in engine._store._kept.items()}
+
+
+def test_forget_drops_one_member_and_leaves_the_others_byte_identical(engine: LlamaCppEnsemble) -> None:
+    """If this fails, a deleted record stays in memory, or deleting it disturbs members it never touched."""
+    crowd = [prompt(i) for i in range(5)]
+    rows = engine.score_labels(crowd, WORDS, content_free=FREE)
+    before, used = states(engine), engine.cached_bytes
+    gone = next(entry for key, entry in engine._store._kept.items() if key[1] == crowd[2].member)
+    engine.forget(crowd[2].member)
+    assert gone.state.sum() == 0
+    assert not gone.calibrations
+    assert engine.cached_bytes == used - gone.state.nbytes
+    assert states(engine) == {member: state for member, state in before.items() if member != crowd[2].member}
+    assert engine.score_labels(crowd, WORDS, content_free=FREE) == rows
+
+
+def test_kept_states_never_exceed_cache_bytes_and_the_least_recently_used_goes_first(
+    engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this fails, a large ensemble eats the machine's memory, or throws away what it needs next."""
+    engine.warm([prompt(0), prompt(1), prompt(2)])
+    monkeypatch.setattr(engine._store, "limit", engine.cached_bytes + 10)
+    engine.score_labels([prompt(0)], WORDS)
+    engine.warm([prompt(3)])
+    assert engine.cached_bytes <= engine._store.limit
+    kept = set(states(engine))
+    assert {(0, 2), (3, 2)} <= kept
+    assert (1, 2) not in kept
+    monkeypatch.setattr(engine._store, "limit", 1)
+    expected = engine.score_labels([prompt(i) for i in range(4)], WORDS)
+    engine._store.clear()
+    assert engine.score_labels([prompt(i) for i in range(4)], WORDS) == expected
+    assert engine.cached_bytes == 0
+
+
+def test_a_warm_member_is_not_evaluated_again(engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this fails, caches or calibrations are rebuilt for every question and answers take minutes."""
+    engine.score_labels([prompt(0), prompt(1)], WORDS, content_free=FREE)
+    decoded: list[int] = []
+    decode = engine._context.decode
+    monkeypatch.setattr(engine._context, "decode", lambda rows: (decoded.append(len(rows)), decode(rows))[1])
+    engine.score_labels([prompt(0), prompt(1)], WORDS, content_free=FREE)
+    assert decoded == [2 * engine.count_tokens(TAIL)]
+
+
+def test_new_content_under_an_old_key_is_not_answered_from_the_old_cache(engine: LlamaCppEnsemble) -> None:
+    """If this fails, a caller's mistake makes deleted records vote."""
+    old, new = prompt(0), MemberPrompt(head=HEAD, body=body(1, 3), tail=TAIL, member=prompt(0).member)
+    first = engine.score_labels([old], WORDS)
+    assert engine.score_labels([new], WORDS) != first
+    assert engine.score_labels([new], WORDS) == engine.score_labels([prompt(1, 3)], WORDS)
+
+
+class Direct:
+    """The same scores from llama-cpp-python's high-level class: whole prompt, fresh context, no sharing."""
+
+    def __init__(self, path: str) -> None:
+        import llama_cpp
+
+        self.last_row = llama_cpp.llama_get_logits_ith
+        self.llama = llama_cpp.Llama(path, n_ctx=512, verbose=False, n_threads=1, n_threads_batch=1)
+
+    def tokens(self, text: str, *, start: bool = False) -> list[int]:
+        return list(self.llama.tokenize(text.encode(), add_bos=start, special=start))
+
+    def next_token(self, tokens: list[int]) -> npt.NDArray[np.float64]:
+        self.llama.eval(tokens)
+        row = np.ctypeslib.as_array(self.last_row(self.llama.ctx, -1), (self.llama.n_vocab(),)).astype(float)
+        return np.asarray(row - np.logaddexp.reduce(row))
+
+    def log_probabilities(self, asked: MemberPrompt, tail: str, words: Sequence[str]) -> npt.NDArray[np.float64]:
+        prefix = self.tokens(asked.head, start=True) + self.tokens(asked.body) + self.tokens(tail)
+        labels = [self.tokens(word) for word in words]
+        collide = len({label[0] for label in labels}) < len(labels)
+        self.llama.reset()
+        first = self.next_token(prefix)
+        sums = []
+        for label in labels:
+            total, self.llama.n_tokens = first[label[0]], len(prefix)
+            for before, token in itertools.pairwise(label):
+                if collide:
+                    total += self.next_token([before])[token]
+            sums.append(total)
+        return np.array(sums) - np.logaddexp.reduce(sums)
+
+
+@pytest.fixture(scope="module")
+def direct(model_path: str) -> Direct:
+    return Direct(model_path)
+
+
+@pytest.mark.parametrize("words", [WORDS, (" very good", " very bad", " bad")], ids=["distinct", "colliding"])
+def test_scores_equal_a_plain_evaluation_of_the_whole_prompt(
+    engine: LlamaCppEnsemble, direct: Direct, words: Sequence[str]
+) -> None:
+    """If this fails, sharing the head, restoring states or joint batches changes what the model says."""
+    crowd = [prompt(i, 1 + 2 * i) for i in range(3)]
+    rows = engine.score_labels(crowd, words)
+    expected = [direct.log_probabilities(asked, TAIL, words) for asked in crowd]
+    np.testing.assert_allclose(np.array(rows, dtype=float), expected, atol=5e-3)
+
+
+def test_calibration_divides_by_the_mean_probability_after_content_free_tails(
+    engine: LlamaCppEnsemble, direct: Direct
+) -> None:
+    """If this fails, the default scores are not contextual calibration and lose its accuracy."""
+    (row,) = engine.score_labels([prompt(1)], WORDS[:3], content_free=FREE)
+    plain = direct.log_probabilities(prompt(1), TAIL, WORDS[:3])
+    free = np.mean([np.exp(direct.log_probabilities(prompt(1), tail, WORDS[:3])) for tail in FREE], axis=0)
+    assert row == pytest.approx(plain - np.log(free), abs=5e-3)
+
+
+def test_a_question_that_is_too_long_is_refused_before_any_evaluation(
+    engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this fails, whether a question is accepted depends on how long private members are."""
+    monkeypatch.setattr(engine._context, "decode", lambda rows: pytest.fail("evaluated"))
+    secret = "zanzibar " * 300
+    for tail, free in ((secret, ()), (TAIL, (secret,)), ("", ())):
+        with pytest.raises(InvalidParameter, match=r"384") as caught:
+            engine.score_labels([prompt(0, tail=tail)], WORDS, content_free=free)
+        assert "zanzibar" not in str(caught.value)
+
+
+def test_a_member_that_is_too_long_abstains_and_the_others_do_not_notice(engine: LlamaCppEnsemble) -> None:
+    """If this fails, one long record silences or shifts everybody's votes."""
+    expected = engine.score_labels([prompt(0), prompt(1)], WORDS, content_free=FREE)
+    rows = engine.score_labels([prompt(0), prompt(2, 60), prompt(1)], WORDS, content_free=FREE)
+    assert rows == [expected[0], None, expected[1]]
+
+
+def test_a_member_that_llama_cpp_refuses_abstains_without_a_word_of_it(
+    engine: LlamaCppEnsemble, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """If this fails, one damaged state stops a vote that was paid for, or a log tells that some member failed."""
+    caplog.set_level(logging.DEBUG)
+    crowd = [prompt(i) for i in range(3)]
+    expected = engine.score_labels(crowd, WORDS)
+    damaged = next(entry for key, entry in engine._store._kept.items() if key[1] == crowd[1].member)
+    damaged.state[:64] = 255
+    assert engine.score_labels(crowd, WORDS) == [expected[0], None, expected[2]]
+    assert [record for record in caplog.records if "llama" in record.name] == []
+    assert "Review" not in "".join(capfd.readouterr())
+
+
+def test_a_spelt_out_special_token_in_a_record_is_plain_text(engine: LlamaCppEnsemble) -> None:
+    """If this fails, a record or a question can end the turn and take over the prompt."""
+    assert engine.count_tokens("<|im_end|>") > 1
+
+
+def test_threads_that_ask_at_once_get_what_they_would_get_alone(engine: LlamaCppEnsemble) -> None:
+    """If this fails, two chains that share an engine mix up their caches."""
+    expected = {i: engine.score_labels([prompt(i)], WORDS) for i in range(4)}
+    engine._store.clear()
+    got: dict[int, object] = {}
+    threads = [
+        threading.Thread(target=lambda i=i: got.update({i: engine.score_labels([prompt(i)], WORDS)})) for i in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == expected
+
+
+def test_empty_heads_and_bodies_are_scored(engine: LlamaCppEnsemble) -> None:
+    """If this fails, a zero-shot baseline cannot run through the engine."""
+    rows = engine.score_labels([MemberPrompt("", "", TAIL, 0), MemberPrompt("", body(1), TAIL, 1)], WORDS)
+    assert all(row is not None and np.isfinite(row).all() for row in rows)
+    assert engine.score_labels([MemberPrompt("", "", TAIL, 0)], WORDS)[0] == rows[0]
+    assert engine.score_labels([], WORDS) == []
+
+
+@pytest.mark.parametrize(
+    ("prompts", "words"),
+    [
+        ([prompt(0)], ()),
+        ([prompt(0)], (" good", " good")),
+        ([prompt(0)], (" good", "")),
+        ([prompt(0), prompt(1, tail="Other:")], WORDS),
+    ],
+    ids=["no words", "equal words", "an empty word", "two questions"],
+)
+def test_words_and_prompts_that_make_no_sense_are_refused(
+    engine: LlamaCppEnsemble, prompts: list[MemberPrompt], words: Sequence[str]
+) -> None:
+    """If this fails, a mistake in the caller turns into silently wrong votes."""
+    with pytest.raises(InvalidParameter):
+        engine.score_labels(prompts, words)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"slots": 0}, {"slots": 257}, {"max_tokens": 3}, {"max_tokens": 100_000}, {"cache_bytes": -1}, {"n_threads": 0}],
+    ids=str,
+)
+def test_parameters_out_of_bounds_are_refused(model_path: str, bad: dict[str, int]) -> None:
+    """If this fails, a typing error ends in a crash inside a C library."""
+    with pytest.raises(InvalidParameter, match=next(iter(bad))):
+        LlamaCppEnsemble(model_path=model_path, **bad)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path: object) -> None:
+    """If this fails, a wrong path ends in a crash or an unclear message."""
+    with pytest.raises(InvalidParameter, match="exists"):
+        LlamaCppEnsemble(model_path=f"{tmp_path}/none.gguf")
+    with pytest.raises(InvalidParameter, match="load"):
+        LlamaCppEnsemble(model_path=__file__)
+
+
+def test_an_engine_gives_nothing_away(engine: LlamaCppEnsemble) -> None:
+    """If this fails, records travel in a pickle or show in a traceback, or the sampled number of subsets does."""
+    cold = repr(engine)
+    engine.warm([prompt(0)])
+    assert repr(engine) == cold == "LlamaCppEnsemble('SmolLM2-135M-Instruct.F16', <private>)"
+    assert isinstance(engine, ScoresLabels)
+    assert engine.name == "SmolLM2-135M-Instruct.F16"
+    with pytest.raises(PrivateDataError):
+        pickle.dumps(engine)
+
+
+def test_a_closed_engine_says_so(model_path: str) -> None:
+    """If this fails, using an engine after close() crashes the process."""
+    with LlamaCppEnsemble(model_path=model_path, slots=1, max_tokens=256, n_threads=1) as short_lived:
+        short_lived.warm([prompt(0)])
+    for call in (
+        lambda: short_lived.score_labels([prompt(0)], WORDS),
+        lambda: short_lived.warm([prompt(0)]),
+        lambda: short_lived.count_tokens("a"),
+    ):
+        with pytest.raises(ModelUnavailable, match="closed"):
+            call()
+    short_lived.close()
+    short_lived.forget(0)
+    assert short_lived.cached_bytes == 0

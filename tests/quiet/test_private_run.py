@@ -1,0 +1,319 @@
+"""private_run: a whole chain unseen, from the root run on, and everything as before afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY, RecordingHandler, leak_surfaces
+from fakes.models import Chat, log_and_warn
+from langchain_core.caches import InMemoryCache
+from langchain_core.callbacks import CallbackManager
+from langchain_core.globals import get_llm_cache, set_debug, set_llm_cache
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables.config import ensure_config, var_child_runnable_config
+from langsmith.run_helpers import get_tracing_context
+
+from langchain_dp.errors import InvalidParameter, UnsafeEnvironment
+from langchain_dp.quiet import QuietModel, check_environment, private_run
+
+
+def chain(**model: Any) -> Any:
+    return ChatPromptTemplate.from_template("{x}") | Chat(**model) | RunnableLambda(lambda message: message.content)
+
+
+async def _read(stream: Any) -> list[Any]:
+    return [part async for part in stream]
+
+
+STYLES: dict[str, Any] = {
+    "invoke": lambda c, config: c.invoke({"x": CANARY}, config),
+    "batch": lambda c, config: c.batch([{"x": CANARY}] * 3, config),
+    "stream": lambda c, config: list(c.stream({"x": CANARY}, config)),
+    "ainvoke": lambda c, config: asyncio.run(c.ainvoke({"x": CANARY}, config)),
+    "abatch": lambda c, config: asyncio.run(c.abatch([{"x": CANARY}] * 3, config)),
+    "astream": lambda c, config: asyncio.run(_read(c.astream({"x": CANARY}, config))),
+    "astream_events": lambda c, config: asyncio.run(_read(c.astream_events({"x": CANARY}, config, version="v2"))),
+    "astream_log": lambda c, config: asyncio.run(_read(c.astream_log({"x": CANARY}, config))),
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_nothing_of_a_private_run_is_seen(style: str, tmp_path: Path) -> None:
+    """If it fails, root run, cache or a handler (in config, on the model, bound to the chain) get the input."""
+    with leak_surfaces(tmp_path) as surfaces:
+        model = {"callbacks": surfaces.handlers, "verbose": True}
+        bound = chain(**model).with_config(callbacks=surfaces.handlers)
+        with private_run():
+            given = STYLES[style](bound, {"callbacks": surfaces.handlers})
+        assert CANARY in repr(given)  # the caller gets its own answer, also as events
+        assert surfaces.where(CANARY) == set()
+        STYLES[style](bound, {"callbacks": surfaces.handlers})
+        cached = set() if "stream" in style else {"cache"}  # LangChain does not cache streams
+        assert surfaces.where(CANARY) == {"tracer", "handler", "async_handler"} | cached
+
+
+def test_a_private_run_inside_a_running_chain_hides_from_it(tmp_path: Path) -> None:
+    """If it fails, a private step inherits the handlers of the chain around it."""
+
+    def step(_: str) -> str:
+        with private_run():
+            chain().invoke({"x": CANARY})
+        return "ok"
+
+    with leak_surfaces(tmp_path) as surfaces:
+        RunnableLambda(step).invoke("q", {"callbacks": surfaces.handlers})
+        assert surfaces.where(CANARY) == set()
+        assert "'ok'" in "".join(surfaces.handler.seen)
+
+
+def state() -> tuple[Any, ...]:
+    context = get_tracing_context()
+    handlers = CallbackManager.configure([RecordingHandler()]).handlers
+    return context["enabled"], context["parent"], var_child_runnable_config.get(), get_llm_cache(), len(handlers)
+
+
+@pytest.mark.parametrize("kind", [None, ValueError, KeyboardInterrupt])
+def test_everything_is_restored_also_after_exceptions_and_nesting(kind: type[BaseException] | None) -> None:
+    """If it fails, tracing, callbacks or the cache stay off in the application after a private run."""
+    set_llm_cache(cache := InMemoryCache())
+    try:
+        before = state()
+        try:
+            with private_run():
+                outer = state()
+                with private_run():
+                    inner = state()
+                assert state() == outer == inner
+                assert outer[:3] == (False, None, None)
+                assert outer[4] == 0
+                if kind:
+                    raise kind
+        except (ValueError, KeyboardInterrupt):
+            pass
+        assert state() == before
+        assert get_llm_cache() is cache
+    finally:
+        set_llm_cache(None)
+
+
+def test_other_threads_and_tasks_are_not_affected() -> None:
+    """If it fails, one private run silences or uncaches the whole application."""
+    set_llm_cache(cache := InMemoryCache())
+    seen: list[tuple[Any, ...]] = []
+
+    def elsewhere() -> None:
+        handler = RecordingHandler()
+        chain().invoke({"x": "public"}, {"callbacks": [handler]})
+        seen.append((bool(handler.seen), len(cache._cache)))
+
+    async def main() -> None:
+        entered, done = asyncio.Event(), asyncio.Event()
+
+        async def private() -> None:
+            async with private_run():
+                await chain().ainvoke({"x": CANARY})
+                entered.set()
+                await done.wait()
+
+        task = asyncio.create_task(private())
+        await entered.wait()
+        assert len(cache._cache) == 0
+        elsewhere()
+        await chain().ainvoke({"x": "other"})
+        done.set()
+        await task
+
+    try:
+        asyncio.run(main())
+        with private_run():
+            thread = threading.Thread(target=elsewhere)
+            thread.start()
+            thread.join()
+        assert seen == [(True, 1), (True, 2)]
+        assert CANARY not in repr(cache._cache)
+    finally:
+        set_llm_cache(None)
+
+
+def test_decorated_functions_and_coroutines_run_privately() -> None:
+    """If it fails, @private_run() hides nothing, above all for coroutines, whose body runs after the call."""
+
+    @private_run()
+    def plain(x: int, *, y: int) -> tuple[int, Any]:
+        return x + y, state()[0]
+
+    @private_run()
+    async def coroutine(x: int) -> tuple[int, Any]:
+        await asyncio.sleep(0)
+        return x, state()[0]
+
+    assert plain(1, y=2) == (3, False)
+    assert asyncio.run(coroutine(1)) == (1, False)
+    assert plain.__name__ == "plain"
+    assert state()[0] is None
+
+
+def test_generator_functions_are_refused() -> None:
+    """If it fails, a decorated generator looks private, but runs its body outside of the private run."""
+
+    def generator() -> Iterator[int]:
+        yield 1
+
+    async def agenerator() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (generator, agenerator):
+        with pytest.raises(InvalidParameter, match=r"generator.*with private_run\(\)"):
+            private_run()(function)
+
+
+def test_one_object_may_be_entered_by_many_threads() -> None:
+    """If it fails, a shared private_run object restores another thread's state."""
+    shared = private_run()
+    step = threading.Barrier(2)
+    states: list[Any] = []
+
+    def enter(first: bool) -> None:
+        with shared:
+            step.wait(30)
+            if not first:
+                step.wait(30)
+        states.append(state())
+        if first:
+            step.wait(30)
+
+    threads = [threading.Thread(target=enter, args=(first,)) for first in (True, False)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [entry[:3] for entry in states] == [(None, None, None)] * 2
+
+
+def test_an_async_generator_closed_elsewhere_does_not_break() -> None:
+    """If it fails, a private stream that its reader abandons raises at clean-up, or leaves the cache blind."""
+
+    async def stream() -> AsyncIterator[int]:
+        with private_run():
+            yield 1
+            yield 2
+
+    async def main() -> None:
+        reader = stream()
+        await asyncio.create_task(anext(reader))  # type: ignore[arg-type]
+        await reader.aclose()  # type: ignore[attr-defined]
+
+    set_llm_cache(cache := InMemoryCache())
+    try:
+        asyncio.run(main())
+        assert get_llm_cache() is cache
+    finally:
+        set_llm_cache(None)
+
+
+def test_debug_mode_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """If it fails, set_debug(True) prints a private run to the terminal."""
+    set_debug(True)
+    try:
+        with pytest.raises(UnsafeEnvironment, match=r"set_debug\(False\)"), private_run():
+            pass
+        with pytest.raises(UnsafeEnvironment):
+            check_environment()
+        Chat().invoke(CANARY)
+    finally:
+        set_debug(False)
+    assert CANARY in capsys.readouterr().out
+    check_environment()
+
+
+@pytest.mark.parametrize("name", ["LANGCHAIN_TRACING", "LANGCHAIN_HANDLER"])
+def test_tracers_that_are_gone_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it fails, every model call raises inside langchain-core, and all subsets abstain without a word."""
+    monkeypatch.setenv(name, "true")
+    monkeypatch.setenv("LANGCHAIN_TRACING_V2", "true")
+    with pytest.raises(UnsafeEnvironment, match=f"{name} to be unset"):
+        QuietModel(Chat()).batch(["p"])
+
+
+def test_a_replaced_gate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it fails, a library that adds handlers in CallbackManager.configure records private prompts."""
+    check_environment()
+    gated = CallbackManager.configure
+
+    def configure(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        manager = gated(*args, **kwargs)
+        manager.add_handler(RecordingHandler())
+        return manager
+
+    configure._langchain_dp_gated = True  # type: ignore[attr-defined]  # as functools.wraps would copy it
+    monkeypatch.setattr(CallbackManager, "configure", classmethod(configure))
+    with pytest.raises(UnsafeEnvironment, match=r"CallbackManager\.configure.*instrumentation"):
+        QuietModel(Chat()).batch(["p"])
+
+
+def test_outer_config_is_back_after_a_quiet_call_in_the_same_context() -> None:
+    """If it fails, what follows a private step in the application loses its callbacks and tags."""
+    configs: list[Any] = []
+
+    def step(_: str) -> str:
+        before = ensure_config()
+        check_environment()
+        QuietModel(Chat()).batch(["p"])
+        configs.append((before["tags"], ensure_config()["tags"]))
+        return "ok"
+
+    RunnableLambda(step).invoke("q", {"tags": ["mine"]})
+    assert configs == [(["mine"], ["mine"])]
+
+
+def test_no_trace_of_the_outer_run_reaches_inside(tmp_path: Path) -> None:
+    """If it fails, code inside can hang private runs onto the outer trace, or send them with the outer tracer."""
+    from langchain_core.tracers.context import tracing_v2_callback_var, tracing_v2_enabled
+
+    seen: list[Any] = []
+
+    def step(_: str) -> str:
+        seen.append((get_tracing_context()["parent"] is None, tracing_v2_callback_var.get() is None))
+        with private_run():
+            seen.append((get_tracing_context()["parent"] is None, tracing_v2_callback_var.get() is None))
+        seen.append((get_tracing_context()["parent"] is None, tracing_v2_callback_var.get() is None))
+        return "ok"
+
+    with leak_surfaces(tmp_path), tracing_v2_enabled():
+        RunnableLambda(step).invoke("q")
+    assert seen == [(False, False), (True, True), (False, False)]
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_private_run_does_not_read_the_cache(how: str) -> None:
+    """If it fails, a fast answer shows that somebody asked the same private question before."""
+    model = Chat()
+    ask = (lambda: model.invoke("x")) if how == "sync" else (lambda: asyncio.run(model.ainvoke("x")))
+    set_llm_cache(InMemoryCache())
+    try:
+        ask()
+        ask()
+        assert len(model.calls) == 1
+        with private_run():
+            ask()
+        assert len(model.calls) == 2
+    finally:
+        set_llm_cache(None)
+
+
+def test_a_private_run_inside_a_quiet_call_keeps_it_quiet(tmp_path: Path) -> None:
+    """If it fails, a model that protects itself with private_run opens the log again."""
+
+    @private_run()
+    def act(prompt: str) -> None:
+        log_and_warn(prompt)
+
+    with leak_surfaces(tmp_path) as surfaces:
+        QuietModel(Chat(act=act)).batch([CANARY])
+        assert surfaces.where(CANARY) == set()

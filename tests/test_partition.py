@@ -1,0 +1,130 @@
+"""Assignment and sampling coins: at most one subset changes, and the sampling is Poisson."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from langchain_dp.mechanisms import NotPrivateSeededRandomness
+from langchain_dp.partition import FixedPartition, resample
+
+IDS = [f"r{i}" for i in range(24)]
+
+
+class Tape:
+    """Coins that hang on a place, as a neighbour sees them: the same for every record both data sets hold."""
+
+    private = False
+
+    def __init__(self, seed: int, skip: int | None = None) -> None:
+        self._rng = NotPrivateSeededRandomness(seed)
+        self._skip = skip
+        self._drawn = 0
+
+    def randbelow(self, upper: int) -> int:
+        value = self._rng.randbelow(upper)
+        self._drawn += 1
+        if self._skip is not None and self._drawn - 1 == self._skip:
+            return self.randbelow(upper)  # the absent record's coin falls, for nobody
+        return value
+
+
+def subsets(partition: FixedPartition) -> list[frozenset[str]]:
+    return [frozenset(partition.members(k)) for k in range(len(partition))]
+
+
+def differing(a: Sequence[frozenset[str]], b: Sequence[frozenset[str]]) -> int:
+    return sum(x != y for x, y in zip(a, b, strict=True))
+
+
+def chunks(ids: Sequence[str], size: int, seed: int) -> list[frozenset[str]]:
+    """What the audit must catch: shuffle all records and cut them into chunks."""
+    order = np.random.default_rng(seed).permutation(len(ids))
+    return [frozenset(ids[i] for i in order[k : k + size]) for k in range(0, 24, size)]
+
+
+def test_audit_a_record_that_joins_changes_one_subset() -> None:
+    """If it breaks, one record moves two votes and every epsilon is too small. 10,000 seeds; no tolerance."""
+    worst_of_chunks = 0
+    for seed in range(10_000):
+        absent = seed % len(IDS)
+        rest = IDS[:absent] + IDS[absent + 1 :]
+        with_all = FixedPartition(IDS, 6, even=False, rng=Tape(seed))
+        without = FixedPartition(rest, 6, even=False, rng=Tape(seed, skip=absent))
+        assert differing(subsets(with_all), subsets(without)) == 1
+        if seed < 200:
+            worst_of_chunks = max(worst_of_chunks, differing(chunks(IDS, 4, seed), chunks(rest, 4, seed)))
+    assert worst_of_chunks > 1, "the audit must catch the planted fault"
+
+
+def test_a_replaced_record_changes_one_even_subset() -> None:
+    """If it breaks, equal subsets are not sound under replace-one."""
+    for seed in range(300):
+        replaced = [*IDS[:5], "new", *IDS[6:]]
+        a, b = (FixedPartition(ids, 6, even=True, rng=Tape(seed)) for ids in (IDS, replaced))
+        assert differing(subsets(a), subsets(b)) == 1
+        assert {len(subset) for subset in subsets(a)} == {4}
+
+
+def test_resample_puts_a_record_into_at_most_one_slot() -> None:
+    """If it breaks, a sampled record votes twice in one release."""
+    rng = NotPrivateSeededRandomness(5)
+    for _ in range(500):
+        slots = resample(IDS, 5, Fraction(1, 3), rng)
+        members = [member for slot in slots for member in slot]
+        assert len(members) == len(set(members))
+        assert len(slots) == 5
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("scheme", ["fixed", "resample"])
+def test_audit_sampling_is_poisson(scheme: str) -> None:
+    """If it breaks, the number sampled is fixed or coins are shared, and amplification is overstated.
+
+    Per-position inclusion by chi-square, and Var(M) = n q (1-q); error rate 1e-4 each. A sample of fixed size, as
+    planted here, passes the first and fails the second.
+    """
+    rng, rate, runs, n = NotPrivateSeededRandomness(9), Fraction(1, 4), 4_000, len(IDS)
+    inclusion, sizes = np.zeros(n), []
+    for _ in range(runs):
+        if scheme == "fixed":
+            drawn = FixedPartition((), n, even=False, rng=rng).draw(rate, rng)
+        else:
+            drawn = [IDS.index(member) for slot in resample(IDS, 3, rate, rng) for member in slot]
+        inclusion[drawn] += 1
+        sizes.append(len(drawn))
+    expected = runs * float(rate)
+    statistic = ((inclusion - expected) ** 2 / (expected * 0.75)).sum()
+    assert stats.chi2.sf(statistic, n) > 1e-4
+    variance = n * 0.25 * 0.75
+    assert _variance_p(np.array(sizes), variance) > 1e-4
+    constant = np.full(runs, n // 4)
+    assert _variance_p(constant, variance) < 1e-4, "the audit must catch a sample of fixed size"
+
+
+def _variance_p(sizes: np.ndarray, variance: float) -> float:
+    statistic = ((sizes - sizes.mean()) ** 2).sum() / variance
+    return float(2 * min(stats.chi2.cdf(statistic, len(sizes) - 1), stats.chi2.sf(statistic, len(sizes) - 1)))
+
+
+def test_edits_leave_the_other_subsets_alone() -> None:
+    """If it breaks, forgetting one record moves others, and their votes with them."""
+    partition = FixedPartition(IDS, 6, even=True, rng=NotPrivateSeededRandomness(1))
+    before = subsets(partition)
+    home = partition.forget("r7")
+    assert differing(before, subsets(partition)) == 1
+    assert before[home] - subsets(partition)[home] == {"r7"}
+    after = subsets(partition)
+    joined = partition.add("r99")
+    assert differing(after, subsets(partition)) == 1
+    assert partition.subset_of("r99") == joined
+
+
+def test_empty_subsets_are_drawn_like_any_other() -> None:
+    """If it breaks, which subsets take part shows which ones are empty."""
+    empty = FixedPartition((), 5, even=False, rng=NotPrivateSeededRandomness(2))
+    assert empty.draw(Fraction(1), NotPrivateSeededRandomness(3)) == [0, 1, 2, 3, 4]

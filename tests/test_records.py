@@ -1,0 +1,151 @@
+"""Private records: kept, never shown, never serialised."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY
+from langchain_core.load import dumpd, dumps
+
+from langchain_dp import PrivateRecords
+from langchain_dp.errors import InvalidParameter, PrivateDataError
+
+EXAMPLE = {"text": f"note {CANARY}", "label": "a"}
+
+
+def clean(error: BaseException | None) -> None:
+    """No private text in an exception, nor in what it drags along."""
+    while error is not None:
+        assert CANARY not in f"{error!s} {error!r} {error.args!r} {vars(error)!r}"
+        assert CANARY not in repr(getattr(error, "object", b""))
+        assert error.__context__ is None or error.__suppress_context__ or CANARY not in repr(error.__context__)
+        error = error.__cause__ or error.__context__
+
+
+def test_ids_are_given_or_counted_and_never_used_twice() -> None:
+    """Two records share an id, a forgotten id comes back, or one record's id renumbers the others."""
+    records = PrivateRecords([EXAMPLE, {**EXAMPLE, "id": "1"}, EXAMPLE, {**EXAMPLE, "id": 7}])
+    assert records.ids() == ["#0", "1", "#2", "7"]
+    assert len(records) == 4
+    records.forget("#2")
+    assert records.add(EXAMPLE) == "#4"
+    assert records.add(EXAMPLE, record_id="mine") == "mine"
+    assert records.ids() == ["#0", "1", "7", "#4", "mine"]
+    assert dict(records.get("mine")) == EXAMPLE
+    unnamed = PrivateRecords([EXAMPLE] * 4)
+    assert unnamed.ids()[2:] == PrivateRecords([EXAMPLE, {**EXAMPLE, "id": "alice"}, EXAMPLE, EXAMPLE]).ids()[2:]
+
+
+def test_forgotten_records_are_gone() -> None:
+    """forget() leaves the record where get() finds it, or forgets another."""
+    records = PrivateRecords([EXAMPLE, {"text": "other", "label": "b"}])
+    records.forget("#0")
+    assert records.ids() == ["#1"]
+    with pytest.raises(KeyError):
+        records.get("#0")
+    with pytest.raises(InvalidParameter, match="record_id='#0' to be a known id"):
+        records.forget("#0")
+
+
+def test_a_copy_keeps_ids_and_goes_its_own_way() -> None:
+    """Two chains over the same records cannot forget a record each, or one changes the other's."""
+    first = PrivateRecords([EXAMPLE, EXAMPLE])
+    second = PrivateRecords(first)
+    assert second.ids() == ["#0", "#1"]
+    first.forget("#0")
+    assert second.ids() == ["#0", "#1"]
+    assert second.add(EXAMPLE) == "#2"
+    assert first.ids() == ["#1"]
+
+
+def test_records_do_not_change_with_the_callers_mapping() -> None:
+    """A caller's later edit reaches the private records behind the checks."""
+    mine = dict(EXAMPLE)
+    records = PrivateRecords([mine])
+    mine["text"] = ""
+    assert records.get("#0")["text"] == EXAMPLE["text"]
+    with pytest.raises(TypeError):
+        records.get("#0")["text"] = ""  # type: ignore[index]  # that it cannot be done is the point
+
+
+@pytest.mark.parametrize("show", [repr, str, "{}".format, dumps, dumpd, ascii])
+def test_nothing_of_the_records_is_shown(show: Any) -> None:
+    """A print, a log line or a LangChain dump shows private text, or how many records there are."""
+    shown = str(show(PrivateRecords([EXAMPLE] * 17)))
+    assert CANARY not in shown
+    assert "17" not in shown.replace(str(id(shown)), "")
+
+
+@pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_the_records_cannot_be_taken_out(take: Any) -> None:
+    """Private records end up in a pickle on disk, or in a second copy that nobody can forget."""
+    with pytest.raises(PrivateDataError, match="cannot be pickled, copied or serialised") as caught:
+        take(PrivateRecords([EXAMPLE]))
+    clean(caught.value)
+    with pytest.raises(TypeError, match="JSON"):
+        json.dumps(PrivateRecords([EXAMPLE]))
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        ({"text": CANARY}, "example 1 to have a non-empty str under 'label'"),
+        ({"label": CANARY}, "example 1 to have a non-empty str under 'text'"),
+        ({"text": "  ", "label": CANARY}, "under 'text'"),
+        ({"text": 3, "label": CANARY}, "under 'text'"),
+        ({"text": CANARY, "label": 3}, "under 'label'"),
+        ({"text": CANARY, "label": ""}, "under 'label'"),
+        ({"text": CANARY, "label": "a", "id": "mine"}, "the id of example 1 to be new"),
+        ({"text": CANARY, "label": "a", "id": "#0"}, "not to start with '#'"),
+        ({"text": CANARY + chr(0xD800), "label": "a"}, "example 1 to hold valid Unicode under 'text'"),
+        (CANARY, "example 1 to be a mapping with text and label, not str"),
+    ],
+)
+def test_a_bad_example_is_named_by_its_position_only(example: Any, message: str) -> None:
+    """A bad record slips in, or its content is quoted in the error."""
+    with pytest.raises(InvalidParameter, match=message) as caught:
+        PrivateRecords([{**EXAMPLE, "id": "mine"}, example])
+    clean(caught.value)
+
+
+def test_a_refused_record_leaves_no_trace() -> None:
+    """A record that add() refused is kept all the same."""
+    records = PrivateRecords([EXAMPLE])
+    with pytest.raises(InvalidParameter, match="the example"):
+        records.add({"text": CANARY})
+    assert records.ids() == ["#0"]
+
+
+def test_jsonl_is_read_line_by_line(tmp_path: Path) -> None:
+    """A file in the documented format is misread."""
+    path = tmp_path / "notes.jsonl"
+    path.write_text('{"text": "schön", "label": "a"}\n\n{"text": "b", "label": "c", "title": "t"}\n', encoding="utf-8")
+    records = PrivateRecords.from_jsonl(path)
+    assert [dict(records.get(i)) for i in records.ids()] == [
+        {"text": "schön", "label": "a"},
+        {"text": "b", "label": "c", "title": "t"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (f'{{"text": "{CANARY}"'.encode(), "line 2 of notes.jsonl"),
+        (f'["{CANARY}"]'.encode(), "line 2 of notes.jsonl"),
+        (f'{{"text": "{CANARY}", "x": '.encode() + b"[" * 100_000, "line 2 of notes.jsonl"),
+        (b'{"text": "' + CANARY.encode() + b'\xff", "label": "a"}', "line 2 of notes.jsonl"),
+        (f'{{"text": "{CANARY}"}}'.encode(), "'label'"),
+    ],
+)
+def test_a_bad_line_is_named_by_its_number_only(tmp_path: Path, line: bytes, message: str) -> None:
+    """A broken file's text comes back inside the exception (also inside a decoding error)."""
+    path = tmp_path / "notes.jsonl"
+    path.write_bytes(b'{"text": "fine", "label": "a"}\n' + line + b"\n")
+    with pytest.raises(InvalidParameter, match=message) as caught:
+        PrivateRecords.from_jsonl(path)
+    clean(caught.value)
