@@ -10,7 +10,7 @@ import dataclasses
 import threading
 from collections.abc import Hashable, Sequence
 from contextvars import ContextVar
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 given_up: ContextVar[threading.Event | None] = ContextVar("langchain_dp_given_up", default=None)
 """Set, in the context of a call in a thread, once nobody waits for it any more. A local model may stop by it."""
@@ -23,7 +23,8 @@ class MemberPrompt:
     Args:
         head: Public text, the same for every member and every question. May be empty.
         body: The member's own private examples. Never changes while ``member`` stays the same.
-        tail: The question, the same for every member of one call. Ends where the label begins.
+        tail: The question, the same for every member of one call. Ends where the label, or the text to be written,
+            begins.
         member: Opaque key of this member's content. A change of content comes with a new key.
     """
 
@@ -84,4 +85,96 @@ class ScoresLabels(Protocol):
 
     def warm(self, prompts: Sequence[MemberPrompt]) -> None:
         """Build the caches of these members, so that answer times no longer show which were cold."""
+        ...
+
+
+Token: TypeAlias = int | str
+"""One token of a model: its number, or its text where a server tells no numbers. One engine uses one kind."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Continuation:
+    """One member's prompt and what was written after it so far.
+
+    Args:
+        prompt: The member's prompt. Here the tail is public, like the head.
+        written: Tokens that follow the tail: of a private run those released so far, hence public.
+        draw: The member's own coin, uniform in [0, 1), which picks a token from its distribution.
+    """
+
+    prompt: MemberPrompt
+    written: tuple[Token, ...]
+    draw: float
+
+    def __repr__(self) -> str:
+        return f"Continuation(member={self.prompt.member!r}, <private>)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+    """How a token is taken from a member's next-token distribution. Public, the same for all members of one call.
+
+    Args:
+        temperature: 0 takes the most probable token, ties to the smaller one; above, the distribution is flattened
+            or sharpened by it and the member's coin picks a token.
+        repetition_penalty: At least 1. The logit of a token that was written already is divided by it if positive
+            and multiplied by it if negative (Keskar et al. 2019): a function of released tokens only.
+        banned: Tokens that are never taken.
+        chat: Present head + body + tail as one user turn, in the chat template that the model carries, and let the
+            model answer it; without, the text is simply continued.
+    """
+
+    temperature: float = 0.0
+    repetition_penalty: float = 1.0
+    banned: frozenset[Token] = frozenset()
+    chat: bool = False
+
+
+@runtime_checkable
+class VotesNextToken(Protocol):
+    """Writes the next token for many members at once.
+
+    The token of one member must depend on that member's own head, body and tail, its written tokens, its coin and the
+    decoding, and on nothing of any other member: not on its content, not on its length, to the last bit of a logit.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the model, for certificates."""
+        ...
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens that the model can write."""
+        ...
+
+    @property
+    def end_tokens(self) -> frozenset[Token]:
+        """Tokens that end a text. Other control tokens are never taken."""
+        ...
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Longest head + body + tail + written of one member, in tokens; a longer one abstains."""
+        ...
+
+    def count_tokens(self, text: str) -> int:
+        """Number of the model's tokens in ``text``."""
+        ...
+
+    def detokenise(self, tokens: Sequence[Token]) -> str:
+        """Text of ``tokens``, which were written by this engine. Broken UTF-8 at the ends becomes U+FFFD."""
+        ...
+
+    def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
+        """Next token of every member, in order; None where a member could not be evaluated (it abstains).
+
+        Args:
+            asked: Members to ask, each with its own written tokens; heads and tails are equal within one call.
+            decoding: How a token is taken from the distribution.
+        """
+        ...
+
+    def forget(self, *members: Hashable) -> None:
+        """Drop everything that is cached of these members."""
         ...

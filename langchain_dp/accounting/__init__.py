@@ -14,6 +14,7 @@ from langchain_dp.accounting.events import (
     MetricEvent,
     Neighbors,
     NoisyMaxEvent,
+    PartEvent,
 )
 from langchain_dp.accounting.ledger import LedgerPlan, PrivacyLedger
 from langchain_dp.accounting.pld import Accountant, epsilon
@@ -26,6 +27,7 @@ __all__ = [
     "MetricEvent",
     "Neighbors",
     "NoisyMaxEvent",
+    "PartEvent",
     "PrivacyBudget",
     "PrivacyCertificate",
     "PrivacyLedger",

@@ -16,7 +16,7 @@ from langchain_dp.accounting._store import SLACK, Store, StoredPlan
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.calibrate import max_releases
 from langchain_dp.accounting.certificate import PrivacyCertificate
-from langchain_dp.accounting.events import MetricEvent, event_from_json, event_to_json
+from langchain_dp.accounting.events import MetricEvent, PartEvent, event_from_json, event_to_json
 from langchain_dp.accounting.pld import epsilon as composed_epsilon
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError, UnsupportedEvent
 
@@ -180,7 +180,7 @@ def event_key(event: DpEvent) -> str:
     if not isinstance(event, DpEvent):
         raise InvalidParameter(f"Expected event of type {type(event).__name__} to be a DpEvent, such as NoisyMaxEvent.")
     inner = event
-    while isinstance(inner, PoissonSampledDpEvent):
+    while isinstance(inner, (PoissonSampledDpEvent, PartEvent)):
         inner = inner.event
     if isinstance(inner, MetricEvent):
         raise UnsupportedEvent(

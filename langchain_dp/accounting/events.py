@@ -22,6 +22,7 @@ __all__ = [
     "MetricEvent",
     "Neighbors",
     "NoisyMaxEvent",
+    "PartEvent",
     "Sampling",
     "event_from_json",
     "event_to_json",
@@ -118,6 +119,28 @@ class MetricEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no type
         _set(self, eta=_validate.number("eta", self.eta, above=0.0))
 
 
+@dataclasses.dataclass(frozen=True)
+class PartEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
+    """A release that reads one part only of data that are split into disjoint parts.
+
+    A record sits in one part, and never in another, by a coin that hangs on nothing but its slot or id; so of releases
+    from different parts it pays for those of its own part alone. Parallel composition: see :func:`epsilon`.
+
+    Args:
+        part: Public name of the part.
+        event: The release.
+    """
+
+    part: str
+    event: DpEvent
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.part, str) or not self.part:
+            raise InvalidParameter(f"Expected part={self.part!r} to be the name of a part of the data.")
+        if not isinstance(self.event, DpEvent) or isinstance(self.event, PartEvent):
+            raise InvalidParameter(f"Expected event={self.event!r} to be a release, and not a part of a part.")
+
+
 _OURS: dict[str, type[DpEvent]] = {
     cls.__name__: cls for cls in (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, MetricEvent)
 }
@@ -138,6 +161,8 @@ def _as_dict(event: DpEvent) -> dict[str, Any]:
     name = type(event).__name__
     if name in _OURS:
         return {"event": name, **dataclasses.asdict(event)}
+    if isinstance(event, PartEvent):
+        return {"event": name, "part": event.part, "of": _as_dict(event.event)}
     if isinstance(event, (GaussianDpEvent, LaplaceDpEvent)):
         return {"event": name, "noise_multiplier": float(event.noise_multiplier)}
     if isinstance(event, PoissonSampledDpEvent):
@@ -147,7 +172,7 @@ def _as_dict(event: DpEvent) -> dict[str, Any]:
             "of": _as_dict(event.event),
         }
     raise InvalidParameter(
-        f"Expected event={name} to be one of {sorted(_OURS)} or Gaussian, Laplace, PoissonSampled. "
+        f"Expected event={name} to be one of {sorted(_OURS)} or Part, Gaussian, Laplace, PoissonSampled. "
         "Other events can be accounted for with epsilon(), but not stored in a ledger."
     )
 
@@ -166,6 +191,8 @@ def _from_dict(fields: dict[str, Any]) -> DpEvent:
     name = rest.pop("event", None)
     if name in _OURS:
         return _OURS[name](**rest)
+    if name == "PartEvent":
+        return PartEvent(rest["part"], _from_dict(rest["of"]))
     if name == "GaussianDpEvent":
         return GaussianDpEvent(rest["noise_multiplier"])
     if name == "LaplaceDpEvent":

@@ -24,6 +24,7 @@ from langchain_dp.accounting.events import (
     MetricEvent,
     Neighbors,
     NoisyMaxEvent,
+    PartEvent,
 )
 from langchain_dp.accounting.profiles import Array, Profile
 from langchain_dp.errors import InvalidParameter, UnsupportedEvent
@@ -97,13 +98,25 @@ def epsilon(
     Formal guarantee:
         Which query comes next may depend on everything released so far; the parameters of the events and their
         maximum counts may not. Within that, the composition of all events is (epsilon, delta)-DP under adaptive
-        and concurrent interaction (Vadhan and Zhang 2022; Lyu 2022).
+        and concurrent interaction (Vadhan and Zhang 2022; Lyu 2022). Releases from disjoint parts (``PartEvent``)
+        compose in parallel: given the coins of the split, two neighbours differ within one part, so the total is the
+        largest over the parts, each with the releases that read all of the data.
     """
     _validate.number("delta", delta, above=0.0, below=1.0)
     events = [(event, _validate.integer("count", count, at_least=0, at_most=_MOST_COUNTS)) for event, count in events]
     events = [(event, count) for event, count in events if count]
     if not events:
         return 0.0
+    parts = {event.part for event, _ in events if isinstance(event, PartEvent)}
+    whole = [(event, count) for event, count in events if not isinstance(event, PartEvent)]
+    return max(
+        _composed([*whole, *((e.event, n) for e, n in events if isinstance(e, PartEvent) and e.part == part)], delta,
+                  neighbors)
+        for part in parts or {""}
+    )  # fmt: skip
+
+
+def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Neighbors) -> float:
     accountant = Accountant(neighbors, grid(event for event, _ in events))
     try:
         for event, count in events:

@@ -10,10 +10,10 @@ from typing import Any, Literal, NoReturn
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_dp import _validate
+from langchain_dp._checks import check_no_kwargs
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
 from langchain_dp.errors import PrivateDataError
 from langchain_dp.icl.answers import DPAnswer
-from langchain_dp.icl.checks import check_no_kwargs
 from langchain_dp.icl.plan import Electorate
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.voters import Voter

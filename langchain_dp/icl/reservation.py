@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from langchain_dp._checks import ledger_for, unreserved
 from langchain_dp.accounting import (
     LedgerPlan,
     Neighbors,
@@ -14,8 +15,8 @@ from langchain_dp.accounting import (
     calibrate_noisy_max,
 )
 from langchain_dp.accounting.events import Sampling
-from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
-from langchain_dp.icl.plan import Scheme, check_bounds, choose_scheme
+from langchain_dp.errors import PlanError
+from langchain_dp.scheme import Scheme, check_bounds, choose_scheme
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,14 +86,7 @@ def reserve(
         sampling=sampling, shots=shots, subsets=subsets, partitions=partitions,
         sampling_probability=sampling_probability,
     )  # fmt: skip
-    if ledger is None:
-        assert budget is not None
-        ledger = PrivacyLedger(budget)
-    elif budget is not None and budget.neighbors is not ledger.budget.neighbors:
-        raise InvalidParameter(
-            f"Expected budget.neighbors={budget.neighbors.name} to be the ledger's {ledger.budget.neighbors.name}. "
-            "A ledger holds one relation: use another ledger for another."
-        )
+    ledger = ledger_for(budget, ledger)
     neighbors = ledger.budget.neighbors
     found = ledger.plan(name)
     if found is not None:
@@ -109,28 +103,13 @@ def reserve(
         partitions=partitions,
         sampling_probability=sampling_probability,
     )
-    share = budget or _rest(ledger)
+    share = budget or unreserved(ledger)
     sigma = calibrate_noisy_max(
         share, queries=max_queries, sampling_probability=scheme.sampling_probability, sampling=sampling
     )
     event = NoisyMaxEvent(sigma, scheme.sampling_probability, sampling)
     plan = ledger.reserve([(event, max_queries)], name=name, epsilon=share.epsilon, delta=share.delta)
     return Reservation(plan, event, scheme, share, max_queries)
-
-
-def _rest(ledger: PrivacyLedger) -> PrivacyBudget:
-    epsilon, delta = ledger.reserved()
-    left = ledger.budget.epsilon - epsilon, ledger.budget.delta - delta
-    if min(left) <= 0:
-        raise BudgetExceeded(
-            f"The ledger has epsilon={left[0]:.6g}, delta={left[1]:.3g} left to reserve: no room for another plan. "
-            "Give every chain a share of the ledger with budget=.",
-            asked="a plan over the rest of the ledger",
-            spent=ledger.spent(),
-            budget=(ledger.budget.epsilon, ledger.budget.delta),
-            fits=0,
-        )
-    return PrivacyBudget(left[0], left[1], ledger.budget.neighbors)
 
 
 def _resume(

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
+from langchain_dp import _checks
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.events import Sampling
 from langchain_dp.errors import InvalidParameter, PrivateDataError
@@ -15,7 +16,7 @@ from langchain_dp.icl import checks, prompts
 from langchain_dp.icl.answers import DPAnswer, Released
 from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
 from langchain_dp.icl.pace import Pace
-from langchain_dp.icl.plan import Electorate, Scheme
+from langchain_dp.icl.plan import Electorate
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.report import ICLPlanReport, report
@@ -25,6 +26,7 @@ from langchain_dp.icl.votes import Shot
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels
 from langchain_dp.records import PrivateRecords
+from langchain_dp.scheme import Scheme
 
 Question = str | Mapping[str, Any]
 
@@ -101,10 +103,10 @@ class DPICLClassifier(Runnable[Question, str]):
         not_private_seed: int | None = None,
     ) -> None:
         self.name = name
-        self.labels = checks.check_labels(labels)
+        self.labels = _checks.check_labels(labels)
         self.prompt = prompt or prompts.plain(self.labels)
-        checks.check_promise(budget, ledger, max_queries, not_private_seed)
-        checks.check_calls(timeout, max_concurrency, max_question_chars, answer_seconds)
+        _checks.check_promise(budget, ledger, not_private_seed)
+        checks.check_calls(max_queries, timeout, max_concurrency, max_question_chars, answer_seconds)
         words = checks.label_words(self.prompt, self.labels)
         self._voter: Voter = make_voter(
             llm,
@@ -163,12 +165,12 @@ class DPICLClassifier(Runnable[Question, str]):
             ModelUnavailable: The model failed on a public probe before the first release. Nothing was spent.
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
         """
-        checks.check_no_kwargs(kwargs)
+        _checks.check_no_kwargs(kwargs)
         return self._call_with_config(self._label, input, config)
 
     async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002
         """Async twin of :meth:`invoke`."""
-        checks.check_no_kwargs(kwargs)
+        _checks.check_no_kwargs(kwargs)
         return await self._acall_with_config(self._alabel, input, config)
 
     def invoke_with_certificate(self, question: Question, config: RunnableConfig | None = None) -> DPAnswer:
@@ -307,7 +309,7 @@ class DPICLClassifier(Runnable[Question, str]):
             raise InvalidParameter(
                 f"Expected budget.neighbors={budget.neighbors.name} to be {neighbors.name}: its subsets were cut so."
             )
-        checks.check_unseeded(ledger, self._not_private_seed)
+        _checks.check_unseeded(ledger, self._not_private_seed)
         fixed = self.scheme.sampling == "fixed"
         reservation = reserve(
             budget=budget,

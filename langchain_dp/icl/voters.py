@@ -15,9 +15,9 @@ from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.runnables import Runnable
 
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.icl.parsing import parse_label
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.votes import Ballot, Vote
+from langchain_dp.parsing import parse_label
 from langchain_dp.ports import MemberPrompt, ScoresLabels
 from langchain_dp.quiet import QuietModel
 

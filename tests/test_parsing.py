@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage
 
-from langchain_dp.icl.parsing import parse_label
+from langchain_dp.parsing import parse_label
 
 WORDS = ["positive", "negative"]
 TREC = ["Number", "Location", "Person", "Description", "Entity", "Abbreviation"]
