@@ -178,3 +178,25 @@ class VotesNextToken(Protocol):
     def forget(self, *members: Hashable) -> None:
         """Drop everything that is cached of these members."""
         ...
+
+
+@runtime_checkable
+class HasFile(Protocol):
+    """A model that is one file on this machine."""
+
+    def file_sha256(self) -> str:
+        """Hexadecimal SHA-256 of the file, for the record of what wrote a prompt."""
+        ...
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """An engine that knows its speed and its appetite, for estimates before a run."""
+
+    def tokens_per_second(self) -> float:
+        """Tokens of a prompt evaluated per second, measured on public text."""
+        ...
+
+    def bytes_per_token(self) -> int:
+        """Bytes of cache that one token of one member takes."""
+        ...

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.runnables import Runnable
 
+from langchain_dp._company import ask_together
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.votes import Ballot, Vote
@@ -195,7 +196,7 @@ class EngineVoter:
         if not ballots:
             return []
         try:
-            rows = self._scores(ballots)
+            rows = ask_together(self._scores, ballots)
         finally:
             # A member that was forgotten while it was being scored has come back into the engine's caches.
             self._drop(ballots, every=not self._keep_caches)
@@ -203,13 +204,7 @@ class EngineVoter:
 
     def _scores(self, ballots: Sequence[Ballot]) -> list[list[float] | None]:
         members = [self._member(ballot) for ballot in ballots]
-        try:
-            return self._engine.score_labels(members, self._words, content_free=self._content_free)
-        except Exception:
-            if len(members) == 1:
-                return [None]
-        # One member's content may be what broke the joint call. Alone, it can spoil no vote but its own.
-        return [self._scores([ballot])[0] for ballot in ballots]
+        return self._engine.score_labels(members, self._words, content_free=self._content_free)
 
     def _member(self, ballot: Ballot) -> MemberPrompt:
         return MemberPrompt(self._prompt.head(), self._prompt.body(ballot.shots), ballot.question, ballot.member)

@@ -1,0 +1,26 @@
+"""DP-OPT: private prompts written by a local model for a cloud model (Hong et al., ICLR 2024), and its kin."""
+
+from __future__ import annotations
+
+from langchain_dp.opt.dln import DLNSettings
+from langchain_dp.opt.handover import OptimizedPrompt, PromptScore, evaluate_prompt, load_prompt
+from langchain_dp.opt.report import OptPlanReport
+from langchain_dp.opt.runnable import DPPromptOptimizer
+from langchain_dp.opt.templates import DISASTER, MPQA, PRIVACY_INSTRUCTIONS, SST2, TREC, OptPrompts, OptTask
+
+__all__ = [
+    "DISASTER",
+    "MPQA",
+    "PRIVACY_INSTRUCTIONS",
+    "SST2",
+    "TREC",
+    "DLNSettings",
+    "DPPromptOptimizer",
+    "OptPlanReport",
+    "OptPrompts",
+    "OptTask",
+    "OptimizedPrompt",
+    "PromptScore",
+    "evaluate_prompt",
+    "load_prompt",
+]

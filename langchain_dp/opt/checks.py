@@ -1,0 +1,69 @@
+"""What the prompt optimizer refuses before anything is reserved or spent. No message holds a word of a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.opt.settings import Settings
+from langchain_dp.opt.templates import Demonstration, OptPrompts
+from langchain_dp.ports import ScoresLabels, VotesNextToken
+from langchain_dp.records import PrivateRecords
+
+
+def check_model(model: object) -> None:
+    """An engine that both writes tokens and scores labels."""
+    if not (isinstance(model, VotesNextToken) and isinstance(model, ScoresLabels)):
+        raise InvalidParameter(
+            f"Expected model={type(model).__name__} to be a local engine that writes tokens and scores labels, such "
+            "as LlamaCppEnsemble: the votes of hundreds of prompts are counted token by token."
+        )
+
+
+def check_instruction(instruction: object) -> str:
+    """The initial instruction, not blank."""
+    if not isinstance(instruction, str) or not instruction.strip():
+        raise InvalidParameter(
+            f"Expected instruction={instruction!r} to say what the task is. A plain sentence will do: it is public."
+        )
+    return instruction.strip()
+
+
+def label_words(prompts: OptPrompts, labels: Sequence[str]) -> list[str]:
+    """Words of the labels; they differ in more than case."""
+    words = [prompts.word(label) for label in labels]
+    if len({word.casefold() for word in words}) < len(words):
+        raise InvalidParameter(f"Expected the labels' words {words} to differ in more than case. Rename a label.")
+    return words
+
+
+def check_room(model: VotesNextToken, settings: Settings) -> None:
+    """Public text alone, with the shortest examples there can be, must fit into the model's context."""
+    prompts = settings.prompts
+    shortest = prompts.backward_body([Demonstration("a", "a", None)] * settings.shots)
+    longest_tail = max((prompts.backward_tail(i) for i in range(len(prompts.messages))), key=len)
+    text = prompts.backward_head(settings.instruction) + shortest + longest_tail
+    needed = model.count_tokens(text) + settings.max_new_tokens
+    if needed > model.max_prompt_tokens:
+        raise InvalidParameter(
+            f"Expected a prompt of one subset to fit into the model's {model.max_prompt_tokens} tokens, but with "
+            f"shots={settings.shots} and max_new_tokens={settings.max_new_tokens} it needs more than {needed}, before "
+            "any example's own text. Give the engine more room (max_tokens=), or lower shots= or max_new_tokens=."
+        )
+
+
+def check_records(records: PrivateRecords, prompts: OptPrompts, labels: Sequence[str]) -> None:
+    """Every record has a known label and the template's keys."""
+    for position, name in enumerate(records.ids()):
+        row: Mapping[str, Any] = records.get(name)
+        if row["label"] not in labels:
+            raise InvalidParameter(
+                f"Expected the label of example {position} to be one of labels={list(labels)}. Add it, or repair the "
+                "example."
+            )
+        missing = [variable for variable in prompts.variables if variable not in row]
+        if missing:
+            raise InvalidParameter(
+                f"Expected example {position} to have the template's keys, but {missing} are missing. Add them."
+            )

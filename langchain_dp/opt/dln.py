@@ -1,0 +1,145 @@
+"""DLN-1 (Sordoni et al. 2023), the baseline that leaks: whole prompts sampled from single backward prompts.
+
+Algorithm 3 of Hong et al. 2024. NOT private: a prompt may repeat a record word for word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from langchain_dp.opt.forward import Forward
+from langchain_dp.opt.templates import Demonstration, OptPrompts
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
+
+
+@dataclasses.dataclass(frozen=True)
+class DLNSettings:
+    """Settings of DLN-1; the defaults are those of Hong et al. 2024.
+
+    Args:
+        steps: Rounds of improvement.
+        prompts_per_step: Candidates sampled in each.
+        demonstrations: Records shown in one backward prompt.
+        temperature: Of the sampled candidates.
+        max_new_tokens: Longest candidate.
+    """
+
+    steps: int = 20
+    prompts_per_step: int = 20
+    demonstrations: int = 20
+    temperature: float = 0.7
+    max_new_tokens: int = 100
+
+
+class DLN1:
+    """One run of DLN-1.
+
+    Args:
+        engine: The local model.
+        forward: Forward pass on the same model.
+        prompts: Templates.
+        labels: Public labels.
+        settings: Numbers of the run.
+        stops: Whether written tokens hold a stop string.
+        text: Instruction that written tokens spell.
+        decoding: Bans, penalty and chat; the temperature is that of the settings.
+        rng: Source of samples.
+    """
+
+    def __init__(
+        self,
+        engine: VotesNextToken,
+        forward: Forward,
+        *,
+        prompts: OptPrompts,
+        labels: Sequence[str],
+        settings: DLNSettings,
+        stops: Callable[[Sequence[Token]], bool],
+        text: Callable[[Sequence[Token]], str],
+        decoding: Decoding,
+        rng: random.Random,
+    ) -> None:
+        self._engine = engine
+        self._forward = forward
+        self._prompts = prompts
+        self._labels = list(labels)
+        self._settings = settings
+        self._stops = stops
+        self._text = text
+        self._decoding = dataclasses.replace(decoding, temperature=settings.temperature)
+        self._rng = rng
+
+    def run(
+        self,
+        instruction: str,
+        training: Sequence[Mapping[str, Any]],
+        validation: Sequence[Mapping[str, Any]],
+        *,
+        advance: Callable[[], object],
+    ) -> str:
+        """The best instruction found; the current one stays in the race at every step.
+
+        Args:
+            instruction: Initial instruction.
+            training: Rows to show.
+            validation: Rows to score by: mean log-probability of the right label.
+            advance: Told after each step.
+        """
+        scores: dict[str, float] = {}
+        for step in range(self._settings.steps):
+            shown = self._rng.sample(list(training), min(self._settings.demonstrations, len(training)))
+            candidates = [instruction, *self._candidates(instruction, shown, step)]
+            for candidate in candidates:
+                if candidate not in scores:
+                    scores[candidate] = self._log_probability(candidate, validation)
+            instruction = max(candidates, key=scores.__getitem__)
+            advance()
+        return instruction
+
+    def _candidates(self, instruction: str, rows: Sequence[Mapping[str, Any]], step: int) -> list[str]:
+        texts = [self._prompts.render(row) for row in rows]
+        answers = self._forward.predict(instruction, texts)
+        words = [self._prompts.word(label) for label in self._labels]
+        body = self._prompts.backward_body(
+            [
+                Demonstration(text, self._prompts.word(str(row["label"])), None if answer is None else words[answer])
+                for row, text, answer in zip(rows, texts, answers, strict=True)
+            ]
+        )
+        member = (id(self), step)
+        try:
+            found = [self._written(instruction, body, member) for _ in range(self._settings.prompts_per_step)]
+        finally:
+            self._engine.forget(member)
+        return [text for text in map(self._text, found) if text]
+
+    def _written(self, instruction: str, body: str, member: tuple[int, int]) -> list[Token]:
+        message = self._rng.randrange(len(self._prompts.messages))
+        head, tail = self._prompts.backward_head(instruction), self._prompts.backward_tail(message)
+        prompt = MemberPrompt(head, body, tail, member)
+        written: list[Token] = []
+        while len(written) < self._settings.max_new_tokens and not self._stops(written):
+            asked = Continuation(prompt, tuple(written), self._rng.random())
+            token = self._engine.next_tokens([asked], self._decoding)[0]
+            if token is None or token in self._engine.end_tokens:
+                break
+            written.append(token)
+        return written
+
+    def _log_probability(self, instruction: str, rows: Sequence[Mapping[str, Any]]) -> float:
+        texts = [self._prompts.render(row) for row in rows]
+        found = self._forward.log_probabilities(instruction, texts)
+        floor = -100.0  # a row that cannot be asked
+        return float(
+            np.mean(
+                [
+                    floor if row is None else row[self._labels.index(str(truth["label"]))]
+                    for row, truth in zip(found, rows, strict=True)
+                ]
+            )
+        )

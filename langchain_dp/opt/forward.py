@@ -1,0 +1,99 @@
+"""The forward pass: what the local model answers to each record under an instruction."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from langchain_dp._company import ask_together
+from langchain_dp.errors import ModelUnavailable
+from langchain_dp.opt.settings import Settings
+from langchain_dp.opt.templates import CONTENT_FREE, OptPrompts
+from langchain_dp.ports import MemberPrompt, ScoresLabels, VotesNextToken
+
+_TOGETHER = 64
+"""Records in one call of the engine: bounds what it keeps at a time."""
+
+Row = npt.NDArray[np.float64]
+
+
+class Forward:
+    """Label scores of single records. The scores of one record depend on that record and public things alone.
+
+    Args:
+        engine: Scores the labels.
+        prompts: Templates.
+        words: Word of every label, in the public order.
+        calibrate: Divide by the label probabilities of texts without content under the same instruction (Zhao et al.
+            2021): public, so it costs nothing.
+    """
+
+    def __init__(self, engine: ScoresLabels, prompts: OptPrompts, words: Sequence[str], *, calibrate: bool) -> None:
+        self._engine = engine
+        self._prompts = prompts
+        self._words = [f" {word}" for word in words]
+        self._calibrate = calibrate
+        self._priors: dict[str, Row] = {}
+
+    @classmethod
+    def of(cls, engine: VotesNextToken, settings: Settings) -> Forward:
+        """The forward pass of a run, on an engine that scores labels too."""
+        assert isinstance(engine, ScoresLabels)  # check_model
+        words = [settings.prompts.word(label) for label in settings.labels]
+        return cls(engine, settings.prompts, words, calibrate=settings.calibrate)
+
+    def predict(
+        self, instruction: str, texts: Sequence[str], *, advance: Callable[[int], object] | None = None
+    ) -> list[int | None]:
+        """Index of the answer to each text; None where the model could not be asked.
+
+        Args:
+            instruction: Public, or released.
+            texts: Rendered inputs, private.
+            advance: Told after each batch how many texts it held.
+        """
+        prior = self._prior(instruction) if self._calibrate else 0.0
+        rows = self.log_probabilities(instruction, texts, advance=advance)
+        return [None if row is None else int(np.argmax(row - prior)) for row in rows]
+
+    def log_probabilities(
+        self, instruction: str, texts: Sequence[str], *, advance: Callable[[int], object] | None = None
+    ) -> list[Row | None]:
+        """Log-probability of every label after each text, without calibration; None where it could not be asked."""
+        rows: list[Row | None] = []
+        for at in range(0, len(texts), _TOGETHER):
+            part = texts[at : at + _TOGETHER]
+            rows += self._scores(instruction, part)
+            if advance is not None:
+                advance(len(part))
+        return rows
+
+    def _scores(self, instruction: str, texts: Sequence[str]) -> list[Row | None]:
+        nonce = secrets.token_hex(8)  # a record's prompt comes once: its cache must not be found again
+        members = [
+            MemberPrompt(
+                self._prompts.forward_head(instruction), self._prompts.forward_body(text), self._prompts.forward_tail,
+                (nonce, i),
+            )
+            for i, text in enumerate(texts)
+        ]  # fmt: skip
+        try:
+            rows = ask_together(lambda some: self._engine.score_labels(some, self._words), members)
+        finally:
+            keys: list[Hashable] = [member.member for member in members]
+            self._engine.forget(*keys)
+        return [None if row is None or not np.isfinite(row).all() else np.asarray(row) for row in rows]
+
+    def _prior(self, instruction: str) -> Row:
+        if instruction not in self._priors:
+            rows = self._scores(instruction, CONTENT_FREE)
+            if any(row is None for row in rows):
+                raise ModelUnavailable(
+                    "The model could not score the labels after a public text without content. Is the instruction "
+                    "longer than its context? Shorten it, or give the engine more room."
+                )
+            self._priors[instruction] = np.logaddexp.reduce(np.stack([row for row in rows if row is not None]))
+        return self._priors[instruction]

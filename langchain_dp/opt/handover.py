@@ -1,0 +1,176 @@
+"""The released instruction as a prompt for any chat model, as a file, and scored on a test set."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable
+
+from langchain_dp import _validate
+from langchain_dp.accounting import PrivacyCertificate
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.opt.settings import Settings
+from langchain_dp.parsing import parse_label
+from langchain_dp.ports import HasFile, VotesNextToken
+from langchain_dp.quiet import QuietModel
+
+_FIELDS = ("prompt", "instruction", "certificate", "settings", "model", "created")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizedPrompt:
+    """A released prompt with its certificate and how it came about. It holds no private value.
+
+    Args:
+        prompt: The forward prompt as an f-string template; its variables are those of an input.
+        instruction: The selected instruction.
+        certificate: Under which promise it was released; ``private`` is False for the methods that promise nothing.
+        settings: Public settings of the run.
+        model: ``name`` of the model that wrote it, and ``sha256`` of its file where it is one.
+        created: Time of the release, ISO 8601, UTC.
+    """
+
+    prompt: str
+    instruction: str
+    certificate: PrivacyCertificate
+    settings: Mapping[str, Any]
+    model: Mapping[str, str]
+    created: str = dataclasses.field(
+        default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    )
+
+    def template(self) -> ChatPromptTemplate:
+        """The prompt as one human message; ``metadata["dp"]`` is the certificate as plain values."""
+        template = ChatPromptTemplate.from_messages([("human", self.prompt)])
+        template.metadata = {"dp": self.certificate.to_dict()}
+        return template
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "prompt": self.prompt,
+            "instruction": self.instruction,
+            "certificate": self.certificate.to_dict(),
+            "settings": dict(self.settings),
+            "model": dict(self.model),
+            "created": self.created,
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as JSON, whole or not at all."""
+        target = Path(path)
+        scratch = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            scratch.write_text(json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            os.replace(scratch, target)
+        finally:
+            scratch.unlink(missing_ok=True)
+
+
+def described(
+    engine: VotesNextToken,
+    settings: Settings,
+    instruction: str,
+    certificate: PrivacyCertificate,
+    **derived: float,
+) -> OptimizedPrompt:
+    """What a run hands over: the prompt under ``instruction`` and how it came about."""
+    model = {"name": engine.name}
+    if isinstance(engine, HasFile):
+        model["sha256"] = engine.file_sha256()
+    prompt = settings.prompts.forward(instruction)
+    return OptimizedPrompt(prompt, instruction, certificate, {**settings.public(), **derived}, model)
+
+
+def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
+    """Read what :meth:`OptimizedPrompt.save` wrote.
+
+    Raises:
+        InvalidParameter: The file is not such a JSON object.
+        FileNotFoundError: There is no such file.
+    """
+    name = Path(path).name
+    try:
+        fields = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict) or sorted(fields) != sorted(_FIELDS):
+        raise InvalidParameter(
+            f"Expected {name} to be a JSON object with {', '.join(_FIELDS)}: this is no saved prompt."
+        )
+    certificate = PrivacyCertificate.from_dict(fields.pop("certificate"))
+    return OptimizedPrompt(certificate=certificate, **fields)
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptScore:
+    """How a prompt does on a test set.
+
+    Args:
+        accuracy: Share of rows answered right, in [0, 1].
+        standard_error: Of the accuracy, over rows.
+        answered: Share of rows whose answer named exactly one label.
+        rows: Number of rows.
+    """
+
+    accuracy: float
+    standard_error: float
+    answered: float
+    rows: int
+
+    def __str__(self) -> str:
+        return (
+            f"accuracy {self.accuracy:.3f} +- {self.standard_error:.3f} on {self.rows} rows "
+            f"({self.answered:.0%} of the answers named one label)"
+        )
+
+
+def evaluate_prompt(
+    prompt: ChatPromptTemplate,
+    model: Runnable[Any, Any],
+    rows: Iterable[Mapping[str, Any]],
+    labels: Sequence[str],
+    *,
+    words: Mapping[str, str] | None = None,
+    max_concurrency: int | None = None,
+) -> PromptScore:
+    """Score a prompt on test rows with any chat model.
+
+    The rows go to the model, and to nobody else: no callback, cache or tracer sees them.
+
+    Args:
+        prompt: What :class:`DPPromptOptimizer` returned.
+        model: The model that the prompt was handed to.
+        rows: Mappings with the prompt's variables and ``label``.
+        labels: The public labels.
+        words: Label -> word that the model is asked for, as in ``OptPrompts.words``.
+        max_concurrency: Most calls at a time.
+
+    Raises:
+        InvalidParameter: There are no rows, or one lacks a variable or a known label.
+    """
+    asked = list(rows)
+    _validate.integer("number of rows", len(asked), at_least=1)
+    for position, row in enumerate(asked):
+        missing = [name for name in (*prompt.input_variables, "label") if name not in row]
+        if missing or row["label"] not in labels:
+            raise InvalidParameter(
+                f"Expected test row {position} to have {[*prompt.input_variables, 'label']}, its label one of "
+                f"{list(labels)}. Repair or drop it."
+            )
+    shown = [(words or {}).get(label, label) for label in labels]
+    messages = [prompt.format_messages(**{name: row[name] for name in prompt.input_variables}) for row in asked]
+    answers = QuietModel(model).batch(messages, max_concurrency=max_concurrency)
+    named = [None if answer is None else parse_label(answer, shown) for answer in answers]
+    right = sum(index is not None and labels[index] == row["label"] for index, row in zip(named, asked, strict=True))
+    accuracy = right / len(asked)
+    error = math.sqrt(accuracy * (1 - accuracy) / len(asked))
+    return PromptScore(accuracy, error, sum(index is not None for index in named) / len(asked), len(asked))

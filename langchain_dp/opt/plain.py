@@ -1,0 +1,102 @@
+"""The non-private kin: OPT, which counts votes without noise, and DLN-1. For comparison only."""
+
+from __future__ import annotations
+
+import math
+import random
+import secrets
+
+from tqdm import tqdm
+
+from langchain_dp.accounting import Neighbors, PrivacyCertificate
+from langchain_dp.mechanisms import Randomness
+from langchain_dp.opt.data import Data, prepare, scheme_for
+from langchain_dp.opt.dln import DLN1, DLNSettings
+from langchain_dp.opt.ensemble import Ensemble
+from langchain_dp.opt.forward import Forward
+from langchain_dp.opt.handover import OptimizedPrompt, described
+from langchain_dp.opt.journal import Journal
+from langchain_dp.opt.run import Run, Text
+from langchain_dp.opt.settings import Settings
+from langchain_dp.opt.voters import Demonstrations, Electorate, PlainVote
+from langchain_dp.ports import VotesNextToken
+from langchain_dp.records import PrivateRecords
+
+_REASONS = {
+    "opt": "OPT counts votes without noise: a prompt may betray a record",
+    "dln-1": "DLN-1 samples prompts from single backward prompts: a prompt may repeat records word for word",
+}
+
+
+def run_opt(
+    engine: VotesNextToken, settings: Settings, records: PrivateRecords, *, rng: Randomness, progress: bool | None
+) -> OptimizedPrompt:
+    """Algorithm 1 with epsilon0 = infinity: one batch a candidate, the token with most votes, the best candidate."""
+    scheme = scheme_for(settings, Neighbors.REPLACE_ONE, len(records))
+    data = _split(records, settings, rng)
+    forward = Forward.of(engine, settings)
+    ensemble = Ensemble(data.training, scheme, rng)
+    electorate = Electorate(engine, ensemble, Demonstrations(records, forward, settings), settings, rng=rng)
+    run = Run(
+        settings,
+        text=Text(engine, settings.stop),
+        end_tokens=engine.end_tokens,
+        source=PlainVote(electorate, max_calls=settings.max_calls),
+        journal=Journal({}, b"", "", scheme.groups, scheme.sampling_probability),
+        rng=rng,
+        progress=progress,
+    )
+    run.write()
+    counts = run.counts(forward, data.rows(data.validation))
+    best = run.candidates()[max(range(len(counts)), key=counts.__getitem__)]
+    return described(
+        engine, settings, best, not_private(settings, engine), groups=scheme.groups, rate=scheme.sampling_probability
+    )
+
+
+def run_dln(
+    engine: VotesNextToken,
+    settings: Settings,
+    dln: DLNSettings,
+    records: PrivateRecords,
+    *,
+    coins: random.Random,
+    progress: bool | None,
+) -> OptimizedPrompt:
+    """Algorithm 3."""
+    data = prepare(records, settings, Neighbors.REPLACE_ONE, coins.randbytes(32))
+    text = Text(engine, settings.stop)
+    run = DLN1(
+        engine,
+        Forward.of(engine, settings),
+        prompts=settings.prompts,
+        labels=settings.labels,
+        settings=dln,
+        stops=text.stops,
+        text=text.instruction,
+        decoding=settings.decoding,
+        rng=coins,
+    )
+    disabled = None if progress is None else not progress
+    with tqdm(total=dln.steps, desc="dln-1", unit="step", disable=disabled) as bar:
+        best = run.run(settings.instruction, data.rows(data.training), data.rows(data.validation), advance=bar.update)
+    return described(engine, settings, best, not_private(settings, engine))
+
+
+def not_private(settings: Settings, engine: VotesNextToken) -> PrivacyCertificate:
+    """Says that nothing is promised, and why."""
+    return PrivacyCertificate(
+        mechanism=f"non-private {settings.method}",
+        epsilon=math.inf,
+        delta=0.0,
+        neighbors=Neighbors.REPLACE_ONE,
+        spent=(math.inf, 0.0),
+        model=engine.name,
+        private=False,
+        reason=_REASONS[settings.method],
+    )
+
+
+def _split(records: PrivateRecords, settings: Settings, rng: Randomness) -> Data:
+    key = secrets.token_bytes(32) if rng.private else rng.randbelow(2**256).to_bytes(32, "big")
+    return prepare(records, settings, Neighbors.REPLACE_ONE, key)

@@ -1,0 +1,147 @@
+"""What a run will cost and whether its votes can win, before anything is spent."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighbors, PrivacyBudget
+from langchain_dp.opt.reservation import votes_needed
+from langchain_dp.opt.settings import Settings
+from langchain_dp.opt.templates import Demonstration
+from langchain_dp.ports import Measured, VotesNextToken
+from langchain_dp.records import PrivateRecords
+from langchain_dp.scheme import Scheme
+
+
+@dataclasses.dataclass(frozen=True)
+class OptPlanReport:
+    """Cost and prospects of one run.
+
+    Args:
+        budget: The promise.
+        scheme: Sampling constants of the training records.
+        token: One call of LimitedDomain.
+        selection: The choice among the candidates.
+        max_calls: Calls over all candidates: the number of tokens that the budget affords at most.
+        num_prompts: Candidates.
+        training: Training records (expected number where it is private).
+        validation: Validation records, likewise.
+        subset_tokens: Estimated tokens of one subset's prompt before anything is written.
+        cold_tokens: Estimated tokens to evaluate if every call found no cache.
+        warm_tokens: Estimated tokens to evaluate with the caches of all subsets kept.
+        seconds: Estimated time with caches kept; None if the engine's speed is unknown.
+        cache_bytes: Estimated memory of the kept caches; None if the engine does not say.
+    """
+
+    budget: PrivacyBudget
+    scheme: Scheme
+    token: LimitedDomainEvent
+    selection: ExponentialEvent
+    max_calls: int
+    num_prompts: int
+    training: float
+    validation: float
+    subset_tokens: float
+    cold_tokens: float
+    warm_tokens: float
+    seconds: float | None = None
+    cache_bytes: float | None = None
+
+    @property
+    def votes_needed(self) -> float:
+        """Votes with which a token is released half of the time, if no more than kbar tokens have votes."""
+        moved = self.budget.neighbors is not Neighbors.REPLACE_SPECIAL
+        return votes_needed(self.token, moved_votes=moved)
+
+    def chance(self, share: float) -> float:
+        """Chance that a token with ``share`` of the expected votes is released, the others having too few to count."""
+        votes = share * self.scheme.expected_subsets
+        return 1 / (1 + math.exp(min(self.token.epsilon0 / 2 * (self.votes_needed - votes), 700.0)))
+
+    def __str__(self) -> str:
+        scheme, token = self.scheme, self.token
+        time = "" if self.seconds is None else f", about {self.seconds / 60:,.0f} minutes"
+        memory = "" if self.cache_bytes is None else f", {self.cache_bytes / 2**30:,.1f} GiB of caches"
+        return "\n".join(
+            [
+                f"DP-OPT plan: {self.budget}",
+                f"  calls        {self.max_calls:,} at most: tokens, bottoms and ends of {self.num_prompts} candidates",
+                f"  sampling     {scheme.sampling}: {scheme.groups:,} "
+                f"{'subsets' if scheme.sampling == 'fixed' else 'slots'}, q = {scheme.sampling_probability:.4g}, about "
+                f"{scheme.expected_subsets:.3g} votes a token",
+                f"  noise        epsilon0 = {token.epsilon0:.4g}, delta0 = {token.delta0:.3g} a call; a token needs "
+                f"about {self.votes_needed:.0f} votes",
+                "  a share of   "
+                + "  ".join(f"{share:.0%} wins {self.chance(share):.0%}" for share in (0.5, 0.7, 0.9, 1.0)),
+                f"  records      about {self.training:,.0f} to learn from, {self.validation:,.0f} to select by",
+                f"  to evaluate  about {self.warm_tokens:,.0f} tokens with caches kept ({self.cold_tokens:,.0f} "
+                f"without){time}{memory}",
+            ]
+        )
+
+
+def report(
+    engine: VotesNextToken,
+    settings: Settings,
+    *,
+    budget: PrivacyBudget,
+    scheme: Scheme,
+    token: LimitedDomainEvent,
+    selection: ExponentialEvent,
+    records: PrivateRecords | None,
+    count: int,
+) -> OptPlanReport:
+    """Work out the report; see :class:`OptPlanReport`.
+
+    Args:
+        engine: Counts tokens, and may say how fast it is.
+        settings: Public settings.
+        budget: The promise.
+        scheme: Sampling constants.
+        token: One call.
+        selection: The choice.
+        records: The examples, for their lengths; None assumes short ones.
+        count: Number of examples.
+    """
+    prompts = settings.prompts
+    head = engine.count_tokens(prompts.backward_head(settings.instruction))
+    tail = engine.count_tokens(prompts.backward_tail(0))
+    shot = _shot_tokens(engine, settings, records)
+    rate = 1.0 if scheme.sampling == "fixed" else scheme.sampling_probability
+    validation = settings.validation * count
+    shots = (count - validation) * rate / scheme.groups
+    subset = head + tail + shots * shot
+    calls, length = settings.max_calls, settings.max_new_tokens
+    cold = calls * scheme.expected_subsets * (subset + length / 2)
+    warm = cold
+    if scheme.sampling == "fixed":
+        drawn = scheme.groups * (1 - (1 - scheme.sampling_probability) ** calls)
+        again = scheme.groups * (1 - (1 - scheme.sampling_probability) ** length) * settings.num_prompts
+        warm = drawn * shots * shot + again * (tail + length)
+    forward = (count - validation + (settings.num_prompts + 1) * validation) * (shot + head / 2)
+    measured = engine if isinstance(engine, Measured) else None
+    return OptPlanReport(
+        budget=budget,
+        scheme=scheme,
+        token=token,
+        selection=selection,
+        max_calls=calls,
+        num_prompts=settings.num_prompts,
+        training=count - validation,
+        validation=validation,
+        subset_tokens=subset,
+        cold_tokens=cold + forward,
+        warm_tokens=warm + forward,
+        seconds=(warm + forward) / measured.tokens_per_second() if measured else None,
+        cache_bytes=scheme.groups * (subset + length) * measured.bytes_per_token() if measured else None,
+    )
+
+
+def _shot_tokens(engine: VotesNextToken, settings: Settings, records: PrivateRecords | None) -> float:
+    prompts = settings.prompts
+    word = prompts.word(settings.labels[0])
+    rows = [] if records is None else [records.get(name) for name in records.ids()[:: max(1, len(records) // 100)]]
+    texts = [prompts.render(row) for row in rows] or ["a short text of some ten or fifteen words, as in a message"]
+    bodies = [prompts.backward_body([Demonstration(text, word, None)]) for text in texts]
+    return sum(engine.count_tokens(body) for body in bodies) / len(bodies)

@@ -1,0 +1,192 @@
+"""The plan that a run reserves in its ledger: how many calls of which noise, and one selection."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from langchain_dp import _validate
+from langchain_dp._checks import unreserved
+from langchain_dp.accounting import (
+    ExponentialEvent,
+    LedgerPlan,
+    LimitedDomainEvent,
+    Neighbors,
+    PartEvent,
+    PrivacyBudget,
+    PrivacyLedger,
+    calibrate_limited_domain,
+    epsilon,
+)
+from langchain_dp.accounting.events import Sampling
+from langchain_dp.errors import InvalidParameter, PlanError
+from langchain_dp.scheme import Scheme
+
+TRAINING, VALIDATION = "training", "validation"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reservation:
+    """A reserved plan with the constants it was reserved for.
+
+    Args:
+        plan: Where every call is charged.
+        token: One call of LimitedDomain: a token, a bottom or an end.
+        selection: The one choice among the candidates.
+        scheme: Sampling constants of the training records.
+        budget: The share of the ledger that both were made for.
+        max_calls: Largest number of calls.
+    """
+
+    plan: LedgerPlan
+    token: LimitedDomainEvent
+    selection: ExponentialEvent
+    scheme: Scheme
+    budget: PrivacyBudget
+    max_calls: int
+
+    @property
+    def charged_token(self) -> PartEvent:
+        """What one call is charged as."""
+        return PartEvent(TRAINING, self.token)
+
+    @property
+    def charged_selection(self) -> PartEvent:
+        """What the selection is charged as."""
+        return PartEvent(VALIDATION, self.selection)
+
+    @property
+    def moved_votes(self) -> bool:
+        """Whether a neighbour's vote may move (rather than appear or disappear)."""
+        return self.budget.neighbors is not Neighbors.REPLACE_SPECIAL
+
+    @property
+    def votes_needed(self) -> float:
+        """Votes with which a token beats the bottom half of the time, if no more than kbar tokens have votes."""
+        return votes_needed(self.token, moved_votes=self.moved_votes)
+
+
+def votes_needed(token: LimitedDomainEvent, *, moved_votes: bool) -> float:
+    """Threshold of LimitedDomain above the (kbar+1)-th count, in votes."""
+    return (2 if moved_votes else 1) + 2 / token.epsilon0 * math.log((1 - token.delta0) / token.delta0)
+
+
+def reserve(
+    ledger: PrivacyLedger,
+    budget: PrivacyBudget | None,
+    *,
+    name: str,
+    scheme: Scheme,
+    max_calls: int,
+    epsilon0: float | None,
+    delta0: float | None,
+) -> Reservation:
+    """Choose the noise and reserve the plan, or go on with the plan that the ledger holds under this name.
+
+    Args:
+        ledger: Ledger to charge.
+        budget: Share of it; None is all that is not reserved.
+        name: Name of the plan.
+        scheme: Sampling constants.
+        max_calls: Calls of LimitedDomain over all candidates.
+        epsilon0: Bounded-range parameter of one call; None is the largest that fits.
+        delta0: Mass that the threshold may miss in one call; None is a tenth of delta over all calls.
+
+    Raises:
+        InvalidParameter: The budget, or the noise given, does not do for a single token.
+        BudgetExceeded: The ledger has no room.
+        PlanError: The ledger's plan of this name was made for another configuration.
+    """
+    found = ledger.plan(name)
+    if found is not None:
+        return _resume(found, ledger.budget.neighbors, scheme, max_calls)
+    share = budget or unreserved(ledger)
+    token, selection = choose_noise(share, scheme=scheme, max_calls=max_calls, epsilon0=epsilon0, delta0=delta0)
+    events = [(PartEvent(TRAINING, token), max_calls), (PartEvent(VALIDATION, selection), 1)]
+    plan = ledger.reserve(events, name=name, epsilon=share.epsilon, delta=share.delta)
+    return Reservation(plan, token, selection, scheme, share, max_calls)
+
+
+def choose_noise(
+    share: PrivacyBudget, *, scheme: Scheme, max_calls: int, epsilon0: float | None, delta0: float | None
+) -> tuple[LimitedDomainEvent, ExponentialEvent]:
+    """Noise of one call and of the selection, so that ``max_calls`` calls and one selection fit into ``share``.
+
+    Raises:
+        InvalidParameter: The noise given does not fit, or no token could reach the threshold.
+    """
+    q, sampling = scheme.sampling_probability, scheme.sampling
+    token = _token_event(share, max_calls, q, sampling, epsilon0, delta0)
+    _check_reachable(token, share, scheme, max_calls)
+    return token, _selection_event(share)
+
+
+def _token_event(
+    share: PrivacyBudget, calls: int, q: float, sampling: Sampling, epsilon0: float | None, delta0: float | None
+) -> LimitedDomainEvent:
+    if epsilon0 is None:
+        if delta0 is not None:
+            raise InvalidParameter(f"Expected delta0={delta0!r} together with epsilon0. Give both, or neither.")
+        chosen = calibrate_limited_domain(share, tokens=calls, sampling_probability=q, sampling=sampling)
+        return LimitedDomainEvent(*chosen, q, sampling)
+    event = LimitedDomainEvent(epsilon0, min(0.1 * share.delta / (calls * q), 0.5) if delta0 is None else delta0, q,
+                               sampling)  # fmt: skip
+    cost = epsilon([(event, calls)], share.delta, neighbors=share.neighbors)
+    if cost > share.epsilon:
+        raise InvalidParameter(
+            f"Expected epsilon0={event.epsilon0:g}, delta0={event.delta0:g} to fit into {share} for {calls} calls, but "
+            f"they cost epsilon={cost:.4g}. Lower epsilon0 or delta0, or leave both out to have them chosen."
+        )
+    return event
+
+
+def _check_reachable(token: LimitedDomainEvent, share: PrivacyBudget, scheme: Scheme, calls: int) -> None:
+    moved = share.neighbors is not Neighbors.REPLACE_SPECIAL
+    needed, voters = votes_needed(token, moved_votes=moved), scheme.expected_subsets
+    if needed <= voters:
+        return
+    least = _least_epsilon(token, share, voters, calls, moved)
+    remedy = f"at least epsilon={least:.3g} at these settings" if math.isfinite(least) else "a larger budget"
+    raise InvalidParameter(
+        f"Expected epsilon={share.epsilon:g}, delta={share.delta:g} to be enough for one token: with {calls} calls a "
+        f"token needs {needed:.0f} votes, but only {voters:.3g} subsets vote. Give {remedy}, or fewer calls "
+        "(num_prompts=, max_new_tokens=), more votes (subsets=), or fewer shots= and more records."
+    )
+
+
+def _least_epsilon(token: LimitedDomainEvent, share: PrivacyBudget, voters: float, calls: int, moved: bool) -> float:
+    room = voters - (2 if moved else 1)
+    if room <= 0:
+        return math.inf
+    epsilon0 = 2 * math.log((1 - token.delta0) / token.delta0) / room
+    event = dataclasses.replace(token, epsilon0=epsilon0)
+    return epsilon([(event, calls)], share.delta, neighbors=share.neighbors)
+
+
+def _selection_event(share: PrivacyBudget) -> ExponentialEvent:
+    """The sharpest selection that costs no more than the tokens may: the parts are disjoint, the larger one counts."""
+    weight = share.epsilon / (2 if share.neighbors is Neighbors.REPLACE_ONE else 1)
+    while epsilon([(ExponentialEvent(weight), 1)], share.delta, neighbors=share.neighbors) > share.epsilon:
+        weight *= 0.99  # the accountant's grid rounds up
+    return ExponentialEvent(weight)
+
+
+def _resume(plan: LedgerPlan, neighbors: Neighbors, scheme: Scheme, max_calls: int) -> Reservation:
+    counts = {event.part: (event.event, most) for event, most in plan.events if isinstance(event, PartEvent)}
+    token, calls = counts.get(TRAINING, (None, 0))
+    selection, _ = counts.get(VALIDATION, (None, 0))
+    if not isinstance(token, LimitedDomainEvent) or not isinstance(selection, ExponentialEvent):
+        raise PlanError(f"The ledger's plan {plan.name!r} is not a prompt's. Give this run another name=.")
+    asked = {
+        "calls": (calls, max_calls),
+        "sampling": (token.sampling, scheme.sampling),
+        "sampling_probability": (token.sampling_probability, scheme.sampling_probability),
+    }
+    differing = [f"{key} was {old!r}, now {new!r}" for key, (old, new) in asked.items() if old != new]
+    if differing:
+        raise PlanError(
+            f"The ledger's plan {plan.name!r} was reserved for another configuration: {'; '.join(differing)}. Keep "
+            "the old one, or give this run another name=."
+        )
+    _validate.integer("max_calls", max_calls, at_least=1)
+    return Reservation(plan, token, selection, scheme, PrivacyBudget(plan.epsilon, plan.delta, neighbors), max_calls)

@@ -1,0 +1,152 @@
+"""One run: write the candidates, token by token, then choose. What was released is in the journal at every moment."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from langchain_dp.mechanisms.randomness import Randomness
+from langchain_dp.opt.forward import Forward
+from langchain_dp.opt.journal import Journal
+from langchain_dp.opt.plan import Written, steps
+from langchain_dp.opt.select import correct_answers
+from langchain_dp.opt.settings import Settings
+from langchain_dp.opt.voters import TokenSource
+from langchain_dp.ports import Token, VotesNextToken
+
+
+class Text:
+    """What released tokens spell. Public functions of released values."""
+
+    def __init__(self, engine: VotesNextToken, stop: Sequence[str]) -> None:
+        self._engine = engine
+        self._stop = tuple(stop)
+
+    def instruction(self, tokens: Sequence[Token]) -> str:
+        """The instruction: up to the first stop string, white space at its ends removed."""
+        text = self._spelt(tokens)
+        ends = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
+        return text[: min(ends, default=len(text))].rstrip().rstrip("\ufffd")
+
+    def stops(self, tokens: Sequence[Token]) -> bool:
+        """Whether a stop string has come."""
+        text = self._spelt(tokens)
+        return any(stop in text for stop in self._stop)
+
+    def _spelt(self, tokens: Sequence[Token]) -> str:
+        return self._engine.detokenise(tokens).lstrip()
+
+
+class Run:
+    """Writes candidates and counts their correct answers.
+
+    Args:
+        settings: Public settings.
+        text: What tokens spell.
+        end_tokens: Tokens with which the model ends a text.
+        source: Where tokens come from.
+        journal: What is released so far.
+        rng: Public coins: which request ends a candidate's prompts.
+        progress: Show a bar; None shows it on a terminal only.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        text: Text,
+        end_tokens: frozenset[Token],
+        source: TokenSource,
+        journal: Journal,
+        rng: Randomness,
+        progress: bool | None,
+    ) -> None:
+        self._settings = settings
+        self._text = text
+        self._end_tokens = end_tokens
+        self._source = source
+        self._journal = journal
+        self._rng = rng
+        self._disabled = None if progress is None else not progress
+
+    def write(self, *, spent: Callable[[], float] | None = None) -> None:
+        """Write candidates until there are enough or no call is left.
+
+        Args:
+            spent: Epsilon spent so far, for the bar.
+        """
+        made = sum(candidate.calls for candidate in self._journal.written)
+        with tqdm(
+            total=made + self._source.left(), initial=made, desc="writing", unit="call", disable=self._disabled
+        ) as bar:
+            try:
+                while (candidate := self._current()) is not None:
+                    self._go_on(candidate, bar, spent)
+            finally:
+                self._source.close()
+
+    def _current(self) -> Written | None:
+        written = self._journal.written
+        if written and not written[-1].ended:
+            return written[-1]
+        if len(written) >= self._settings.num_prompts or not self._source.left():
+            return None
+        written.append(Written(self._rng.randbelow(len(self._settings.prompts.messages))))
+        self._journal.save()
+        return written[-1]
+
+    def _go_on(self, candidate: Written, bar: Any, spent: Callable[[], float] | None) -> None:
+        plan = steps(
+            candidate,
+            max_new_tokens=self._settings.max_new_tokens,
+            max_retries=self._settings.max_retries,
+            end_tokens=self._end_tokens,
+            stops=self._text.stops,
+        )
+        for _ in plan:  # stands where the first call is asked for
+            break
+        while not candidate.ended:
+            if not self._source.left():
+                candidate.ended = "calls"
+                break
+            released = self._source.next_token(candidate.message, candidate.tokens)
+            with contextlib.suppress(StopIteration):
+                plan.send(released)
+            self._journal.save()
+            bar.update()
+            bar.set_postfix(self._postfix(candidate, spent), refresh=False)
+        plan.close()
+        self._journal.save()
+
+    def _postfix(self, candidate: Written, spent: Callable[[], float] | None) -> dict[str, Any]:
+        # Released values only: how many members agreed on a token is private.
+        shown: dict[str, Any] = {
+            "prompt": f"{len(self._journal.written)}/{self._settings.num_prompts}",
+            "tokens": len(candidate.tokens),
+            "bottoms": sum(each.bottoms for each in self._journal.written),
+        }
+        if spent is not None:
+            shown["epsilon"] = f"{spent():.3g}"
+        return shown
+
+    def candidates(self) -> list[str]:
+        """Instructions to choose from; the initial one is the last, and stands for a candidate without text."""
+        initial = self._settings.instruction
+        return [self._text.instruction(each.tokens) or initial for each in self._journal.written] + [initial]
+
+    def counts(self, forward: Forward, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Correct answers of each candidate on the validation rows. Private."""
+        instructions = self.candidates()
+        total = len(rows) * len(set(instructions))
+        with tqdm(total=total, desc="selecting", unit="row", disable=self._disabled) as bar:
+            return correct_answers(
+                forward,
+                instructions,
+                rows,
+                prompts=self._settings.prompts,
+                labels=self._settings.labels,
+                advance=bar.update,
+            )

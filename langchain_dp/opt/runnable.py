@@ -1,0 +1,276 @@
+"""DP-OPT as a Runnable: private examples in, a prompt for any chat model out."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+
+from langchain_dp import _checks
+from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
+from langchain_dp.accounting.events import Sampling
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
+from langchain_dp.opt import checks
+from langchain_dp.opt.data import scheme_for
+from langchain_dp.opt.dln import DLNSettings
+from langchain_dp.opt.handover import OptimizedPrompt
+from langchain_dp.opt.plain import run_dln, run_opt
+from langchain_dp.opt.private import PrivateRuns
+from langchain_dp.opt.report import OptPlanReport, report
+from langchain_dp.opt.settings import Method, Settings
+from langchain_dp.opt.templates import OptPrompts
+from langchain_dp.ports import Decoding, VotesNextToken
+from langchain_dp.quiet import check_environment
+from langchain_dp.records import PrivateRecords
+
+Examples = Iterable[Mapping[str, Any]] | PrivateRecords
+
+_SHOWN = "<private examples>"
+"""What callbacks see of the input."""
+
+
+class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
+    """Writes an instruction from private examples on a local model, and hands it over as a prompt.
+
+    The examples sit in subsets; for each token every subset that takes part shows its examples to the local model and
+    votes for the next token; LimitedDomain releases the token with most votes, or nothing; several candidates are
+    written, and the exponential mechanism selects one by its correct answers on validation records.
+
+    Args:
+        model: Engine that writes tokens and scores labels (``LlamaCppEnsemble``, ``TransformersEnsemble``, ...). It
+            sees the examples: it must run inside the trust boundary.
+        labels: The public labels.
+        instruction: What to start from, public. It is always among the candidates.
+        budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
+        ledger: Ledger that is charged. Without ``budget``, all that is left of it is reserved.
+        name: Name of the plan in the ledger. A ledger with a file keeps the run's journal beside it, and a run under
+            the same name is taken up where it stopped.
+        prompts: Templates; see :mod:`langchain_dp.opt.templates`.
+        shots: Demonstrations of one subset (expected number where subsets vary).
+        subsets: Expected number of subsets that vote on one token.
+        num_prompts: Candidates at most.
+        max_new_tokens: Tokens of one candidate at most.
+        method: "dp-opt"; or, for comparison and NOT private, "opt" (votes without noise) or "dln-1".
+        sampling: "fixed": subsets are cut once and each takes part by a coin, so that caches are kept; "resample":
+            dealt anew for every token, as in the paper (add/remove neighbours only).
+        partitions: Number of subsets K under "fixed". None: training records // ``shots``, where the number of
+            records is public; required under add/remove.
+        sampling_probability: Rate of subsets or records. None: so that ``subsets`` are expected; required under
+            add/remove.
+        validation: Share of the examples that select, in (0, 1); the others teach.
+        max_calls: Calls of the mechanism the noise is made for; None is ``num_prompts * max_new_tokens``. Every token,
+            bottom and end is one.
+        max_retries: Retries of one candidate at most.
+        kbar: Tokens that LimitedDomain considers.
+        epsilon0: Bounded-range parameter of one call; None chooses the largest that fits.
+        delta0: Mass that the threshold may miss in one call; None chooses.
+        temperature: Of the members' votes; 0 lets each vote for its most probable token.
+        repetition_penalty: At least 1; lowers tokens that are released already.
+        banned: Tokens that no member may vote for.
+        stop: Strings that end a candidate.
+        chat: Present the backward prompt in the model's chat template instead of as plain text.
+        calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
+        dln: Settings of "dln-1".
+        progress: Show progress; None shows it on a terminal only. It shows released values only.
+        not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
+
+    Raises:
+        InvalidParameter: A value is out of bounds, or the engine lacks a port.
+
+    Formal guarantee:
+        The prompt, every candidate and every count in the certificate are together (epsilon, delta)-differentially
+        private in the examples, with the budget's neighbours (replace-one by default: their number is public). The
+        claim is the preset budget of the plan, whatever was used of it. Times, the initial instruction and the local
+        model are outside of it. Source: Hong et al. 2024, Algorithms 1, 2 and 4, with noise scale, threshold and
+        accounting of :mod:`langchain_dp.mechanisms.limited_domain` and :mod:`langchain_dp.accounting`, not the paper's.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: VotesNextToken,
+        labels: Sequence[str],
+        instruction: str,
+        budget: PrivacyBudget | None = None,
+        ledger: PrivacyLedger | None = None,
+        name: str = "dp-opt",
+        prompts: OptPrompts | None = None,
+        shots: int = 5,
+        subsets: int = 205,
+        num_prompts: int = 5,
+        max_new_tokens: int = 50,
+        method: Method = "dp-opt",
+        sampling: Sampling = "fixed",
+        partitions: int | None = None,
+        sampling_probability: float | None = None,
+        validation: float = 0.1,
+        max_calls: int | None = None,
+        max_retries: int = 5,
+        kbar: int = 10,
+        epsilon0: float | None = None,
+        delta0: float | None = None,
+        temperature: float = 1.1,
+        repetition_penalty: float = 1.0,
+        banned: Iterable[int | str] = (),
+        stop: Sequence[str] = ("\n\n", "\n#"),
+        chat: bool = False,
+        calibrate: bool = True,
+        dln: DLNSettings | None = None,
+        progress: bool | None = None,
+        not_private_seed: int | None = None,
+    ) -> None:
+        checks.check_model(model)
+        if method == "dp-opt":
+            _checks.check_promise(budget, ledger, not_private_seed)
+        elif budget is not None or ledger is not None:
+            raise InvalidParameter(
+                f'Expected method={method!r} without budget= or ledger=: it promises nothing. Use "dp-opt" for a '
+                "private prompt."
+            )
+        self.name = name
+        self.settings = Settings(
+            method=method,
+            instruction=checks.check_instruction(instruction),
+            labels=_checks.check_labels(labels),
+            prompts=prompts or OptPrompts(),
+            shots=shots,
+            subsets=subsets,
+            sampling=sampling,
+            partitions=partitions,
+            sampling_probability=sampling_probability,
+            validation=validation,
+            num_prompts=num_prompts,
+            max_new_tokens=max_new_tokens,
+            max_calls=num_prompts * max_new_tokens if max_calls is None else max_calls,
+            max_retries=max_retries,
+            kbar=kbar,
+            epsilon0=epsilon0,
+            delta0=delta0,
+            stop=tuple(stop),
+            decoding=Decoding(temperature, repetition_penalty, frozenset(banned), chat),
+            calibrate=calibrate,
+        )
+        checks.label_words(self.settings.prompts, self.settings.labels)
+        checks.check_room(model, self.settings)
+        self._engine = model
+        self._dln = dln or DLNSettings()
+        self._progress = progress
+        self._seed = not_private_seed
+        self._lock = threading.Lock()
+        self._private: PrivateRuns | None = None
+        if method == "dp-opt":
+            self._private = PrivateRuns(
+                model,
+                self.settings,
+                ledger=_checks.ledger_for(budget, ledger),
+                budget=budget,
+                name=name,
+                progress=progress,
+                rng=self._randomness(),
+            )
+
+    def _randomness(self) -> Randomness:
+        return SystemRandomness() if self._seed is None else NotPrivateSeededRandomness(self._seed)
+
+    # ------------------------------------------------------------------------------------------------ Runnable
+
+    def invoke(self, input: Examples, config: RunnableConfig | None = None, **kwargs: Any) -> ChatPromptTemplate:  # noqa: A002  # Runnable's name
+        """Release one prompt.
+
+        The run's own callbacks see neither the examples nor their number. The run AROUND it does: in
+        ``optimizer | chain`` LangChain hands the input to the callbacks of the whole. Pass ``PrivateRecords``, which
+        show nothing, or wrap the call in ``private_run()``.
+
+        Args:
+            input: Private examples, mappings with ``text`` and ``label`` (and what else the template names).
+            config: LangChain config.
+            **kwargs: None are taken.
+
+        Returns:
+            The forward prompt under the released instruction as one human message, braces escaped;
+            ``metadata["dp"]`` is the certificate, and survives ``dumps`` and ``loads``.
+
+        Raises:
+            InvalidParameter: Examples or settings do not do. Nothing was spent.
+            BudgetExceeded: The ledger has no room for the plan. Nothing was spent.
+            PlanError: The ledger holds another plan, or a complete run over other examples, under this name.
+            UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
+        """
+        _checks.check_no_kwargs(kwargs)
+        return self.optimize(input, config).template()
+
+    def optimize(self, examples: Examples, config: RunnableConfig | None = None) -> OptimizedPrompt:
+        """As :meth:`invoke`, but returns the prompt with certificate and settings, ready to be saved.
+
+        Ctrl-C loses nothing: call again with the same examples, and the run is taken up where it stopped; with a
+        ledger in a file that holds for a new process too. A complete run gives its prompt again, at no further cost.
+        """
+        result: list[OptimizedPrompt] = []
+
+        def run(_: str) -> str:
+            check_environment()
+            with self._lock:
+                result.append(self._run(PrivateRecords(examples)))
+            return result[0].instruction
+
+        RunnableLambda(run, name=self.get_name()).invoke(_SHOWN, config)
+        return result[0]
+
+    def _run(self, records: PrivateRecords) -> OptimizedPrompt:
+        if self._private is not None:
+            return self._private.run(records)
+        if self.settings.method == "opt":
+            return run_opt(self._engine, self.settings, records, rng=self._randomness(), progress=self._progress)
+        coins = random.SystemRandom() if self._seed is None else random.Random(self._seed)  # noqa: S311  # not private
+        return run_dln(self._engine, self.settings, self._dln, records, coins=coins, progress=self._progress)
+
+    # ------------------------------------------------------------------------------------------------- promise
+
+    def released(self) -> list[str]:
+        """Candidates that were released so far, complete or not; the initial instruction is not among them."""
+        return [] if self._private is None else self._private.released()
+
+    def certificate(self) -> PrivacyCertificate:
+        """The promise of the run as it stands.
+
+        Raises:
+            InvalidParameter: No run has started yet, or the method promises nothing.
+        """
+        if self._private is None:
+            raise InvalidParameter(
+                f"Expected method={self.settings.method!r} to be 'dp-opt': the others promise nothing, which the "
+                "prompt they return says."
+            )
+        return self._private.certificate()
+
+    def plan(self, examples: Examples | int) -> OptPlanReport:
+        """What a run would cost and whether its votes can win. Spends and reserves nothing.
+
+        Args:
+            examples: The examples, for estimates from their lengths (for the operator, not for publication); or their
+                number.
+
+        Raises:
+            InvalidParameter, BudgetExceeded: As :meth:`invoke` would.
+        """
+        if self._private is None:
+            raise InvalidParameter(f"Expected method={self.settings.method!r} to be 'dp-opt' to plan a budget.")
+        records = None if isinstance(examples, int) else PrivateRecords(examples)
+        count = examples if isinstance(examples, int) else len(records or ())
+        neighbors: Neighbors = self._private.neighbors
+        share, token, selection = self._private.prospect(count)
+        return report(
+            self._engine,
+            self.settings,
+            budget=share,
+            scheme=scheme_for(self.settings, neighbors, count),
+            token=token,
+            selection=selection,
+            records=records,
+            count=count,
+        )

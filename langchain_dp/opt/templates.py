@@ -1,0 +1,204 @@
+"""How a text is put to the model, and how the model is asked to improve the instruction.
+
+The forward template asks for a label under an instruction; the backward template shows where the instruction worked and
+where it failed, and asks for a better one. Their structure is that of Hong et al. 2024 (DP-OPT), Figure 5, which
+simplifies Sordoni et al. 2023 (DLN-1); the words are this package's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import string
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from langchain_dp import _validate
+from langchain_dp.errors import InvalidParameter
+
+MESSAGES = (
+    "Clarify the instruction: add a few words or one short sentence where it leaves the student in doubt. Be concise.",
+    "Improve the instruction: add one or two examples that show how the task is solved. Be concise.",
+    "Shorten the instruction: drop every word that the student does not need. Be concise.",
+    "Rewrite the instruction: say in more detail what is asked, so that nothing can be read in two ways. Be concise.",
+)
+"""The four requests that may end a backward prompt; each candidate draws one by a public coin."""
+
+PRIVACY_INSTRUCTIONS = (
+    "Do not provide examples in the prompt.",
+    "Do not use existing samples but create dummy samples as examples in the prompt.",
+)
+"""The two variants of Hong et al. 2024, Table 12. They ask the model to keep secrets; they guarantee nothing."""
+
+NO_ANSWER = "(none)"
+"""Stands for the answer of a model that could not be asked."""
+
+CONTENT_FREE = ("N/A", "", "[MASK]")
+"""Texts without content, for contextual calibration (Zhao et al. 2021)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OptPrompts:
+    """Templates of one task. All of it is public.
+
+    Args:
+        text: Template of one input; its variables are keys of an example.
+        words: Label -> word that the model is shown and asked for. A missing label stands for itself.
+        meta: What the model is told before it improves an instruction.
+        messages: Requests that may end a backward prompt.
+        secrecy: Sentence added to ``meta``, such as one of ``PRIVACY_INSTRUCTIONS``; may be empty.
+
+    Raises:
+        InvalidParameter: The template has no variable, there is no message, or two labels share a word.
+    """
+
+    text: str = "{text}"
+    words: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    meta: str = (
+        "A student works by an instruction: it reads an input text and writes an output text. The student made "
+        "mistakes. Improve the instruction, so that the student will not make them again."
+    )
+    messages: Sequence[str] = MESSAGES
+    secrecy: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.variables:
+            raise InvalidParameter(f"Expected text={self.text!r} to hold a variable. Write for example '{{text}}'.")
+        if isinstance(self.messages, str) or not self.messages:
+            raise InvalidParameter(f"Expected messages={self.messages!r} to be at least one request. See MESSAGES.")
+        if len({word.casefold() for word in self.words.values()}) < len(self.words):
+            raise InvalidParameter("Expected every label to have a word of its own, but two labels share one.")
+        object.__setattr__(self, "words", MappingProxyType(dict(self.words)))
+        object.__setattr__(self, "messages", tuple(self.messages))
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Names of the template's variables, in order."""
+        parsed = string.Formatter().parse(self.text)
+        return tuple(dict.fromkeys(name for _, name, _, _ in parsed if name is not None))
+
+    def word(self, label: str) -> str:
+        """Word that stands for ``label``."""
+        return self.words.get(label, label)
+
+    def render(self, fields: Mapping[str, Any]) -> str:
+        """One input as it stands after "Input:", white space at its ends removed."""
+        return self.text.format_map({name: str(fields[name]).strip() for name in self.variables}).strip()
+
+    # ------------------------------------------------------------------------------------------------- forward
+
+    def forward_head(self, instruction: str) -> str:
+        """Public text before one input."""
+        return f"Instruction: {instruction}\n\n"
+
+    def forward_body(self, text: str) -> str:
+        """One input."""
+        return f"Input: {text}\n\n"
+
+    @property
+    def forward_tail(self) -> str:
+        """The cue; the label word follows it after a space."""
+        return "Output:"
+
+    def forward(self, instruction: str) -> str:
+        """The whole forward prompt as a template in the input's own variables; braces in ``instruction`` escaped."""
+        escaped = instruction.replace("{", "{{").replace("}", "}}")
+        return f"{self.forward_head(escaped)}{self.forward_body(self.text)}{self.forward_tail}"
+
+    # ------------------------------------------------------------------------------------------------ backward
+
+    def backward_head(self, instruction: str) -> str:
+        """Public text before the demonstrations."""
+        meta = f"{self.meta} {self.secrecy}" if self.secrecy else self.meta
+        return f"{meta}\n\n# Current instruction\n{instruction}\n\n"
+
+    def backward_body(self, demonstrations: Sequence[Demonstration]) -> str:
+        """The private part: what one subset's records show."""
+        successes = [d for d in demonstrations if d.answer == d.word]
+        errors = [d for d in demonstrations if d.answer != d.word]
+        parts = []
+        if successes:
+            rows = "".join(f"Input: {d.text}\nCorrect Output: {d.word}\n\n" for d in successes)
+            parts.append(f"# Student successes\n{rows}")
+        if errors:
+            rows = "".join(
+                f"Input: {d.text}\nStudent Output: {d.answer or NO_ANSWER}\nCorrect Output: {d.word}\n\n"
+                for d in errors
+            )
+            parts.append(f"# Student errors\n{rows}")
+        return "".join(parts)
+
+    def backward_tail(self, message: int) -> str:
+        """The request and the cue."""
+        return f"{self.messages[message]}\n\nImproved Instruction:"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Demonstration:
+    """One private record in a backward prompt.
+
+    Args:
+        text: Its rendered input.
+        word: Word of its label.
+        answer: Word that the model answered under the current instruction; None if it could not be asked.
+    """
+
+    text: str
+    word: str
+    answer: str | None
+
+    def __repr__(self) -> str:
+        return "Demonstration(<private>)"
+
+
+@dataclasses.dataclass(frozen=True)
+class OptTask:
+    """A ready task: labels, initial instruction and templates, with the settings of Hong et al. 2024, Table 5.
+
+    Args:
+        labels: Public labels.
+        instruction: Initial instruction (Table 6, after Sordoni et al. 2023).
+        shots: Demonstrations of one subset.
+        subsets: Expected number of subsets that vote on one token.
+        prompts: Templates.
+    """
+
+    labels: tuple[str, ...]
+    instruction: str
+    shots: int
+    subsets: int
+    prompts: OptPrompts = OptPrompts()
+
+    def __post_init__(self) -> None:
+        _validate.integer("shots", self.shots, at_least=1)
+        _validate.integer("subsets", self.subsets, at_least=1)
+
+
+SST2 = OptTask(("negative", "positive"), "Classify the input text as positive or negative.", 5, 205)
+"""Movie reviews."""
+
+TREC = OptTask(
+    ("description", "entity", "expression", "human", "location", "number"),
+    "Read the following question, then choose whether it is about a description, entity, expression, human, location "
+    "or number.",
+    3,
+    102,
+)
+"""Question types."""
+
+MPQA = OptTask(
+    ("negative", "positive"),
+    "Read the following review, then choose whether it is negative or positive.",
+    3,
+    102,
+)
+"""Opinions. Hong et al. use a repetition penalty of 1.1 here."""
+
+DISASTER = OptTask(
+    ("not relevant", "relevant"),
+    "Read the following sentence, then choose whether it is relevant to a disaster.",
+    3,
+    102,
+    OptPrompts(words={"not relevant": "no", "relevant": "yes"}),
+)
+"""Whether a post is about a disaster. The words are yes and no: "relevant" is contained in "not relevant"."""

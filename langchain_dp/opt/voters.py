@@ -1,0 +1,201 @@
+"""From one draw of subsets to one token: privately, or as the non-private twin does it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Protocol
+
+from langchain_dp._company import ask_together
+from langchain_dp.mechanisms import limited_domain
+from langchain_dp.mechanisms.randomness import Randomness
+from langchain_dp.opt.ensemble import Ensemble, Subset
+from langchain_dp.opt.forward import Forward
+from langchain_dp.opt.plan import count_votes
+from langchain_dp.opt.reservation import Reservation
+from langchain_dp.opt.settings import Settings
+from langchain_dp.opt.templates import Demonstration
+from langchain_dp.ports import Continuation, MemberPrompt, Token, VotesNextToken
+from langchain_dp.records import PrivateRecords
+
+_COIN = 2**53
+
+
+class Demonstrations:
+    """What the subsets show: records with the model's answers to them, found when first needed.
+
+    Each answer depends on its own record, the instruction and the model alone.
+    """
+
+    def __init__(self, records: PrivateRecords, forward: Forward, settings: Settings) -> None:
+        self._records = records
+        self._forward = forward
+        self._instruction = settings.instruction
+        self._prompts = settings.prompts
+        self._words = [settings.prompts.word(label) for label in settings.labels]
+        self._shown: dict[str, Demonstration] = {}
+
+    def bodies(self, subsets: Sequence[Subset]) -> list[str]:
+        """The private part of the prompt of each subset."""
+        missing = [name for subset in subsets for name in subset.record_ids if name not in self._shown]
+        rows = [self._records.get(name) for name in missing]
+        texts = [self._prompts.render(row) for row in rows]
+        for name, row, text, answer in zip(
+            missing, rows, texts, self._forward.predict(self._instruction, texts), strict=True
+        ):
+            self._shown[name] = self._shot(row, text, answer)
+        return [self._prompts.backward_body([self._shown[name] for name in subset.record_ids]) for subset in subsets]
+
+    def _shot(self, row: Mapping[str, Any], text: str, answer: int | None) -> Demonstration:
+        word = self._prompts.word(str(row["label"]))
+        return Demonstration(text, word, None if answer is None else self._words[answer])
+
+
+class TokenSource(Protocol):
+    """Gives the next token of a candidate prompt, or None: no token had votes enough."""
+
+    def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
+        """One call. What it returns has left."""
+
+    def left(self) -> int:
+        """Calls that may still be made."""
+
+    def close(self) -> None:
+        """Drop what is cached of the subsets."""
+
+
+class Electorate:
+    """Collects the votes of one draw of subsets.
+
+    Args:
+        engine: The local model.
+        ensemble: Subsets and sampling coins.
+        demonstrations: What they show.
+        settings: Public settings: templates, instruction, decoding.
+        rng: Source of the members' own coins.
+    """
+
+    def __init__(
+        self,
+        engine: VotesNextToken,
+        ensemble: Ensemble,
+        demonstrations: Demonstrations,
+        settings: Settings,
+        *,
+        rng: Randomness,
+    ) -> None:
+        self._engine = engine
+        self._ensemble = ensemble
+        self._demonstrations = demonstrations
+        self._prompts = settings.prompts
+        self._head = settings.prompts.backward_head(settings.instruction)
+        self._decoding = settings.decoding
+        self._rng = rng
+        self._asked: set[Hashable] = set()
+
+    def draw(self) -> list[Subset]:
+        """Subsets of one call, by fresh coins."""
+        return self._ensemble.draw()
+
+    def votes(self, subsets: Sequence[Subset], message: int, written: Sequence[Token]) -> Counter[Token]:
+        """One vote a subset. Private."""
+        bodies = self._demonstrations.bodies(subsets)
+        tail = self._prompts.backward_tail(message)
+        asked = [
+            Continuation(
+                MemberPrompt(self._head, body, tail, subset.member),
+                tuple(written),
+                self._rng.randbelow(_COIN) / _COIN,
+            )
+            for subset, body in zip(subsets, bodies, strict=True)
+        ]
+        self._asked.update(subset.member for subset in subsets)
+        try:
+            return count_votes(ask_together(lambda some: self._engine.next_tokens(some, self._decoding), asked))
+        finally:
+            if not self._ensemble.lasting:
+                self.close()
+
+    @property
+    def domain(self) -> int:
+        """Number of tokens that may be voted for."""
+        return self._engine.vocabulary_size
+
+    def close(self) -> None:
+        """Drop what the engine keeps of the subsets."""
+        if self._asked:
+            self._engine.forget(*self._asked)
+            self._asked.clear()
+
+
+class PrivateVote:
+    """Every token through LimitedDomain, charged before anybody is asked (Algorithm 2, with this package's noise).
+
+    Formal guarantee:
+        One call costs the plan's event: it is charged first, then fresh coins draw the subsets, one record moves at
+        most one vote, and the mechanism draws its noise also when nobody voted.
+    """
+
+    def __init__(
+        self,
+        electorate: Electorate,
+        *,
+        reservation: Reservation,
+        kbar: int,
+        chain: str,
+        rng: Randomness,
+    ) -> None:
+        self._electorate = electorate
+        self._reservation = reservation
+        self._kbar = kbar
+        self._chain = chain
+        self._rng = rng
+
+    def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
+        """One call of the mechanism: charge, draw, ask, count, release."""
+        self._reservation.plan.spend(self._reservation.charged_token, chain=self._chain)
+        votes = self._electorate.votes(self._electorate.draw(), message, written)
+        return limited_domain(
+            votes,
+            epsilon0=self._reservation.token.epsilon0,
+            delta0=self._reservation.token.delta0,
+            domain=self._electorate.domain,
+            kbar=self._kbar,
+            moved_votes=self._reservation.moved_votes,
+            rng=self._rng,
+        )
+
+    def left(self) -> int:
+        """Calls that the plan still holds."""
+        return self._reservation.plan.remaining(self._reservation.charged_token)
+
+    def close(self) -> None:
+        """Drop what is cached of the subsets."""
+        self._electorate.close()
+
+
+class PlainVote:
+    """The non-private twin (OPT): one batch a candidate, the token with most votes, no noise. Not private."""
+
+    def __init__(self, electorate: Electorate, *, max_calls: int) -> None:
+        self._electorate = electorate
+        self._batch: list[Subset] = []
+        self._left = max_calls
+
+    def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
+        """Token with most votes, ties to the smaller one; None if nobody could be asked."""
+        self._left -= 1
+        if not written or not self._batch:
+            self._batch = self._electorate.draw()
+        votes = self._electorate.votes(self._batch, message, written)
+        most = max(votes.values(), default=0)
+        winners = [token for token, count in votes.items() if count == most]
+        return sorted(winners, key=lambda token: (isinstance(token, str), token))[0] if winners else None
+
+    def left(self) -> int:
+        """Calls that the number of candidates and their length allow."""
+        return self._left
+
+    def close(self) -> None:
+        """Drop what is cached of the subsets."""
+        self._electorate.close()
