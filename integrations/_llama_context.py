@@ -83,9 +83,12 @@ class LlamaContext:
         model_params.n_gpu_layers = n_gpu_layers
         model = llama.llama_model_load_from_file(os.fsencode(path), model_params)
         if not model:
-            raise InvalidParameter(f"Expected model_path={path!r} to be a GGUF file that llama.cpp can load.")
+            raise InvalidParameter(
+                f"Expected model_path={path!r} to be a GGUF file that llama.cpp can load. If it was cut short, fetch it again."
+            )
         self.trained_on = int(llama.llama_model_n_ctx_train(model))
         self.micro_batch = micro_batch
+        self.sequences = sequences
         params = llama.llama_context_default_params()
         params.n_ctx = sequences * (-(-cells // CELLS) * CELLS)
         params.n_seq_max = sequences
@@ -104,6 +107,8 @@ class LlamaContext:
         self._memory = llama.llama_get_memory(context)
         self._batch = llama.llama_batch_init(micro_batch, 0, 1)
         self.vocabulary = int(llama.llama_vocab_n_tokens(self._vocab))
+        self.generation = 0
+        """Grows whenever everything is cleared: who left something in a sequence can see that it is gone."""
         # finalize() runs before the interpreter tears modules down; __del__ would run during it, and crash.
         self._closing = threading.Event()
         parts = (self._batch, context, model)
@@ -116,15 +121,15 @@ class LlamaContext:
     def close(self) -> None:
         self._free()
 
-    def tokenize(self, text: str, *, start: bool = False) -> list[int]:
+    def tokenize(self, text: str, *, start: bool = False, special: bool = False) -> list[int]:
         """Tokens of ``text``; with ``start``, the special tokens that the model wants at the beginning too.
 
-        Special tokens spelt out in the text are read as such only with ``start``: a question or a record that
-        spells "<|im_end|>" must not end a turn.
+        Special tokens spelt out in the text are read as such only with ``start`` or ``special``: a question or a
+        record that spells "<|im_end|>" must not end a turn.
         """
         raw = text.encode(errors="replace")  # a lone surrogate is no error: its exception would hold the text
         room = (ctypes.c_int32 * (len(raw) + 8))()
-        count = self.llama.llama_tokenize(self._vocab, raw, len(raw), room, len(room), start, start)
+        count = self.llama.llama_tokenize(self._vocab, raw, len(raw), room, len(room), start, start or special)
         if count < 0:
             raise DecodeError(int(count))
         return list(room[:count])
@@ -160,9 +165,64 @@ class LlamaContext:
             raise DecodeError(row)
         return np.ctypeslib.as_array(pointer, (self.vocabulary,)).copy()
 
+    def outputs(self, count: int) -> Logits:
+        """The logits of the ``count`` wanted rows of the last batch, in its order: a view, until the next batch."""
+        pointer = self.llama.llama_get_logits(self._context)
+        if not pointer:
+            raise DecodeError(count)
+        return np.ctypeslib.as_array(pointer, (count, self.vocabulary))
+
     def clear(self) -> None:
         """Empty every sequence and overwrite its memory with zeros."""
         self.llama.llama_memory_clear(self._memory, True)
+        self.generation += 1
+
+    def scrub(self, sequences: Sequence[int], *, source: int) -> None:
+        """Empty these sequences and overwrite all their cells with those of ``source``, an empty public sequence."""
+        for sequence in sequences:
+            self.llama.llama_memory_seq_cp(self._memory, source, sequence, -1, -1)
+        # Copies between separate caches wait for the next batch; it must come before anything is restored.
+        self.decode([(0, 0, source, False), (0, 1, source, False)])
+        for sequence in (source, *sequences):
+            self.truncate(sequence, 0)
+
+    def pieces(self, tokens: Sequence[int]) -> bytes:
+        """What ``tokens`` spell, byte by byte; control tokens spell nothing."""
+        return b"".join(self._piece(token) for token in tokens)
+
+    def _piece(self, token: int) -> bytes:
+        room = ctypes.create_string_buffer(64)
+        count = self.llama.llama_token_to_piece(self._vocab, token, room, len(room), 0, False)
+        if count < 0:
+            room = ctypes.create_string_buffer(-count)
+            count = self.llama.llama_token_to_piece(self._vocab, token, room, len(room), 0, False)
+        return room.raw[:count]
+
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens that end a text."""
+        return frozenset(token for token in range(self.vocabulary) if self.llama.llama_vocab_is_eog(self._vocab, token))
+
+    def control_tokens(self) -> frozenset[int]:
+        """Tokens that are no text: of control, unknown or unused."""
+        llama = self.llama
+        no_text = llama.LLAMA_TOKEN_ATTR_CONTROL | llama.LLAMA_TOKEN_ATTR_UNKNOWN | llama.LLAMA_TOKEN_ATTR_UNUSED
+        return frozenset(
+            token for token in range(self.vocabulary) if llama.llama_vocab_get_attr(self._vocab, token) & no_text
+        )
+
+    def special_text(self) -> tuple[str, str]:
+        """How the tokens of beginning and of end are spelt; "" where the model has none."""
+        llama = self.llama
+        begin, end = (
+            llama.llama_vocab_get_text(self._vocab, token).decode(errors="replace") if token >= 0 else ""
+            for token in (llama.llama_vocab_bos(self._vocab), llama.llama_vocab_eos(self._vocab))
+        )
+        return begin, end
+
+    def chat_template(self) -> str | None:
+        """The chat template that the model carries, as Jinja source."""
+        source = self.llama.llama_model_chat_template(self._model, None)
+        return None if source is None else str(source.decode(errors="replace"))
 
     def truncate(self, sequence: int, position: int) -> None:
         """Drop the tokens of a sequence from ``position`` on."""

@@ -12,23 +12,30 @@ Why a member's score holds nothing of another member:
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from collections.abc import Hashable, Sequence
 from types import TracebackType
 from typing import NoReturn, Self
 
-import numpy as np
+from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
-from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable, PrivateDataError
-from langchain_dp.ports import MemberPrompt
-
-from ._llama_context import CELLS, DecodeError, LlamaContext
+from ._llama_choice import Choice
+from ._llama_company import company_is_harmless
+from ._llama_context import CELLS, LlamaContext
 from ._llama_emptied import emptied
 from ._llama_evaluate import ROWS, Evaluator
+from ._llama_labels import LabelScorer
+from ._llama_members import Members
 from ._llama_model_files import prepared_model_path
-from ._llama_store import Calibration, MemberState, StateStore
+from ._llama_seats import Seats
+from ._llama_store import Opening, StateStore
+from ._llama_texts import Texts
+from ._llama_writer import Writer
+
+_LARGEST_BATCH = 2048
+"""Rows of one batch at most: its working memory grows with them."""
 
 
 class LlamaCppEnsemble:
@@ -69,7 +76,7 @@ class LlamaCppEnsemble:
         flash_attention: bool = False,
         verbose: bool = False,
     ) -> None:
-        _whole("slots", slots, 1, 256)
+        _whole("slots", slots, 1, 255)
         _whole("max_tokens", max_tokens, 16, 2**20)
         _whole("n_gpu_layers", n_gpu_layers, -1, 2**20)
         _whole("cache_bytes", cache_bytes, 0, 2**62)
@@ -80,12 +87,11 @@ class LlamaCppEnsemble:
         self._max_tokens = max_tokens
         self._lock = threading.RLock()  # the context is freed under it, also by close(), which holds it
         self._store = StateStore(cache_bytes)
-        self._head: tuple[str, MemberState] | None = None
         self._context = LlamaContext(
             path,
-            sequences=slots,
+            sequences=slots + 1,  # one for the writer, which never holds anything private
             cells=max_tokens,
-            micro_batch=max(slots * ROWS, CELLS),
+            micro_batch=max(min(slots * ROWS, _LARGEST_BATCH), CELLS),
             n_gpu_layers=n_gpu_layers,
             flash_attention=flash_attention,
             unified=self._UNIFIED,
@@ -98,10 +104,20 @@ class LlamaCppEnsemble:
             raise InvalidParameter(
                 f"Expected max_tokens={max_tokens} to be at most {trained_on}, the length this model was trained on."
             )
-        self._evaluator = Evaluator(self._context)
+        self._texts = Texts(self._context)
+        self._evaluator = evaluator = Evaluator(self._context)
         self.n_threads = self._context.choose_threads(n_threads)
-        alone = slots == 1 or n_gpu_layers != 0 or not self._evaluator.company_is_harmless(slots, max_tokens)
-        self._together = 1 if alone else slots
+        alone = (
+            slots == 1
+            or n_gpu_layers != 0
+            or not company_is_harmless(self._context, evaluator, slots=slots, max_tokens=max_tokens)
+        )
+        self._together = 1 if alone else min(slots, _LARGEST_BATCH // ROWS)
+        self._members = Members(self._context, evaluator, self._store, max_tokens)
+        parts = (self._context, evaluator, self._members, self._store)
+        self._labels = LabelScorer(*parts, max_tokens=max_tokens, together=self._together)
+        self._seats = Seats(*parts, 1 if alone else slots)
+        self._writer = Writer(self._context, self._seats, self._store)
 
     _UNIFIED = False
     """Never True but in the test that shows why."""
@@ -114,7 +130,7 @@ class LlamaCppEnsemble:
     @property
     def max_tail_tokens(self) -> int:
         """Longest question in tokens: half of ``max_tokens``, whatever the members hold."""
-        return self._max_tokens // 2
+        return self._labels.max_tail_tokens
 
     @property
     def members_together(self) -> int:
@@ -168,52 +184,77 @@ class LlamaCppEnsemble:
             self._check_open()
             if not prompts:
                 return []
-            labels = self._labels(words)
-            head, tail = _common(prompts)
-            question = self._tail(tail)
-            free = [self._tail(text) for text in content_free]
-            key = (tuple(words), tuple(content_free))
-            rows: list[list[float] | None] = []
-            for at in range(0, len(prompts), self._together):
-                group = prompts[at : at + self._together]
-                try:
-                    members = [self._member(head, prompt, max(map(len, labels))) for prompt in group]
-                    rows += self._rows(members, question, free, labels, key)
-                finally:
-                    self._store.wipe_put_out()
-            return rows
+            _, tail = _common(prompts)
+            self._seats.put_away()
+            return self._labels.scores(prompts, tail, words, content_free)
 
-    def _rows(
-        self,
-        members: Sequence[MemberState | None],
-        question: list[int],
-        free: Sequence[list[int]],
-        labels: Sequence[list[int]],
-        key: Calibration,
-    ) -> list[list[float] | None]:
-        calibrate = [m for m in members if m is not None and free and key not in m.calibrations]
-        for member, mean in zip(calibrate, self._evaluator.mean_log(calibrate, free, labels), strict=True):
-            if mean is not None:
-                member.calibrations[key] = mean
-        usable = [m for m in members if m is not None and (not free or key in m.calibrations)]
-        answers = iter(self._evaluator.answers(usable, question, labels))
-        rows: list[list[float] | None] = []
-        for asked in members:
-            if asked is None or (free and key not in asked.calibrations):
-                rows.append(None)
-                continue
-            answer = next(answers)
-            if answer is not None and free:
-                answer = answer - asked.calibrations[key]
-            rows.append(None if answer is None else [float(score) for score in answer])
-        return rows
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens of the model."""
+        return self._context.vocabulary
+
+    @property
+    def end_tokens(self) -> frozenset[Token]:
+        """Tokens that end a text. Other control tokens are never taken."""
+        with self._lock:
+            self._check_open()
+            return self._texts.ends
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Longest head + body + tail + written of one member: ``max_tokens``, less the chat template and one."""
+        with self._lock:
+            self._check_open()
+            return self._max_tokens - 1 - self._texts.chat_tokens
+
+    @emptied
+    def detokenise(self, tokens: Sequence[Token]) -> str:
+        """Text of ``tokens``, which this engine wrote. Control tokens are no text; broken UTF-8 becomes U+FFFD."""
+        with self._lock:
+            self._check_open()
+            return self._texts.spelt(tokens)
+
+    @emptied
+    def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
+        """Next token of every member, in order; None where a member could not be evaluated (it abstains).
+
+        Members stay in the model's memory between calls, ``slots`` of them: a further token then costs one row a
+        member. Others wait in the store, as far as ``cache_bytes`` holds them.
+
+        Args:
+            asked: Members to ask, each with its own written tokens; heads and tails are equal within one call.
+            decoding: How a token is taken from the distribution.
+
+        Raises:
+            InvalidParameter: A rule of ``decoding`` is out of bounds; ``decoding.chat`` and the model carries no chat
+                template; heads or tails differ; a tail is empty.
+            ModelUnavailable: The engine is closed, or the public head cannot be evaluated.
+        """
+        with self._lock:
+            self._check_open()
+            choice = Choice(decoding, self._texts.never)
+            if not asked:
+                return []
+            head, tail = _common([one.prompt for one in asked])
+            ending, limit = self._context.tokenize(tail), self.max_prompt_tokens
+            if not ending:
+                raise InvalidParameter("Expected a tail of at least one token. Put the end of the head there.")
+            opening = Opening(head)
+            if decoding.chat:
+                chat = self._texts.chat()
+                opening = Opening(head, chat.before)
+                ending += self._context.tokenize(chat.after, special=True)
+                limit += self._texts.chat_tokens
+            return list(self._writer.next_tokens(opening, asked, ending, limit, choice))
 
     @emptied
     def forget(self, *members: Hashable) -> None:
         """Overwrite and drop everything of these members, in the store and in the model's own memory."""
         with self._lock:
+            self._seats.forget(members)
             self._store.forget(members)
             if not self._context.closed:
+                self._seats.put_away()
                 self._context.clear()
 
     @emptied
@@ -228,9 +269,10 @@ class LlamaCppEnsemble:
         """
         with self._lock:
             self._check_open()
+            self._seats.put_away()
             for prompt in prompts:
                 try:
-                    self._member(prompt.head, prompt, 1)
+                    self._labels.member(prompt)
                 finally:
                     self._store.wipe_put_out()
 
@@ -238,7 +280,7 @@ class LlamaCppEnsemble:
         """Drop every state and free the model. Further calls raise ModelUnavailable."""
         with self._lock:
             self._store.clear()
-            self._head = None
+            self._members.clear()
             self._context.close()
 
     def __enter__(self) -> Self:
@@ -258,62 +300,6 @@ class LlamaCppEnsemble:
     def _check_open(self) -> None:
         if self._context.closed:
             raise ModelUnavailable("This LlamaCppEnsemble is closed. Build a new one.")
-
-    def _labels(self, words: Sequence[str]) -> list[list[int]]:
-        labels = [self._context.tokenize(word) for word in words]
-        if not labels or not all(labels) or len({tuple(label) for label in labels}) < len(labels):
-            raise InvalidParameter(f"Expected words={list(words)!r} to be distinct, with at least one token each.")
-        if len({label[0] for label in labels}) == len(labels):
-            return [label[:1] for label in labels]
-        return labels
-
-    def _tail(self, text: str) -> list[int]:
-        tokens = self._context.tokenize(text)
-        if not 0 < len(tokens) <= self.max_tail_tokens:
-            raise InvalidParameter(
-                f"Expected a question of {len(tokens)} tokens to have 1 to {self.max_tail_tokens}, half of "
-                f"max_tokens={self._max_tokens}. Shorten it, or raise max_tokens."
-            )
-        return tokens
-
-    def _member(self, head: str, prompt: MemberPrompt, label_tokens: int) -> MemberState | None:
-        """State of a member from the store or evaluated now; None if it is too long or cannot be evaluated."""
-        try:
-            return self._evaluated(head, prompt, label_tokens)
-        except LangChainDPError:  # of the head, which is public
-            raise
-        except Exception:  # whatever it is, it came from this member's content: it abstains, without a word
-            return None
-
-    def _evaluated(self, head: str, prompt: MemberPrompt, label_tokens: int) -> MemberState | None:
-        digest = hashlib.sha256(prompt.body.encode(errors="surrogatepass")).digest()
-        entry = self._store.get(head, prompt.member, digest)
-        if entry is None:
-            start = self._head_state(head)
-            body = self._context.tokenize(prompt.body)
-            if not self._fits(start.tokens + len(body), label_tokens):
-                return None
-            entry = self._evaluator.extended(start, body, digest)
-            self._store.put(head, prompt.member, entry)
-        return entry if self._fits(entry.tokens, label_tokens) else None
-
-    def _fits(self, tokens: int, label_tokens: int) -> bool:
-        # One cell more than the label, for the row that keeps a batch from having a single one.
-        return tokens <= self._max_tokens - self.max_tail_tokens - label_tokens - 1
-
-    def _head_state(self, head: str) -> MemberState:
-        if self._head is None or self._head[0] != head:
-            try:
-                tokens = self._context.tokenize(head, start=True)
-                if not self._fits(len(tokens), 1):
-                    raise InvalidParameter(
-                        f"Expected a head of {len(tokens)} tokens to leave room for examples in "
-                        f"max_tokens={self._max_tokens}. Shorten it, or raise max_tokens."
-                    )
-                self._head = (head, self._evaluator.extended(MemberState(np.empty(0, np.uint8), 0, b""), tokens, b""))
-            except DecodeError as problem:
-                raise ModelUnavailable(f"llama.cpp could not evaluate the head (code {problem}).") from None
-        return self._head[1]
 
 
 def _common(prompts: Sequence[MemberPrompt]) -> tuple[str, str]:

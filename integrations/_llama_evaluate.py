@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from ._llama_context import CELLS, LlamaContext, Logits
+from ._llama_context import LlamaContext, Logits
 from ._llama_store import MemberState
-
-logger = logging.getLogger(__name__)
 
 ROWS = 32
 """Rows of one member in one joint batch."""
 
 Scores = npt.NDArray[np.float64]
-
-_PUBLIC = "The market opens at eight. Bread is sold near the gate, fruit by the well, and cloth under the arches. "
 
 
 class Evaluator:
@@ -27,14 +22,28 @@ class Evaluator:
     def __init__(self, context: LlamaContext) -> None:
         self._context = context
 
-    def extended(self, start: MemberState, tokens: Sequence[int], digest: bytes) -> MemberState:
-        """``start`` followed by ``tokens``, evaluated alone and saved."""
-        self._context.clear()
+    def extended(
+        self, start: MemberState, tokens: Sequence[int], digest: bytes, *, sequence: int | None = None
+    ) -> MemberState:
+        """``start`` followed by ``tokens``, evaluated alone and saved: in ``sequence``, which is empty and keeps them.
+
+        Without it, in an emptied context.
+        """
+        if sequence is None:
+            self._context.clear()
+        at = sequence or 0
         if start.tokens:
-            self._context.restore(start.state)
-        self._context.prefill(tokens, first=start.tokens)
+            self._context.restore(start.state, at)
+        self._context.prefill(tokens, first=start.tokens, sequence=at)
         count = start.tokens + len(tokens)
-        return MemberState(self._context.save() if count else np.empty(0, np.uint8), count, digest)
+        return MemberState(self._context.save(at) if count else np.empty(0, np.uint8), count, digest)
+
+    def load(self, member: MemberState, sequence: int) -> None:
+        """Put head and body of a member into an empty sequence."""
+        if member.tokens:
+            self._context.restore(member.state, sequence)
+            if member.steps:
+                self._context.truncate(sequence, member.tokens)
 
     def mean_log(
         self, members: Sequence[MemberState], tails: Sequence[list[int]], labels: Sequence[list[int]]
@@ -68,8 +77,7 @@ class Evaluator:
         # Zeros everywhere: a masked cell has weight zero, but zero times what an overflow left there is not zero.
         self._context.clear()
         for sequence, member in enumerate(members):
-            if member.tokens:
-                self._context.restore(member.state, sequence)
+            self.load(member, sequence)
         starts = [member.tokens for member in members]
         after_tail = self._advance(starts, tail)
         first = [_log_softmax(rows[-1]) for rows in after_tail]
@@ -124,27 +132,11 @@ class Evaluator:
             if len(padded) > count:
                 self._context.truncate(sequence, start + at + count)
 
-    def company_is_harmless(self, slots: int, max_tokens: int) -> bool:
-        """Whether public members score bit-identically alone and together, short rows and long, near and far."""
-        tokens = self._context.tokenize(_PUBLIC * 40, start=True)
-        room = max_tokens // 2 - 3
-        empty = MemberState(np.empty(0, np.uint8), 0, b"")
-        lengths = (min(9, room), min(CELLS + 30, room), min(40, room))
-        members = [self.extended(empty, tokens[:length], b"") for length in lengths]
-        crowd = [members[i % 3] for i in range(slots)]
-        for rows in (min(ROWS, max_tokens // 2), 1):
-            tail = tokens[1 : 1 + rows]
-            together = self._vectors(crowd[: 3 if rows > 1 else slots], tail)
-            lone = [self._vectors([member], tail)[0] for member in members]
-            if any(not np.array_equal(row, lone[i % 3]) for i, row in enumerate(together)):
-                logger.warning("Joint evaluation changes bits on this machine: members are evaluated one at a time.")
-                return False
-        return True
-
-    def _vectors(self, members: Sequence[MemberState], tail: list[int]) -> list[Logits]:
+    def vectors(self, members: Sequence[MemberState], tail: list[int]) -> list[Logits]:
+        """Logits of the whole vocabulary after ``tail``, for members that fit into one batch."""
         self._context.clear()
         for sequence, member in enumerate(members):
-            self._context.restore(member.state, sequence)
+            self.load(member, sequence)
         return [rows[-1] for rows in self._advance([member.tokens for member in members], tail)]
 
 

@@ -11,8 +11,24 @@ import numpy.typing as npt
 
 from ._llama_context import State
 
+Step = tuple[int, ...]
+"""Tokens of one member that are evaluated in one go."""
+
 Calibration = tuple[tuple[str, ...], tuple[str, ...]]
 """Label words and content-free tails that a calibration belongs to."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Opening:
+    """Where every member's prompt begins: public.
+
+    Args:
+        head: Text before the members' bodies.
+        frame: Text of a chat template before the head, in which special tokens count; None is no chat.
+    """
+
+    head: str
+    frame: str | None = None
 
 
 @dataclasses.dataclass(repr=False)
@@ -20,15 +36,17 @@ class MemberState:
     """Cache of head and body of one member, and what was computed from nothing else.
 
     Args:
-        state: The sequence as llama.cpp saved it.
-        tokens: Its length.
+        state: The sequence as llama.cpp saved it: head, body and ``steps``.
+        tokens: Length of head and body.
         digest: Hash of the body it was made from.
+        steps: What follows head and body, as it was evaluated. Cutting it off leaves the bits of head and body.
         calibrations: Log of the mean label probabilities after the content-free tails.
     """
 
     state: State
     tokens: int
     digest: bytes
+    steps: tuple[Step, ...] = ()
     calibrations: dict[Calibration, npt.NDArray[np.float64]] = dataclasses.field(default_factory=dict)
 
     def wipe(self) -> None:
@@ -38,42 +56,42 @@ class MemberState:
 
 
 class StateStore:
-    """Member states by (head, member), at most ``limit`` bytes of them."""
+    """Member states by (opening, member), at most ``limit`` bytes of them."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.bytes = 0
-        self._kept: OrderedDict[tuple[str, Hashable], MemberState] = OrderedDict()
+        self._kept: OrderedDict[tuple[Opening, Hashable], MemberState] = OrderedDict()
         self._put_out: list[MemberState] = []
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def get(self, head: str, member: Hashable, digest: bytes) -> MemberState | None:
+    def get(self, opening: Opening, member: Hashable, digest: bytes) -> MemberState | None:
         """The state of a member, or None if there is none of this very body."""
-        found = self._kept.get((head, member))
+        found = self._kept.get((opening, member))
         if found is None:
             return None
         if found.digest != digest:
             # The caller broke the promise that new content has a new key: never answer from the old one.
-            self._put_out.append(self._taken((head, member)))
+            self._put_out.append(self._taken((opening, member)))
             return None
-        self._kept.move_to_end((head, member))
+        self._kept.move_to_end((opening, member))
         return found
 
-    def put(self, head: str, member: Hashable, entry: MemberState) -> None:
+    def put(self, opening: Opening, member: Hashable, entry: MemberState) -> None:
         """Keep a state, and put out those used longest ago; a state larger than the limit is not kept.
 
         The group being evaluated may still hold what is put out: :meth:`wipe_put_out` when it no longer does.
         """
-        if (head, member) in self._kept:
-            self._put_out.append(self._taken((head, member)))
+        if (opening, member) in self._kept:
+            self._put_out.append(self._taken((opening, member)))
         if entry.state.nbytes > self.limit:
             self._put_out.append(entry)
             return
         while self.bytes + entry.state.nbytes > self.limit:
             self._put_out.append(self._taken(next(iter(self._kept))))
-        self._kept[(head, member)] = entry
+        self._kept[(opening, member)] = entry
         self.bytes += entry.state.nbytes
 
     def wipe_put_out(self) -> None:
@@ -82,7 +100,7 @@ class StateStore:
             self._put_out.pop().wipe()
 
     def forget(self, members: Sequence[Hashable]) -> None:
-        """Wipe and drop everything of these members, under every head."""
+        """Wipe and drop everything of these members, under every opening."""
         for key in [key for key in self._kept if key[1] in members]:
             self._taken(key).wipe()
 
@@ -91,7 +109,7 @@ class StateStore:
         for key in list(self._kept):
             self._taken(key).wipe()
 
-    def _taken(self, key: tuple[str, Hashable]) -> MemberState:
+    def _taken(self, key: tuple[Opening, Hashable]) -> MemberState:
         entry = self._kept.pop(key)
         self.bytes -= entry.state.nbytes
         return entry

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from langchain_dp._quiet_context import sealed
+from langchain_dp._quiet_filters import Level
+
 Member = TypeVar("Member")
 Answer = TypeVar("Answer")
 
@@ -15,12 +18,14 @@ def ask_together(
     """Answers of ``ask``, one a member; None for a member whose content breaks the call.
 
     If the joint call fails, every member is asked alone: what one of them holds can then silence nobody else. What was
-    raised is dropped, for it may hold private text.
+    raised is dropped, for it may hold private text. An engine may be a client of a server, or stand on LangChain: what
+    it logs, warns of or traces inside the call goes nowhere.
     """
     if not members:
         return []
     try:
-        return ask(members)
+        with sealed(Level.QUIET):
+            return ask(members)
     except Exception:
         if len(members) == 1:
             return [None]

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from contextvars import ContextVar
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 given_up: ContextVar[threading.Event | None] = ContextVar("langchain_dp_given_up", default=None)
 """Set, in the context of a call in a thread, once nobody waits for it any more. A local model may stop by it."""
@@ -199,4 +203,45 @@ class Measured(Protocol):
 
     def bytes_per_token(self) -> int:
         """Bytes of cache that one token of one member takes."""
+        ...
+
+
+@runtime_checkable
+class Embeds(Protocol):
+    """A public table of embeddings: one vector a word, the same for every text."""
+
+    @property
+    def words(self) -> Sequence[str]:
+        """Words or subwords, each once."""
+        ...
+
+    @property
+    def vectors(self) -> NDArray[np.floating]:
+        """Their vectors, (number of words, dimension)."""
+        ...
+
+
+@runtime_checkable
+class EmbedsSubwords(Embeds, Protocol):
+    """A table that cuts texts into its own subwords: byte pairs, sentence pieces.
+
+    Both directions are public functions: they know no text but the one that is given.
+    """
+
+    @property
+    def unknown_id(self) -> int | None:
+        """Id that stands for what the table does not hold, if it has one."""
+        ...
+
+    @property
+    def special_ids(self) -> Collection[int]:
+        """Ids that are never written out: control, padding and unused tokens."""
+        ...
+
+    def encode(self, text: str) -> Sequence[int]:
+        """Ids of a text, all of it, without any that begin or end a text."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids."""
         ...

@@ -10,10 +10,19 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from langchain_dp.accounting import _forks
-from langchain_dp.accounting._ledger_file import SCHEMA, open_connection, refusal, verify_header, verify_journal
+from langchain_dp.accounting._ledger_file import (
+    LEDGER,
+    FileKind,
+    create_file,
+    inspect_file,
+    open_connection,
+    refusal,
+    verify_header,
+    verify_journal,
+)
 from langchain_dp.errors import LedgerError, LedgerUnwritable
 
 BUSY_SECONDS = 30.0
@@ -26,10 +35,12 @@ class Database:
     Args:
         path: Real path of the file, or None for memory.
         ledger_id: The ledger that must be found there, if it is known already.
+        kind: Which kind of file it is.
     """
 
-    def __init__(self, path: str | None, ledger_id: str | None) -> None:
+    def __init__(self, path: str | None, ledger_id: str | None, kind: FileKind = LEDGER) -> None:
         self.path = path
+        self._kind = kind
         self.ledger_id = ledger_id
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
@@ -38,14 +49,42 @@ class Database:
         self._closed = False
         if path is None:
             self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-            self._connection.executescript(SCHEMA)
+            self._connection.executescript(kind.schema)
         _forks.watch(self)
+
+    def begin(
+        self,
+        fill: Callable[[sqlite3.Connection], str],
+        verify: Callable[[sqlite3.Connection, str], None],
+    ) -> None:
+        """Find the file or create it, and see that it can be trusted and written, before its first use.
+
+        Args:
+            fill: Writes the one row of a new file and returns the id of it.
+            verify: Raises LedgerError when the contents of the file at a path are not what they must be.
+        """
+        if self.path is None:
+            with self.transaction(write=True) as connection:
+                self.ledger_id = fill(connection)
+            return
+        if not inspect_file(self.path, self._kind):
+            if self.ledger_id is not None:
+                raise LedgerError(
+                    f"The {self._kind.name} {self.path} is gone. Restore the file; a new one would forget its spends."
+                )
+            create_file(self.path, fill, self._kind)
+            inspect_file(self.path, self._kind)
+        with self.transaction(write=False) as connection:
+            verify(connection, self.path)
+        with self.transaction(write=True) as connection:
+            # A real, synced write: a file that cannot be written must say so here, not at the first release.
+            connection.execute("UPDATE ledger SET only_row = only_row")
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
         if not self._lock.acquire(timeout=BUSY_SECONDS):
             raise LedgerUnwritable(
-                f"Expected the ledger to be free within {BUSY_SECONDS:g} s, but other threads kept it. "
+                f"Expected the {self._kind.name} to be free within {BUSY_SECONDS:g} s, but other threads kept it. "
                 "Nothing was charged: try again, with fewer threads."
             )
         try:
@@ -69,7 +108,7 @@ class Database:
                 connection.execute("COMMIT")
             except sqlite3.Error as error:
                 self._abandon(drop=True)
-                raise refusal(error, self.path, BUSY_SECONDS) from error
+                raise refusal(error, self.path, BUSY_SECONDS, self._kind) from error
             except BaseException:
                 self._abandon(drop=False)
                 raise
@@ -91,15 +130,15 @@ class Database:
 
     def _connect(self) -> sqlite3.Connection:
         if self._closed:
-            raise LedgerError("The ledger is closed. Open it again with PrivacyLedger(budget, path).")
+            raise LedgerError(f"The {self._kind.name} is closed. Open it again with {self._kind.opener}.")
         if self._pid != os.getpid():
             if self.path is None:
                 raise LedgerError(
-                    "An in-memory ledger was carried into a forked process, where its budget could be spent twice. "
-                    "Give PrivacyLedger a path to share one budget between processes."
+                    f"An in-memory {self._kind.name} was carried into a forked process, where its budget could be "
+                    f"spent twice. Share one budget between processes by a file: {self._kind.opener}."
                 )
             if self._connection is not None:  # forked by code that runs no fork handlers
-                raise LedgerError("The process was forked around Python. Open the ledger anew in the child.")
+                raise LedgerError("The process was forked around Python. Open the file anew in the child.")
             self._pid = os.getpid()
         if self._connection is None:
             self._connection = self._open()
@@ -110,9 +149,9 @@ class Database:
         before = _place(self.path)
         connection = open_connection(self.path, BUSY_SECONDS)
         try:
-            found = verify_header(connection, self.path)
+            found = verify_header(connection, self.path, self._kind)
             if _place(self.path) != before or self.ledger_id not in (None, found):
-                raise LedgerError(f"The file {self.path} was replaced by another. Restore the ledger that was there.")
+                raise LedgerError(f"The file {self.path} was replaced by another. Restore the file that was there.")
         except BaseException:
             connection.close()
             raise
@@ -125,9 +164,10 @@ class Database:
             return
         if _place(self.path) != self._place:
             raise LedgerError(
-                f"The ledger {self.path} was replaced while it was in use. Stop, and restore the file that was there."
+                f"The {self._kind.name} {self.path} was replaced while it was in use. Stop, and restore the file that "
+                "was there."
             )
-        verify_journal(connection, self.path)
+        verify_journal(connection, self.path, self._kind)
 
     def close(self) -> None:
         """Close the connection. Every later use of this ledger object is refused."""

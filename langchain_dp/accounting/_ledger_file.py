@@ -8,6 +8,7 @@ the file exists only while a transaction runs, or after a crash in one; SQLite t
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import pathlib
@@ -20,14 +21,39 @@ from collections.abc import Callable
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.errors import LedgerCorrupt, LedgerError, LedgerMismatch, LedgerUnwritable
 
-APPLICATION_ID = 0x4C445042  # "LDPB"
-SCHEMA_VERSION = 1
 MOUNTS = "/proc/self/mountinfo"
 
+
+@dataclasses.dataclass(frozen=True)
+class FileKind:
+    """One kind of durable file, all kept with the same discipline.
+
+    Args:
+        name: What messages call it.
+        opener: How a caller opens it.
+        restore: What to do about a lost or damaged one.
+        application_id: Its mark in the header, so that no kind is taken for another.
+        version: Version of its schema.
+        tables: SQL of its tables and triggers. One of them is ``ledger``, with one row and its ``ledger_id``.
+        owner_only: Whether it is readable by its owner alone.
+    """
+
+    name: str
+    opener: str
+    restore: str
+    application_id: int
+    version: int
+    tables: str
+    owner_only: bool = False
+
+    @property
+    def schema(self) -> str:
+        """SQL script that makes an empty file of this kind."""
+        return f"PRAGMA application_id = {self.application_id};\nPRAGMA user_version = {self.version};\n{self.tables}"
+
+
 # The file itself refuses what must never happen: a count above its maximum, a refund, an edited history.
-SCHEMA = f"""
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {SCHEMA_VERSION};
+_TABLES = """
 CREATE TABLE ledger (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
     ledger_id TEXT NOT NULL,
@@ -68,6 +94,15 @@ CREATE TRIGGER no_plan_edit BEFORE UPDATE ON plans BEGIN SELECT RAISE(ABORT, 'pl
 CREATE TRIGGER no_plan_removal BEFORE DELETE ON plans BEGIN SELECT RAISE(ABORT, 'plans are never removed'); END;
 """
 
+LEDGER = FileKind(
+    name="ledger",
+    opener="PrivacyLedger(budget, path)",
+    restore="Restore it from a copy that holds every spend; a new ledger would forget what was released.",
+    application_id=0x4C445042,  # "LDPB"
+    version=1,
+    tables=_TABLES,
+)
+
 _HELD = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 _UNWRITABLE = {
     sqlite3.SQLITE_READONLY,
@@ -79,57 +114,58 @@ _UNWRITABLE = {
 }
 
 
-def refusal(error: sqlite3.Error, path: str | None, busy_seconds: float) -> LedgerError:
+def refusal(error: sqlite3.Error, path: str | None, busy_seconds: float, kind: FileKind = LEDGER) -> LedgerError:
     """Return the error of this package that says what SQLite's ``error`` means for a ledger."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code in _HELD:
         return LedgerUnwritable(
-            f"Expected the ledger {path} to be free within {busy_seconds:g} s, but another process held a lock on it. "
-            "Nothing was charged: end the process that holds it, then try again."
+            f"Expected the {kind.name} {path} to be free within {busy_seconds:g} s, but another process held a lock on "
+            "it. Nothing was charged: end the process that holds it, then try again."
         )
     if code in _UNWRITABLE:
         return LedgerUnwritable(
-            f"The ledger {path} cannot be written durably ({error}). Make file and folder writable, free space on "
+            f"The {kind.name} {path} cannot be written durably ({error}). Make file and folder writable, free space on "
             "the disk, or give another path."
         )
-    return LedgerCorrupt(
-        f"The ledger {path} is damaged or not a ledger ({error}). Restore it from a copy that holds every spend; "
-        "a new ledger would forget what was released."
-    )
+    return LedgerCorrupt(f"The {kind.name} {path} is damaged or not a {kind.name} ({error}). {kind.restore}")
 
 
-def inspect_file(path: str) -> bool:
-    """Return whether a ledger file stands at ``path``; refuse what could never be one."""
+def inspect_file(path: str, kind: FileKind = LEDGER) -> bool:
+    """Return whether a file of this kind stands at ``path``; refuse what could never be one."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
-        _refuse_without_folder(path)
+        _refuse_without_folder(path, kind)
         # Another process may have put the ledger there since: then its journal is no orphan.
         if os.path.lexists(path + "-journal") and not os.path.exists(path):
             raise LedgerCorrupt(
-                f"The ledger {path} was removed, but its journal {path}-journal is still there. Restore the ledger; "
+                f"The {kind.name} {path} was removed, but its journal {path}-journal is still there. Restore the file; "
                 "delete the journal only if the released answers may be forgotten."
             ) from None
         return os.path.exists(path)
     except OSError as error:
-        raise LedgerUnwritable(f"The ledger {path} cannot be reached ({error.strerror}). Give another path.") from error
+        raise LedgerUnwritable(
+            f"The {kind.name} {path} cannot be reached ({error.strerror}). Give another path."
+        ) from error
     if not stat.S_ISREG(found.st_mode):
-        raise LedgerCorrupt(f"Expected path={path} to be a file. Give the path of a ledger file, new or old.")
-    _refuse_mount_point(path)
+        raise LedgerCorrupt(f"Expected path={path} to be a file. Give the path of a {kind.name} file, new or old.")
+    _refuse_mount_point(path, kind)
     if found.st_size == 0:
         raise LedgerCorrupt(
-            f"The ledger {path} is an empty file, and a ledger never is: its spends are lost. Restore it, or delete "
-            "the file if it never was a ledger."
+            f"The {kind.name} {path} is an empty file, and a {kind.name} never is: its spends are lost. Restore it, or "
+            f"delete the file if it never was a {kind.name}."
         )
     if found.st_nlink > 1:
         _drop_building_names(path)
         if os.stat(path).st_nlink > 1:
             # SQLite finds a journal by the file's name: through the other name a crash would stay half done.
-            raise LedgerError(f"The ledger {path} has several hard links. Keep one name for it and remove the others.")
+            raise LedgerError(
+                f"The {kind.name} {path} has several hard links. Keep one name for it and remove the others."
+            )
     return True
 
 
-def _refuse_mount_point(path: str) -> None:
+def _refuse_mount_point(path: str, kind: FileKind) -> None:
     """Refuse a file that is mounted by itself: its journal would be named by this path, which other mounts lack."""
     try:
         with open(MOUNTS, "rb") as file:
@@ -144,15 +180,17 @@ def _refuse_mount_point(path: str) -> None:
     }
     if os.fsencode(path) in points:
         raise LedgerUnwritable(
-            f"The ledger {path} is mounted as a single file, so another path to it would not find its journal after "
-            "a crash and spends could be forgotten. Mount the folder that holds the ledger, not the file."
+            f"The {kind.name} {path} is mounted as a single file, so another path to it would not find its journal "
+            f"after a crash and spends could be forgotten. Mount the folder that holds the {kind.name}, not the file."
         )
 
 
-def _refuse_without_folder(path: str) -> None:
+def _refuse_without_folder(path: str, kind: FileKind) -> None:
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
-        raise LedgerUnwritable(f"The folder {folder} of the ledger does not exist. Create it, or give another path.")
+        raise LedgerUnwritable(
+            f"The folder {folder} of the {kind.name} does not exist. Create it, or give another path."
+        )
 
 
 def _building_name(folder: str) -> str:
@@ -167,17 +205,19 @@ def _drop_building_names(path: str) -> None:
                 name.unlink()
 
 
-def create_file(path: str, fill: Callable[[sqlite3.Connection], object]) -> None:
-    """Put a whole new ledger at ``path``, or leave the one that another process put there first.
+def create_file(path: str, fill: Callable[[sqlite3.Connection], object], kind: FileKind = LEDGER) -> None:
+    """Put a whole new file of this kind at ``path``, or leave the one that another process put there first.
 
     It is built under another name and linked into place, so that no moment exists at which ``path`` is half a
     ledger: a process that dies here leaves nothing, or everything.
     """
     building = _building_name(os.path.dirname(path))
     try:
+        if kind.owner_only:  # from its first byte on: SQLite's journal takes over the mode
+            os.close(os.open(building, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         connection = sqlite3.connect(_uri(building, "rwc"), uri=True, isolation_level=None)
         try:
-            connection.executescript(SCHEMA)
+            connection.executescript(kind.schema)
             fill(connection)
         finally:
             connection.close()
@@ -189,10 +229,10 @@ def create_file(path: str, fill: Callable[[sqlite3.Connection], object]) -> None
         if os.name == "posix":  # elsewhere a folder cannot be synced
             _sync(os.path.dirname(path))
     except sqlite3.Error as error:
-        raise refusal(error, path, 0.0) from error
+        raise refusal(error, path, 0.0, kind) from error
     except OSError as error:
         raise LedgerUnwritable(
-            f"The ledger {path} cannot be created ({error.strerror}). Its folder must be writable and on a file "
+            f"The {kind.name} {path} cannot be created ({error.strerror}). Its folder must be writable and on a file "
             "system with hard links: make it so, or give another path."
         ) from error
     finally:
@@ -228,31 +268,31 @@ def open_connection(path: str, busy_seconds: float) -> sqlite3.Connection:
     return connection
 
 
-def verify_header(connection: sqlite3.Connection, path: str) -> str:
-    """Check that the file calls itself a ledger of a known schema; return the ledger's id."""
+def verify_header(connection: sqlite3.Connection, path: str, kind: FileKind = LEDGER) -> str:
+    """Check that the file calls itself one of this kind and of a known schema; return its id."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
-    if application != APPLICATION_ID:
-        raise LedgerCorrupt(f"The file {path} is a database, but no ledger of this package. Give another path.")
+    if application != kind.application_id:
+        raise LedgerCorrupt(f"The file {path} is a database, but no {kind.name} of this package. Give another path.")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != SCHEMA_VERSION:
+    if version != kind.version:
         raise LedgerCorrupt(
-            f"Expected schema={version} of the ledger {path} to be {SCHEMA_VERSION}. Use the version of this package "
-            "that wrote it."
+            f"Expected schema={version} of the {kind.name} {path} to be {kind.version}. Use the version of this "
+            "package that wrote it."
         )
-    verify_journal(connection, path)
+    verify_journal(connection, path, kind)
     row = connection.execute("SELECT ledger_id FROM ledger").fetchone()
     if row is None:
-        raise LedgerCorrupt(f"The ledger {path} holds no budget. Restore it from a copy that holds every spend.")
+        raise LedgerCorrupt(f"The {kind.name} {path} holds no first row. {kind.restore}")
     return str(row[0])
 
 
-def verify_journal(connection: sqlite3.Connection, path: str | None) -> None:
+def verify_journal(connection: sqlite3.Connection, path: str | None, kind: FileKind = LEDGER) -> None:
     """Check that commits go into the file itself, and not into a log that a copy of the file would lack."""
     mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
     if mode != "delete":
         raise LedgerCorrupt(
-            f"Expected journal_mode={mode} of the ledger {path} to be delete: another program changed it, and spends "
-            "may lie outside the file. Put back all files that stood beside it, then run "
+            f"Expected journal_mode={mode} of the {kind.name} {path} to be delete: another program changed it, and "
+            "spends may lie outside the file. Put back all files that stood beside it, then run "
             "'PRAGMA journal_mode = DELETE' on it with that program."
         )
 

@@ -14,9 +14,9 @@ import uuid
 from collections.abc import Iterator, Sequence
 
 from langchain_dp.accounting._connection import Database
-from langchain_dp.accounting._ledger_file import create_file, inspect_file, verify_contents
+from langchain_dp.accounting._ledger_file import verify_contents
 from langchain_dp.accounting.budget import PrivacyBudget
-from langchain_dp.errors import LedgerCorrupt, LedgerError
+from langchain_dp.errors import LedgerCorrupt
 
 SLACK = 1e-9
 """Relative float slack when claims are added up and compared with the budget."""
@@ -75,27 +75,14 @@ class Store(Database):
         self.budget = budget
         self._newest_entry = 0
         try:
-            if self.path is None:
-                with self.transaction(write=True) as connection:
-                    self.ledger_id = _insert_budget(connection, budget)
-            else:
-                self._start(self.path)
+            self.begin(lambda connection: _insert_budget(connection, budget), self._verify)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, path: str) -> None:
-        if not inspect_file(path):
-            if self.ledger_id is not None:
-                raise LedgerError(f"The ledger {path} is gone. Restore the file; a new one would forget its spends.")
-            create_file(path, lambda connection: _insert_budget(connection, self.budget))
-            inspect_file(path)
-        with self.transaction(write=False) as connection:
-            verify_contents(connection, path, self.budget, SLACK)
-            self._newest_entry = connection.execute("SELECT coalesce(max(id), 0) FROM entries").fetchone()[0]
-        with self.transaction(write=True) as connection:
-            # A real, synced write: a ledger that cannot be written must say so here, not at the first release.
-            connection.execute("UPDATE ledger SET only_row = only_row")
+    def _verify(self, connection: sqlite3.Connection, path: str) -> None:
+        verify_contents(connection, path, self.budget, SLACK)
+        self._newest_entry = connection.execute("SELECT coalesce(max(id), 0) FROM entries").fetchone()[0]
 
     def plans(self) -> list[StoredPlan]:
         """Return every reserved plan in the order of reservation."""

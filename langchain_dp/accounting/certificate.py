@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import importlib.metadata
-import json
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from langchain_dp import _validate
+from langchain_dp.accounting._certificate_faces import CertificateFaces, loss_in, loss_out, one_line, public, shown
 from langchain_dp.accounting.budget import neighbors_from
 from langchain_dp.accounting.events import Neighbors
 from langchain_dp.errors import InvalidParameter
@@ -35,7 +34,7 @@ def library_version() -> str:
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
-class PrivacyCertificate:
+class PrivacyCertificate(CertificateFaces):
     """The privacy of a release, in public terms only.
 
     Two claims stand side by side and are never mixed: ``epsilon`` and ``delta`` are *reserved* (what holds for
@@ -89,7 +88,7 @@ class PrivacyCertificate:
                 _validate.number("spent[1]", self.spent[1], at_least=0.0, at_most=1.0),
             ),
             "notes": notes,
-            "parameters": MappingProxyType({name: _public(name, value) for name, value in self.parameters.items()}),
+            "parameters": MappingProxyType({name: public(name, value) for name, value in self.parameters.items()}),
         }
         if self.remaining is not None:
             _validate.integer("remaining", self.remaining, at_least=0)
@@ -107,10 +106,10 @@ class PrivacyCertificate:
         """Return plain values that strict JSON can hold: infinity is the string "inf", neighbours their name."""
         return {
             "mechanism": self.mechanism,
-            "epsilon": _out(self.epsilon),
+            "epsilon": loss_out(self.epsilon),
             "delta": self.delta,
             "neighbors": self.neighbors.name.lower(),
-            "spent": [_out(self.spent[0]), self.spent[1]],
+            "spent": [loss_out(self.spent[0]), self.spent[1]],
             "remaining": self.remaining,
             "model": self.model,
             "library_version": self.library_version,
@@ -131,32 +130,10 @@ class PrivacyCertificate:
         if sorted(fields) != sorted(names):
             raise InvalidParameter(f"Expected fields={sorted(fields)} to be {sorted(names)}: this is no certificate.")
         values = dict(fields)
-        values["epsilon"] = _in(values["epsilon"])
-        values["spent"] = tuple(_in(value) for value in values["spent"])
+        values["epsilon"] = loss_in(values["epsilon"])
+        values["spent"] = tuple(loss_in(value) for value in values["spent"])
         values["notes"] = tuple(values["notes"])
         return cls(**values)
-
-    def to_json(self) -> str:
-        """Return strict JSON (no Infinity) that :meth:`from_json` reads back to an equal certificate."""
-        return json.dumps(self.to_dict(), allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> PrivacyCertificate:
-        """Return the certificate that :meth:`to_json` wrote.
-
-        Raises:
-            InvalidParameter: The text is no certificate.
-        """
-        try:
-            fields = json.loads(text)
-        except ValueError as error:
-            raise InvalidParameter(f"Expected a certificate as JSON: {error}.") from None
-        if not isinstance(fields, dict):
-            raise InvalidParameter("Expected a certificate as a JSON object.")
-        return cls.from_dict(fields)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (PrivacyCertificate.from_dict, (self.to_dict(),))  # a mapping proxy does not pickle by itself
 
     def _rows(self) -> list[tuple[str, str]]:
         """Return (name, value) in reading order; "NOT PRIVATE" first where it applies."""
@@ -171,38 +148,18 @@ class PrivacyCertificate:
             rows.append(("releases left", f"{self.remaining:,}"))
         if self.model:
             rows.append(("model", self.model))
-        rows += [(f"parameter {name}", _shown(value)) for name, value in self.parameters.items()]
+        rows += [(f"parameter {name}", shown(value)) for name, value in self.parameters.items()]
         rows += [("note", note) for note in self.notes]
         rows.append(("library", f"langchain-dp {self.library_version}"))
-        return [(_one_line(name), _one_line(value)) for name, value in rows]
-
-    def __str__(self) -> str:
-        rows = self._rows()
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(["Privacy certificate" if self.private else "NOT PRIVATE: no privacy certificate"]
-                         + [f"  {name:<{width}}  {value}" for name, value in rows])  # fmt: skip
+        return [(one_line(name), one_line(value)) for name, value in rows]
 
     def __repr__(self) -> str:
         if not self.private:
-            return f"PrivacyCertificate(NOT PRIVATE: {_one_line(self.reason)}; {_one_line(self.mechanism)})"
+            return f"PrivacyCertificate(NOT PRIVATE: {one_line(self.reason)}; {one_line(self.mechanism)})"
         left = "" if self.remaining is None else f", remaining={self.remaining}"
         return (
-            f"PrivacyCertificate({_one_line(self.mechanism)}, epsilon={self.epsilon:.6g}, delta={self.delta:.3g}, "
+            f"PrivacyCertificate({one_line(self.mechanism)}, epsilon={self.epsilon:.6g}, delta={self.delta:.3g}, "
             f"{self.neighbors.name}, spent={self.spent[0]:.6g}{left})"
-        )
-
-    def _repr_html_(self) -> str:
-        """Return a table for notebooks. It takes its colours from the page, so it reads on light and dark."""
-        title = "Privacy certificate" if self.private else "NOT PRIVATE"
-        cell = "padding:2px 10px;text-align:left;border-top:1px solid currentColor;color:inherit;background:transparent"
-        body = "".join(
-            f'<tr><th scope="row" style="{cell}">{html.escape(name)}</th>'
-            f'<td style="{cell}">{html.escape(value)}</td></tr>'
-            for name, value in self._rows()
-        )
-        return (
-            '<table style="border-collapse:collapse;color:inherit;background:transparent">'
-            f'<caption style="text-align:left;font-weight:bold;color:inherit">{title}</caption>{body}</table>'
         )
 
 
@@ -210,26 +167,3 @@ def _loss(name: str, value: float) -> float:
     if isinstance(value, float) and value == math.inf:
         return math.inf
     return _validate.number(name, value, at_least=0.0)
-
-
-def _public(name: str, value: object) -> float | int | str:
-    if isinstance(value, str) or (isinstance(value, (int, float)) and math.isfinite(value)):
-        return value
-    raise InvalidParameter(f"Expected parameters[{name!r}]={value!r} to be a finite number or a string.")
-
-
-def _out(value: float) -> float | str:
-    return "inf" if math.isinf(value) else value
-
-
-def _in(value: object) -> Any:
-    return math.inf if value == "inf" else value
-
-
-def _shown(value: float | int | str) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _one_line(text: str) -> str:
-    """Keep one value on one line: a model name with a line break must not forge a line of the certificate."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -38,6 +38,14 @@ def label_words(prompts: OptPrompts, labels: Sequence[str]) -> list[str]:
     return words
 
 
+def check_kbar(model: VotesNextToken, kbar: int) -> None:
+    """A model writes more tokens than LimitedDomain considers: its threshold stands for those left out."""
+    if kbar >= model.vocabulary_size:
+        raise InvalidParameter(
+            f"Expected kbar={kbar} to be below the model's {model.vocabulary_size} tokens. Ten is plenty: lower it."
+        )
+
+
 def check_room(model: VotesNextToken, settings: Settings) -> None:
     """Public text alone, with the shortest examples there can be, must fit into the model's context."""
     prompts = settings.prompts

@@ -6,12 +6,13 @@ import dataclasses
 import hashlib
 import hmac
 import json
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
 from langchain_dp.accounting import Neighbors
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.checks import check_records
+from langchain_dp.mechanisms import Randomness
 from langchain_dp.opt.ensemble import split
 from langchain_dp.opt.settings import Settings
 from langchain_dp.records import PrivateRecords
@@ -40,14 +41,28 @@ class Data:
         return "Data(<private>)"
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
+class Seats:
+    """Who sits in which part, kept while this process lives so that a record may be forgotten in the middle of a run.
+
+    Args:
+        marks: Keyed hash of every record the run was started with.
+        training: Ids of those that teach.
+    """
+
+    marks: Mapping[str, bytes]
+    training: frozenset[str]
+
+    def __repr__(self) -> str:
+        return "Seats(<private>)"
+
+
 def prepare(records: PrivateRecords, settings: Settings, neighbors: Neighbors, key: bytes) -> Data:
-    """Check and split the examples.
+    """Split the examples.
 
     Raises:
-        InvalidParameter: A record does not fit the templates or labels, or there are too few where their number is
-            public.
+        InvalidParameter: There are too few, where their number is public.
     """
-    check_records(records, settings.prompts, settings.labels)
     even = neighbors is not Neighbors.ADD_OR_REMOVE_ONE
     training, validation = split(records.ids(), settings.validation, key, even=even)
     if even and not validation:
@@ -75,10 +90,21 @@ def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme
     )
 
 
-def fingerprint(records: PrivateRecords, key: bytes) -> str:
-    """Keyed hash of all records: tells whether two runs have the same data, to whoever holds the key."""
-    digest = hmac.new(key, digestmod=hashlib.sha256)
-    for name in records.ids():
-        row = json.dumps([name, {k: str(v) for k, v in records.get(name).items()}], sort_keys=True)
-        digest.update(hashlib.sha256(row.encode(errors="surrogatepass")).digest())
-    return digest.hexdigest()
+def secret_key(rng: Randomness) -> bytes:
+    """Key of the coins that split the records: of the operating system, or of the seed where nothing is private."""
+    return secrets.token_bytes(32) if rng.private else rng.randbelow(2**256).to_bytes(32, "big")
+
+
+def marks(records: PrivateRecords, key: bytes) -> dict[str, bytes]:
+    """Keyed hash of each record with its id: tells, to whoever holds the key, whether it is still the same."""
+
+    def mark(name: str) -> bytes:
+        row = json.dumps([name, {str(k): str(v) for k, v in records.get(name).items()}], sort_keys=True)
+        return hmac.new(key, row.encode(errors="surrogatepass"), hashlib.sha256).digest()
+
+    return {name: mark(name) for name in records.ids()}
+
+
+def fingerprint(marks: Mapping[str, bytes], key: bytes) -> str:
+    """Keyed hash of all records, in their order."""
+    return hmac.new(key, b"".join(marks.values()), hashlib.sha256).hexdigest()

@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from langchain_dp import _validate
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.templates import Demonstration, OptPrompts
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
+from langchain_dp.opt.text import Text
+from langchain_dp.ports import Continuation, MemberPrompt, Token, VotesNextToken
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +29,9 @@ class DLNSettings:
         demonstrations: Records shown in one backward prompt.
         temperature: Of the sampled candidates.
         max_new_tokens: Longest candidate.
+
+    Raises:
+        InvalidParameter: A value is out of bounds.
     """
 
     steps: int = 20
@@ -34,6 +39,11 @@ class DLNSettings:
     demonstrations: int = 20
     temperature: float = 0.7
     max_new_tokens: int = 100
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "prompts_per_step", "demonstrations", "max_new_tokens"):
+            _validate.integer(name, getattr(self, name), at_least=1)
+        _validate.number("temperature", self.temperature, at_least=0.0)
 
 
 class DLN1:
@@ -45,9 +55,7 @@ class DLN1:
         prompts: Templates.
         labels: Public labels.
         settings: Numbers of the run.
-        stops: Whether written tokens hold a stop string.
-        text: Instruction that written tokens spell.
-        decoding: Bans, penalty and chat; the temperature is that of the settings.
+        text: Instruction that written tokens spell, and how the next one is taken, at the settings' temperature.
         rng: Source of samples.
     """
 
@@ -59,9 +67,7 @@ class DLN1:
         prompts: OptPrompts,
         labels: Sequence[str],
         settings: DLNSettings,
-        stops: Callable[[Sequence[Token]], bool],
-        text: Callable[[Sequence[Token]], str],
-        decoding: Decoding,
+        text: Text,
         rng: random.Random,
     ) -> None:
         self._engine = engine
@@ -69,9 +75,7 @@ class DLN1:
         self._prompts = prompts
         self._labels = list(labels)
         self._settings = settings
-        self._stops = stops
         self._text = text
-        self._decoding = dataclasses.replace(decoding, temperature=settings.temperature)
         self._rng = rng
 
     def run(
@@ -116,16 +120,16 @@ class DLN1:
             found = [self._written(instruction, body, member) for _ in range(self._settings.prompts_per_step)]
         finally:
             self._engine.forget(member)
-        return [text for text in map(self._text, found) if text]
+        return [text for text in map(self._text.instruction, found) if text]
 
     def _written(self, instruction: str, body: str, member: tuple[int, int]) -> list[Token]:
         message = self._rng.randrange(len(self._prompts.messages))
         head, tail = self._prompts.backward_head(instruction), self._prompts.backward_tail(message)
         prompt = MemberPrompt(head, body, tail, member)
         written: list[Token] = []
-        while len(written) < self._settings.max_new_tokens and not self._stops(written):
+        while len(written) < self._settings.max_new_tokens and not self._text.stops(written):
             asked = Continuation(prompt, tuple(written), self._rng.random())
-            token = self._engine.next_tokens([asked], self._decoding)[0]
+            token = self._engine.next_tokens([asked], self._text.decoding(written))[0]
             if token is None or token in self._engine.end_tokens:
                 break
             written.append(token)

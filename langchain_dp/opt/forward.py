@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -45,31 +45,35 @@ class Forward:
         words = [settings.prompts.word(label) for label in settings.labels]
         return cls(engine, settings.prompts, words, calibrate=settings.calibrate)
 
-    def predict(
-        self, instruction: str, texts: Sequence[str], *, advance: Callable[[int], object] | None = None
-    ) -> list[int | None]:
+    def check(self, instruction: str) -> None:
+        """Score public texts without content, so that a model that cannot is found before anything is spent.
+
+        Raises:
+            ModelUnavailable: It cannot. Public: no record was shown.
+        """
+        if self._prior(instruction) is None:
+            raise ModelUnavailable(
+                "The model could not score the labels after a public text without content. Is the instruction longer "
+                "than its context? Shorten it, or give the engine more room."
+            )
+
+    def predict(self, instruction: str, texts: Sequence[str]) -> list[int | None]:
         """Index of the answer to each text; None where the model could not be asked.
 
         Args:
             instruction: Public, or released.
             texts: Rendered inputs, private.
-            advance: Told after each batch how many texts it held.
         """
-        prior = self._prior(instruction) if self._calibrate else 0.0
-        rows = self.log_probabilities(instruction, texts, advance=advance)
+        prior = self._prior(instruction) if self._calibrate else np.zeros(len(self._words))
+        if prior is None:  # the instruction alone is too much for the model, whatever the texts
+            return [None] * len(texts)
+        rows = self.log_probabilities(instruction, texts)
         return [None if row is None else int(np.argmax(row - prior)) for row in rows]
 
-    def log_probabilities(
-        self, instruction: str, texts: Sequence[str], *, advance: Callable[[int], object] | None = None
-    ) -> list[Row | None]:
+    def log_probabilities(self, instruction: str, texts: Sequence[str]) -> list[Row | None]:
         """Log-probability of every label after each text, without calibration; None where it could not be asked."""
-        rows: list[Row | None] = []
-        for at in range(0, len(texts), _TOGETHER):
-            part = texts[at : at + _TOGETHER]
-            rows += self._scores(instruction, part)
-            if advance is not None:
-                advance(len(part))
-        return rows
+        parts = (texts[at : at + _TOGETHER] for at in range(0, len(texts), _TOGETHER))
+        return [row for part in parts for row in self._scores(instruction, part)]
 
     def _scores(self, instruction: str, texts: Sequence[str]) -> list[Row | None]:
         nonce = secrets.token_hex(8)  # a record's prompt comes once: its cache must not be found again
@@ -87,13 +91,10 @@ class Forward:
             self._engine.forget(*keys)
         return [None if row is None or not np.isfinite(row).all() else np.asarray(row) for row in rows]
 
-    def _prior(self, instruction: str) -> Row:
+    def _prior(self, instruction: str) -> Row | None:
         if instruction not in self._priors:
-            rows = self._scores(instruction, CONTENT_FREE)
-            if any(row is None for row in rows):
-                raise ModelUnavailable(
-                    "The model could not score the labels after a public text without content. Is the instruction "
-                    "longer than its context? Shorten it, or give the engine more room."
-                )
-            self._priors[instruction] = np.logaddexp.reduce(np.stack([row for row in rows if row is not None]))
+            rows = [row for row in self._scores(instruction, CONTENT_FREE) if row is not None]
+            if len(rows) < len(CONTENT_FREE):
+                return None
+            self._priors[instruction] = np.logaddexp.reduce(np.stack(rows))
         return self._priors[instruction]

@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 import json
 import os
+import sqlite3
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from langchain_dp.errors import PlanError
-from langchain_dp.opt.plan import Written
+from langchain_dp.opt.plan import Ended, Written
 
 _VERSION = 1
 
@@ -24,7 +25,7 @@ class Journal:
     Args:
         settings: Public settings that the run was started with; it can be taken up with the same ones only.
         split_key: Secret key of the coins that tell training from validation records.
-        data: Keyed hash of the records, under ``split_key``: a complete run is not handed out for other data.
+        data: Keyed hash of the records, under ``split_key``: a run is not taken up, nor handed out, for other data.
         groups: Number of subsets or slots, as derived when the run was started.
         sampling_probability: Rate of subsets or records, likewise.
         written: Candidates, oldest first.
@@ -40,6 +41,17 @@ class Journal:
     written: list[Written] = dataclasses.field(default_factory=list)
     winner: int | None = None
     path: Path | None = None
+
+    @property
+    def calls(self) -> int:
+        """Calls of the mechanism whose outcome it holds."""
+        return sum(candidate.calls for candidate in self.written)
+
+    def complete(self, winner: int, data: str) -> None:
+        """Keep the selected candidate, and the data that it was selected on. Only what is kept has left."""
+        done = dataclasses.replace(self, winner=winner, data=data)
+        done.save()
+        self.winner, self.data = winner, data
 
     def save(self) -> None:
         """Write it, whole or not at all, readable by its owner only."""
@@ -66,50 +78,121 @@ class Journal:
             with contextlib.suppress(OSError):
                 os.unlink(name)
             raise
+        _sync(self.path.parent)
 
     def discard(self) -> None:
         """Delete the file: nothing was reserved, so there is nothing to take up."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raise PlanError unless it was started with these settings."""
+        kept, now = self.settings, json.loads(json.dumps(dict(settings)))
+        differing = sorted(key for key in kept.keys() | now.keys() if kept.get(key) != now.get(key))
+        if differing:
+            raise PlanError(
+                f"The run {now.get('name')!r} was started with other settings: {', '.join(differing)} changed. Keep "
+                "the old ones to go on with it, or give the new run another name=."
+            )
 
-def read(path: Path, settings: Mapping[str, Any]) -> Journal | None:
+
+@contextlib.contextmanager
+def alone(path: Path | None) -> Iterator[None]:
+    """Hold the run of this journal for the block. Two that went on with it would overwrite what the other released.
+
+    The lock is SQLite's on an empty file beside the journal, so the operating system takes it back from a dead process.
+
+    Raises:
+        PlanError: Another process or optimizer is at it.
+    """
+    if path is None:
+        yield
+        return
+    connection = sqlite3.connect(f"{path}.lock", timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as problem:
+            why = (
+                "another process or optimizer is at it: wait for it"
+                if problem.sqlite_errorcode == sqlite3.SQLITE_BUSY
+                else "its folder is not writable: make it so"
+            )
+            raise PlanError(f"The run of {path.name} cannot be taken up, since {why}, or give another name=.") from None
+        yield
+    finally:
+        connection.close()
+
+
+def read(path: Path) -> Journal | None:
     """The journal in ``path`` if there is one.
 
     Raises:
-        PlanError: It belongs to a run with other settings, or is damaged.
+        PlanError: It is damaged, or no journal.
     """
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise PlanError(
-            f"Expected {path.name} to be the journal of a run, but it cannot be read ({type(problem).__name__}). Move "
-            "it away, and give the new run another name=."
+            f"Expected {path.name} to be the journal of a run, but it cannot be read ({type(problem).__name__}). "
+            f"{_REMEDY}"
         ) from None
     try:
-        kept, version = dict(fields["settings"]), fields["version"]
-        written = [Written(**candidate) for candidate in fields["written"]]
-        journal = Journal(
-            kept,
-            bytes.fromhex(fields["split_key"]),
-            fields["data"],
-            fields["groups"],
-            fields["sampling_probability"],
-            written,
-            fields["winner"],
-            path,
-        )
-    except (KeyError, TypeError, ValueError):
-        kept, version = {}, None
-    if version != _VERSION:
-        raise PlanError(f"Expected {path.name} to be the journal of a run. Move it away, or give another name=.")
-    now = json.loads(json.dumps(dict(settings)))
-    differing = sorted(key for key in kept.keys() | now.keys() if kept.get(key) != now.get(key))
-    if differing:
-        raise PlanError(
-            f"The run in {path.name} was started with other settings: {', '.join(differing)} changed. Keep the old "
-            "ones to go on with it, or give the new run another name=."
-        )
+        journal = _from_fields(fields, path)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise PlanError(f"Expected {path.name} to be the journal of a run, but it is not. {_REMEDY}") from None
     return journal
+
+
+_REMEDY = "Bring the journal back, or move it away and give the new run another name=."
+
+
+def _from_fields(fields: Mapping[str, Any], path: Path) -> Journal:
+    """The journal with these fields, or any of the errors that Python raises for what is none."""
+    journal = Journal(
+        dict(fields["settings"]),
+        bytes.fromhex(fields["split_key"]),
+        fields["data"],
+        fields["groups"],
+        fields["sampling_probability"],
+        [Written(**candidate) for candidate in fields["written"]],
+        fields["winner"],
+        path,
+    )
+    sound = (
+        fields["version"] == _VERSION
+        and len(journal.split_key) == 32
+        and isinstance(journal.data, str)
+        and isinstance(journal.groups, int)
+        and journal.groups > 0
+        and 0 < journal.sampling_probability <= 1
+        and all(_is_sound(candidate, journal.settings["templates"]["messages"]) for candidate in journal.written)
+        and (journal.winner is None or journal.winner in range(len(journal.written) + 1))
+    )
+    if not sound:
+        raise ValueError
+    return journal
+
+
+def _is_sound(candidate: Written, messages: Sequence[str]) -> bool:
+    numbers = (candidate.message, candidate.calls, candidate.bottoms, candidate.retries)
+    return (
+        all(isinstance(number, int) and number >= 0 for number in numbers)
+        and candidate.message < len(messages)
+        and isinstance(candidate.tokens, list)
+        and all(isinstance(token, (int, str)) for token in candidate.tokens)
+        and len(candidate.tokens) + candidate.bottoms <= candidate.calls
+        and isinstance(candidate.pending, bool)
+        and candidate.ended in get_args(Ended)
+    )
+
+
+def _sync(folder: Path) -> None:
+    if os.name == "posix":  # elsewhere a folder cannot be synced
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

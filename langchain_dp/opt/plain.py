@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
-import secrets
 
 from tqdm import tqdm
 
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
 from langchain_dp.mechanisms import Randomness
-from langchain_dp.opt.data import Data, prepare, scheme_for
+from langchain_dp.opt.data import prepare, scheme_for, secret_key
 from langchain_dp.opt.dln import DLN1, DLNSettings
 from langchain_dp.opt.ensemble import Ensemble
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.handover import OptimizedPrompt, described
 from langchain_dp.opt.journal import Journal
-from langchain_dp.opt.run import Run, Text
+from langchain_dp.opt.run import Run
 from langchain_dp.opt.settings import Settings
+from langchain_dp.opt.text import Text
 from langchain_dp.opt.voters import Demonstrations, Electorate, PlainVote
 from langchain_dp.ports import VotesNextToken
 from langchain_dp.records import PrivateRecords
@@ -33,13 +34,14 @@ def run_opt(
 ) -> OptimizedPrompt:
     """Algorithm 1 with epsilon0 = infinity: one batch a candidate, the token with most votes, the best candidate."""
     scheme = scheme_for(settings, Neighbors.REPLACE_ONE, len(records))
-    data = _split(records, settings, rng)
+    data = prepare(records, settings, Neighbors.REPLACE_ONE, secret_key(rng))
     forward = Forward.of(engine, settings)
     ensemble = Ensemble(data.training, scheme, rng)
-    electorate = Electorate(engine, ensemble, Demonstrations(records, forward, settings), settings, rng=rng)
+    text = Text(engine, settings.decoding, settings.stop)
+    electorate = Electorate(engine, ensemble, Demonstrations(records, forward, settings), settings, text=text, rng=rng)
     run = Run(
         settings,
-        text=Text(engine, settings.stop),
+        text=text,
         end_tokens=engine.end_tokens,
         source=PlainVote(electorate, max_calls=settings.max_calls),
         journal=Journal({}, b"", "", scheme.groups, scheme.sampling_probability),
@@ -65,16 +67,14 @@ def run_dln(
 ) -> OptimizedPrompt:
     """Algorithm 3."""
     data = prepare(records, settings, Neighbors.REPLACE_ONE, coins.randbytes(32))
-    text = Text(engine, settings.stop)
+    text = Text(engine, dataclasses.replace(settings.decoding, temperature=dln.temperature), settings.stop)
     run = DLN1(
         engine,
         Forward.of(engine, settings),
         prompts=settings.prompts,
         labels=settings.labels,
         settings=dln,
-        stops=text.stops,
-        text=text.instruction,
-        decoding=settings.decoding,
+        text=text,
         rng=coins,
     )
     disabled = None if progress is None else not progress
@@ -95,8 +95,3 @@ def not_private(settings: Settings, engine: VotesNextToken) -> PrivacyCertificat
         private=False,
         reason=_REASONS[settings.method],
     )
-
-
-def _split(records: PrivateRecords, settings: Settings, rng: Randomness) -> Data:
-    key = secrets.token_bytes(32) if rng.private else rng.randbelow(2**256).to_bytes(32, "big")
-    return prepare(records, settings, Neighbors.REPLACE_ONE, key)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
-import secrets
 from pathlib import Path
 
-from langchain_dp._checks import unreserved
 from langchain_dp.accounting import (
     ExponentialEvent,
     LimitedDomainEvent,
@@ -19,18 +18,22 @@ from langchain_dp.accounting import (
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Randomness, exponential
 from langchain_dp.opt import journal as journals
-from langchain_dp.opt.data import Data, fingerprint, prepare, scheme_for
+from langchain_dp.opt.data import Data, Seats, fingerprint, marks, prepare, scheme_for, secret_key
 from langchain_dp.opt.ensemble import Ensemble
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.handover import OptimizedPrompt, described
 from langchain_dp.opt.journal import Journal
-from langchain_dp.opt.reservation import Reservation, choose_noise, reserve
-from langchain_dp.opt.run import Run, Text
+from langchain_dp.opt.reservation import Reservation, affordable, choose_noise, reserve
+from langchain_dp.opt.run import Run
 from langchain_dp.opt.settings import Settings
+from langchain_dp.opt.text import Text
 from langchain_dp.opt.voters import Demonstrations, Electorate, PrivateVote
 from langchain_dp.ports import VotesNextToken
 from langchain_dp.records import PrivateRecords
 from langchain_dp.scheme import Scheme
+
+_LONGEST = 60
+"""Letters of a plan's name in a file's."""
 
 
 class PrivateRuns:
@@ -65,9 +68,10 @@ class PrivateRuns:
         self._progress = progress
         self._rng = rng
         self._forward = Forward.of(engine, settings)
-        self._text = Text(engine, settings.stop)
+        self._text = Text(engine, settings.decoding, settings.stop)
         self._journal: Journal | None = None
         self._reservation: Reservation | None = None
+        self._seats: Seats | None = None
 
     @property
     def neighbors(self) -> Neighbors:
@@ -75,44 +79,71 @@ class PrivateRuns:
         return self._ledger.budget.neighbors
 
     def prospect(self, records: int) -> tuple[PrivacyBudget, LimitedDomainEvent, ExponentialEvent]:
-        """Share of the ledger and noise that a run over so many records would reserve."""
-        share = self._budget or unreserved(self._ledger)
+        """Share of the ledger and noise that a run over so many records would reserve, or has."""
+        if self._reservation is not None:
+            return self._reservation.budget, self._reservation.token, self._reservation.selection
+        share = affordable(self._ledger, self._budget)
         scheme = scheme_for(self._settings, self.neighbors, records)
-        return (share, *self._noise(share, scheme))
-
-    def _noise(self, share: PrivacyBudget, scheme: Scheme) -> tuple[LimitedDomainEvent, ExponentialEvent]:
         settings = self._settings
-        return choose_noise(
+        return share, *choose_noise(
             share, scheme=scheme, max_calls=settings.max_calls, epsilon0=settings.epsilon0, delta0=settings.delta0
         )
 
     def run(self, records: PrivateRecords) -> OptimizedPrompt:
         """Start a run, or take up the one that was started."""
+        with journals.alone(self._journal_path()):
+            return self._run(records)
+
+    def _run(self, records: PrivateRecords) -> OptimizedPrompt:
         journal = self._opened(records)
-        if journal.winner is not None and fingerprint(records, journal.split_key) != journal.data:
-            raise PlanError(
-                f"The run {self._name!r} is complete, and was over other examples. Give the optimizer another name= "
-                "and a budget of its own: what is released of other examples is a new release."
-            )
-        data = prepare(records, self._settings, self.neighbors, journal.split_key)
+        seen = marks(records, journal.split_key)
+        data = self._seated(records, seen, journal)
+        if journal.winner is None:
+            self._forward.check(self._settings.instruction)
         even = self.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
         scheme = Scheme(self._settings.sampling, journal.groups, journal.sampling_probability, even)
         self._reservation = reservation = self._reserved(journal, scheme)
         self._journal = journal
         candidates = self._write(data, journal, reservation)
         if journal.winner is None:
-            journal.winner = self._select(data, candidates, reservation)
-            journal.save()
+            journal.complete(self._select(data, candidates, reservation), fingerprint(seen, journal.split_key))
+        assert journal.winner is not None
         return described(
             self._engine, self._settings, candidates.candidates()[journal.winner], self.certificate(),
             groups=scheme.groups, rate=scheme.sampling_probability,
         )  # fmt: skip
 
+    def _seated(self, records: PrivateRecords, seen: dict[str, bytes], journal: Journal) -> Data:
+        """Training and validation records: those that the run was started with, less what was forgotten since.
+
+        A record that changed its part would be paid for once and read twice. By a list that has become shorter, or is
+        in another order, one cannot tell who sat where; so a run goes on over other records only in the process that
+        has seen them all, and there every record keeps its part.
+        """
+        if fingerprint(seen, journal.split_key) == journal.data:
+            data = prepare(records, self._settings, self.neighbors, journal.split_key)
+            self._seats = Seats(seen, frozenset(data.training))
+            return data
+        if journal.winner is not None:
+            raise PlanError(
+                f"The run {self._name!r} is complete, and was over other examples. Give the optimizer another name= "
+                "and a budget of its own: what is released of other examples is a new release."
+            )
+        if self._seats is None or not seen.items() <= self._seats.marks.items():
+            raise PlanError(
+                f"The run {self._name!r} was started with other examples, and goes on over the same ones only. Give "
+                "them in the same order (PrivateRecords may forget some of them in the process that holds the run), or "
+                "give the new run another name=."
+            )
+        training = self._seats.training
+        return Data(records, [n for n in seen if n in training], [n for n in seen if n not in training])
+
     def _reserved(self, journal: Journal, scheme: Scheme) -> Reservation:
         new = self._ledger.plan(self._name) is None
-        journal.save()  # first: a plan without its journal could not be taken up
+        if new:
+            journal.save()  # first: a plan without its journal could not be taken up
         try:
-            return reserve(
+            reservation = reserve(
                 self._ledger,
                 self._budget,
                 name=self._name,
@@ -125,34 +156,53 @@ class PrivateRuns:
             if new and self._ledger.plan(self._name) is None:
                 journal.discard()
             raise
+        plan = reservation.plan
+        charged = reservation.max_calls - plan.remaining(reservation.charged_token)
+        chosen = journal.winner is not None and plan.remaining(reservation.charged_selection)
+        if journal.calls > charged or chosen:
+            raise PlanError(
+                f"The journal of the run {self._name!r} holds {journal.calls} calls, but the ledger has charged "
+                f"{charged}: it is older, or another one. Bring the right ledger back, or give this run another name=."
+            )
+        return reservation
 
     def _opened(self, records: PrivateRecords) -> Journal:
         settings = {**self._settings.public(), "name": self._name, "model": self._engine.name}
         path = self._journal_path()
-        found = self._journal or (None if path is None else journals.read(path, settings))
-        if found is not None:
-            return found
+        found = self._journal if path is None else journals.read(path)
+        beside = "" if path is None else f" ({path.name})"
         if self._ledger.plan(self._name) is not None:
+            if found is None:
+                raise PlanError(
+                    f"The ledger holds a plan {self._name!r}, but the journal of its run is not there{beside}: what it "
+                    "released cannot be taken up. Bring the journal back, or give this run another name=."
+                )
+            found.check_settings(settings)
+            return found
+        if found is not None and (found.written or found.winner is not None):
             raise PlanError(
-                f"The ledger holds a plan {self._name!r}, but the journal of its run is not there"
-                + (f" ({path.name})" if path is not None else "")
-                + ": what it released cannot be taken up. Bring the journal back, or give this run another name=."
+                f"There is a journal of the run {self._name!r}{beside}, but no such plan in the ledger: what it "
+                "released was charged to another one. Bring that ledger back, or give this run another name=."
             )
         scheme = scheme_for(self._settings, self.neighbors, len(records))
-        key = secrets.token_bytes(32)
-        return Journal(settings, key, fingerprint(records, key), scheme.groups, scheme.sampling_probability, path=path)
+        key = secret_key(self._rng)
+        data = fingerprint(marks(records, key), key)
+        return Journal(settings, key, data, scheme.groups, scheme.sampling_probability, path=path)
 
     def _journal_path(self) -> Path | None:
         if self._ledger.path is None:
             return None
-        return Path(f"{self._ledger.path}.{re.sub(r'[^A-Za-z0-9_.-]', '_', self._name)}.run.json")
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", self._name)
+        if name != self._name or len(name) > _LONGEST:
+            name = f"{name[:_LONGEST]}-{hashlib.sha256(self._name.encode()).hexdigest()[:8]}"
+        return Path(f"{self._ledger.path}.{name}.run.json")
 
     def _write(self, data: Data, journal: Journal, reservation: Reservation) -> Run:
         settings = self._settings
         demonstrations = Demonstrations(data.records, self._forward, settings)
         ensemble = Ensemble(data.training, reservation.scheme, self._rng)
         source = PrivateVote(
-            Electorate(self._engine, ensemble, demonstrations, settings, rng=self._rng),
+            Electorate(self._engine, ensemble, demonstrations, settings, text=self._text, rng=self._rng),
             reservation=reservation,
             kbar=settings.kbar,
             chain=self._name,
@@ -172,7 +222,9 @@ class PrivateRuns:
         return run
 
     def _select(self, data: Data, run: Run, reservation: Reservation) -> int:
-        reservation.plan.spend(reservation.charged_selection, chain=self._name)
+        # Charged already, and not in the journal: a stop came before the choice had left, so it is made now.
+        if reservation.plan.remaining(reservation.charged_selection):
+            reservation.plan.spend(reservation.charged_selection, chain=self._name)
         counts = run.counts(self._forward, data.rows(data.validation))
         return exponential(counts, reservation.selection.epsilon, rng=self._rng)
 

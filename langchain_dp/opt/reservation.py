@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from langchain_dp import _validate
 from langchain_dp._checks import unreserved
 from langchain_dp.accounting import (
     ExponentialEvent,
@@ -19,10 +18,12 @@ from langchain_dp.accounting import (
     epsilon,
 )
 from langchain_dp.accounting.events import Sampling
-from langchain_dp.errors import InvalidParameter, PlanError
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 from langchain_dp.scheme import Scheme
 
 TRAINING, VALIDATION = "training", "validation"
+
+_ROUNDING = 1 + 1e-9  # what is left is a difference of sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +72,27 @@ def votes_needed(token: LimitedDomainEvent, *, moved_votes: bool) -> float:
     return (2 if moved_votes else 1) + 2 / token.epsilon0 * math.log((1 - token.delta0) / token.delta0)
 
 
+def affordable(ledger: PrivacyLedger, budget: PrivacyBudget | None) -> PrivacyBudget:
+    """The share of the ledger that a plan would reserve; None is all that is not reserved.
+
+    Raises:
+        BudgetExceeded: The ledger has no room for it.
+    """
+    left = unreserved(ledger)
+    if budget is None:
+        return left
+    if budget.epsilon > left.epsilon * _ROUNDING or budget.delta > left.delta * _ROUNDING:
+        raise BudgetExceeded(
+            f"Expected {budget} to fit into the ledger, but only epsilon={left.epsilon:.6g}, delta={left.delta:.3g} "
+            "are not reserved yet. Ask for less, or use another ledger.",
+            asked=f"a plan over {budget}",
+            spent=ledger.spent(),
+            budget=(ledger.budget.epsilon, ledger.budget.delta),
+            fits=0,
+        )
+    return budget
+
+
 def reserve(
     ledger: PrivacyLedger,
     budget: PrivacyBudget | None,
@@ -99,7 +121,7 @@ def reserve(
     """
     found = ledger.plan(name)
     if found is not None:
-        return _resume(found, ledger.budget.neighbors, scheme, max_calls)
+        return _resume(found, ledger.budget.neighbors, budget, scheme, max_calls)
     share = budget or unreserved(ledger)
     token, selection = choose_noise(share, scheme=scheme, max_calls=max_calls, epsilon0=epsilon0, delta0=delta0)
     events = [(PartEvent(TRAINING, token), max_calls), (PartEvent(VALIDATION, selection), 1)]
@@ -117,7 +139,7 @@ def choose_noise(
     """
     q, sampling = scheme.sampling_probability, scheme.sampling
     token = _token_event(share, max_calls, q, sampling, epsilon0, delta0)
-    _check_reachable(token, share, scheme, max_calls)
+    _check_reachable(token, share, scheme, max_calls, given=epsilon0 is not None)
     return token, _selection_event(share)
 
 
@@ -125,8 +147,6 @@ def _token_event(
     share: PrivacyBudget, calls: int, q: float, sampling: Sampling, epsilon0: float | None, delta0: float | None
 ) -> LimitedDomainEvent:
     if epsilon0 is None:
-        if delta0 is not None:
-            raise InvalidParameter(f"Expected delta0={delta0!r} together with epsilon0. Give both, or neither.")
         chosen = calibrate_limited_domain(share, tokens=calls, sampling_probability=q, sampling=sampling)
         return LimitedDomainEvent(*chosen, q, sampling)
     event = LimitedDomainEvent(epsilon0, min(0.1 * share.delta / (calls * q), 0.5) if delta0 is None else delta0, q,
@@ -140,27 +160,41 @@ def _token_event(
     return event
 
 
-def _check_reachable(token: LimitedDomainEvent, share: PrivacyBudget, scheme: Scheme, calls: int) -> None:
+def _check_reachable(
+    token: LimitedDomainEvent, share: PrivacyBudget, scheme: Scheme, calls: int, *, given: bool
+) -> None:
     moved = share.neighbors is not Neighbors.REPLACE_SPECIAL
     needed, voters = votes_needed(token, moved_votes=moved), scheme.expected_subsets
     if needed <= voters:
         return
-    least = _least_epsilon(token, share, voters, calls, moved)
-    remedy = f"at least epsilon={least:.3g} at these settings" if math.isfinite(least) else "a larger budget"
     raise InvalidParameter(
-        f"Expected epsilon={share.epsilon:g}, delta={share.delta:g} to be enough for one token: with {calls} calls a "
-        f"token needs {needed:.0f} votes, but only {voters:.3g} subsets vote. Give {remedy}, or fewer calls "
+        f"Expected {'epsilon0' if given else 'epsilon'}={token.epsilon0 if given else share.epsilon:g}, "
+        f"delta={share.delta:g} to be enough for one token: with {calls} calls a token needs {needed:.0f} votes, but "
+        f"only {voters:.3g} subsets vote. Give {_remedy(token, share, voters, calls, moved, given)}, or fewer calls "
         "(num_prompts=, max_new_tokens=), more votes (subsets=), or fewer shots= and more records."
     )
 
 
-def _least_epsilon(token: LimitedDomainEvent, share: PrivacyBudget, voters: float, calls: int, moved: bool) -> float:
+def _remedy(
+    token: LimitedDomainEvent, share: PrivacyBudget, voters: float, calls: int, moved: bool, given: bool
+) -> str:
     room = voters - (2 if moved else 1)
     if room <= 0:
-        return math.inf
-    epsilon0 = 2 * math.log((1 - token.delta0) / token.delta0) / room
-    event = dataclasses.replace(token, epsilon0=epsilon0)
-    return epsilon([(event, calls)], share.delta, neighbors=share.neighbors)
+        return f"subsets= above {2 if moved else 1}"
+    least = 2 * math.log((1 - token.delta0) / token.delta0) / room
+    cost = epsilon([(dataclasses.replace(token, epsilon0=least), calls)], share.delta, neighbors=share.neighbors)
+    if not math.isfinite(cost):
+        return "a larger budget"
+    if given:
+        return f"at least epsilon0={_rounded_up(least)} (which costs epsilon={_rounded_up(cost)})"
+    return f"at least epsilon={_rounded_up(cost)} at these settings"
+
+
+def _rounded_up(value: float) -> str:
+    """Three digits that are not below ``value``, with room for the steps in which noise is calibrated."""
+    value *= 1.001
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.ceil(value / unit) * unit:.3g}"
 
 
 def _selection_event(share: PrivacyBudget) -> ExponentialEvent:
@@ -171,22 +205,26 @@ def _selection_event(share: PrivacyBudget) -> ExponentialEvent:
     return ExponentialEvent(weight)
 
 
-def _resume(plan: LedgerPlan, neighbors: Neighbors, scheme: Scheme, max_calls: int) -> Reservation:
+def _resume(
+    plan: LedgerPlan, neighbors: Neighbors, budget: PrivacyBudget | None, scheme: Scheme, max_calls: int
+) -> Reservation:
     counts = {event.part: (event.event, most) for event, most in plan.events if isinstance(event, PartEvent)}
     token, calls = counts.get(TRAINING, (None, 0))
     selection, _ = counts.get(VALIDATION, (None, 0))
     if not isinstance(token, LimitedDomainEvent) or not isinstance(selection, ExponentialEvent):
         raise PlanError(f"The ledger's plan {plan.name!r} is not a prompt's. Give this run another name=.")
-    asked = {
+    asked: dict[str, tuple[object, object]] = {
         "calls": (calls, max_calls),
         "sampling": (token.sampling, scheme.sampling),
         "sampling_probability": (token.sampling_probability, scheme.sampling_probability),
     }
+    if budget is not None:
+        asked["budget.epsilon"] = (plan.epsilon, budget.epsilon)
+        asked["budget.delta"] = (plan.delta, budget.delta)
     differing = [f"{key} was {old!r}, now {new!r}" for key, (old, new) in asked.items() if old != new]
     if differing:
         raise PlanError(
             f"The ledger's plan {plan.name!r} was reserved for another configuration: {'; '.join(differing)}. Keep "
             "the old one, or give this run another name=."
         )
-    _validate.integer("max_calls", max_calls, at_least=1)
     return Reservation(plan, token, selection, scheme, PrivacyBudget(plan.epsilon, plan.delta, neighbors), max_calls)

@@ -14,30 +14,9 @@ from langchain_dp.opt.journal import Journal
 from langchain_dp.opt.plan import Written, steps
 from langchain_dp.opt.select import correct_answers
 from langchain_dp.opt.settings import Settings
+from langchain_dp.opt.text import Text
 from langchain_dp.opt.voters import TokenSource
-from langchain_dp.ports import Token, VotesNextToken
-
-
-class Text:
-    """What released tokens spell. Public functions of released values."""
-
-    def __init__(self, engine: VotesNextToken, stop: Sequence[str]) -> None:
-        self._engine = engine
-        self._stop = tuple(stop)
-
-    def instruction(self, tokens: Sequence[Token]) -> str:
-        """The instruction: up to the first stop string, white space at its ends removed."""
-        text = self._spelt(tokens)
-        ends = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
-        return text[: min(ends, default=len(text))].rstrip().rstrip("\ufffd")
-
-    def stops(self, tokens: Sequence[Token]) -> bool:
-        """Whether a stop string has come."""
-        text = self._spelt(tokens)
-        return any(stop in text for stop in self._stop)
-
-    def _spelt(self, tokens: Sequence[Token]) -> str:
-        return self._engine.detokenise(tokens).lstrip()
+from langchain_dp.ports import Token
 
 
 class Run:
@@ -117,7 +96,8 @@ class Run:
                 plan.send(released)
             self._journal.save()
             bar.update()
-            bar.set_postfix(self._postfix(candidate, spent), refresh=False)
+            if not bar.disable:  # to work out what was spent takes a moment
+                bar.set_postfix(self._postfix(candidate, spent), refresh=False)
         plan.close()
         self._journal.save()
 
@@ -140,8 +120,8 @@ class Run:
     def counts(self, forward: Forward, rows: Sequence[Mapping[str, Any]]) -> list[int]:
         """Correct answers of each candidate on the validation rows. Private."""
         instructions = self.candidates()
-        total = len(rows) * len(set(instructions))
-        with tqdm(total=total, desc="selecting", unit="row", disable=self._disabled) as bar:
+        # One step a candidate: steps by rows would show their number, which add/remove keeps private.
+        with tqdm(total=len(set(instructions)), desc="selecting", unit="prompt", disable=self._disabled) as bar:
             return correct_answers(
                 forward,
                 instructions,

@@ -16,7 +16,7 @@ def correct_answers(
     *,
     prompts: OptPrompts,
     labels: Sequence[str],
-    advance: Callable[[int], object] | None = None,
+    advance: Callable[[], object] = lambda: None,
 ) -> list[int]:
     """Number of rows that the local model answers right under each instruction. Private.
 
@@ -28,6 +28,7 @@ def correct_answers(
     counts: dict[str, int] = {}
     for instruction in instructions:
         if instruction not in counts:
-            answers = forward.predict(instruction, texts, advance=advance)
+            answers = forward.predict(instruction, texts)
             counts[instruction] = sum(answer == right for answer, right in zip(answers, truth, strict=True))
+            advance()
     return [counts[instruction] for instruction in instructions]

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from langchain_dp import _validate
 from langchain_dp.accounting.events import Sampling
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.ports import Decoding
 from langchain_dp.scheme import check_bounds
@@ -60,6 +61,14 @@ class Settings:
         _validate.integer("kbar", self.kbar, at_least=1)
         _validate.number("validation", self.validation, above=0.0, below=1.0)
         _validate.number("temperature", self.decoding.temperature, at_least=0.0)
+        if self.epsilon0 is not None:
+            _validate.number("epsilon0", self.epsilon0, above=0.0)
+        if self.delta0 is not None:
+            _validate.number("delta0", self.delta0, above=0.0, below=1.0)
+            if self.epsilon0 is None:
+                raise InvalidParameter(
+                    f"Expected delta0={self.delta0!r} together with epsilon0. Give both, or neither."
+                )
         _validate.number("repetition_penalty", self.decoding.repetition_penalty, at_least=1.0)
 
     def public(self) -> dict[str, Any]:

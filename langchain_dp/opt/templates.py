@@ -49,20 +49,29 @@ class OptPrompts:
         secrecy: Sentence added to ``meta``, such as one of ``PRIVACY_INSTRUCTIONS``; may be empty.
 
     Raises:
-        InvalidParameter: The template has no variable, there is no message, or two labels share a word.
+        InvalidParameter: The template has no plain variable, there is no message, or two labels share a word.
     """
 
     text: str = "{text}"
     words: Mapping[str, str] = dataclasses.field(default_factory=dict)
     meta: str = (
-        "A student works by an instruction: it reads an input text and writes an output text. The student made "
-        "mistakes. Improve the instruction, so that the student will not make them again."
+        "An instruction tells a student how to turn an input text into an output text. Below are the instruction, "
+        "inputs where the student was right, and inputs where the student was wrong. Write a better instruction, so "
+        "that the student makes no errors."
     )
     messages: Sequence[str] = MESSAGES
     secrecy: str = ""
 
     def __post_init__(self) -> None:
-        if not self.variables:
+        try:
+            variables = self.variables
+            self.render(dict.fromkeys(variables, "a"))
+        except (LookupError, ValueError, TypeError, AttributeError):  # found now, and not in the middle of a run
+            raise InvalidParameter(
+                f"Expected text={self.text!r} to hold plain variables. Write for example '{{text}}', and double a "
+                "brace that stands for itself."
+            ) from None
+        if not variables:
             raise InvalidParameter(f"Expected text={self.text!r} to hold a variable. Write for example '{{text}}'.")
         if isinstance(self.messages, str) or not self.messages:
             raise InvalidParameter(f"Expected messages={self.messages!r} to be at least one request. See MESSAGES.")
@@ -110,7 +119,7 @@ class OptPrompts:
     def backward_head(self, instruction: str) -> str:
         """Public text before the demonstrations."""
         meta = f"{self.meta} {self.secrecy}" if self.secrecy else self.meta
-        return f"{meta}\n\n# Current instruction\n{instruction}\n\n"
+        return f"{meta}\n\nInstruction: {instruction}\n\n"
 
     def backward_body(self, demonstrations: Sequence[Demonstration]) -> str:
         """The private part: what one subset's records show."""

@@ -15,6 +15,7 @@ from langchain_dp.opt.plan import count_votes
 from langchain_dp.opt.reservation import Reservation
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import Demonstration
+from langchain_dp.opt.text import Text
 from langchain_dp.ports import Continuation, MemberPrompt, Token, VotesNextToken
 from langchain_dp.records import PrivateRecords
 
@@ -71,7 +72,8 @@ class Electorate:
         engine: The local model.
         ensemble: Subsets and sampling coins.
         demonstrations: What they show.
-        settings: Public settings: templates, instruction, decoding.
+        settings: Public settings: templates and instruction.
+        text: Says how the next token is taken.
         rng: Source of the members' own coins.
     """
 
@@ -82,6 +84,7 @@ class Electorate:
         demonstrations: Demonstrations,
         settings: Settings,
         *,
+        text: Text,
         rng: Randomness,
     ) -> None:
         self._engine = engine
@@ -89,7 +92,7 @@ class Electorate:
         self._demonstrations = demonstrations
         self._prompts = settings.prompts
         self._head = settings.prompts.backward_head(settings.instruction)
-        self._decoding = settings.decoding
+        self._text = text
         self._rng = rng
         self._asked: set[Hashable] = set()
 
@@ -111,7 +114,8 @@ class Electorate:
         ]
         self._asked.update(subset.member for subset in subsets)
         try:
-            return count_votes(ask_together(lambda some: self._engine.next_tokens(some, self._decoding), asked))
+            decoding = self._text.decoding(written)
+            return count_votes(ask_together(lambda some: self._engine.next_tokens(some, decoding), asked))
         finally:
             if not self._ensemble.lasting:
                 self.close()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, ZCDpEvent
 
-from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, MetricEvent, NoisyMaxEvent
+from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, MetricEvent, NoisyMaxEvent, PartEvent
 from langchain_dp.accounting.events import event_from_json, event_to_json
 from langchain_dp.errors import InvalidParameter
 
@@ -20,6 +20,8 @@ EVENTS = [
     GaussianDpEvent(2.0),
     LaplaceDpEvent(1.5),
     PoissonSampledDpEvent(0.1, GaussianDpEvent(2.0)),
+    PartEvent("train", LimitedDomainEvent(1.8, 5e-7, 0.015)),
+    PartEvent('Prüfung "2"', PoissonSampledDpEvent(0.1, GaussianDpEvent(2.0))),
 ]
 
 
@@ -38,6 +40,8 @@ def test_equal_parameters_give_equal_events() -> None:
     )
     assert NoisyMaxEvent(1) == NoisyMaxEvent(1.0)
     assert hash(NoisyMaxEvent(1)) == hash(NoisyMaxEvent(1.0))
+    train, same = PartEvent("train", ExponentialEvent(1)), PartEvent("train", ExponentialEvent(1.0))
+    assert (train, hash(train), event_to_json(train)) == (same, hash(same), event_to_json(same))
 
 
 def test_events_are_frozen() -> None:
@@ -52,3 +56,14 @@ def test_unknown_events_are_named() -> None:
         event_to_json(ZCDpEvent(1.0, 0.0))
     with pytest.raises(InvalidParameter, match="'Other'"):
         event_from_json('{"event": "Other"}')
+    with pytest.raises(InvalidParameter, match="ZCDpEvent"):
+        event_to_json(PartEvent("train", ZCDpEvent(1.0, 0.0)))
+    with pytest.raises(InvalidParameter, match="'Other'"):
+        event_from_json('{"event": "PartEvent", "part": "train", "of": {"event": "Other"}}')
+
+
+def test_parts_are_told_apart() -> None:
+    """If it breaks, a release of one part is charged to another, or to all of the data."""
+    inner = ExponentialEvent(0.5)
+    keys = {event_to_json(event) for event in (PartEvent("a", inner), PartEvent("b", inner), inner)}
+    assert len(keys) == 3

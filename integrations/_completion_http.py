@@ -1,0 +1,134 @@
+"""Requests to one server that leave no trace: no log record, no proxy, no redirect, no retry."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import ssl
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
+from urllib.parse import urlsplit
+
+from langchain_dp.errors import InvalidParameter, MissingExtra
+
+_under_way: ContextVar[bool] = ContextVar("langchain_dp_completion_under_way", default=False)
+
+
+class ServerError(Exception):
+    """The server refused, or did not answer in time, or not in JSON. Carries a status or a class name, never a text."""
+
+
+class _Silence(logging.Filter):
+    """Drops what the HTTP client says of our own requests: how many there are, and response headers, which may echo."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not _under_way.get()
+
+
+_SILENCE = _Silence()
+
+
+class Server:
+    """A base address and how to talk to it.
+
+    httpx is used below its client class, which logs every request, follows the environment's proxies and keeps
+    cookies; the ``openai`` package logs request bodies on top of that.
+
+    Args:
+        base_url: Address of the API, as in "http://127.0.0.1:8000/v1".
+        api_key: Bearer token, or None.
+        timeout: Seconds that one request may take to connect, and to fall silent.
+        connections: Requests that may be under way at once.
+        allow_plain_http: Accept unencrypted requests to another machine.
+
+    Raises:
+        InvalidParameter: The address is none, or would carry private text over a network in clear.
+        MissingExtra: httpx is not installed.
+    """
+
+    def __init__(
+        self, base_url: str, api_key: str | None, timeout: float, connections: int, allow_plain_http: bool
+    ) -> None:
+        self._base = _checked(base_url, allow_plain_http).rstrip("/")
+        try:
+            import httpx
+        except ImportError as missing:
+            raise MissingExtra('httpx is not installed: pip install "langchain-dp[openai]"') from missing
+        self._httpx = httpx
+        self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if api_key is not None:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._timeout = {"timeout": dict.fromkeys(("connect", "read", "write", "pool"), timeout)}
+        self._transport = httpx.HTTPTransport(
+            verify=ssl.create_default_context(),
+            trust_env=False,
+            retries=0,
+            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+        )
+        for name in list(logging.root.manager.loggerDict):
+            if name.split(".")[0] in ("httpx", "httpcore"):
+                logging.getLogger(name).addFilter(_SILENCE)  # once, however often it is added
+
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The JSON answer of one request: GET without a body, POST with one.
+
+        Args:
+            path: Below the base address; one that begins with "/" is below the address without its "/v1".
+            body: What is sent as JSON.
+
+        Raises:
+            ServerError: There is no answer, or it is none.
+        """
+        root = self._base.removesuffix("/v1") if path.startswith("/") else f"{self._base}/"
+        content = None if body is None else json.dumps(body).encode()
+        before = _under_way.get()
+        _under_way.set(True)
+        try:
+            request = self._httpx.Request(
+                "GET" if body is None else "POST",
+                root + path,
+                headers=self._headers,
+                content=content,
+                extensions=self._timeout,
+            )
+            response = self._transport.handle_request(request)
+            try:
+                text = response.read()
+            finally:
+                response.close()
+            if response.status_code != 200:
+                raise ServerError(f"status {response.status_code}")
+            return json.loads(text)
+        except ServerError:
+            raise
+        except Exception as problem:  # of any kind: it may quote what was sent
+            raise ServerError(type(problem).__name__) from None
+        finally:
+            _under_way.set(before)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._transport.close()
+
+
+def _checked(base_url: str, allow_plain_http: bool) -> str:
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise InvalidParameter(f"Expected base_url={base_url!r} to be an address such as 'http://127.0.0.1:8000/v1'.")
+    if parts.username or parts.password:
+        raise InvalidParameter("Expected base_url without a user name or password in it. Give api_key= instead.")
+    if parts.scheme == "http" and not _is_loopback(parts.hostname) and not allow_plain_http:
+        raise InvalidParameter(
+            f"Expected base_url={base_url!r} to use https: private records would cross the network in clear. "
+            "If the network is part of your trust boundary, pass allow_plain_http=True."
+        )
+    return base_url
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,82 @@
+"""How a token is taken from a member's logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from langchain_dp._validate import number
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.ports import Decoding
+
+from ._llama_context import Logits
+
+
+class Choice:
+    """Takes tokens by the rules of one ``Decoding``: a function of one member's logits, written tokens and coin.
+
+    Args:
+        decoding: The rules.
+        never: Per token, whether it is never taken, whatever the decoding says: control tokens that end nothing.
+
+    Raises:
+        InvalidParameter: A rule is out of bounds, or a banned token is none of this model.
+    """
+
+    def __init__(self, decoding: Decoding, never: npt.NDArray[np.bool_]) -> None:
+        self._temperature = number("decoding.temperature", decoding.temperature, at_least=0)
+        self._penalty = number("decoding.repetition_penalty", decoding.repetition_penalty, at_least=1)
+        for token in decoding.banned:
+            if not is_token(token, len(never)):
+                raise InvalidParameter(
+                    f"Expected decoding.banned to hold whole numbers in [0, {len(never) - 1}], the tokens of this "
+                    f"model, not {token!r}. Take them from the engine that is asked."
+                )
+        self._never = never.copy()
+        self._never[np.array(sorted(decoding.banned), dtype=np.intp)] = True
+
+    def token(self, logits: Logits, written: Sequence[int], draw: float) -> int | None:
+        """The token, or None: a logit is not finite, the coin is none, or nothing is allowed."""
+        if not np.isfinite(logits).all() or not 0 <= draw < 1:
+            return None
+        repeated = np.unique(np.array(written, dtype=np.intp))
+        repeated = repeated[~self._never[repeated]]
+        values = logits[repeated].astype(np.float64)
+        with np.errstate(all="ignore"):  # what leaves the range of numbers here is caught below
+            values = np.where(values > 0, values / self._penalty, values * self._penalty)
+            if self._temperature == 0:
+                return self._most_probable(logits, repeated, values)
+            wide = logits.astype(np.float64)
+            wide[repeated] = values
+            wide[self._never] = -np.inf
+            return self._drawn(wide, draw)
+
+    def _most_probable(self, logits: Logits, repeated: npt.NDArray[np.intp], values: Any) -> int | None:
+        masked = logits.copy()  # in single precision: twice as fast, and exact, since only ``values`` were computed
+        masked[self._never] = -np.inf
+        masked[repeated] = -np.inf
+        first = int(masked.argmax())
+        best = [(-float(masked[first]), first), *zip((-values).tolist(), repeated.tolist(), strict=True)]
+        value, token = min(best)
+        return token if np.isfinite(value) else None
+
+    def _drawn(self, wide: npt.NDArray[np.float64], draw: float) -> int | None:
+        top = wide.max()
+        if not np.isfinite(top):
+            return None
+        wide -= top
+        wide /= self._temperature
+        np.exp(wide, out=wide)
+        reached = np.cumsum(wide, out=wide)
+        # The first token at which the sum exceeds the mark has a weight above zero; so has the last that raises it.
+        mark = draw * reached[-1]
+        at = int(reached.searchsorted(mark, side="right"))
+        return at if at < len(reached) else int(reached.searchsorted(reached[-1], side="left"))
+
+
+def is_token(token: object, vocabulary: int) -> bool:
+    """Whether this is the number of one of the model's tokens."""
+    return isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocabulary

@@ -1,0 +1,99 @@
+"""Texts and tokens of one transformers tokenizer: private text is never read for special tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from langchain_dp.errors import InvalidParameter
+
+_ENDS = frozenset(
+    {"</s>", "<eos>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>"}
+)
+"""Control tokens that end a text or a turn, whatever else a model's configuration names."""
+
+_SENTINEL = "QUESTIONANDEXAMPLES"
+
+
+class Texts:
+    """One tokenizer, as few calls as the engine needs.
+
+    Args:
+        tokenizer: A ``PreTrainedTokenizer`` of either kind.
+        width: Number of logits of the model.
+        ends: Tokens that end a text by the model's own configuration.
+
+    Raises:
+        InvalidParameter: The tokenizer does not fit the model, or reads special tokens in plain text.
+    """
+
+    def __init__(self, tokenizer: Any, width: int, ends: Iterable[int]) -> None:
+        self._tokenizer = tokenizer
+        self._template = getattr(tokenizer, "chat_template", None)
+        self.width = width
+        if len(tokenizer) > width:
+            raise InvalidParameter(
+                f"Expected a tokenizer of {len(tokenizer)} tokens to have at most {width}, as many as the model "
+                "has logits. Give the model's own tokenizer."
+            )
+        added = tokenizer.added_tokens_decoder
+        self._control = {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
+        self.ends = frozenset({*ends, *(i for i in self._control if str(tokenizer.convert_ids_to_tokens(i)) in _ENDS)})
+        self.allowed: npt.NDArray[np.bool_] = np.zeros(width, np.bool_)
+        self.allowed[: len(tokenizer)] = True
+        self.allowed[sorted(self._control - self.ends)] = False
+        for i in self._control - {tokenizer.unk_token_id}:
+            if i in self.plain(tokenizer.convert_ids_to_tokens(i)):
+                raise InvalidParameter(
+                    "Expected the tokenizer to support split_special_tokens=True. It reads special tokens in plain "
+                    "text, so that a record could end a turn. Use a fast tokenizer."
+                )
+        plain, whole = self.plain("a"), list(tokenizer("a", verbose=False)["input_ids"])
+        self.start = whole[: next((i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), 0)]
+        self._anchor = plain
+        self._turn: tuple[list[int], list[int]] | None = None
+        self.frame = max(len(self.start), sum(map(len, self.turn())) if self._template else 0)
+
+    def plain(self, text: str) -> list[int]:
+        """Tokens of a text; a special token that is spelt out in it is plain text."""
+        # A lone surrogate is no error: its exception would hold the text. And verbose tokenizers print lengths.
+        whole = text.encode(errors="replace").decode()
+        return list(
+            self._tokenizer(whole, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+        )
+
+    def turn(self) -> tuple[list[int], list[int]]:
+        """Tokens of the chat template before and after the text of one user turn that the model is to answer.
+
+        Raises:
+            InvalidParameter: The tokenizer carries no chat template, or one that does not quote its text.
+        """
+        if self._turn is None:
+            if not getattr(self._tokenizer, "chat_template", None):
+                raise InvalidParameter(
+                    "Expected chat=True only with a tokenizer that carries a chat template. Drop it."
+                )
+            rendered = self._tokenizer.apply_chat_template(
+                [{"role": "user", "content": _SENTINEL}], tokenize=False, add_generation_prompt=True
+            )
+            before, found, after = rendered.partition(_SENTINEL)
+            if not found or _SENTINEL in after:
+                raise InvalidParameter("Expected the chat template to hold the text of a turn once. Set chat=False.")
+            self._turn = self._special(before), self._special(after)
+        return self._turn
+
+    def _special(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) if text else []
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Text of ``tokens`` as it stands after another text; control tokens have none."""
+        shown = [token for token in tokens if token not in self._control]
+        # Some tokenizers drop the blank of a first word: let it follow a word.
+        anchor = self._decoded(self._anchor)
+        return self._decoded([*self._anchor, *shown])[len(anchor) :]
+
+    def _decoded(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens, clean_up_tokenization_spaces=False))

@@ -1,0 +1,77 @@
+"""Entities found by Presidio, for the sanitizer's mode of placeholders. That mode makes no formal promise.
+
+The engine is the caller's own: Presidio's default one needs a language model that is fetched by hand.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_dp import _validate
+from langchain_dp.errors import InvalidParameter, MissingExtra
+
+INSTALL = "Install it with: pip install 'langchain-dp[presidio]'."
+
+
+class PresidioEntities:
+    """Finds entities with a Presidio analyzer: ``RAPTSanitizer(only=PresidioEntities(analyzer))``.
+
+    Args:
+        analyzer: A ``presidio_analyzer.AnalyzerEngine``, or anything with its ``analyze`` method. None makes Presidio's
+            default engine, which needs its language model installed.
+        entities: Kinds of entities to find, as Presidio names them ("PERSON", "EMAIL_ADDRESS"); None for all it knows.
+        language: Language of the texts.
+        score_threshold: Least confidence at which something is taken for an entity, in [0, 1].
+
+    Raises:
+        InvalidParameter: A value is out of bounds, or the analyzer has no ``analyze``.
+        MissingExtra: No analyzer is given and Presidio is not installed.
+    """
+
+    def __init__(
+        self,
+        analyzer: Any = None,
+        *,
+        entities: Sequence[str] | None = None,
+        language: str = "en",
+        score_threshold: float = 0.0,
+    ) -> None:
+        if analyzer is None:
+            analyzer = _default_analyzer()
+        if not callable(getattr(analyzer, "analyze", None)):
+            raise InvalidParameter(
+                f"Expected analyzer of type {type(analyzer).__name__} to have analyze(). Give an AnalyzerEngine."
+            )
+        if entities is not None and (
+            isinstance(entities, str) or not entities or not all(isinstance(kind, str) for kind in entities)
+        ):
+            raise InvalidParameter(f"Expected entities={entities!r} to be a list of names, or None for all.")
+        if not isinstance(language, str) or not language:
+            raise InvalidParameter(f"Expected language={language!r} to be a code such as 'en'.")
+        self._analyzer = analyzer
+        self._entities = None if entities is None else list(entities)
+        self._language = language
+        self._threshold = _validate.number("score_threshold", score_threshold, at_least=0.0, at_most=1.0)
+
+    @property
+    def name(self) -> str:
+        """Name for certificates: the kinds that are looked for."""
+        kinds = "all kinds" if self._entities is None else ", ".join(self._entities)
+        return f"presidio ({self._language}; {kinds}; score >= {self._threshold:g})"
+
+    def find(self, text: str) -> list[tuple[int, int, str]]:
+        """Start, end and kind of every entity; they may overlap."""
+        found = self._analyzer.analyze(
+            text=text, entities=self._entities, language=self._language, score_threshold=self._threshold
+        )
+        return [(int(one.start), int(one.end), str(one.entity_type)) for one in found]
+
+
+def _default_analyzer() -> Any:
+    try:
+        presidio: Any = importlib.import_module("presidio_analyzer")
+    except ImportError:
+        raise MissingExtra(f"Expected the package presidio-analyzer, or an analyzer of your own. {INSTALL}") from None
+    return presidio.AnalyzerEngine()

@@ -1,0 +1,153 @@
+"""The paper that travels with sanitised text: metric privacy, in its own unit and never as an (epsilon, delta)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from langchain_dp import _validate
+from langchain_dp.accounting._certificate_faces import CertificateFaces, loss_in, loss_out, one_line, public, shown
+from langchain_dp.accounting.certificate import library_version
+from langchain_dp.errors import InvalidParameter
+
+KIND = "metric privacy"
+"""What ``to_dict`` says, so that no reader takes the numbers for an (epsilon, delta)."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
+class MetricCertificate(CertificateFaces):
+    """The promise under which text was sanitised, in public terms only.
+
+    Args:
+        mechanism: What drew the words, e.g. "exponential".
+        eta: Loss of one release, in nats per unit of distance in ``table``; infinite only if not private.
+        table: Name of the public table of word vectors whose distances are meant.
+        neighbor_distance: Distance of a typical word to its nearest neighbour in the table, or None.
+        replaced: Probability that a word comes out as another word, or None if it is not known.
+        user_spent: The most that the releases of any one user add up to, in the unit of eta; None: no user was named.
+        document_spent: The most that the releases of any one document add up to; None if nothing was released.
+        user_limit: What one user's releases may add up to at most; None for no limit.
+        document_limit: What one document's releases may add up to at most; None for no limit.
+        releases: How many releases were charged.
+        library_version: Version of this package.
+        private: False for seeded and non-formal modes.
+        reason: Why it is not private; empty if it is.
+        notes: What passes in clear, and what else a reader must know.
+        parameters: Further public parameters.
+
+    Raises:
+        InvalidParameter: A value lies outside its bound, or ``private`` contradicts ``reason`` or ``eta``.
+    """
+
+    mechanism: str
+    eta: float
+    table: str
+    neighbor_distance: float | None = None
+    replaced: float | None = None
+    user_spent: float | None = None
+    document_spent: float | None = None
+    user_limit: float | None = None
+    document_limit: float | None = None
+    releases: int = 0
+    library_version: str = dataclasses.field(default_factory=library_version)
+    private: bool = True
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+    parameters: Mapping[str, float | int | str] = dataclasses.field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if self.eta != math.inf:
+            _validate.number("eta", self.eta, above=0.0)
+        for name in ("neighbor_distance", "user_spent", "document_spent", "user_limit", "document_limit"):
+            if getattr(self, name) is not None:
+                _validate.number(name, getattr(self, name), at_least=0.0)
+        if self.replaced is not None:
+            _validate.number("replaced", self.replaced, at_least=0.0, at_most=1.0)
+        _validate.integer("releases", self.releases, at_least=0)
+        if not isinstance(self.private, bool) or self.private == bool(self.reason):
+            raise InvalidParameter(
+                f"Expected private={self.private!r} to go with reason={self.reason!r}. "
+                "Give a reason if not private, and only then."
+            )
+        if self.private and math.isinf(self.eta):
+            raise InvalidParameter("Expected eta=inf only with private=False. Give private=False and the reason.")
+        parameters = {name: public(name, value) for name, value in self.parameters.items()}
+        object.__setattr__(self, "notes", tuple(self.notes))  # frozen: the only way to store what was converted
+        object.__setattr__(self, "parameters", MappingProxyType(parameters))
+
+    @property
+    def word_loss(self) -> float | None:
+        """Nats between two texts that differ in one word, by its nearest neighbour: eta x distance."""
+        return None if self.neighbor_distance is None else self.eta * self.neighbor_distance
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that strict JSON can hold: infinity is the string "inf"."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {
+            "kind": KIND,
+            **fields,
+            "eta": loss_out(self.eta),
+            "notes": list(self.notes),
+            "parameters": dict(self.parameters),
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> MetricCertificate:
+        """Return the certificate that :meth:`to_dict` wrote.
+
+        Raises:
+            InvalidParameter: A field is missing, unknown or outside its bound, or it is a certificate of another kind.
+        """
+        names = ["kind", *(field.name for field in dataclasses.fields(cls))]
+        if sorted(fields) != sorted(names) or fields["kind"] != KIND:
+            raise InvalidParameter(
+                f"Expected fields={sorted(fields)} to be {sorted(names)}: this is no certificate of {KIND}."
+            )
+        values = {name: value for name, value in fields.items() if name != "kind"}
+        values["eta"] = loss_in(values["eta"])
+        values["notes"] = tuple(values["notes"])
+        return cls(**values)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """Return (name, value) in reading order; "NOT PRIVATE" first where it applies."""
+        rows = [] if self.private else [("NOT PRIVATE", self.reason)]
+        rows.append(("mechanism", self.mechanism))
+        if not math.isinf(self.eta):
+            rows.append(("eta", f"{self.eta:.6g} nats per unit of distance in {self.table}, for each release"))
+        if self.word_loss is not None:
+            rows.append(
+                (
+                    "in plain words",
+                    f"a text and the same text with one word exchanged for its nearest neighbour (distance "
+                    f"{self.neighbor_distance:.3g}): {self.word_loss:.3g} nats apart",
+                )
+            )
+        if self.replaced is not None:
+            rows.append(("words replaced", f"with probability {self.replaced:.3g}"))
+        if not math.isinf(self.eta):
+            rows.append(("unit", f"{KIND}: not an epsilon, and never to be added to one"))
+            rows.append(("releases", f"{self.releases:,}"))
+            rows += _spent("document", self.document_spent, self.document_limit)
+            rows += _spent("user", self.user_spent, self.user_limit)
+        rows += [(f"parameter {name}", shown(value)) for name, value in self.parameters.items()]
+        rows += [("note", note) for note in self.notes]
+        rows.append(("library", f"langchain-dp {self.library_version}"))
+        return [(one_line(name), one_line(value)) for name, value in rows]
+
+    def __repr__(self) -> str:
+        if not self.private:
+            return f"MetricCertificate(NOT PRIVATE: {one_line(self.reason)}; {one_line(self.mechanism)})"
+        return (
+            f"MetricCertificate({one_line(self.mechanism)}, eta={self.eta:.6g} per distance in "
+            f"{one_line(self.table)}, releases={self.releases})"
+        )
+
+
+def _spent(whose: str, spent: float | None, limit: float | None) -> list[tuple[str, str]]:
+    if spent is None:
+        return []
+    of = "no limit" if limit is None else f"limit {limit:.6g}"
+    return [(f"most by one {whose}", f"eta = {spent:.6g} so far ({of})")]

@@ -1,0 +1,294 @@
+"""The durable account of metric privacy: every release is recorded before it is made, and refused at the limit.
+
+Its unit is eta, nats per unit of distance between word vectors. It is no epsilon: nothing here is ever added to a
+:class:`PrivacyLedger`, and the two kinds of file refuse each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from langchain_dp import _validate
+from langchain_dp.accounting._account import check_text
+from langchain_dp.accounting._metric_certificate import MetricCertificate
+from langchain_dp.accounting._metric_releases import ReleasedTexts
+from langchain_dp.accounting._metric_store import Limits, MetricEntry, MetricStore, Shortfall, ticks, units
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError, PrivateDataError
+
+__all__ = ["MetricCertificate", "MetricEntry", "MetricLedger", "Owner"]
+
+MOST = 1e6
+"""Largest eta or limit that is taken; far beyond any that protects a word."""
+
+_SHORTEST_KEY = 32
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Owner:
+    """Whose account a release is charged to. Kept as keyed hashes only.
+
+    Args:
+        document: Key of the document: an id, or its content.
+        user: Key of the user whose document it is; None if nobody's account is kept.
+    """
+
+    document: str
+    user: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.document, str) or not isinstance(self.user, (str, type(None))):
+            raise InvalidParameter(
+                f"Expected the keys of a document ({type(self.document).__name__}) and a user "
+                f"({type(self.user).__name__}) to be strings."
+            )
+
+    def __repr__(self) -> str:
+        return "Owner(<private>)"
+
+
+class MetricLedger:
+    """How much metric privacy the texts of every user, and every document, have spent.
+
+    A release of a text at ``eta`` costs its document and its user ``eta`` each; releases add up. Threads may share one
+    ledger; processes share one account by opening the same ``path``. One ledger counts in one metric: distances in
+    two tables of word vectors are different units, so the first release fixes the table and others are refused.
+
+    The file holds no text and no name: documents and users are stored as HMAC-SHA256. The key of these hashes is
+    random and, by default, kept in the same file, which only its owner can read: whoever holds the whole file can
+    test guesses. Give ``key`` to keep it elsewhere.
+
+    Args:
+        limit: What the releases of one user may add up to, in the unit of eta; None for no limit.
+        path: SQLite file on a local disk, made if absent; None keeps the ledger in memory, for this process only.
+        document_limit: The same for one document; as ``limit`` if left out.
+        key: Secret of at least 32 bytes for the hashes, to be given at each opening. None: see above.
+
+    Raises:
+        LedgerMismatch: The file was made with other limits or another key.
+        LedgerCorrupt: The file is damaged, empty or no metric ledger.
+        LedgerUnwritable: File or folder cannot be written durably, or the folder does not exist.
+
+    Formal guarantee:
+        Let user u's releases add up to eta_u. For any two collections of u's texts, text by text of equal length and at
+        word-vector distances d_i, the probabilities of any outcome of all releases together differ by a factor of at
+        most exp(sum of eta_i d_i), so by at most exp(eta_u max d_i) (composition of metric privacy: Chatzikokolakis,
+        Andres, Bordenabe and Palamidessi 2013). A charge is on disk before :meth:`spend` returns.
+    """
+
+    def __init__(
+        self,
+        limit: float | None = None,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        document_limit: float | None = None,
+        key: bytes | None = None,
+    ) -> None:
+        if document_limit is None:
+            document_limit = limit
+        limits = Limits(_limit("limit", limit), _limit("document_limit", document_limit))
+        if not isinstance(path, (str, os.PathLike, type(None))):
+            raise InvalidParameter(f"Expected path={path!r} to be a path of a file, or None for a ledger in memory.")
+        if key is not None and (not isinstance(key, bytes) or len(key) < _SHORTEST_KEY):
+            raise InvalidParameter(
+                f"Expected key to be at least {_SHORTEST_KEY} secret bytes. Make one with secrets.token_bytes(32)."
+            )
+        self._open(MetricStore(limits, path, key=key), keyed=key is not None)
+
+    def _open(self, store: MetricStore, *, keyed: bool) -> None:
+        self._store, self._keyed = store, keyed
+        self._released: ReleasedTexts | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, key: bytes | None = None) -> MetricLedger:
+        """Open an existing file under the limits that it was made with.
+
+        Raises:
+            InvalidParameter: There is no file at ``path``.
+            LedgerError: As for the constructor.
+        """
+        if not os.path.exists(path):
+            raise InvalidParameter(f"Expected path={os.fsdecode(path)!r} to be a metric ledger, but nothing is there.")
+        ledger = cls.__new__(cls)
+        ledger._open(MetricStore(None, path, key=key), keyed=key is not None)
+        return ledger
+
+    @property
+    def limit(self) -> float | None:
+        """What the releases of one user may add up to; None for no limit."""
+        return None if self._store.limits.user is None else units(self._store.limits.user)
+
+    @property
+    def document_limit(self) -> float | None:
+        """What the releases of one document may add up to; None for no limit."""
+        return None if self._store.limits.document is None else units(self._store.limits.document)
+
+    @property
+    def path(self) -> str | None:
+        """Absolute path of the file, or None in memory."""
+        return self._store.path
+
+    @property
+    def table(self) -> str | None:
+        """The metric that this ledger counts in; None before the first release."""
+        return self._store.summary()[3]
+
+    def spend(self, eta: float, owners: Sequence[Owner], *, table: str, chain: str = "") -> None:
+        """Record one release at ``eta`` for each owner, durably, before any is made: all of them or none.
+
+        Args:
+            eta: Loss per unit of distance, in (0, 1e6]. Rounded up to a billionth.
+            owners: One per release. The same document twice is two releases of it.
+            table: Name of the metric: the table of word vectors whose distances are meant.
+            chain: Short public name of the caller, for the record; at most 200 printable characters.
+
+        Raises:
+            BudgetExceeded: An account would exceed its limit. Nothing was charged. Its ``spent`` and ``budget`` are
+                (eta, 0.0): there is no delta.
+            PlanError: The ledger counts in another metric. Nothing was charged.
+            LedgerError: The ledger cannot be trusted or written; release nothing.
+        """
+        _validate.number("eta", eta, above=0.0, at_most=MOST)
+        check_text("table", table, at_least=1)
+        check_text("chain", chain, at_least=0)
+        if not owners:
+            return
+        cost, digest = ticks(eta), self._store.digest
+        keys = [
+            (digest("document", owner.document), None if owner.user is None else digest("user", owner.user))
+            for owner in owners
+        ]
+        refused = self._store.add(cost, keys, table, chain)
+        if isinstance(refused, Shortfall):
+            raise self._exceeded(refused, eta, cost)
+        if refused is not None:
+            raise PlanError(
+                f"Expected table={table!r} to be {refused!r}: distances of two tables are different units. "
+                "Use another metric ledger for another table."
+            )
+
+    def _exceeded(self, refused: Shortfall, eta: float, cost: int) -> BudgetExceeded:
+        limit = self._store.limits.of(refused.whose)
+        assert limit is not None  # only a limit refuses
+        fits = max(limit - refused.spent, 0) // cost
+        left = f"eta={units(refused.spent):g} of {units(limit):g} spent"
+        return BudgetExceeded(
+            f"Refused a release at eta={eta:g} nats per unit of distance: the {refused.whose} at position "
+            f"{refused.position} of the request has {left}. Nothing was charged and nothing released. {fits} more "
+            "would fit into this account. Reuse what was released, or ask for less.",
+            asked=f"a release at eta={eta:g} for a {refused.whose}",
+            spent=(units(refused.spent), 0.0),
+            budget=(units(limit), 0.0),
+            fits=fits,
+        )
+
+    def spent(self, *, user: str | None = None, document: str | None = None) -> float:
+        """What the releases of one user, or of one document, add up to, in nats per unit of distance.
+
+        Raises:
+            InvalidParameter: Not exactly one of the two is given.
+        """
+        if (user is None) == (document is None):
+            raise InvalidParameter("Expected exactly one of user= and document= to be given.")
+        if user is not None:
+            return units(self._store.spent("user", self._store.digest("user", user)))
+        assert document is not None
+        return units(self._store.spent("document", self._store.digest("document", document)))
+
+    def entries(self) -> Iterator[MetricEntry]:
+        """Yield every recorded release, in order."""
+        return self._store.entries()
+
+    def digest(self, domain: str, text: str) -> bytes:
+        """Keyed hash of ``text`` under the ledger's key, for indices beside the ledger that must not show it either."""
+        return self._store.digest(f"other {domain}", text)
+
+    def released(self) -> ReleasedTexts:
+        """What was released before, kept beside the ledger (in memory if it has no path), so that it can be reused."""
+        with self._lock:
+            if self._released is None:
+                self._released = ReleasedTexts(self.path, self._store.ledger_id)
+            return self._released
+
+    def certificate(
+        self,
+        *,
+        mechanism: str,
+        eta: float,
+        table: str,
+        neighbor_distance: float | None = None,
+        replaced: float | None = None,
+        private: bool = True,
+        reason: str = "",
+        notes: Sequence[str] = (),
+        parameters: Mapping[str, float | int | str] | None = None,
+    ) -> MetricCertificate:
+        """Return the certificate of releases at ``eta``, with what is spent so far.
+
+        Args: as the fields of :class:`MetricCertificate`.
+        """
+        releases, document, user, _ = self._store.summary()
+        return MetricCertificate(
+            mechanism=mechanism,
+            eta=eta,
+            table=table,
+            neighbor_distance=neighbor_distance,
+            replaced=replaced,
+            user_spent=None if user is None else units(user),
+            document_spent=None if document is None else units(document),
+            user_limit=self.limit,
+            document_limit=self.document_limit,
+            releases=releases,
+            private=private,
+            reason=reason,
+            notes=tuple(notes),
+            parameters=parameters or {},
+        )
+
+    def close(self) -> None:
+        """Close the files. Every later use of this ledger is refused."""
+        self._store.close()
+        with self._lock:
+            if self._released is not None:
+                self._released.close()
+
+    def __enter__(self) -> MetricLedger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"MetricLedger(limit={self.limit}, document_limit={self.document_limit}, path={self.path!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.path is None or self._keyed:
+            raise PrivateDataError(
+                "A metric ledger in memory, or with a key of its own, cannot be pickled: its copy would have an "
+                "account of its own, or show the key. Open it by its path where it is used."
+            )
+        return (_reopened, (self._store.limits, self.path, self._store.ledger_id))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MetricLedger:
+        return self  # a copy of a ledger is the same ledger: it must not have an account of its own
+
+    def __copy__(self) -> MetricLedger:
+        return self
+
+
+def _limit(name: str, value: float | None) -> int | None:
+    remedy = "Give nats per unit of distance, or None for no limit."
+    return None if value is None else ticks(_validate.number(name, value, above=0.0, at_most=MOST, remedy=remedy))
+
+
+def _reopened(limits: Limits, path: str, ledger_id: str) -> MetricLedger:
+    ledger = MetricLedger.__new__(MetricLedger)
+    ledger._open(MetricStore(limits, path, key=None, ledger_id=ledger_id), keyed=False)
+    return ledger

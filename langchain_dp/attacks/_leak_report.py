@@ -1,0 +1,169 @@
+"""What a leak search found, in a form that shows prompt and row side by side. Private: it is text of the rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from langchain_dp.attacks._words import words_of
+
+_WIDTH = 100
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class LeakedSpan:
+    """A run of words that stands in the prompt and in a row. PRIVATE: ``str`` shows both.
+
+    Args:
+        start: First character in the prompt.
+        end: One past the last.
+        text: The run as the prompt has it.
+        rows: Places of the rows that hold it, in order.
+        row_text: The first of these rows.
+        row_start: First character of the run in that row.
+        row_end: One past the last.
+        words: Words of the run that are not public.
+        bits: Information of these words: the sum of log2(rows / rows that hold the word), function words counting
+            nothing.
+        whole: The run is the row's whole text.
+    """
+
+    start: int
+    end: int
+    text: str
+    rows: tuple[int, ...]
+    row_text: str
+    row_start: int
+    row_end: int
+    words: int
+    bits: float
+    whole: bool
+
+    def __str__(self) -> str:
+        others = f" and {len(self.rows) - 1} more" if len(self.rows) > 1 else ""
+        row = _around(self.row_text, self.row_start, self.row_end)
+        kind = "a whole row" if self.whole else f"{self.words} words"
+        name = f"row {self.rows[0]}{others}"
+        return f"{kind}, {self.bits:.0f} bits\n    {'prompt':<{len(name)}}  [{_line(self.text)}]\n    {name}  {row}"
+
+    def __repr__(self) -> str:
+        return "LeakedSpan(<private>)"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class NearestRow:
+    """The row most like one sentence of the prompt. PRIVATE: ``str`` shows both.
+
+    Args:
+        text: The sentence.
+        row: Place of the row.
+        row_text: The row.
+        similarity: Cosine, at most 1.
+        by_chance: The same for the nearest held-out row; None without held-out rows.
+    """
+
+    text: str
+    row: int
+    row_text: str
+    similarity: float
+    by_chance: float | None
+
+    def __str__(self) -> str:
+        chance = "" if self.by_chance is None else f" (nearest held-out row {self.by_chance:.2f})"
+        name = f"row {self.row}"
+        return (
+            f"similarity {self.similarity:.2f}{chance}\n    {'prompt':<{len(name)}}  {_line(self.text)}\n"
+            f"    {name}  {_line(self.row_text)}"
+        )
+
+    def __repr__(self) -> str:
+        return "NearestRow(<private>)"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class LeakReport:
+    """What a search found. PRIVATE: ``str`` and ``marked`` show text of the rows; ``repr`` does not.
+
+    Args:
+        prompt: The prompt that was searched.
+        spans: Runs that training rows hold, heaviest first. None of them lies inside another.
+        by_chance: The same search over the held-out rows: what it finds there was not learned.
+        nearest: For every sentence of the prompt that is not public, the row most like it, most similar first.
+        rows: Number of rows searched.
+        held_out: Number of held-out rows searched.
+        own_words: Words of the prompt that are not public.
+    """
+
+    prompt: str
+    spans: tuple[LeakedSpan, ...]
+    by_chance: tuple[LeakedSpan, ...]
+    nearest: tuple[NearestRow, ...]
+    rows: int
+    held_out: int
+    own_words: int
+
+    @property
+    def rate(self) -> float:
+        """Share of the prompt's own words that stand in a leaked span, in [0, 1]."""
+        return self._share(self.spans)
+
+    @property
+    def rate_by_chance(self) -> float:
+        """The same for the held-out rows. Mind their number: fewer rows hold fewer runs."""
+        return self._share(self.by_chance)
+
+    @property
+    def beyond_chance(self) -> tuple[LeakedSpan, ...]:
+        """Spans with more bits than every span of the held-out rows: what a copy explains, and chance badly."""
+        heaviest = max((span.bits for span in self.by_chance), default=0.0)
+        return tuple(span for span in self.spans if span.bits > heaviest)
+
+    def _share(self, spans: Sequence[LeakedSpan]) -> float:
+        taken = {place for span in spans for place in range(span.start, span.end)}
+        inside = sum(word.start in taken for word in words_of(self.prompt))
+        return min(inside / self.own_words, 1.0) if self.own_words else 0.0
+
+    def marked(self, before: str = "[", after: str = "]", *, spans: Sequence[LeakedSpan] | None = None) -> str:
+        """The prompt with ``before`` and ``after`` around what leaked; overlapping spans are marked as one."""
+        merged: list[tuple[int, int]] = []
+        for span in sorted(self.spans if spans is None else spans, key=lambda span: span.start):
+            if merged and span.start <= merged[-1][1]:
+                merged[-1] = merged[-1][0], max(merged[-1][1], span.end)
+            else:
+                merged.append((span.start, span.end))
+        shown, at = [], 0
+        for start, end in merged:
+            shown += [self.prompt[at:start], before, self.prompt[start:end], after]
+            at = end
+        return "".join([*shown, self.prompt[at:]])
+
+    def __str__(self) -> str:
+        lines = [
+            f"Leak search: {len(self.spans)} spans of {self.rows:,} training rows stand in the prompt, "
+            f"{self.rate:.0%} of its {self.own_words} own words",
+            f"  by chance: {len(self.by_chance)} spans of {self.held_out:,} held-out rows, {self.rate_by_chance:.0%}; "
+            f"{len(self.beyond_chance)} training spans outweigh all of these"
+            if self.held_out
+            else "  by chance: unknown, for no held-out rows were given",
+        ]
+        lines += [f"  {span}" for span in self.spans]
+        if self.nearest:
+            lines.append("Nearest rows of its sentences")
+        lines += [f"  {row}" for row in self.nearest]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return "LeakReport(<private>)"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _around(text: str, start: int, end: int) -> str:
+    """One line of ``text`` with the run in brackets."""
+    side = max((_WIDTH - (end - start)) // 2, 12)
+    before, after = _line(text[:start]), _line(text[end:])
+    before = before if len(before) <= side else f"...{before[-side:]}"
+    after = after if len(after) <= side else f"{after[:side]}..."
+    return f"{before} [{_line(text[start:end])}] {after}".strip()

@@ -1,0 +1,79 @@
+"""Words of a text with their places, and how rare they are. Function words of English never count as rare."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+_WORD = re.compile(r"[\w\u0300-\u036f]+(?:'[\w\u0300-\u036f]+)*")  # letters may come with loose accents
+_APOSTROPHES = str.maketrans("\u2019\u02bc\u2018", "'''")
+
+_FUNCTION = (
+    "a about after again all also am an and any are as at back be because been before being but by can could did "
+    "do does down each even every first for from get go got had has have he her here him his how i if in into is "
+    "it its just me more most much my never no not now of off on one only or other our out over own re s same she "
+    "should so some still such t than that the their them then there these they this those through to too two "
+    "under until up us very was we well were what when where which while who why will with would you your don't "
+    "didn't wasn't isn't it's i'm"
+)
+
+FUNCTION_WORDS = frozenset(_FUNCTION.split())
+"""Words that join others: a run of these alone is said by everybody."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Word:
+    """One word, folded, and where it stands.
+
+    Args:
+        folded: The word without case; other ways to write the same letters are one.
+        start: First character in the text.
+        end: One past the last.
+    """
+
+    folded: str
+    start: int
+    end: int
+
+
+def words_of(text: str) -> list[Word]:
+    """The words of ``text``: letters, digits and inner apostrophes. Punctuation and case are gone."""
+    return [
+        Word(unicodedata.normalize("NFKC", found[0]).casefold(), found.start(), found.end())
+        for found in _WORD.finditer(plain(text))
+    ]
+
+
+def plain(text: str) -> str:
+    """``text`` of the same length, with plain apostrophes."""
+    return text.translate(_APOSTROPHES)
+
+
+class Rarity:
+    """How rare words are in a collection of texts.
+
+    Args:
+        texts: Words of each text.
+    """
+
+    def __init__(self, texts: Sequence[Iterable[str]]) -> None:
+        self._count = len(texts)
+        self._found = Counter(word for text in texts for word in set(text))
+
+    def bits(self, word: str) -> float:
+        """Information of the word: zero if every text has it, and always of a function word."""
+        if word in FUNCTION_WORDS:
+            return 0.0
+        return math.log2((self._count + 1) / (self._found[word] + 1)) if self._found[word] < self._count else 0.0
+
+    def rare(self, word: str) -> bool:
+        """In one text, or in at most one of a hundred; a function word never is."""
+        return word not in FUNCTION_WORDS and self._found[word] <= max(1, self._count // 100)
+
+    def common(self, word: str) -> bool:
+        """A function word, or in a tenth of the texts, where they are enough to tell."""
+        return word in FUNCTION_WORDS or (self._count >= 100 and 10 * self._found[word] >= self._count)

@@ -1,0 +1,174 @@
+"""What a prompt says word for word that training rows say too: the leak of DLN-1 that Hong et al. 2024 show.
+
+After Hong et al. 2024, Figure 2 and appendix B.1, who look for the training sentence closest to every forged example;
+here common runs of words come first, which need no embedding and no reader. The output IS the leaked text: these
+are tools for whoever may see the rows. A search that finds nothing proves nothing: it sees copies, not influence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from langchain_dp import _validate
+from langchain_dp.attacks._leak_report import LeakedSpan, LeakReport, NearestRow
+from langchain_dp.attacks._runs import Prompt, covered
+from langchain_dp.attacks._similar import Embed, similarities
+from langchain_dp.attacks._words import Rarity, Word, words_of
+from langchain_dp.errors import InvalidParameter
+
+_PIECE = re.compile(r"(?<=[.!?])\s+|\n+")
+
+
+def find_leaks(
+    prompt: str,
+    rows: Sequence[str],
+    *,
+    public: Sequence[str] = (),
+    held_out: Sequence[str] = (),
+    shortest: int = 4,
+    embed: Embed | None = None,
+) -> LeakReport:
+    """Search a prompt for text of training rows.
+
+    Words are compared without case and punctuation. A run that both have counts if, without what is public, it has
+
+    - at least ``shortest`` words, one of which is no everyday word, or
+    - at least ``shortest - 1`` words, two of which are no everyday words and one of these rare: in one row, or in at
+      most one of a hundred; or
+    - the whole row, of at least two words, one of which is no everyday word.
+
+    Everyday words are the function words of English and those of a tenth of all rows.
+
+    Args:
+        prompt: The prompt, or the instruction alone.
+        rows: Texts of the training rows. Private.
+        public: Text that the prompt may repeat: the initial instruction, templates, labels. Runs of three of its
+            words, or a shorter text as a whole, are not held against the prompt.
+        held_out: Rows of the same kind that the prompt was not made from. What is found of them is chance.
+        shortest: Words that make a run, at least 2.
+        embed: Texts to vectors, for the nearest rows; None compares character n-grams. The search is exact.
+
+    Raises:
+        InvalidParameter: The prompt is no string, there are no rows, a row is no string, or ``embed`` does not give
+            one vector a text.
+    """
+    _validate.integer("shortest", shortest, at_least=2)
+    _validate.integer("number of rows", len(rows), at_least=1)
+    if not isinstance(prompt, str):
+        raise InvalidParameter(f"Expected prompt to be a str, not {type(prompt).__name__}.")
+    for name, texts in (("rows", rows), ("public", public), ("held_out", held_out)):
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise InvalidParameter(f"Expected {name} to be a list of str. Give the texts, without labels.")
+    search = _Search(prompt, rows, public, held_out, shortest)
+    return LeakReport(
+        prompt,
+        search.spans(rows),
+        search.spans(held_out),
+        search.nearest(rows, held_out, embed),
+        len(rows),
+        len(held_out),
+        search.own_words,
+    )
+
+
+class _Search:
+    def __init__(
+        self, prompt: str, rows: Sequence[str], public: Sequence[str], held_out: Sequence[str], shortest: int
+    ) -> None:
+        self._prompt = prompt
+        self._words = words_of(prompt)
+        self._folded = [word.folded for word in self._words]
+        known = [_folded(text) for text in public]
+        self._public_words = {word for text in known for word in text}
+        self._public = covered(self._folded, known, 3)
+        self._shortest = shortest
+        # Both kinds of row decide what is rare, so that neither is favoured.
+        self._rarity = Rarity([_folded(text) for text in (*rows, *held_out)])
+        self._index = Prompt(self._folded, 2)
+
+    @property
+    def own_words(self) -> int:
+        return self._public.count(False)
+
+    def spans(self, rows: Sequence[str]) -> tuple[LeakedSpan, ...]:
+        found: dict[tuple[int, int], list[tuple[int, int, bool]]] = defaultdict(list)
+        split = [words_of(row) for row in rows]
+        for number, row in enumerate(split):
+            for at, start, length in self._index.runs([word.folded for word in row]):
+                if self._counts(at, at + length, whole=length == len(row)):
+                    found[at, at + length].append((number, start, length == len(row)))
+        inner = {one for one in found for other in found if one != other and other[0] <= one[0] and one[1] <= other[1]}
+        spans = [self._span(place, found[place], rows, split) for place in found.keys() - inner]
+        return tuple(sorted(spans, key=lambda span: (-span.bits, span.start)))
+
+    def _counts(self, start: int, end: int, *, whole: bool) -> bool:
+        own = self._own(start, end)
+        telling = [word for word in own if word not in self._public_words and not self._rarity.common(word)]
+        if not telling:
+            return False
+        rare = len(telling) >= 2 and any(map(self._rarity.rare, telling))
+        return len(own) >= self._shortest - rare or (whole and len(own) >= 2)
+
+    def _own(self, start: int, end: int) -> list[str]:
+        return [self._folded[at] for at in range(start, end) if not self._public[at]]
+
+    def _span(
+        self,
+        place: tuple[int, int],
+        found: Sequence[tuple[int, int, bool]],
+        rows: Sequence[str],
+        split: Sequence[Sequence[Word]],
+    ) -> LeakedSpan:
+        first, last = self._words[place[0]], self._words[place[1] - 1]
+        own = self._own(*place)
+        row, at, _ = found[0]
+        return LeakedSpan(
+            first.start,
+            last.end,
+            self._prompt[first.start : last.end],
+            tuple(dict.fromkeys(number for number, _, _ in found)),
+            rows[row],
+            split[row][at].start,
+            split[row][at + place[1] - place[0] - 1].end,
+            len(own),
+            sum(map(self._rarity.bits, own)),
+            any(whole for _, _, whole in found),
+        )
+
+    def nearest(self, rows: Sequence[str], held_out: Sequence[str], embed: Embed | None) -> tuple[NearestRow, ...]:
+        pieces = self._pieces()
+        if not pieces:
+            return ()
+        table = similarities(
+            [" ".join(_folded(text)) for text in pieces],
+            [" ".join(_folded(text)) for text in (*rows, *held_out)],
+            embed,
+        )
+        best = table[:, : len(rows)].argmax(axis=1)
+        chance = table[:, len(rows) :].max(axis=1) if held_out else np.full(len(pieces), np.nan)
+        found = [
+            NearestRow(piece, int(row), rows[row], float(table[i, row]), float(chance[i]) if held_out else None)
+            for i, (piece, row) in enumerate(zip(pieces, best, strict=True))
+        ]
+        return tuple(sorted(found, key=lambda row: -row.similarity))
+
+    def _pieces(self) -> list[str]:
+        """Sentences with at least three words that are not public."""
+        pieces, at = [], 0
+        for cut in [*_PIECE.finditer(self._prompt), None]:
+            end = len(self._prompt) if cut is None else cut.start()
+            own = sum(
+                at <= word.start < end and not known for word, known in zip(self._words, self._public, strict=True)
+            )
+            if own >= 3:
+                pieces.append(self._prompt[at:end].strip())
+            at = end if cut is None else cut.end()
+        return pieces
+
+
+def _folded(text: str) -> list[str]:
+    return [word.folded for word in words_of(text)]

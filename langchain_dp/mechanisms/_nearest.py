@@ -1,0 +1,206 @@
+"""Exact nearest neighbours in a public table, by one matrix product in single precision and a check in double.
+
+The nearest vector to x maximises x.w - |w|^2/2. With the second term as one more column of the table this is a single
+matrix product, done in blocks that stay in the cache, with an argmax per block. Where rounding could have changed the
+winner, the token is done again in double precision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Points = NDArray[np.float64]
+Ids = NDArray[np.int64]
+S = TypeVar("S")
+T = TypeVar("T")
+
+BUCKET = 1024
+"""The table is filled up to a multiple of this, so that it can be cut into lines of any smaller power of two."""
+ROWS = 512
+"""Points per block: every array that grows with the input is made for this many at a time."""
+_COLUMNS = 4096  # table rows per block: block x points is 8 MB, the most that stays in a core's cache
+_NEVER = np.float32(-1e38)  # last column of what is never the nearest: finite, so that no product makes it NaN
+_FAR = 1e30  # products beyond this could overflow in single precision
+
+
+class NearestVector:
+    """A public table that answers which of its rows is the nearest to a point.
+
+    Args:
+        vectors: Public table, (n, d), finite. It is copied, in single precision.
+        allowed: Which rows may be an answer; at least one.
+
+    The table is the only large array; ``vectors`` afterwards is a view of it.
+    """
+
+    def __init__(self, vectors: NDArray[np.floating], allowed: NDArray[np.bool_]) -> None:
+        count, dimension = vectors.shape
+        self._table = np.zeros((-(-count // BUCKET) * BUCKET, dimension + 1), dtype=np.float32)
+        self._table[count:, -1] = _NEVER
+        self._count = count
+        self._squares = np.zeros(len(self._table))
+        largest = 0.0
+        for start in range(0, count, _COLUMNS):
+            rows = slice(start, min(start + _COLUMNS, count))
+            self._table[rows, :-1] = vectors[rows]
+            squares = np.einsum("ij,ij->i", *[self._table[rows, :-1].astype(np.float64)] * 2)
+            self._squares[rows] = squares
+            self._table[rows, -1] = np.where(allowed[rows], -squares / 2, _NEVER)
+            largest = max(largest, float(squares[allowed[rows]].max(initial=0.0)))
+        self._table.setflags(write=False)
+        self._allowed = allowed
+        self._largest = largest**0.5
+
+    @property
+    def vectors(self) -> NDArray[np.float32]:
+        """The table, (n, d), single precision, read-only."""
+        return self._table[: self._count, :-1]
+
+    @property
+    def squares(self) -> NDArray[np.float64]:
+        """Squared lengths of the vectors."""
+        return self._squares[: self._count]
+
+    def buckets(self, size: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """The table cut into lines of ``size`` neighbouring rows, and their squared lengths; no copies.
+
+        Args:
+            size: A divisor of ``BUCKET``. The last line may end in rows of zeros, which are no rows of the table.
+        """
+        return self._table.reshape(-1, size, self._table.shape[1])[:, :, :-1], self._squares.reshape(-1, size)
+
+    @property
+    def allowed(self) -> NDArray[np.bool_]:
+        """Rows that may be an answer."""
+        return self._allowed
+
+    def find(self, points: Points) -> Ids:
+        """Index of the nearest allowed row, in double precision; ties go to the smaller index.
+
+        Args:
+            points: (m, d); meant for blocks of at most ``ROWS``.
+        """
+        count, dimension = points.shape
+        lengths = np.linalg.norm(points, axis=1)
+        if lengths.max(initial=0.0) * self._largest > _FAR:
+            return self._find_exactly(points)
+        asked = np.ones((count, dimension + 1), dtype=np.float32)
+        asked[:, :-1] = points
+        # Rounding of a product of length d+1, in any order of summation, of the point and of the last column.
+        bound = (dimension + 5) * 2.0**-24
+        doubt = 2 * bound * (lengths * self._largest + self._largest**2 / 2)
+        doubt = doubt.astype(np.float32)
+        every = np.arange(count)
+        best = np.full(count, -np.inf, dtype=np.float32)
+        second = best.copy()
+        winner = np.zeros(count, dtype=np.int64)
+        scores = np.empty((count, min(_COLUMNS, len(self._table))), dtype=np.float32)
+        for start in range(0, len(self._table), _COLUMNS):
+            block = self._table[start : start + _COLUMNS]
+            here = scores[:, : len(block)]
+            np.matmul(asked, block.T, out=here)
+            index = here.argmax(axis=1)
+            top = here[every, index]
+            # Rows whose best of this block beats, or nearly beats, the best so far: few after the first blocks.
+            near = np.flatnonzero(top >= best - doubt)
+            rest = here[near]
+            rest[np.arange(len(near)), index[near]] = -np.inf
+            old = best[near]
+            runner = np.maximum(np.minimum(old, top[near]), rest.max(axis=1))
+            second[near] = np.maximum(second[near], runner)
+            better = near[top[near] > old]
+            winner[better] = index[better] + start
+            best[better] = top[better]
+        unsure = np.flatnonzero(second >= best - doubt)
+        if len(unsure):
+            winner[unsure] = self._find_exactly(points[unsure])
+        return winner
+
+    def _find_exactly(self, points: Points) -> Ids:
+        best = np.full(len(points), -np.inf)
+        winner = np.zeros(len(points), dtype=np.int64)
+        every = np.arange(len(points))
+        for start in range(0, self._count, _COLUMNS):
+            rows = slice(start, start + _COLUMNS)
+            block = self.vectors[rows].astype(np.float64)
+            scores = points @ block.T - self.squares[rows] / 2
+            scores[:, ~self._allowed[rows]] = -np.inf
+            index = scores.argmax(axis=1)
+            top = scores[every, index]
+            better = top > best
+            winner[better] = index[better] + start
+            best[better] = top[better]
+        return winner
+
+
+def sharded(work: Callable[[S], T], blocks: Iterable[S], threads: int | None) -> Iterator[T]:
+    """Results of ``work`` for every block, in order, by this many threads with one BLAS thread each.
+
+    Blocks are taken from the iterator in its order and in the caller's thread, a few ahead, so that memory stays
+    bounded and draws made there keep their order. Without the package threadpoolctl the BLAS library cannot be told
+    how many threads to use: the blocks are then done one after the other, and it may use its own.
+    """
+    threads = threads or processors()
+    limited = _BLAS.at_one_thread() if threads > 1 else None
+    if limited is None:
+        yield from map(work, blocks)
+        return
+    with limited, ThreadPoolExecutor(threads, thread_name_prefix="langchain-dp-nearest") as pool:
+        waiting: deque[Future[T]] = deque()
+        for block in blocks:
+            waiting.append(pool.submit(work, block))
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def processors() -> int:
+    """Processors this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+class _Blas:
+    """The number of BLAS threads, which is one setting for the whole process: the last to leave restores it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._limits: Any = None
+
+    def at_one_thread(self) -> contextlib.AbstractContextManager[None] | None:
+        """BLAS at one thread while this is held; None if nothing can tell it."""
+        if "1" in (os.environ.get("OMP_NUM_THREADS"), os.environ.get("OPENBLAS_NUM_THREADS")):
+            return contextlib.nullcontext()
+        try:
+            return self._held(importlib.import_module("threadpoolctl"))
+        except ImportError:
+            return None
+
+    @contextlib.contextmanager
+    def _held(self, threadpoolctl: Any) -> Iterator[None]:
+        with self._lock:
+            if not self._holders:
+                self._limits = threadpoolctl.threadpool_limits(1, user_api="blas")
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                if not self._holders:
+                    self._limits.restore_original_limits()
+
+
+_BLAS = _Blas()

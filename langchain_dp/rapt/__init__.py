@@ -1,0 +1,14 @@
+"""RAPT: texts privatised under metric privacy before they leave, word by word, over a public vocabulary.
+
+Reference: Li, Tan, Liu 2023, "Privacy-preserving prompt tuning for large language model services". Where its noise does
+not give the promise it states, this package draws another: see :mod:`langchain_dp.mechanisms.metric_laplace`.
+"""
+
+from __future__ import annotations
+
+from langchain_dp.rapt.calibrate import Calibration, calibrate
+from langchain_dp.rapt.policies import Policies
+from langchain_dp.rapt.privatise import Privatised, TextPrivatiser
+from langchain_dp.rapt.vocabulary import Vocabulary, load
+
+__all__ = ["Calibration", "Policies", "Privatised", "TextPrivatiser", "Vocabulary", "calibrate", "load"]

@@ -1,0 +1,192 @@
+"""The Runnable plumbing of a sanitizer: every way to call it, and none that shows a callback what went in.
+
+LangChain's own helpers log what they are given as the input of the run. So they are given a word that says that the
+input is withheld, and the work is done on the side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt.core import Core
+from langchain_dp.rapt.streaming import Streaming
+
+S = TypeVar("S")
+"""One of :data:`langchain_dp.rapt.parts.Sanitizable`: what goes in comes out in the same type."""
+
+WITHHELD = "<withheld: the input of a sanitizer>"
+"""What callbacks and tracers see instead of the raw input."""
+
+
+class SanitizerShell(Runnable[Any, Any]):
+    """Every call style of a Runnable over one core."""
+
+    _core: Core
+
+    def invoke(
+        self,
+        input: S,  # noqa: A002  # Runnable's name
+        config: RunnableConfig | None = None,
+        *,
+        user: str | None = None,
+        document: str | None = None,
+        **kwargs: Any,
+    ) -> S:
+        """Sanitise one input.
+
+        Args:
+            input: What to sanitise. Callbacks see that something was, and the outcome.
+            config: LangChain config.
+            user: Whose account is charged. Beside ``user_key``, this one counts.
+            document: Which document it is, for its account; by default its content says it.
+            **kwargs: None are taken.
+
+        Raises:
+            InvalidParameter: The input is of a kind that cannot be sanitised. Nothing was charged.
+            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
+            LedgerError: The ledger cannot be trusted or written. Nothing was released.
+        """
+        _check_no_kwargs(kwargs)
+        released: S = self._call_with_config(lambda _: self._core.sanitise(input, user, document), WITHHELD, config)
+        return released
+
+    async def ainvoke(
+        self,
+        input: S,  # noqa: A002
+        config: RunnableConfig | None = None,
+        *,
+        user: str | None = None,
+        document: str | None = None,
+        **kwargs: Any,
+    ) -> S:
+        """Async twin of :meth:`invoke`; the work is done in a thread."""
+        _check_no_kwargs(kwargs)
+
+        async def run(_: Any) -> S:
+            return await asyncio.to_thread(self._core.sanitise, input, user, document)
+
+        released: S = await self._acall_with_config(run, WITHHELD, config)
+        return released
+
+    def batch(
+        self,
+        inputs: Sequence[S],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        user: str | None = None,
+        document: str | None = None,
+        **kwargs: Any,
+    ) -> list[S]:
+        """Sanitise many inputs at once: one charge for all of them, all or none, and one pass over the table.
+
+        With ``return_exceptions`` an input that is refused does not keep the others back.
+        """
+        _check_no_kwargs(kwargs)
+        return self._batch_with_config(
+            lambda _: self._core.sanitise_all(list(inputs), return_exceptions, user, document),
+            [WITHHELD] * len(inputs),
+            config,
+            return_exceptions=return_exceptions,
+        )
+
+    async def abatch(
+        self,
+        inputs: Sequence[S],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        user: str | None = None,
+        document: str | None = None,
+        **kwargs: Any,
+    ) -> list[S]:
+        """Async twin of :meth:`batch`."""
+        _check_no_kwargs(kwargs)
+
+        async def run(_: Any) -> list[Any]:
+            return await asyncio.to_thread(self._core.sanitise_all, list(inputs), return_exceptions, user, document)
+
+        return await self._abatch_with_config(
+            run, [WITHHELD] * len(inputs), config, return_exceptions=return_exceptions
+        )
+
+    def stream(self, input: S, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[S]:  # noqa: A002
+        """Sanitise one input and yield it whole: nothing of it can leave before it is charged."""
+        yield from self.transform(iter([input]), config, **kwargs)
+
+    async def astream(
+        self,
+        input: S,  # noqa: A002
+        config: RunnableConfig | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[S]:
+        """Async twin of :meth:`stream`."""
+
+        async def one() -> AsyncIterator[S]:
+            yield input
+
+        async for part in self.atransform(one(), config, **kwargs):
+            yield part
+
+    def transform(
+        self,
+        input: Iterator[S],  # noqa: A002
+        config: RunnableConfig | None = None,
+        *,
+        user: str | None = None,
+        document: str | None = None,
+        **kwargs: Any,
+    ) -> Iterator[S]:
+        """Sanitise what arrives in chunks; see the class for what is held back until when."""
+        _check_no_kwargs(kwargs)
+        streaming = Streaming(self._core, user, document)
+        first = next(input, None)  # starts the run before this one first
+
+        def run(_: Iterator[Any]) -> Iterator[Any]:
+            if first is not None:
+                yield from streaming.push(first)
+            for chunk in input:
+                yield from streaming.push(chunk)
+            yield from streaming.finish()
+
+        yield from self._transform_stream_with_config(iter([WITHHELD]), run, config)
+
+    async def atransform(
+        self,
+        input: AsyncIterator[S],  # noqa: A002
+        config: RunnableConfig | None = None,
+        *,
+        user: str | None = None,
+        document: str | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[S]:
+        """Async twin of :meth:`transform`."""
+        _check_no_kwargs(kwargs)
+        streaming = Streaming(self._core, user, document)
+        first = await anext(input, None)
+
+        async def withheld() -> AsyncIterator[str]:
+            yield WITHHELD
+
+        async def run(_: AsyncIterator[Any]) -> AsyncIterator[Any]:
+            if first is not None:
+                for part in await asyncio.to_thread(streaming.push, first):
+                    yield part
+            async for chunk in input:
+                for part in await asyncio.to_thread(streaming.push, chunk):
+                    yield part
+            for part in await asyncio.to_thread(streaming.finish):
+                yield part
+
+        async for part in self._atransform_stream_with_config(withheld(), run, config):
+            yield part
+
+
+def _check_no_kwargs(kwargs: Mapping[str, Any]) -> None:
+    if kwargs:
+        raise InvalidParameter(f"Expected no further arguments, got {sorted(kwargs)}. Known are user= and document=.")

@@ -1,0 +1,270 @@
+"""What eta means on a table, and which eta reaches a target.
+
+The scale of eta depends on the table's distances, so that a number taken from another table or another paper means
+nothing. Everything here is measured on public texts and the public table: it costs no privacy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.stats import beta
+
+from langchain_dp import _validate
+from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.mechanisms.metric_laplace import checked_eta
+from langchain_dp.rapt import tokenise
+from langchain_dp.rapt._attack import Inversion, distinct_outputs, simulated
+from langchain_dp.rapt._curves import Curve, ExponentialCurve, LaplaceCurve
+from langchain_dp.rapt._english import TEXTS
+from langchain_dp.rapt.privatise import Mechanism
+from langchain_dp.rapt.vocabulary import Vocabulary
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+RELEASES = 100
+"""Releases of one word among which distinct outputs are counted."""
+_SAMPLE = 500  # running words whose chances are worked out
+_WORDS = 8  # words that are released RELEASES times
+_DIGITS = 4  # of a returned eta: a stable name for the same setting on every machine
+_EXPOSED = 0.95  # share of running words that a deniability target holds for
+_LEAST_KNOWN = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """What one setting does to the running words of public texts.
+
+    Args:
+        table: Name of the vocabulary.
+        mechanism: "laplace" or "exponential".
+        eta: Privacy loss per unit of distance and token.
+        target: What eta was chosen for, in words.
+        replacement: Probability that a running word comes out as another word.
+        interval: Its 95% interval, for the choice of words and directions.
+        unchanged: Quantiles over running words of N_w, the probability that a word comes out unchanged: (share of
+            words, at most this).
+        distinct: S_w, the expected number of distinct words that come out in 100 releases of one word.
+        inversion: How often the better of several attackers guesses a word from its release.
+        inversion_interval: Its 95% interval.
+        blind: How often a guess without the release is right: always the most frequent word.
+        neighbor_distance: Mean distance of a running word to its nearest neighbour in the table.
+        texts: What was measured on, in words.
+        curve: (eta, replacement) at some values of eta, for a picture.
+    """
+
+    table: str
+    mechanism: Mechanism
+    eta: float
+    target: str
+    replacement: float
+    interval: tuple[float, float]
+    unchanged: tuple[tuple[float, float], ...]
+    distinct: float
+    inversion: float
+    inversion_interval: tuple[float, float]
+    blind: float
+    neighbor_distance: float
+    texts: str
+    curve: tuple[tuple[float, float], ...] = dataclasses.field(repr=False)
+
+    @property
+    def neighbor_loss(self) -> float:
+        """Eta times the distance to the nearest neighbour: nats by which a release tells a word from its likest."""
+        return self.eta * self.neighbor_distance
+
+    def __str__(self) -> str:
+        quantiles = ", ".join(f"{chance:.2f} ({share:.0%} of words)" for share, chance in self.unchanged)
+        rows = [
+            ("table, mechanism", f"{self.table}, {self.mechanism}"),
+            ("eta", f"{self.eta:g} nats per unit of distance, for {self.target}"),
+            ("words replaced", f"{self.replacement:.3f} (95%: {self.interval[0]:.3f} to {self.interval[1]:.3f})"),
+            ("N_w, unchanged, at most", quantiles),
+            (f"S_w, distinct of {RELEASES}", f"{self.distinct:.1f}"),
+            (
+                "words guessed",
+                f"{self.inversion:.3f} (95%: {self.inversion_interval[0]:.3f} to {self.inversion_interval[1]:.3f}); "
+                f"{self.blind:.3f} without the release",
+            ),
+            (
+                "nearest neighbours",
+                f"{self.neighbor_distance:.3g} apart: {self.neighbor_loss:.3g} nats between a word and its likest",
+            ),
+            ("measured on", self.texts),
+        ]
+        return "\n".join(f"{name:<24} {value}" for name, value in rows)
+
+    def plot(self, path: str | PathLike[str]) -> None:
+        """Write a picture of the replacement probability against eta.
+
+        Raises:
+            MissingExtra: matplotlib is not installed.
+        """
+        try:
+            figures: Any = importlib.import_module("matplotlib.figure")
+        except ImportError:
+            raise MissingExtra(
+                "Expected the package matplotlib to draw a picture. Install it with: pip install 'langchain-dp[plot]'."
+            ) from None
+        figure = figures.Figure(figsize=(6, 4), layout="constrained")
+        axes = figure.add_subplot()
+        etas, shares = zip(*self.curve, strict=True)
+        axes.plot(etas, shares)
+        low, high = self.interval
+        axes.errorbar([self.eta], [self.replacement], [[self.replacement - low], [high - self.replacement]], fmt="o")
+        axes.set(xscale="log", ylim=(0, 1), xlabel="eta (nats per unit of distance)", ylabel="share of words replaced")
+        axes.set_title(f"{self.table}, {self.mechanism}: eta {self.eta:g}")
+        figure.savefig(path)
+
+
+def calibrate(
+    vocabulary: Vocabulary,
+    *,
+    target_replacement: float | None = None,
+    deniability: float | None = None,
+    inversion: float | None = None,
+    max_loss: float | None = None,
+    eta: float | None = None,
+    mechanism: Mechanism = "laplace",
+    texts: Sequence[str] | None = None,
+    threads: int | None = None,
+) -> Calibration:
+    """Find the eta that reaches one target, and say what it does.
+
+    Args:
+        vocabulary: Public table.
+        target_replacement: Share of running words that come out as another word, in (0, 1).
+        deniability: Largest N_w: 95% of running words come out unchanged with at most this probability, in (0, 1).
+        inversion: Share of running words that an attacker may guess from their release, in (0, 1).
+        max_loss: Largest eta times mean distance to the nearest neighbour, in nats, above 0.
+        eta: No target: what this eta does.
+        mechanism: "laplace" or "exponential".
+        texts: PUBLIC texts like those to be privatised: how frequent a word is matters. By default a page of English
+            that is built in.
+        threads: Threads to work with; by default as many as there are processors.
+
+    Returns:
+        The calibration; eta is rounded to 4 digits, and everything else is measured at the rounded eta.
+
+    Raises:
+        InvalidParameter: Not exactly one target is given, it is out of bounds or cannot be reached on this table, or
+            too few words of the texts are in it.
+    """
+    name, value = _one_target(
+        {
+            "target_replacement": target_replacement,
+            "deniability": deniability,
+            "inversion": inversion,
+            "max_loss": max_loss,
+            "eta": eta,
+        }
+    )
+    _validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
+    population, described = _running_words(vocabulary, TEXTS if texts is None else texts, built_in=texts is None)
+    sample = _systematic(population, _SAMPLE)
+    curve: Curve
+    if mechanism == "laplace":
+        curve = LaplaceCurve(vocabulary.table, sample, np.random.default_rng(0), threads)
+    else:
+        curve = ExponentialCurve(vocabulary.table, sample, threads)
+    near = float(curve.nearest.mean())
+    release = simulated(vocabulary, mechanism, threads)
+    attack = Inversion(vocabulary, population, sample, release)
+    reached = {
+        "target_replacement": lambda x: 1 - float(curve.unchanged(x).mean()),
+        "deniability": lambda x: float(np.quantile(curve.unchanged(x), _EXPOSED)),
+        "inversion": lambda x: attack.hits(x) / len(sample),
+    }
+    scale = 1 / near if near > 0 else 1.0
+    if name in reached:
+        found = _root(name, value, reached[name], scale * vocabulary.dimension)
+    else:
+        found = value if name == "eta" else value * scale
+    chosen = found if name == "eta" else float(f"{found:.{_DIGITS}g}")
+    chances = curve.unchanged(chosen)
+    hits = attack.hits(chosen)
+    return Calibration(
+        table=vocabulary.name,
+        mechanism=mechanism,
+        eta=chosen,
+        target="a given eta" if name == "eta" else f"{name}={value:g}",
+        replacement=1 - float(chances.mean()),
+        interval=_interval(1 - chances),
+        unchanged=tuple((share, float(np.quantile(chances, share))) for share in QUANTILES),
+        distinct=distinct_outputs(_systematic(np.unique(sample), _WORDS), RELEASES, release, chosen),
+        inversion=hits / len(sample),
+        inversion_interval=_clopper_pearson(hits, len(sample)),
+        blind=attack.blind,
+        neighbor_distance=near,
+        texts=described,
+        curve=tuple((x, 1 - float(curve.unchanged(x).mean())) for x in (chosen * np.geomspace(0.2, 5, 41)).tolist()),
+    )
+
+
+def _one_target(targets: dict[str, float | None]) -> tuple[str, float]:
+    given = {name: value for name, value in targets.items() if value is not None}
+    if len(given) != 1:
+        raise InvalidParameter(f"Expected one of {', '.join(targets)} to be given, got {sorted(given) or 'none'}.")
+    name, value = next(iter(given.items()))
+    if name == "eta":
+        return name, checked_eta(value)
+    if name == "max_loss":
+        return name, _validate.number(name, value, above=0.0)
+    return name, _validate.number(name, value, above=0.0, below=1.0)
+
+
+def _running_words(vocabulary: Vocabulary, texts: Sequence[str], *, built_in: bool) -> tuple[NDArray[np.int64], str]:
+    """Ids of the words that the table holds and may write, as often as they occur, and a description."""
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        raise InvalidParameter("Expected texts= to be a list of strings. Give [text].")
+    ids = np.array([i for text in texts for i in vocabulary.encode(tokenise.clean(text))], dtype=np.int64)
+    known = ids[ids >= 0]
+    known = known[vocabulary.allowed[known]]
+    distinct = len(np.unique(known))
+    if len(known) < _LEAST_KNOWN or distinct < 2:
+        raise InvalidParameter(
+            f"Expected texts= to hold at least {_LEAST_KNOWN} running words of the table, got {len(known)} of "
+            f"{len(ids)}. Give public texts like those to be privatised."
+        )
+    what = "the page of English that is built in" if built_in else f"{len(texts):,} given texts"
+    return np.sort(known), (
+        f"{what}: {len(ids):,} running words, {len(known) / len(ids):.1%} of them in the table, {distinct:,} distinct"
+    )
+
+
+def _systematic(values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Evenly spaced values of a sorted array: each as often as its share, frequent words without chance."""
+    places = (np.arange(count) + 0.5) * len(values) / count
+    return np.asarray(values[places.astype(np.int64)])
+
+
+def _root(name: str, target: float, reached: Callable[[float], float], scale: float) -> float:
+    """Where a monotone function of eta crosses the target."""
+    low, high = math.log(1e-4 * scale), math.log(1e3 * scale)
+    at_low, at_high = reached(math.exp(low)), reached(math.exp(high))
+    if not min(at_low, at_high) < target < max(at_low, at_high):
+        raise InvalidParameter(
+            f"Expected {name}={target!r} to be reachable on this table and these texts: "
+            f"between {min(at_low, at_high):.4g} and {max(at_low, at_high):.4g}."
+        )
+    return math.exp(brentq(lambda x: reached(math.exp(x)) - target, low, high, xtol=1e-4))
+
+
+def _interval(chances: NDArray[np.float64]) -> tuple[float, float]:
+    """95% interval of a mean; words are the unit, directions of one word are averaged before."""
+    half = 1.96 * float(chances.std(ddof=1)) / math.sqrt(len(chances))
+    mean = float(chances.mean())
+    return max(0.0, mean - half), min(1.0, mean + half)
+
+
+def _clopper_pearson(hits: int, runs: int) -> tuple[float, float]:
+    low = float(beta.ppf(0.025, hits, runs - hits + 1)) if hits else 0.0
+    high = float(beta.ppf(0.975, hits + 1, runs - hits)) if hits < runs else 1.0
+    return low, high

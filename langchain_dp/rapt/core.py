@@ -1,0 +1,117 @@
+"""What a sanitizer does, whoever calls it: take apart, release, put together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from langchain_dp.accounting.metric import MetricCertificate
+from langchain_dp.errors import InvalidParameter, LangChainDPError
+from langchain_dp.rapt.formal import FormalReleases
+from langchain_dp.rapt.parts import Rules, Taken, take, take_mappings
+from langchain_dp.rapt.placeholders import PlaceholderReleases
+from langchain_dp.rapt.streams import TextStream
+
+V = TypeVar("V")
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Sanitized:
+    """What a sanitizer released, with its certificate as of that moment.
+
+    Args:
+        value: The sanitised input, in the input's own type.
+        certificate: Under which promise; its notes name what of this input passed in clear or was dropped.
+    """
+
+    value: Any
+    certificate: MetricCertificate
+
+    def __repr__(self) -> str:
+        return f"Sanitized({type(self.value).__name__}, {self.certificate!r})"
+
+
+class Core:
+    """Releases inputs of every kind under one set of rules.
+
+    Args:
+        releases: Draws and charges.
+        rules: What of an input passes in clear.
+    """
+
+    def __init__(self, releases: FormalReleases | PlaceholderReleases, rules: Rules) -> None:
+        self.releases = releases
+        self._rules = rules
+
+    def sanitise(self, value: V, user: str | None, document: str | None) -> V:
+        """Release one input."""
+        return self._released([self._take(value, user, document)])[0]  # type: ignore[no-any-return]  # the same type
+
+    def sanitise_all(
+        self, values: Sequence[V], tolerant: bool, user: str | None, document: str | None
+    ) -> list[V | Exception]:
+        """Release many inputs under one charge; ``tolerant``: each on its own where not all of them can be."""
+        try:
+            return self._released([self._take(value, user, document) for value in values])
+        except LangChainDPError:
+            if not tolerant:
+                raise
+        return [self._tried(value, user, document) for value in values]
+
+    def sanitise_mappings(
+        self, mappings: Sequence[Mapping[str, Any]], keep: Sequence[str], user_key: str | None
+    ) -> list[dict[str, Any]]:
+        """Release the values of mappings."""
+        released: list[dict[str, Any]] = self._released([take_mappings(mappings, keep, user_key)])[0]
+        return released
+
+    def with_certificate(self, value: Any, user: str | None, document: str | None) -> Sanitized:
+        """Release one input and say how."""
+        taken = self._take(value, user, document)
+        released = self._released([taken])[0]
+        return Sanitized(released, self.certificate(taken.notes))
+
+    def certificate(self, also: Counter[str] | None = None) -> MetricCertificate:
+        """The promise, with what one input added to what passes in clear."""
+        met = () if also is None else tuple(f"In this input: {note} ({count} x)." for note, count in also.items())
+        notes = (*self.releases.notes(), *self._rules.notes(), *met)
+        return self.releases.certificate(notes, {})
+
+    @property
+    def streams(self) -> bool:
+        """Whether words of a text may leave before it is complete."""
+        return self.releases.streams
+
+    def stream(self, user: str | None, document: str | None) -> TextStream:
+        """Charge one release of a text to come."""
+        assert isinstance(self.releases, FormalReleases)  # the other kind does not stream
+        _check_key("user", user)
+        _check_key("document", document)
+        return self.releases.stream(user=user, document=document)
+
+    def _take(self, value: Any, user: str | None, document: str | None) -> Taken:
+        _check_key("user", user)
+        _check_key("document", document)
+        return take(value, self._rules, user=user, document=document)
+
+    def _released(self, taken: Sequence[Taken]) -> list[Any]:
+        texts = self.releases.release([unit for one in taken for unit in one.units])
+        results, start = [], 0
+        for one in taken:
+            end = start + len(one.units)
+            results.append(one.put(texts[start:end]))
+            start = end
+        return results
+
+    def _tried(self, value: V, user: str | None, document: str | None) -> V | Exception:
+        try:
+            return self.sanitise(value, user, document)
+        except LangChainDPError as error:
+            return error
+
+
+def _check_key(name: str, value: str | None) -> None:
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InvalidParameter(f"Expected {name} of type {type(value).__name__} to be a non-empty string, or None.")

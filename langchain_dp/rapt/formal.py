@@ -1,0 +1,114 @@
+"""Releases under metric privacy: words drawn anew, charged before they are drawn, and what can be said about them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from langchain_dp.accounting.metric import MetricCertificate, MetricLedger, Owner
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt._engine import WordEngine
+from langchain_dp.rapt.calibrate import Calibration
+from langchain_dp.rapt.release import Releases, Texts, Unit, withheld
+from langchain_dp.rapt.streams import TextStream
+
+SEEDED = "the noise is seeded: whoever knows the seed can remove it"
+REUSED = (
+    "A text that was released before is given out again, at no cost: whoever sees two calls sees which of their texts "
+    "are the same."
+)
+
+
+class FormalReleases:
+    """Everything a sanitizer asks of its engine, under one account.
+
+    Args:
+        engine: Draws the words.
+        ledger: Charged for every release.
+        calibration: What eta means on this table; or a function that measures it when it is first asked for.
+        reuse: Whether a text that was released before is given out again.
+        chain: Short public name for the ledger.
+    """
+
+    def __init__(
+        self,
+        engine: WordEngine,
+        ledger: MetricLedger,
+        calibration: Calibration | Callable[[], Calibration],
+        *,
+        reuse: bool,
+        chain: str,
+    ) -> None:
+        self.engine = engine
+        self.ledger = ledger
+        self._calibration = calibration
+        self._lock = threading.Lock()
+        self._reuse = reuse
+        self._chain = chain
+        self._releases = Releases(engine, ledger, reuse=reuse, chain=chain)
+
+    def calibration(self) -> Calibration:
+        """What eta means on this table; measured once.
+
+        Raises:
+            InvalidParameter: The calibration texts hold too few words of the table.
+        """
+        with self._lock:
+            if not isinstance(self._calibration, Calibration):
+                self._calibration = self._calibration()
+            return self._calibration
+
+    @property
+    def streams(self) -> bool:
+        """Whether words may leave before the text is complete."""
+        return self.engine.streams
+
+    def release(self, units: Sequence[Unit]) -> list[Texts]:
+        """Release every unit; see :meth:`Releases.release`."""
+        return self._releases.release(units)
+
+    def stream(self, *, user: str | None, document: str | None) -> TextStream:
+        """Charge one release of a text that is still to come, and return what releases it.
+
+        Its content is not known yet, so without a name it is a document of its own.
+        """
+        owner = Owner(f"\0stream {uuid.uuid4().hex}" if document is None else document, user)
+        self.ledger.spend(self.engine.eta, [owner], table=self.engine.table, chain=self._chain)
+        return TextStream(lambda text: withheld(self.engine.pieces, text))
+
+    def stamp(self) -> dict[str, Any]:
+        """What a sanitised message says of itself."""
+        return {
+            "private": self.engine.private,
+            "mechanism": self.engine.mechanism,
+            "eta": self.engine.eta,
+            "table": self.engine.table,
+        }
+
+    def notes(self) -> tuple[str, ...]:
+        """What passes in clear, whatever the input."""
+        return (*self.engine.notes(), *((REUSED,) if self._reuse else ()))
+
+    def certificate(self, notes: Sequence[str], parameters: Mapping[str, float | int | str]) -> MetricCertificate:
+        """The promise, with what is spent so far."""
+        calibration = None
+        with contextlib.suppress(InvalidParameter):  # a table without the words of the texts: then nothing is said
+            calibration = self.calibration()
+        return self.ledger.certificate(
+            mechanism=self.engine.mechanism,
+            eta=self.engine.eta,
+            table=self.engine.table,
+            neighbor_distance=None if calibration is None else calibration.neighbor_distance,
+            replaced=None if calibration is None else calibration.replacement,
+            private=self.engine.private,
+            reason="" if self.engine.private else SEEDED,
+            notes=notes,
+            parameters=parameters,
+        )
+
+    def describe(self) -> str:
+        """Public facts, for a repr."""
+        return f"{self.engine.mechanism}, eta={self.engine.eta:g}, {self.engine.table}"

@@ -1,0 +1,203 @@
+"""Whatever a chain passes on, taken apart into units of release and put together again in its own type."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.messages import BaseMessage
+from langchain_core.prompt_values import (
+    ChatPromptValue,
+    ChatPromptValueConcrete,
+    ImagePromptValue,
+    PromptValue,
+    StringPromptValue,
+)
+
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt.documents import DocumentRules, check_documents
+from langchain_dp.rapt.messages import MessageRules, rebuild
+from langchain_dp.rapt.release import Texts, Unit
+from langchain_dp.rapt.structured import Swap, structured, texts_in, with_texts
+
+Sanitizable = str | BaseMessage | list[BaseMessage] | PromptValue | Document | list[Document]
+"""What a sanitizer takes, and gives back in the same type."""
+
+REPORT = "rapt"
+"""Key of ``response_metadata`` under which a sanitised message says what it is."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Taken:
+    """An input in parts. Private.
+
+    Args:
+        units: What is to be released.
+        put: Makes the output of the released units, in order.
+        notes: What passes in clear and what is dropped, with how often; no text.
+    """
+
+    units: list[Unit]
+    put: Callable[[Sequence[Texts]], Any]
+    notes: Counter[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What passes in clear, for each kind of input; ``stamp`` is what a sanitised message says of itself."""
+
+    messages: MessageRules
+    documents: DocumentRules
+    stamp: dict[str, Any]
+
+    def notes(self) -> tuple[str, ...]:
+        """What passes in clear of inputs that are more than a text."""
+        notes = [
+            "Of messages: roles, order and number, names of tools, keys of their arguments and ids of their calls are "
+            "in clear."
+        ]
+        if self.messages.system == "keep":
+            notes.append("System messages pass in clear.")
+        if self.messages.media == "keep":
+            notes.append("Images, audio and files in messages pass in clear.")
+        if self.documents.keep:
+            notes.append(f"Metadata of documents that pass in clear: {', '.join(self.documents.keep)}.")
+        return tuple(notes)
+
+
+def take(value: Any, rules: Rules, *, user: str | None, document: str | None) -> Taken:
+    """Take an input apart.
+
+    Raises:
+        InvalidParameter: A type that cannot be sanitised, with its name and never its content.
+    """
+    if isinstance(value, str):
+        return Taken([Unit((value,), user, document)], lambda released: released[0][0], Counter())
+    if isinstance(value, BaseMessage):
+        return _first(_messages([value], rules, user, document))
+    if isinstance(value, Document):
+        return _first(_documents([value], rules, user, document))
+    if isinstance(value, PromptValue):
+        return _prompt(value, rules, user, document)
+    if isinstance(value, list):
+        if value and isinstance(value[0], Document):
+            return _documents(value, rules, user, document)
+        wrong = next((type(one).__name__ for one in value if not isinstance(one, BaseMessage)), None)
+        if wrong is None:
+            return _messages(value, rules, user, document)
+        raise InvalidParameter(
+            f"Expected a list of messages, or of documents, but it holds {wrong}. "
+            "Make messages of it with langchain_core.messages.convert_to_messages, or use batch() for many texts."
+        )
+    raise InvalidParameter(
+        f"Expected a str, messages, a prompt value or documents to sanitise, not {type(value).__name__}. "
+        'Sanitise the values of a mapping one by one: {"question": sanitizer}.'
+    )
+
+
+def take_mappings(mappings: Sequence[Mapping[str, Any]], keep: Sequence[str], user_key: str | None) -> Taken:
+    """Take mappings apart, one unit each: every value but those under ``keep``; ``user_key`` is not passed on.
+
+    Raises:
+        InvalidParameter: A mapping does not say whose it is, by its position.
+    """
+
+    def walk(mapping: Mapping[str, Any]) -> Callable[[Swap], dict[str, Any]]:
+        return lambda swap: {
+            key: value if key in keep else structured(value, swap) for key, value in mapping.items() if key != user_key
+        }
+
+    units = []
+    for position, mapping in enumerate(mappings):
+        user = None if user_key is None else mapping.get(user_key)
+        if user_key is not None and (not isinstance(user, str) or not user):
+            raise InvalidParameter(
+                f"Expected mapping {position} to have a string under user_key={user_key!r}. Add it, or leave it out."
+            )
+        units.append(Unit(texts_in(walk(mapping)), user))
+    return Taken(
+        units,
+        lambda released: [with_texts(walk(one), texts) for one, texts in zip(mappings, released, strict=True)],
+        Counter(),
+    )
+
+
+def _first(taken: Taken) -> Taken:
+    return dataclasses.replace(taken, put=lambda released: taken.put(released)[0])
+
+
+def _messages(messages: Sequence[BaseMessage], rules: Rules, user: str | None, document: str | None) -> Taken:
+    notes: Counter[str] = Counter()
+    reports = [Counter[str]() for _ in messages]
+
+    def walk(position: int, note: Callable[[str], None]) -> Callable[[Swap], BaseMessage]:
+        return lambda swap: rebuild(messages[position], rules.messages, swap, note)
+
+    def put(released: Sequence[Texts]) -> list[BaseMessage]:
+        rebuilt = []
+        for position, texts in enumerate(released):
+            message = with_texts(walk(position, _ignore), texts)
+            if message is not messages[position]:
+                message.response_metadata[REPORT] = {**rules.stamp, "notes": sorted(reports[position])}
+            rebuilt.append(message)
+        return rebuilt
+
+    units = []
+    for position, report in enumerate(reports):
+        units.append(Unit(texts_in(walk(position, _adder(report))), user, document))
+        notes.update(report)
+    return Taken(units, put, notes)
+
+
+def _documents(documents: Sequence[Document], rules: Rules, user: str | None, document: str | None) -> Taken:
+    check_documents(documents)
+    notes: Counter[str] = Counter()
+    given = rules.documents
+
+    def walk(position: int, note: Callable[[str], None]) -> Callable[[Swap], Document]:
+        return lambda swap: given.rebuild(documents[position], swap, note)
+
+    units = [
+        Unit(
+            texts_in(walk(position, _adder(notes))),
+            user if user is not None else given.user(one, position),
+            document if document is not None else given.document(one, position),
+        )
+        for position, one in enumerate(documents)
+    ]
+    return Taken(
+        units,
+        lambda released: [with_texts(walk(position, _ignore), texts) for position, texts in enumerate(released)],
+        notes,
+    )
+
+
+def _prompt(value: PromptValue, rules: Rules, user: str | None, document: str | None) -> Taken:
+    if isinstance(value, StringPromptValue):
+        unit = Unit((value.text,), user, document)
+        return Taken([unit], lambda released: StringPromptValue(text=released[0][0]), Counter())
+    if isinstance(value, ImagePromptValue):
+        if rules.messages.media != "keep":
+            raise InvalidParameter(
+                f"Expected a prompt with text, not an image, under media={rules.messages.media!r}: only text can be "
+                "sanitised."
+            )
+        return Taken([], lambda _: value, Counter({"an image prompt passed in clear": 1}))
+    taken = _messages(value.to_messages(), rules, user, document)
+    kind = ChatPromptValueConcrete if isinstance(value, ChatPromptValueConcrete) else ChatPromptValue
+
+    return dataclasses.replace(taken, put=lambda released: kind(messages=taken.put(released)))
+
+
+def _adder(report: Counter[str]) -> Callable[[str], None]:
+    def add(note: str) -> None:
+        report[note] += 1
+
+    return add
+
+
+def _ignore(note: str) -> None:
+    """The second walk has nothing new to say."""

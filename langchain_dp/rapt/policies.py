@@ -1,0 +1,82 @@
+"""What happens to the parts of a text that are no ordinary words, each by a named choice.
+
+The default of every policy is to privatise: nothing then leaves in clear but the number of tokens. A kept feature is an
+infinite privacy loss for that feature, and a placeholder still tells what kind of feature stands where; the certificate
+lists both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from langchain_dp import _validate
+
+Treatment = Literal["privatise", "keep", "placeholder"]
+Kind = Literal["word", "number", "date", "url", "punctuation", "code"]
+
+_TREATMENTS = ("privatise", "keep", "placeholder")
+_FIELD: dict[Kind, str] = {
+    "number": "numbers",
+    "date": "dates",
+    "url": "urls",
+    "punctuation": "punctuation",
+    "code": "code",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Policies:
+    """How each kind of feature is treated.
+
+    "privatise" replaces it like a word (a number, date or address that the vocabulary does not hold is an unknown
+    word; code is privatised token by token). "keep" passes it through in clear. "placeholder" writes its kind in
+    brackets, which tells that such a feature stands there and where.
+
+    Args:
+        numbers: Numbers, times and amounts.
+        dates: Dates, in digits or with the English name of a month.
+        urls: Addresses of pages and of mail.
+        punctuation: Punctuation marks and symbols. Kept marks show where sentences end and how long they are.
+        code: Blocks between fences and pieces between backticks.
+        unknown: "vector" treats every unknown word as one public vector; "random" as a public word drawn at random,
+            anew each time. Noise comes on top in both cases. An unknown word is never written out.
+    """
+
+    numbers: Treatment = "privatise"
+    dates: Treatment = "privatise"
+    urls: Treatment = "privatise"
+    punctuation: Treatment = "privatise"
+    code: Treatment = "privatise"
+    unknown: Literal["vector", "random"] = "vector"
+
+    def __post_init__(self) -> None:
+        for field in _FIELD.values():
+            _validate.one_of(field, getattr(self, field), _TREATMENTS)
+        _validate.one_of("unknown", self.unknown, ("vector", "random"))
+
+    def of(self, kind: Kind) -> Treatment:
+        """Treatment of one kind of feature; words are always privatised."""
+        treatment: Treatment = getattr(self, _FIELD[kind]) if kind in _FIELD else "privatise"
+        return treatment
+
+    @property
+    def in_clear(self) -> bool:
+        """Whether any kind of feature is passed through or named."""
+        return any(getattr(self, field) != "privatise" for field in _FIELD.values())
+
+    def notes(self) -> tuple[str, ...]:
+        """What these policies let through in clear, for certificates."""
+        said = {
+            "keep": "{} are passed through in clear.",
+            "placeholder": "{} are replaced by a placeholder: that they are there, and where, is in clear.",
+        }
+        names = {
+            "numbers": "Numbers",
+            "dates": "Dates",
+            "urls": "Addresses (URLs and mail)",
+            "punctuation": "Punctuation marks",
+            "code": "Code blocks",
+        }
+        treated = [(names[field], getattr(self, field)) for field in _FIELD.values()]
+        return tuple(said[treatment].format(name) for name, treatment in treated if treatment != "privatise")

@@ -1,0 +1,268 @@
+"""Texts in, privatised texts out: every token goes through a mechanism of metric privacy on its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from langchain_dp import _validate
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms.metric_exponential import MetricExponential
+from langchain_dp.mechanisms.metric_laplace import checked_eta, metric_laplace
+from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
+from langchain_dp.rapt import tokenise
+from langchain_dp.rapt._tokenisers import PAD, UNKNOWN
+from langchain_dp.rapt.policies import Kind, Policies
+from langchain_dp.rapt.vocabulary import Vocabulary
+
+Mechanism = Literal["laplace", "exponential"]
+Keep = Sequence[str] | Callable[[str], bool]
+
+_LISTED = 20  # kept words that a note names before it only counts
+_BLOCK = 8192  # tokens whose vectors are in memory together
+
+
+@dataclasses.dataclass(frozen=True)
+class Privatised:
+    """One privatised text.
+
+    Args:
+        text: What may leave.
+        tokens: Privatised tokens, pads among them. Each cost eta per unit of distance.
+        kept: Features that are in clear by the user's choice, placeholders among them.
+    """
+
+    text: str
+    tokens: int
+    kept: int
+
+
+class TextPrivatiser:
+    """Replaces every token of a text by a random word of a public vocabulary, near words more often than far ones.
+
+    Args:
+        vocabulary: Public table.
+        eta: Privacy loss per unit of distance and token, at least 1e-9. Calibrate it: its scale depends on the table.
+        mechanism: "laplace" adds noise to the token's vector and takes the nearest word; "exponential" draws a word
+            by its distance, and keeps more meaning at the same eta.
+        policies: What happens to numbers, dates, addresses, marks, code and unknown words.
+        keep: Words that stay in clear, compared in lower case, or a function that says so of a feature's text.
+        length: Every text comes out as exactly this many tokens and kept features: shorter ones are filled with
+            privatised pads, longer ones are cut. By default a text keeps its length, which is then in clear.
+        casing: Whether a word that replaces a capitalised one is capitalised. This puts the casing in clear.
+        rng: Source of randomness; operating-system entropy by default.
+        threads: Threads to search with; by default as many as there are processors.
+
+    Raises:
+        InvalidParameter: A parameter is out of bounds.
+
+    Formal guarantee:
+        For two texts that agree on what :meth:`notes` says is in clear (by default the number of tokens), the chance
+        of any output changes by at most exp(eta * sum_i |x_i - x'_i|), x_i the public vector of token i; all unknown
+        words have the same vector. Privatising the same text k times costs k times as much. This is metric privacy:
+        eta is not an epsilon, and close words are protected more than far ones.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        eta: float,
+        *,
+        mechanism: Mechanism = "laplace",
+        policies: Policies = Policies(),  # noqa: B008  # frozen
+        keep: Keep = (),
+        length: int | None = None,
+        casing: bool = False,
+        rng: Randomness | None = None,
+        threads: int | None = None,
+    ) -> None:
+        if not isinstance(vocabulary, Vocabulary):
+            raise InvalidParameter(
+                f"Expected vocabulary of type {type(vocabulary).__name__} to be a Vocabulary. Give load('glove')."
+            )
+        self.vocabulary = vocabulary
+        self.eta = checked_eta(eta)
+        self.mechanism: Mechanism = _validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
+        self.policies = policies
+        self.length = None if length is None else _validate.integer("length", length, at_least=1)
+        self.threads = None if threads is None else _validate.integer("threads", threads, at_least=1)
+        self.casing = casing
+        if casing:
+            vocabulary.surfaces("")  # refused now where the tokeniser cannot tell
+        self._rng = rng or SystemRandomness()
+        self._exponential = (
+            None if mechanism == "laplace" else MetricExponential(vocabulary.table, eta, threads=self.threads)
+        )
+        self._keep = keep if callable(keep) else _kept_words(keep)
+
+    @property
+    def private(self) -> bool:
+        """Whether the noise comes from a source that nobody can reproduce."""
+        return self._rng.private
+
+    def notes(self) -> tuple[str, ...]:
+        """What is passed through in clear, for certificates."""
+        notes = list(self.policies.notes())
+        if self.length is None:
+            notes.append("The number of tokens of every text is in clear.")
+        else:
+            notes.append(f"Every text is filled up or cut to {self.length} tokens; what is cut is lost.")
+        if callable(self._keep):
+            notes.append("Words for which the function keep= says so are passed through in clear.")
+        elif self._keep:
+            listed = ", ".join(sorted(self._keep)[:_LISTED]) + (", ..." if len(self._keep) > _LISTED else "")
+            notes.append(f"{len(self._keep)} chosen words are passed through in clear: {listed}.")
+        if self.casing:
+            notes.append("Capital letters are in clear: where they stood, they stand.")
+        if not self.private:
+            notes.append("The noise is seeded: whoever knows the seed can remove it. NOT private.")
+        return tuple(notes)
+
+    def privatise(self, texts: Sequence[str]) -> list[Privatised]:
+        """Privatise texts, each token with its own noise.
+
+        Args:
+            texts: Private texts.
+
+        Returns:
+            One result per text, in order.
+
+        Raises:
+            InvalidParameter: ``texts`` holds something that is no string.
+        """
+        if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+            raise InvalidParameter(
+                f"Expected texts of type {type(texts).__name__} to be a list of strings. Give [text]."
+            )
+        parsed = [self._parse(number, text) for number, text in enumerate(texts)]
+        ids = np.fromiter((i for items in parsed for i in items.ids), dtype=np.int64)
+        released = self.release(ids)
+        results, start = [], 0
+        for items in parsed:
+            end = start + len(items.ids)
+            results.append(self._write(items, released[start:end].tolist()))
+            start = end
+        return results
+
+    def release(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Privatise token ids: one released id of the vocabulary per given one.
+
+        Args:
+            ids: Ids of the vocabulary; -1 for an unknown word and -2 for a pad.
+        """
+        ids = np.array(ids, dtype=np.int64)
+        if ids.ndim != 1 or (len(ids) and (ids.min() < PAD or ids.max() >= len(self.vocabulary))):
+            raise InvalidParameter(f"Expected ids to be a row of numbers from {PAD} to {len(self.vocabulary) - 1}.")
+        if self.policies.unknown == "random":
+            choices = np.flatnonzero(self.vocabulary.allowed)
+            for place in np.flatnonzero(ids == UNKNOWN):
+                ids[place] = choices[self._rng.randbelow(len(choices))]
+        points, table = self.vocabulary.points, self.vocabulary.table
+        for start in range(0, len(ids), _BLOCK):
+            block = ids[start : start + _BLOCK]
+            if self._exponential is None:
+                block[:] = metric_laplace(points(block), table, self.eta, rng=self._rng, threads=self.threads)
+            else:
+                block[:] = self._exponential.draw(block, points, rng=self._rng)
+        return ids
+
+    def _parse(self, number: int, text: str) -> _Items:
+        if not isinstance(text, str):
+            raise InvalidParameter(f"Expected texts[{number}] of type {type(text).__name__} to be a string.")
+        text = tokenise.clean(text)
+        items = _Items()
+        start = 0
+        if self.policies.in_clear or self._keep:
+            for feature in tokenise.features(text, code=self.policies.code != "privatise"):
+                clear = self._in_clear(feature.kind, text[feature.start : feature.end])
+                if clear is not None:
+                    self._add(items, text[start : feature.start])
+                    items.literals.append((len(items.ids), clear))
+                    start = feature.end
+        self._add(items, text[start:])
+        if self.length is not None:
+            items.fit(self.length, cased=self.casing)
+        return items
+
+    def _in_clear(self, kind: Kind, surface: str) -> str | None:
+        """What is written for a feature without privatising it; None for nearly all."""
+        treatment = self.policies.of(kind)
+        if treatment == "placeholder":
+            return f"[{kind.upper()}]"
+        if treatment == "keep":
+            return surface
+        if not callable(self._keep):
+            return surface if tokenise.normal(surface) in self._keep else None
+        try:
+            kept = self._keep(surface)
+        except Exception as error:  # its message may hold the word
+            raise InvalidParameter(
+                f"Expected keep= to answer for every word, but it raised {type(error).__name__}."
+            ) from None
+        return surface if kept else None
+
+    def _add(self, items: _Items, text: str) -> None:
+        if text and not text.isspace():
+            items.ids += self.vocabulary.encode(text)
+            if self.casing:
+                items.surfaces += self.vocabulary.surfaces(text)
+
+    def pieces(self, text: str) -> list[str]:
+        """Privatise a stretch of a text, as pieces for :func:`langchain_dp.rapt.tokenise.join`.
+
+        Stretches that no feature crosses, privatised one after the other and joined at the end, follow the law of the
+        whole text privatised at once; not under ``length``, which counts the whole.
+        """
+        items = self._parse(0, text)
+        return self._pieces(items, self.release(np.array(items.ids, dtype=np.int64)).tolist())
+
+    def _write(self, items: _Items, released: list[int]) -> Privatised:
+        pieces = self._pieces(items, released)
+        return Privatised(tokenise.join(pieces), tokens=len(released), kept=len(items.literals))
+
+    def _pieces(self, items: _Items, released: list[int]) -> list[str]:
+        pieces: list[str] = []
+        start = 0
+        for end, literal in [*items.literals, (len(released), None)]:
+            words = self.vocabulary.decode(released[start:end])
+            if self.casing:
+                words = [tokenise.cased(*pair) for pair in zip(words, items.surfaces[start:end], strict=True)]
+            pieces += words
+            if literal is not None:
+                pieces.append(literal)
+            start = end
+        return pieces
+
+
+@dataclasses.dataclass(repr=False)
+class _Items:
+    """A parsed text: ids to privatise, and what stands in clear before which id. Private."""
+
+    ids: list[int] = dataclasses.field(default_factory=list)
+    surfaces: list[str] = dataclasses.field(default_factory=list)
+    literals: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+
+    def fit(self, length: int, *, cased: bool) -> None:
+        """Cut to, or fill up to, this many tokens and literals together."""
+        # Before the literal with number k stand `place` ids and k literals.
+        self.literals = [(place, text) for k, (place, text) in enumerate(self.literals) if place + k < length]
+        room = length - len(self.literals)
+        del self.ids[room:], self.surfaces[room:]
+        missing = room - len(self.ids)
+        self.ids += [PAD] * missing
+        self.surfaces += [""] * (missing if cased else 0)
+
+
+def _kept_words(keep: Sequence[str]) -> frozenset[str]:
+    if isinstance(keep, str) or not all(isinstance(word, str) for word in keep):
+        raise InvalidParameter("Expected keep= to be a list of words, or a function. Give ['word'].")
+    for word in keep:
+        if len(list(tokenise.features(word))) != 1:
+            raise InvalidParameter(
+                f"Expected keep={word!r} to be one word each. Give the words of a phrase one by one."
+            )
+    return frozenset(map(tokenise.normal, keep))

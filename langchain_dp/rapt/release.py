@@ -1,0 +1,183 @@
+"""One release after the other: look up, record, privatise, keep. The order that no face may change.
+
+A text that was released before is given out again, which costs nothing. Which texts count as the same must itself
+tell nothing: two *different* documents of one call that happen to be equal get releases of their own (their place among
+the equals is part of the key), and so do texts of different users. What remains: whoever sees two calls sees which
+of their texts are the same.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from langchain_dp.accounting.metric import MetricLedger, Owner
+from langchain_dp.errors import LangChainDPError
+
+Texts = tuple[str, ...]
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Unit:
+    """What is released at once, under one charge: a text, a message, or a document with its metadata.
+
+    Args:
+        texts: Its texts, in order.
+        user: Whose it is, or None.
+        document: Which document it is, if somebody says so; None: its content says it.
+    """
+
+    texts: Texts
+    user: str | None = None
+    document: str | None = None
+
+    def __repr__(self) -> str:
+        return "Unit(<private>)"
+
+
+class Engine(Protocol):
+    """What draws words, and under which public settings."""
+
+    @property
+    def eta(self) -> float:
+        """Loss of one release, in nats per unit of distance."""
+        ...
+
+    @property
+    def table(self) -> str:
+        """Name of the metric: the table of word vectors."""
+        ...
+
+    @property
+    def settings(self) -> str:
+        """Everything public that the law of a release depends on: another setting is another release."""
+        ...
+
+    @property
+    def pads(self) -> bool:
+        """Whether every text, even an empty one, comes out at one fixed length."""
+        ...
+
+    def privatise(self, texts: Sequence[str]) -> list[str]:
+        """Draw a fresh release of every text, in order."""
+        ...
+
+
+class Releases:
+    """Releases units under one engine, each charged before it is drawn.
+
+    Args:
+        engine: Draws the words.
+        ledger: Charged for every release that was not made before.
+        reuse: Whether a unit that was released before is given out again instead.
+        chain: Short public name for the ledger.
+    """
+
+    def __init__(self, engine: Engine, ledger: MetricLedger, *, reuse: bool, chain: str) -> None:
+        self.engine = engine
+        self.ledger = ledger
+        self._reuse = reuse
+        self._chain = chain
+        self._flights = _Flights()
+
+    def release(self, units: Sequence[Unit]) -> list[Texts]:
+        """Release every unit: all of the new ones are charged together, or none.
+
+        Raises:
+            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
+            LedgerError: The ledger cannot be trusted or written. Nothing was released.
+        """
+        names = _names(units)
+        owners = [
+            Owner(name if unit.document is None else unit.document, unit.user)
+            for unit, name in zip(units, names, strict=True)
+        ]
+        wanted = [i for i, unit in enumerate(units) if self._says_something(unit)]
+        if not self._reuse:
+            drawn = self._draw({i: units[i] for i in wanted}, {i: owners[i] for i in wanted})
+            return [drawn.get(i, unit.texts) for i, unit in enumerate(units)]
+        released = self.ledger.released()
+        keys = {i: self.ledger.digest("release", f"{self.engine.settings}\0{names[i]}") for i in wanted}
+        places = {key: i for i, key in keys.items()}
+        answers: dict[bytes, Texts] = {}
+        while missing := [key for key in places if key not in answers]:
+            mine, others = self._flights.claim(missing)
+            try:
+                known = released.get(mine)
+                new = [key for key in mine if key not in known]
+                drawn_now = self._draw(
+                    {key: units[places[key]] for key in new}, {key: owners[places[key]] for key in new}
+                )
+                answers |= known | (released.put(drawn_now) if drawn_now else {})
+            finally:
+                self._flights.settle(mine)
+            # Nothing is held while waiting, so no two calls can wait for each other.
+            for flight in others:
+                flight.result()
+        return [answers[keys[i]] if i in keys else unit.texts for i, unit in enumerate(units)]
+
+    def _says_something(self, unit: Unit) -> bool:
+        """Without padding, the length is public, and a blank text has nothing else to it."""
+        return bool(unit.texts) and (self.engine.pads or any(text.strip() for text in unit.texts))
+
+    def _draw(self, units: dict[K, Unit], owners: dict[K, Owner]) -> dict[K, Texts]:
+        if not units:
+            return {}
+        self.ledger.spend(self.engine.eta, [owners[key] for key in units], table=self.engine.table, chain=self._chain)
+        fresh = iter(withheld(self.engine.privatise, [text for unit in units.values() for text in unit.texts]))
+        return {key: tuple(next(fresh) for _ in unit.texts) for key, unit in units.items()}
+
+
+def withheld(privatise: Callable[[T], list[str]], texts: T) -> list[str]:
+    """Privatise, and let no foreign exception carry a word out."""
+    failure = ""
+    try:
+        return privatise(texts)
+    except LangChainDPError:
+        raise
+    except Exception as error:  # raised again below, without its text and without this context
+        failure = type(error).__name__
+    del texts
+    raise RuntimeError(f"{failure} while texts were sanitised; its text is withheld, and nothing was released.")
+
+
+def _names(units: Iterable[Unit]) -> list[str]:
+    """What tells units apart: user, document, texts, and the place among equal ones of the same call."""
+    seen: Counter[str] = Counter()
+    names = []
+    for unit in units:
+        name = json.dumps([unit.user, unit.document, unit.texts])
+        names.append(f"{name}#{seen[name]}")
+        seen[name] += 1
+    return names
+
+
+class _Flights:
+    """Which releases are under way in this process, so that two askers of the same text share one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way: dict[bytes, concurrent.futures.Future[None]] = {}
+
+    def claim(self, keys: Sequence[bytes]) -> tuple[list[bytes], list[concurrent.futures.Future[None]]]:
+        """The keys that are the caller's to release, and what to wait for before asking again for the others."""
+        with self._lock:
+            mine = [key for key in keys if key not in self._under_way]
+            others = [self._under_way[key] for key in keys if key in self._under_way]
+            for key in mine:
+                self._under_way[key] = concurrent.futures.Future()
+        return mine, others
+
+    def settle(self, keys: Sequence[bytes]) -> None:
+        """Wake whoever waits for these keys."""
+        with self._lock:
+            ended = [self._under_way.pop(key) for key in keys]
+        for flight in ended:
+            flight.set_result(None)

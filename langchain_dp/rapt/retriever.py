@@ -1,0 +1,170 @@
+"""A retriever whose queries, or documents, or both are privatised on their way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NoReturn, Self
+
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable, RunnableConfig
+from pydantic import model_validator
+
+from langchain_dp import _validate
+from langchain_dp._quiet_context import sealed
+from langchain_dp._quiet_filters import Level
+from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.quiet import check_environment
+from langchain_dp.rapt.runnable import RAPTSanitizer
+
+
+class SanitizingRetriever(BaseRetriever):
+    """Wraps a retriever: the query that leaves is sanitised, or the documents that come back, or both.
+
+    ``query=True`` is for a search engine outside the trust boundary: it sees, and so do callbacks and tracers, the
+    sanitised query only. ``documents=True`` is for a private index whose documents go on to a model outside: the inner
+    retriever is then called unseen (no callbacks, no tracing, no logs), and only sanitised documents are shown.
+
+    Args:
+        retriever: The retriever inside, or any Runnable from a str to documents.
+        sanitizer: Sanitises both; its metadata options and user key apply to the documents.
+        query: Whether the query is sanitised.
+        documents: Whether the documents are.
+        k: At most this many documents are given back (and paid for).
+
+    Raises:
+        InvalidParameter: Neither is to be sanitised, or a value is of another type.
+        UnsafeEnvironment: With ``documents=True``, a global setting that would print them.
+
+    Formal guarantee:
+        That of the sanitizer, for what it sanitises: one release for each query and each document. Which documents come
+        back depends on the sanitised query only.
+    """
+
+    retriever: Any
+    sanitizer: Any
+    query: bool = True
+    documents: bool = False
+    k: int | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not isinstance(self.retriever, Runnable):
+            raise InvalidParameter(f"Expected retriever of type {type(self.retriever).__name__} to be a retriever.")
+        if not isinstance(self.sanitizer, RAPTSanitizer):
+            raise InvalidParameter(f"Expected sanitizer of type {type(self.sanitizer).__name__} to be a RAPTSanitizer.")
+        if not (self.query or self.documents):
+            raise InvalidParameter(
+                "Expected query or documents to be True: otherwise nothing is sanitised. Use the inner retriever."
+            )
+        if self.k is not None:
+            _validate.integer("k", self.k, at_least=1)
+        return self
+
+    def invoke(  # type: ignore[override]  # one more keyword
+        self,
+        input: str,  # noqa: A002  # Runnable's name
+        config: RunnableConfig | None = None,
+        *,
+        user: str | None = None,
+        **kwargs: Any,
+    ) -> list[Document]:
+        """Retrieve.
+
+        Args:
+            input: The query.
+            config: LangChain config.
+            user: Whose account the query is charged to, and the documents where their metadata do not say it.
+            **kwargs: ``k`` for this call; all others go to the inner retriever.
+
+        Raises:
+            InvalidParameter: The query is no str.
+            BudgetExceeded: An account has too little left for the query, or for the documents.
+        """
+        _check_query(input)
+        query = self.sanitizer.sanitize(input, user=user) if self.query else input
+        return super().invoke(query, config, user=user, **kwargs)
+
+    async def ainvoke(  # type: ignore[override]
+        self,
+        input: str,  # noqa: A002
+        config: RunnableConfig | None = None,
+        *,
+        user: str | None = None,
+        **kwargs: Any,
+    ) -> list[Document]:
+        """Async twin of :meth:`invoke`."""
+        _check_query(input)
+        query = await asyncio.to_thread(self.sanitizer.sanitize, input, user=user) if self.query else input
+        return await super().ainvoke(query, config, user=user, **kwargs)
+
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        user: str | None = None,
+        k: int | None = None,
+        **kwargs: Any,
+    ) -> list[Document]:
+        if not self.documents:
+            return self._first(self.retriever.invoke(query, {"callbacks": run_manager.get_child()}, **kwargs), k)
+        check_environment()
+        found, failure = None, ""
+        with sealed(Level.QUIET):
+            try:
+                found = self.retriever.invoke(query, {"callbacks": []}, **kwargs)
+            except Exception as error:  # it may quote a document
+                failure = type(error).__name__
+        if found is None:
+            _fail(failure)
+        return self._sanitized(self._first(found, k), user)
+
+    async def _aget_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        user: str | None = None,
+        k: int | None = None,
+        **kwargs: Any,
+    ) -> list[Document]:
+        if not self.documents:
+            found = await self.retriever.ainvoke(query, {"callbacks": run_manager.get_child()}, **kwargs)
+            return self._first(found, k)
+        check_environment()
+        found, failure = None, ""
+        with sealed(Level.QUIET):
+            try:
+                found = await self.retriever.ainvoke(query, {"callbacks": []}, **kwargs)
+            except Exception as error:
+                failure = type(error).__name__
+        if found is None:
+            _fail(failure)
+        return await asyncio.to_thread(self._sanitized, self._first(found, k), user)
+
+    def _first(self, found: list[Document], k: int | None) -> list[Document]:
+        most = self.k if k is None else _validate.integer("k", k, at_least=1)
+        return list(found)[:most]
+
+    def _sanitized(self, found: list[Document], user: str | None) -> list[Document]:
+        return self.sanitizer.sanitize(found, user=user) if found else []
+
+    def __repr__(self) -> str:
+        # The inner retriever's repr may hold its documents.
+        return f"SanitizingRetriever(query={self.query}, documents={self.documents}, {self.sanitizer!r})"
+
+    __str__ = __repr__
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivateDataError("SanitizingRetriever holds an open account and cannot be pickled: build it anew.")
+
+
+def _check_query(query: object) -> None:
+    if not isinstance(query, str):
+        raise InvalidParameter(f"Expected a query of type {type(query).__name__} to be a str.")
+
+
+def _fail(failure: str) -> NoReturn:
+    raise RuntimeError(f"{failure} in the inner retriever; its text is withheld, as it may quote documents.")

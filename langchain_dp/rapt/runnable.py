@@ -1,0 +1,257 @@
+"""RAPT as a Runnable: text, messages, prompts and documents go in, the same types come out privatised."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, Literal, NoReturn
+
+from langchain_core.documents import BaseDocumentTransformer, Document
+from langchain_core.runnables import RunnableConfig
+
+from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
+from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.ports import Embeds
+from langchain_dp.rapt._shell import WITHHELD, S, SanitizerShell
+from langchain_dp.rapt.build import Targets, WordOptions, placeholder_releases, word_releases
+from langchain_dp.rapt.calibrate import Calibration
+from langchain_dp.rapt.core import Core, Sanitized
+from langchain_dp.rapt.documents import DocumentRules, check_documents
+from langchain_dp.rapt.formal import FormalReleases
+from langchain_dp.rapt.messages import MessageRules
+from langchain_dp.rapt.parts import Rules, Sanitizable
+from langchain_dp.rapt.placeholders import FindsEntities, PlaceholderReleases
+from langchain_dp.rapt.policies import Policies
+from langchain_dp.rapt.privatise import Keep, Mechanism
+from langchain_dp.rapt.restore import Restorer
+from langchain_dp.rapt.vocabulary import Vocabulary
+
+
+class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
+    """Replaces every word of what passes through it by a random word of a public vocabulary, near ones more often.
+
+    Takes a str, a message, a list of messages, a prompt value, a document or a list of documents, and gives the same
+    type back: ``sanitizer | prompt | llm``, ``prompt | sanitizer | llm``, ``retriever | sanitizer``. What a release
+    costs is recorded in a :class:`MetricLedger` before it is made; a text that was released before is given out again.
+
+    The sanitizer's own run shows callbacks and tracers what it releases and not what it is given. The ROOT run of a
+    chain shows the raw input of the chain all the same, which no component can prevent: run the chain in
+    ``with private_run():``.
+
+    Streams: words leave as soon as three whole words follow them (a date is one feature of up to four words). A stream
+    of one chunk, messages, a fixed ``length``, kept or named code, subwords of a foreign tokeniser, and a ledger with a
+    limit per document are gathered first. Words that leave before a text is complete are charged as one release of a
+    document of its own, or of ``document``, and are not kept for reuse.
+
+    Args:
+        embeddings: "glove", "minilm", a path, an object with words and vectors (``Embeds``), or a ``Vocabulary``.
+        eta: Loss per unit of distance, in nats. Or one target from which it is calibrated:
+        target_replacement: Probability that a word comes out as another one.
+        deniability: See :func:`langchain_dp.rapt.calibrate.calibrate`; so are ``inversion`` and ``max_loss``.
+        inversion: As above.
+        max_loss: As above.
+        calibration_texts: Public texts whose words stand for the words to come; the table's own words if left out.
+        mechanism: "exponential" draws a word by its distance; "laplace" adds noise to the word's vector and takes the
+            nearest word, as in the paper. At the same replacement rate the first needs a far smaller eta.
+        policies: What happens to numbers, dates, addresses, punctuation, code and unknown words.
+        keep: Words that stay in clear, or a function that says which.
+        only: A recogniser of entities (``FindsEntities``): the mode WITHOUT a formal promise. Only what it finds is
+            replaced, by placeholders that :meth:`restore` puts back. None of the options above applies then.
+        length: Every text comes out at exactly this many tokens.
+        casing: Capitalise what replaces a capitalised word. This puts the casing in clear.
+        system: "keep": system messages are the developer's own text and pass in clear; "sanitize": like all others.
+        media: Images, audio and files in messages. "keep": they pass in clear and are named in the report; "drop";
+            "refuse".
+        metadata_keep: Metadata of documents that pass in clear, by key or dotted path ("id": the document's own id).
+        metadata_sanitize: Metadata whose texts are sanitised. All other metadata are dropped.
+        user_key: Metadata key (or path) that says whose account a document is charged to.
+        document_key: Metadata key that says which document it is ("id": its own id); None: its content says it.
+        ledger: Account to charge. None: one in memory, with ``limit``.
+        limit: What the releases of one user, and of one document, may add up to. Not beside ``ledger``.
+        cache: Whether a text that was released before, for the same user and under the same settings, is given out
+            again at no cost.
+        not_private_seed: Reproducible draws. The certificate says that the result is not private.
+        threads: Threads to draw with.
+        name: Name of the run, and of the caller in the ledger.
+
+    Raises:
+        InvalidParameter: A value is out of bounds, or two values contradict each other.
+        MissingExtra: The package of a named table is not installed.
+
+    Formal guarantee:
+        One release of a text is eta-metric-private: for two texts that agree on what :meth:`certificate` lists as in
+        clear, probabilities differ by at most exp(eta * sum of the distances of their words' vectors). Releases of the
+        same text add up, in the ledger. This is no epsilon. Source: Li, Tan, Liu 2023; Chatzikokolakis, Andres,
+        Bordenabe, Palamidessi 2013.
+    """
+
+    def __init__(
+        self,
+        embeddings: Literal["glove", "minilm"] | str | PathLike[str] | Embeds | Vocabulary = "glove",
+        *,
+        eta: float | None = None,
+        target_replacement: float | None = None,
+        deniability: float | None = None,
+        inversion: float | None = None,
+        max_loss: float | None = None,
+        calibration_texts: Sequence[str] | None = None,
+        mechanism: Mechanism = "exponential",
+        policies: Policies | None = None,
+        keep: Keep = (),
+        only: FindsEntities | None = None,
+        length: int | None = None,
+        casing: bool = False,
+        system: Literal["keep", "sanitize"] = "keep",
+        media: Literal["keep", "drop", "refuse"] = "keep",
+        metadata_keep: Sequence[str] = (),
+        metadata_sanitize: Sequence[str] = (),
+        user_key: str | None = None,
+        document_key: str | None = None,
+        ledger: MetricLedger | None = None,
+        limit: float | None = None,
+        cache: bool = True,
+        not_private_seed: int | None = None,
+        threads: int | None = None,
+        name: str = "RAPTSanitizer",
+    ) -> None:
+        self.name = name
+        messages = MessageRules(system, media)
+        documents = DocumentRules(tuple(metadata_keep), tuple(metadata_sanitize), user_key, document_key)
+        targets = Targets(eta, target_replacement, deniability, inversion, max_loss)
+        options = WordOptions(mechanism, policies, keep, length, casing, not_private_seed, threads, calibration_texts)
+        releases: FormalReleases | PlaceholderReleases
+        if only is None:
+            releases = word_releases(embeddings, targets, options, ledger=ledger, limit=limit, cache=cache, name=name)
+        else:
+            releases = placeholder_releases(only, targets, options, ledger=ledger, limit=limit)
+        self._core = Core(releases, Rules(messages, documents, releases.stamp()))
+
+    def sanitize(self, value: S, *, user: str | None = None, document: str | None = None) -> S:
+        """Do what :meth:`invoke` does, without a run: for use inside other components."""
+        return self._core.sanitise(value, user, document)
+
+    def sanitize_mappings(
+        self, mappings: Sequence[Mapping[str, Any]], *, keep: Sequence[str] = (), user_key: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Sanitise the values of mappings, such as few-shot examples or the variables of a prompt: one release each.
+
+        Args:
+            mappings: Keys stay; values may be nested.
+            keep: Keys whose values pass in clear.
+            user_key: Key that says whose account is charged; it is not passed on.
+        """
+        return self._core.sanitise_mappings(mappings, keep, user_key)
+
+    # ---------------------------------------------------------------------------------------------- documents
+
+    def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> list[Document]:
+        """Sanitise documents: the page content and the metadata named in ``metadata_sanitize``, as one release each.
+
+        All that are new are charged together, or none. Other metadata are dropped, but for ``metadata_keep``.
+
+        Args:
+            documents: Documents, which are not changed.
+            **kwargs: ``user`` and ``document``, which count before what the metadata say.
+
+        Raises:
+            InvalidParameter: Something else than a document, or one without its user or document key.
+            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
+        """
+        check_documents(documents)
+        return self.invoke(list(documents), **kwargs)
+
+    async def atransform_documents(self, documents: Sequence[Document], **kwargs: Any) -> list[Document]:
+        """Async twin of :meth:`transform_documents`."""
+        check_documents(documents)
+        return await self.ainvoke(list(documents), **kwargs)
+
+    # -------------------------------------------------------------------------------------------- the promise
+
+    def invoke_with_certificate(
+        self,
+        value: Sanitizable,
+        config: RunnableConfig | None = None,
+        *,
+        user: str | None = None,
+        document: str | None = None,
+    ) -> Sanitized:
+        """Sanitise one input and return it with its certificate, whose notes name what passed in clear."""
+        held: list[Sanitized] = []
+
+        def run(_: Any) -> Any:
+            held.append(self._core.with_certificate(value, user, document))
+            return held[0].value
+
+        self._call_with_config(run, WITHHELD, config)
+        return held[0]
+
+    async def ainvoke_with_certificate(
+        self,
+        value: Sanitizable,
+        config: RunnableConfig | None = None,
+        *,
+        user: str | None = None,
+        document: str | None = None,
+    ) -> Sanitized:
+        """Async twin of :meth:`invoke_with_certificate`."""
+        held: list[Sanitized] = []
+
+        async def run(_: Any) -> Any:
+            held.append(await asyncio.to_thread(self._core.with_certificate, value, user, document))
+            return held[0].value
+
+        await self._acall_with_config(run, WITHHELD, config)
+        return held[0]
+
+    def certificate(self) -> MetricCertificate:
+        """The promise under which this sanitizer releases, with what is spent so far."""
+        return self._core.certificate()
+
+    def calibration(self) -> Calibration:
+        """What eta means on this table: how often words are replaced, how far neighbours are, what an attacker gains.
+
+        Raises:
+            InvalidParameter: In the mode without a formal promise, which has no eta.
+        """
+        return self._formal().calibration()
+
+    @property
+    def ledger(self) -> MetricLedger:
+        """The account that is charged."""
+        return self._formal().ledger
+
+    def _formal(self) -> FormalReleases:
+        if not isinstance(self._core.releases, FormalReleases):
+            raise InvalidParameter("Expected a sanitizer without only=: that mode has no eta and no account.")
+        return self._core.releases
+
+    # ---------------------------------------------------------------------- the mode without a formal promise
+
+    def restore(self, value: Sanitizable) -> Any:
+        """Put back what placeholders stand for, in a str, messages, a prompt value or documents.
+
+        Raises:
+            InvalidParameter: Words that were drawn anew cannot be put back: only ``only=`` can.
+        """
+        return self.restorer().restore(value)
+
+    def restorer(self) -> Restorer:
+        """Return :meth:`restore` as the last step of a chain: ``sanitizer | llm | sanitizer.restorer()``."""
+        if not isinstance(self._core.releases, PlaceholderReleases):
+            raise InvalidParameter("Expected a sanitizer with only=: words that were drawn anew cannot be put back.")
+        return Restorer(self._core.releases.map)
+
+    # ------------------------------------------------------------------------------------------ nothing leaks
+
+    def __repr__(self) -> str:
+        return f"RAPTSanitizer({self._core.releases.describe()})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivateDataError("RAPTSanitizer holds an open account and cannot be pickled: build it where it runs.")
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> RAPTSanitizer:
+        return self  # a copy must not have releases of its own
+
+    def __copy__(self) -> RAPTSanitizer:
+        return self

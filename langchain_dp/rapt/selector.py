@@ -1,0 +1,105 @@
+"""Few-shot examples, privatised as they are selected for a prompt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from langchain_core.example_selectors import BaseExampleSelector
+
+from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.rapt.runnable import RAPTSanitizer
+
+
+class SanitizingExampleSelector(BaseExampleSelector):
+    """Wraps a selector, or a plain list of examples: what it selects is sanitised before it enters a prompt.
+
+    For ``FewShotPromptTemplate`` and ``FewShotChatMessagePromptTemplate``. An example that was selected before is given
+    out again, at no further cost.
+
+    Args:
+        examples: A selector, or the examples themselves, all of which are selected.
+        sanitizer: Sanitises every value of an example, as one release.
+        keep: Keys whose values pass in clear, such as the label.
+        user_key: Key under which an example says whose it is; it is not passed on.
+        inputs: Whether the input that the selector compares with examples is sanitised, too: for a selector whose
+            embeddings are computed outside the trust boundary.
+
+    Raises:
+        InvalidParameter: A value is of another type.
+
+    Formal guarantee:
+        That of the sanitizer for each example, if which examples are selected depends on public things only. A selector
+        that compares contents lets its choice depend on them, and that choice is not covered.
+    """
+
+    def __init__(
+        self,
+        examples: BaseExampleSelector | Sequence[Mapping[str, Any]],
+        sanitizer: RAPTSanitizer,
+        *,
+        keep: Sequence[str] = (),
+        user_key: str | None = None,
+        inputs: bool = False,
+    ) -> None:
+        if not isinstance(sanitizer, RAPTSanitizer):
+            raise InvalidParameter(f"Expected sanitizer of type {type(sanitizer).__name__} to be a RAPTSanitizer.")
+        if isinstance(keep, str) or not all(isinstance(key, str) for key in keep):
+            raise InvalidParameter(f"Expected keep={keep!r} to be a list of keys.")
+        self._inner = examples if isinstance(examples, BaseExampleSelector) else None
+        self._examples = [] if isinstance(examples, BaseExampleSelector) else [_checked(one) for one in examples]
+        self._sanitizer = sanitizer
+        self._keep = tuple(keep)
+        self._user_key = user_key
+        self._inputs = inputs
+
+    def add_example(self, example: dict[str, str]) -> Any:
+        """Add a raw example to the selector, which keeps it inside the trust boundary."""
+        if self._inner is not None:
+            return self._inner.add_example(example)
+        self._examples.append(_checked(example))
+        return None
+
+    async def aadd_example(self, example: dict[str, str]) -> Any:
+        """Async twin of :meth:`add_example`."""
+        if self._inner is not None:
+            return await self._inner.aadd_example(example)
+        return self.add_example(example)
+
+    def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
+        """Select examples and sanitise them.
+
+        Raises:
+            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
+        """
+        if self._inner is None:
+            return self._sanitised(self._examples)
+        return self._sanitised(self._inner.select_examples(self._query(input_variables)))
+
+    async def aselect_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
+        """Async twin of :meth:`select_examples`."""
+        if self._inner is None:
+            return await asyncio.to_thread(self._sanitised, self._examples)
+        query = await asyncio.to_thread(self._query, input_variables)
+        return await asyncio.to_thread(self._sanitised, await self._inner.aselect_examples(query))
+
+    def _query(self, input_variables: dict[str, str]) -> dict[str, Any]:
+        if not self._inputs:
+            return input_variables
+        return self._sanitizer.sanitize_mappings([input_variables])[0]
+
+    def _sanitised(self, examples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return self._sanitizer.sanitize_mappings(examples, keep=self._keep, user_key=self._user_key)
+
+    def __repr__(self) -> str:
+        return f"SanitizingExampleSelector(<private>, {self._sanitizer!r})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivateDataError("SanitizingExampleSelector holds private examples and cannot be pickled or copied.")
+
+
+def _checked(example: object) -> Mapping[str, Any]:
+    if not isinstance(example, Mapping):
+        raise InvalidParameter(f"Expected examples to be mappings, not {type(example).__name__}.")
+    return example

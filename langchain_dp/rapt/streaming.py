@@ -1,0 +1,61 @@
+"""Chunks in, sanitised chunks out: what may leave early does, everything else is gathered first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_dp.rapt.core import Core
+from langchain_dp.rapt.streams import TextStream
+
+
+class Streaming:
+    """One stream. No I/O of its own, so that sync and async callers drive the same thing.
+
+    A stream of one chunk is a whole input, as every chain makes it of a plain call, and is released like one: from
+    what was released before, if it was.
+
+    Args:
+        core: Releases.
+        user: Whose account is charged.
+        document: Which document the stream is, for its account.
+    """
+
+    def __init__(self, core: Core, user: str | None, document: str | None) -> None:
+        self._core = core
+        self._user = user
+        self._document = document
+        self._gathered: Any = None
+        self._text: TextStream | None = None
+
+    def push(self, chunk: Any) -> list[Any]:
+        """Take a chunk and return what leaves now."""
+        if self._text is not None:
+            return _said(self._text.push(chunk))
+        if self._gathered is None:
+            self._gathered = chunk
+            return []
+        if isinstance(self._gathered, str) and isinstance(chunk, str) and self._core.streams:
+            self._text = self._core.stream(self._user, self._document)
+            return _said(self._text.push(self._gathered + chunk))
+        self._gathered = _added(self._gathered, chunk)
+        return []
+
+    def finish(self) -> list[Any]:
+        """Return the rest."""
+        if self._text is not None:
+            return _said(self._text.finish())
+        if self._gathered is None:
+            return []
+        return [self._core.sanitise(self._gathered, self._user, self._document)]
+
+
+def _said(text: str) -> list[str]:
+    return [text] if text else []
+
+
+def _added(before: Any, chunk: Any) -> Any:
+    """Chunks that cannot be added replace one another, as everywhere in LangChain."""
+    try:
+        return before + chunk
+    except TypeError:
+        return chunk

@@ -1,0 +1,75 @@
+"""Text that arrives in pieces, sanitised as its words are complete.
+
+A word, and a date of several words, must be whole before it can be privatised. So text is held back until three whole
+words follow it: no feature of the tokeniser is longer, but code between fences. What is then joined is what one
+release of the whole text would have joined, word for word and mark for mark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from langchain_dp.rapt import tokenise
+
+_SPACE = re.compile(r"[ \n\t\r]+")
+_HELD = 3  # whole words: a date has at most four, the one before the cut among them
+
+
+class TextStream:
+    """One text, fed in pieces; each piece of it is released once.
+
+    Args:
+        pieces: Releases a stretch of text that no feature crosses, as pieces for ``tokenise.join``.
+    """
+
+    def __init__(self, pieces: Callable[[str], Sequence[str]]) -> None:
+        self._pieces = pieces
+        self._text = ""
+        self._waiting: list[str] = []
+        self._last: list[str] = []
+        self._quoted = False
+
+    def push(self, text: str) -> str:
+        """Take the next piece of the text and return what may leave by now."""
+        self._text += text
+        cut = _last_cut(self._text)
+        if not cut:
+            return ""
+        ready, self._text = self._text[:cut], self._text[cut:]
+        return self._join(self._pieces(ready), end=False)
+
+    def finish(self) -> str:
+        """Return the rest."""
+        rest, self._text = self._text, ""
+        return self._join(self._pieces(rest), end=True)
+
+    def _join(self, pieces: Sequence[str], *, end: bool) -> str:
+        pieces = [*self._waiting, *pieces]
+        # The spacing around an apostrophe hangs on the piece after it.
+        self._waiting = [pieces.pop()] if pieces and pieces[-1] == "'" and not end else []
+        if not pieces:
+            return ""
+        # The spacing before a piece hangs on the one before, and on whether a quotation is open there.
+        before = [*(['"'] if self._quoted else []), *self._last]
+        joined = tokenise.join([*before, *pieces])[len(tokenise.join(before)) :]
+        self._quoted ^= [*self._last, *pieces[:-1]].count('"') % 2 == 1
+        self._last = [pieces[-1]]
+        return joined
+
+
+def _last_cut(text: str) -> int:
+    """Where the part of ``text`` ends that no further text can change; 0 if there is none."""
+    spaces = [match.start() for match in _SPACE.finditer(text)]
+    # After the last possible cut come three words, each with space behind it.
+    candidates = spaces[:-_HELD] if len(spaces) > _HELD else []
+    if not candidates:
+        return 0
+    crossed = [(feature.start, feature.end) for feature in tokenise.features(text, code=False)]
+    while candidates:
+        cut = candidates.pop()
+        while crossed and crossed[-1][0] >= cut:
+            crossed.pop()
+        if not crossed or crossed[-1][1] <= cut:
+            return cut
+    return 0

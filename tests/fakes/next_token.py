@@ -1,0 +1,289 @@
+"""A language model of some tens of words that reads its prompt, or says what a script tells it. No model library.
+
+Use::
+
+    engine = WordEngine()                                     # an n-gram model of its own prompt, smoothed
+    engine = WordEngine(agreeing("Read the review."))         # every member writes this sentence, then ends
+    engine = WordEngine(all_distinct)                         # no two members of one call write the same token
+    engine = WordEngine(by_text({"note 003": "Say no."}, "Say yes."))  # whoever holds record 3 writes something else
+    engine = WordEngine(agreeing("Zebras vote."), extra="Zebras vote.")  # words that are not in WORDS
+
+A script gives a member's whole sentence, and the engine the token at the position that is reached: what the others
+made of the text so far does not matter to it. Every rule of ``Decoding`` holds for scripts too: a banned scripted
+token gives way to another one, and a script that is None abstains.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import pairwise
+from typing import NoReturn
+
+from langchain_dp._validate import number
+from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
+
+Script = Callable[[int, Continuation], str | list[str] | None]
+"""Place of a member in its call, and the member: its whole sentence or the pieces of it, or None if it abstains."""
+
+WORDS = (
+    "Read the review and answer with positive or negative.\nInstruction: Classify this text, that input, its output"
+    " label and sentiment.\nClassify a movie, film as good, bad, great, dull.\nSay yes or no; is it only one word?\n"
+    "Think about feeling, tone.\nDecide if not!\nInput: Read\nOutput: Say\nLabel: Think\nSentiment: Decide"
+)
+"""Text whose pieces are the vocabulary."""
+
+_PIECE = re.compile(r" ?\w+| ?[^\w\s]|\s")
+_END, _CONTROL = 0, 1
+_SCRIPTED, _TEMPTING = 1000.0, 50.0
+
+
+def pieces(text: str) -> list[str]:
+    """Words and marks with the blank before them, which put together are the text again."""
+    return _PIECE.findall(text)
+
+
+def agreeing(sentence: str) -> Script:
+    """Every member writes ``sentence``."""
+    return lambda place, asked: sentence
+
+
+def by_member(sentences: Mapping[Hashable, str | None], otherwise: str | None = None) -> Script:
+    """Each member writes the sentence under its key."""
+    return lambda place, asked: sentences.get(asked.prompt.member, otherwise)
+
+
+def by_text(sentences: Mapping[str, str | None], otherwise: str | None = None) -> Script:
+    """A member writes the sentence of the first marker that its body holds."""
+
+    def script(place: int, asked: Continuation) -> str | None:
+        return next((said for marker, said in sentences.items() if marker in asked.prompt.body), otherwise)
+
+    return script
+
+
+def all_distinct(place: int, asked: Continuation) -> list[str]:
+    """Member i of a call writes the i-th token of the vocabulary that is neither an end nor half a letter, for ever.
+
+    It breaks the port's promise, since it looks at the place: use it for votes that never agree.
+    """
+    said = list(dict.fromkeys(pieces(WORDS)))
+    if place >= len(said):
+        raise AssertionError(f"Expected at most {len(said)} members for {len(said)} words. Ask fewer.")
+    return [said[place]] * (len(asked.written) + 1)
+
+
+class WordEngine:
+    """Writes tokens and scores labels for many members; implements ``VotesNextToken`` and ``ScoresLabels``.
+
+    Token 0 ends a text. Token 1 is a control token that is always the most probable one and must never be taken. The
+    next two are the halves of an "é". All others are the pieces of WORDS and ``extra``.
+
+    Args:
+        script: What members write; None is an n-gram model of each member's own prompt and written text.
+        extra: Text whose pieces join the vocabulary.
+        spoil: Called with each member that is asked; where it raises, that member abstains.
+        during: Called inside each call; what it raises, the call raises.
+        max_prompt_tokens: Longest prompt with what was written, in pieces.
+
+    Attributes:
+        calls: What was asked, call by call.
+        decodings: How, call by call.
+        cache: Bodies of the members seen and not forgotten.
+        forgotten: Members that were to be forgotten, in order.
+    """
+
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        extra: str = "",
+        spoil: Callable[[MemberPrompt], object] = lambda prompt: None,
+        during: Callable[[], object] = lambda: None,
+        max_prompt_tokens: int = 2000,
+    ) -> None:
+        self._pieces = [b"", b"<|control|>", b"\xc3", b"\xa9"]
+        self._pieces += [piece.encode() for piece in dict.fromkeys(pieces(WORDS + extra))]
+        self._ids = {piece.decode(): i for i, piece in enumerate(self._pieces) if i > 3}
+        self._script, self._spoil, self._during = script, spoil, during
+        self._max = max_prompt_tokens
+        self._lock = threading.Lock()
+        self.calls: list[list[Continuation]] = []
+        self.decodings: list[Decoding] = []
+        self.cache: dict[Hashable, str] = {}
+        self.forgotten: list[Hashable] = []
+
+    name = "word-engine-1"
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Pieces, with those that are never written."""
+        return len(self._pieces)
+
+    @property
+    def end_tokens(self) -> frozenset[Token]:
+        """The one token that ends a text."""
+        return frozenset({_END})
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Longest prompt with what was written, in pieces."""
+        return self._max
+
+    @property
+    def max_tail_tokens(self) -> int:
+        """Half of it."""
+        return self._max // 2
+
+    def count_tokens(self, text: str) -> int:
+        """Number of pieces."""
+        return len(pieces(text))
+
+    def tokenise(self, text: str | list[str]) -> tuple[int, ...]:
+        """Tokens of a text, or of its pieces, which are all in the vocabulary."""
+        parts = pieces(text) if isinstance(text, str) else text
+        unknown = [piece for piece in parts if piece not in self._ids]
+        if unknown:
+            raise AssertionError(f"Expected {unknown} to be in the vocabulary. Name them in extra=.")
+        return tuple(self._ids[piece] for piece in parts)
+
+    def detokenise(self, tokens: Sequence[Token]) -> str:
+        """The pieces, put together."""
+        return b"".join(self._pieces[int(token)] for token in tokens).decode(errors="replace")
+
+    def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
+        """Next token of every member, in order."""
+        with self._lock:
+            self.calls.append(list(asked))
+            self.decodings.append(decoding)
+        self._during()
+        number("temperature", decoding.temperature, at_least=0)
+        number("repetition_penalty", decoding.repetition_penalty, at_least=1)
+        _equal([one.prompt for one in asked])
+        return [self._token(place, one, decoding) for place, one in enumerate(asked)]
+
+    def score_labels(
+        self, prompts: Sequence[MemberPrompt], words: Sequence[str], *, content_free: Sequence[str] = ()
+    ) -> list[list[float] | None]:
+        """Log-softmax over the words' pieces, less the mean probability after the content-free tails."""
+        self._during()
+        _equal(prompts)
+        labels = [pieces(word) for word in words]
+        if not all(labels) or len(set(words)) < len(words) or not words:
+            raise InvalidParameter(f"Expected words={list(words)!r} to be distinct, with at least one token each.")
+        for tail in [*(prompt.tail for prompt in prompts[:1]), *content_free]:
+            if not 0 < self.count_tokens(tail) <= self.max_tail_tokens:
+                raise InvalidParameter(
+                    f"Expected a question of {self.count_tokens(tail)} tokens to have 1 to {self.max_tail_tokens}."
+                )
+        return [self._row(prompt, labels, content_free) for prompt in prompts]
+
+    def forget(self, *members: Hashable) -> None:
+        """Drop what is cached of these members."""
+        for member in members:
+            self.forgotten.append(member)
+            self.cache.pop(member, None)
+
+    def warm(self, prompts: Sequence[MemberPrompt]) -> None:
+        """Cache these members."""
+        self.cache.update({prompt.member: prompt.body for prompt in prompts})
+
+    def __repr__(self) -> str:
+        return "WordEngine(<private>)"
+
+    def __reduce__(self) -> NoReturn:
+        raise PrivateDataError("A WordEngine keeps what it was asked. Build it anew.")
+
+    def _token(self, place: int, asked: Continuation, decoding: Decoding) -> Token | None:
+        try:
+            self._spoil(asked.prompt)
+            whole = asked.prompt.head + asked.prompt.body + asked.prompt.tail
+            if self.count_tokens(whole) + len(asked.written) > self._max:
+                return None
+        except AssertionError:
+            raise
+        except Exception:
+            return None
+        self.cache[asked.prompt.member] = asked.prompt.body
+        if self._script is None:
+            logits = self._read(f"<user>{whole}<assistant>" if decoding.chat else whole, asked.written)
+        else:
+            said = self._script(place, asked)
+            if said is None:
+                return None
+            sentence = self.tokenise(said)
+            logits = [0.0] * len(self._pieces)
+            logits[sentence[len(asked.written)] if len(asked.written) < len(sentence) else _END] = _SCRIPTED
+        return taken(logits, asked, decoding, never={_CONTROL})
+
+    def _read(self, text: str, written: Sequence[Token]) -> list[float]:
+        """Logits by what followed the last piece in this very text, by what is in it at all, and by its own whims."""
+        seen = pieces(text) + [self.detokenise([token]) for token in written]
+        last = seen[-1] if seen else ""
+        after = Counter(b for a, b in pairwise(seen) if a.strip(" ") == last.strip(" "))
+        whole = Counter(seen)
+        whims = hashlib.shake_256("".join(seen).encode(errors="surrogatepass")).digest(len(self._pieces))
+        logits = [
+            4 + math.log(0.05 + after[piece] + 0.02 * whole[piece]) + whim / 200
+            for piece, whim in zip((one.decode(errors="replace") for one in self._pieces), whims, strict=True)
+        ]
+        logits[_END] = 9.0 if last == "." else -5.0
+        logits[_CONTROL] = _TEMPTING
+        return logits
+
+    def _row(
+        self, prompt: MemberPrompt, labels: Sequence[list[str]], content_free: Sequence[str]
+    ) -> list[float] | None:
+        try:
+            self._spoil(prompt)
+            if self.count_tokens(prompt.head + prompt.body) + self.max_tail_tokens > self._max:
+                return None
+        except Exception:
+            return None
+        self.cache[prompt.member] = prompt.body
+        row = self._label_scores(prompt.head + prompt.body + prompt.tail, labels)
+        if content_free:
+            free = [self._label_scores(prompt.head + prompt.body + tail, labels) for tail in content_free]
+            mean = [sum(math.exp(score) for score in column) / len(free) for column in zip(*free, strict=True)]
+            row = [score - math.log(share) for score, share in zip(row, mean, strict=True)]
+        return row
+
+    def _label_scores(self, text: str, labels: Sequence[list[str]]) -> list[float]:
+        """Log-share of the times that a label follows the last piece of the text, in the text."""
+        cue = pieces(text)[-1]
+        counts = [0.1 + (text + "\n").count(f"{cue}{''.join(label)}\n") for label in labels]
+        whims = hashlib.sha256(text.encode(errors="surrogatepass")).digest()
+        shares = [count + whims[i % 32] / 2000 for i, count in enumerate(counts)]
+        return [math.log(share / sum(shares)) for share in shares]
+
+
+def taken(logits: Sequence[float], asked: Continuation, decoding: Decoding, *, never: set[int]) -> Token | None:
+    """One token by the rules of ``Decoding``, in plain Python: what every engine's choice can be compared with."""
+    allowed = {i: logit for i, logit in enumerate(logits) if i not in never and i not in decoding.banned}
+    for token in set(asked.written) & set(allowed):
+        logit, penalty = allowed[int(token)], decoding.repetition_penalty
+        allowed[int(token)] = logit / penalty if logit > 0 else logit * penalty
+    if not allowed:
+        return None
+    top = max(allowed.values())
+    if decoding.temperature == 0:
+        return min(i for i, logit in allowed.items() if logit == top)
+    weights = {i: math.exp((logit - top) / decoding.temperature) for i, logit in allowed.items()}
+    mark, reached = asked.draw * math.fsum(weights.values()), 0.0
+    for i, weight in weights.items():
+        reached += weight
+        if weight > 0 and reached > mark:
+            return i
+    return max(i for i, weight in weights.items() if weight > 0)
+
+
+def _equal(prompts: Sequence[MemberPrompt]) -> None:
+    if any((prompt.head, prompt.tail) != (prompts[0].head, prompts[0].tail) for prompt in prompts):
+        raise InvalidParameter(
+            "Expected prompts of one call to have equal heads and equal tails. Ask in several calls."
+        )

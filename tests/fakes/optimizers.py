@@ -1,0 +1,108 @@
+"""Small optimizers on a fake engine: forty records, sixteen subsets that all vote, noise far below their votes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fakes.canary import CANARY
+from fakes.next_token import Script, WordEngine, agreeing
+from langchain_dp import Neighbors, PrivacyBudget, PrivacyLedger
+from langchain_dp.opt import DPPromptOptimizer
+from langchain_dp.opt.reservation import TRAINING, VALIDATION
+
+LABELS = ["negative", "positive"]
+INSTRUCTION = "Classify this text."
+SENTENCE = "Say yes or no."
+"""Five pieces; with the end of the text, a candidate takes six calls."""
+BUDGET = PrivacyBudget(200.0, 0.1)
+CALLS = 16
+ADD_OR_REMOVE = PrivacyBudget(200.0, 0.1, Neighbors.ADD_OR_REMOVE_ONE)
+ZERO_OUT = PrivacyBudget(200.0, 0.1, Neighbors.REPLACE_SPECIAL)
+
+
+def examples(count: int = 40, *, start: int = 0) -> list[dict[str, str]]:
+    """Records with the canary in every text; labels in turn."""
+    return [{"text": f"note {i:03d} {CANARY}", "label": LABELS[i % 2]} for i in range(start, start + count)]
+
+
+def optimizer(engine: Any = None, **changes: Any) -> DPPromptOptimizer:
+    """Two candidates of at most eight tokens on 16 subsets of two records, which all vote in every call.
+
+    When they agree, their token is released but for a chance of e^-21.
+    """
+    settings: dict[str, Any] = {
+        "model": WordEngine(agreeing(SENTENCE)) if engine is None else engine,
+        "labels": LABELS,
+        "instruction": INSTRUCTION,
+        "shots": 2,
+        "partitions": 16,
+        "sampling_probability": 1.0,
+        "validation": 0.2,
+        "num_prompts": 2,
+        "max_new_tokens": 8,
+        "epsilon0": 4.0,
+        "delta0": 1e-3,
+        "progress": False,
+    } | changes
+    if settings.get("method", "dp-opt") == "dp-opt" and "budget" not in settings and "ledger" not in settings:
+        settings["budget"] = BUDGET
+    return DPPromptOptimizer(**settings)
+
+
+class Broken(RuntimeError):
+    """What a test raises inside an engine, with private text in it."""
+
+
+class Looking(WordEngine):
+    """Calls ``look`` with the bodies of every call that shows a record, before it answers.
+
+    Attributes:
+        shown: Those bodies, all of them: what the model saw of the records.
+    """
+
+    def __init__(self, look: Callable[[list[str]], object] = len, script: Script | None = None, **options: Any) -> None:
+        super().__init__(agreeing(SENTENCE) if script is None else script, **options)
+        self.look = look
+        self.shown: list[str] = []
+
+    def next_tokens(self, asked: Any, decoding: Any) -> Any:
+        self._seen([one.prompt.body for one in asked])
+        return super().next_tokens(asked, decoding)
+
+    def score_labels(self, prompts: Any, words: Sequence[str], *, content_free: Sequence[str] = ()) -> Any:
+        self._seen([prompt.body for prompt in prompts])
+        return super().score_labels(prompts, words, content_free=content_free)
+
+    def _seen(self, bodies: list[str]) -> None:
+        private = [body for body in bodies if CANARY in body]
+        if private:
+            self.shown += private
+            self.look(private)
+
+
+def used(ledger: PrivacyLedger, name: str = "dp-opt") -> dict[str, int]:
+    """Calls charged to the parts of a plan: "training" are tokens, "validation" the selection."""
+    plan = ledger.plan(name)
+    if plan is None:
+        return {TRAINING: 0, VALIDATION: 0}
+    return {event.part: most - plan.remaining(event) for event, most in plan.events}
+
+
+def journal_of(folder: Path) -> Path:
+    """The one journal in a folder."""
+    [path] = folder.glob("*.run.json")
+    return path
+
+
+def journal_fields(folder: Path) -> dict[str, Any]:
+    """What the one journal in a folder holds."""
+    fields: dict[str, Any] = json.loads(journal_of(folder).read_text(encoding="utf-8"))
+    return fields
+
+
+def calls_of(fields: Mapping[str, Any]) -> int:
+    """Calls of the mechanism whose outcome a journal holds."""
+    return sum(candidate["calls"] for candidate in fields["written"])

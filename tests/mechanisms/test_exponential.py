@@ -1,0 +1,176 @@
+"""The exponential mechanism: its law to the last digit, its price by enumeration, and what must not go through."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+from collections import Counter
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from audit_tools import lower, upper
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from langchain_dp.accounting import profiles
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms import NotPrivateSeededRandomness, exponential
+from langchain_dp.mechanisms.exponential import below_exp, draw
+
+EPSILONS = np.linspace(0.0, 2.5, 26)
+
+
+class Digits:
+    """Hands out given digits first, then seeded ones, and remembers all of them as one number uniform / 2^bits."""
+
+    private = False
+
+    def __init__(self, first: Fraction, seed: int = 0) -> None:
+        self.first, self.rest = first, NotPrivateSeededRandomness(seed)
+        self.uniform, self.bits, self.asked = 0, 0, 0
+
+    def randbelow(self, upper: int) -> int:
+        bits = upper.bit_length() - 1
+        assert upper == 1 << bits, "digits are taken in whole blocks"
+        block = self.rest.randbelow(upper) if self.asked else min(math.floor(self.first * upper), upper - 1)
+        self.uniform, self.bits, self.asked = self.uniform << bits | block, self.bits + bits, self.asked + 1
+        return block
+
+
+def shares(base: Fraction, exponents: list[int], factors: list[int]) -> list[Fraction]:
+    """The law, written out: factors[j] * base^exponents[j], normalised."""
+    weights = [factor * base**exponent for factor, exponent in zip(factors, exponents, strict=True)]
+    return [weight / sum(weights) for weight in weights]
+
+
+@pytest.mark.parametrize("exponent", [1e-300, 1e-12, 0.05, 0.4, 0.9, 1.0, 1.0 + 1e-15, 3.3, 17.25, 255.9])
+def test_the_base_is_just_below_the_exponential(exponent: float) -> None:
+    """If it breaks, the base is rounded up, and every draw costs more than it is charged, or it is far off."""
+    with mpmath.workdps(200):
+        base = below_exp(Fraction(exponent))
+        gap = mpmath.mpf(exponent) - mpmath.log(mpmath.mpf(base.numerator) / base.denominator)
+        assert 0 <= gap < mpmath.mpf(2) ** -63
+    assert base >= 1
+
+
+def test_the_base_stays_printable_for_absurd_exponents() -> None:
+    """If it breaks, a huge epsilon hangs the draw; a smaller base is always sound."""
+    assert below_exp(Fraction(1e9)) == below_exp(Fraction(256))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    base=st.one_of(
+        st.fractions(min_value=1, max_value=5, max_denominator=50),
+        st.floats(1e-6, 5.0).map(lambda exponent: below_exp(Fraction(exponent))),
+    ),
+    outcomes=st.lists(st.tuples(st.integers(0, 200), st.integers(1, 10**6)), min_size=1, max_size=6),
+    first=st.fractions(min_value=0, max_value=1),
+    edge=st.integers(0, 5),
+    seed=st.integers(0, 99),
+)
+def test_every_draw_inverts_the_exact_law(
+    base: Fraction, outcomes: list[tuple[int, int]], first: Fraction, edge: int, seed: int
+) -> None:
+    """If it breaks, some outcome gets a little more or less than its rational probability.
+
+    A draw may answer j only where every real number that starts with the digits drawn lies in j's slice of [0, 1): then
+    each outcome has exactly the length of its slice. Digits are tried anywhere and at the very edges of the slices.
+    """
+    exponents, factors = [e for e, _ in outcomes], [f for _, f in outcomes]
+    exact = shares(base, exponents, factors)
+    edges = [Fraction(0), *itertools.accumulate(exact)]
+    for start in (first, edges[edge % len(edges)]):
+        digits = Digits(start, seed)
+        index = draw(digits, base, exponents, factors)
+        assert digits.asked >= 1
+        assert edges[index] <= Fraction(digits.uniform, 1 << digits.bits)
+        assert Fraction(digits.uniform + 1, 1 << digits.bits) <= edges[index + 1]
+
+
+def test_digits_at_an_edge_ask_for_more() -> None:
+    """If it breaks, the draw settles what its digits leave open, or asks for more where one block decides."""
+    base = below_exp(Fraction(0.7))
+    edge = shares(base, [3, 1, 0], [1, 1, 1])[0]
+    at_edge, inside = Digits(edge), Digits(edge / 2)
+    assert draw(at_edge, base, [3, 1, 0], [1, 1, 1]) in (0, 1)
+    assert at_edge.asked == 2
+    assert draw(inside, base, [3, 1, 0], [1, 1, 1]) == 0
+    assert inside.asked == 1
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("counts", "epsilon"),
+    [([3, 1, 0, 3], 0.8), ([100_000, 0, 99_999], 0.6), ([100_000, 60_000, 0], 1e-5), ([0, 0], 3.0), ([5], 1.0)],
+)
+def test_frequencies_follow_the_closed_form(counts: list[int], epsilon: float) -> None:
+    """If it breaks, the sampler has another law than exp(epsilon * count) (Clopper-Pearson, error 1e-6 a cell)."""
+    runs, rng = 6_000, NotPrivateSeededRandomness(5)
+    seen = Counter(exponential(counts, epsilon, rng=rng) for _ in range(runs))
+    fits = {scale: _fits(seen, counts, scale * epsilon, runs) for scale in (1.0, 2 / 3, 3 / 2)}
+    assert fits[1.0]
+    if len(set(counts)) > 1:
+        assert not fits[2 / 3]
+        assert not fits[3 / 2]
+
+
+def _fits(seen: Counter[int], counts: list[int], epsilon: float, runs: int) -> bool:
+    weights = np.exp(epsilon * (np.array(counts, dtype=float) - max(counts)))
+    law = weights / weights.sum()
+    return all(lower(seen[j], runs) <= p <= upper(seen[j], runs) for j, p in enumerate(law))
+
+
+@pytest.mark.parametrize(("planted", "sound"), [(1.0, True), (2.0, False)])
+@pytest.mark.parametrize("replaced", [False, True], ids=["add or remove", "replace one"])
+def test_the_price_by_enumeration(planted: float, sound: bool, replaced: bool) -> None:
+    """If it breaks, a selection can be told apart better than its event says; twice the weight must be seen."""
+    epsilon = 0.7
+    base = below_exp(Fraction(planted * epsilon))
+    laws = {
+        counts: np.array([float(p) for p in shares(base, list(counts), [1] * 3)])
+        for counts in itertools.product(range(5), repeat=3)
+    }
+    gains = list(itertools.product((0, 1), repeat=3))  # which candidates the record is right about
+    worst = -math.inf
+    for counts in itertools.product(range(4), repeat=3):
+        for new, old in itertools.product(gains, gains if replaced else [(0, 0, 0)]):
+            here, there = (laws[tuple(np.add(counts, gain))] for gain in (new, old))
+            claim = profiles.bounded_range(EPSILONS, bound=2 * epsilon if replaced else epsilon)
+            for p, r in ((here, there), (there, here)):
+                true = np.maximum(p - np.exp(EPSILONS)[:, None] * r, 0).sum(axis=1)
+                worst = max(worst, float((true - claim).max()))
+    assert (worst <= 1e-12) == sound
+
+
+def test_two_processes_never_choose_alike() -> None:
+    """If it breaks, a draw is seeded or reused, and whoever knows the seed reads the counts off it."""
+    code = (
+        "from langchain_dp.mechanisms import exponential, limited_domain\n"
+        "one = dict(epsilon0=1.0, delta0=0.1, domain=9, kbar=4)\n"
+        "print([exponential([5, 5, 4], 0.1) for _ in range(60)])\n"
+        "print([limited_domain({1: 4, 2: 4, 3: 4}, **one) for _ in range(60)])"
+    )
+    first, second = (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.splitlines()
+        for _ in range(2)
+    )
+    assert len(first) == 2
+    assert all(here != there for here, there in zip(first, second, strict=True))
+
+
+def test_bad_input_is_named_and_counts_are_not() -> None:
+    """If it breaks, a wrong parameter goes through, or an error prints what the counts were."""
+    for epsilon in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(InvalidParameter, match="epsilon="):
+            exponential([1, 2], epsilon)
+    with pytest.raises(InvalidParameter, match="number of counts=0"):
+        exponential([], 1.0)
+    for counts in ([7717, -1], [7717, 1.5], [7717, True], np.array([7717, 1])):
+        with pytest.raises(InvalidParameter, match="whole number") as refused:
+            exponential(counts, 1.0)  # type: ignore[arg-type]  # wrong on purpose
+        assert "7717" not in str(refused.value)

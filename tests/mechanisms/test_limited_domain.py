@@ -1,0 +1,300 @@
+"""LimitedDomain: its law, its price by enumeration of every small vote, audits that reject what is planted wrong."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from audit_tools import lower, upper, violates
+
+from langchain_dp.accounting import LimitedDomainEvent, Neighbors, pld, profiles
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms import NotPrivateSeededRandomness, limited_domain
+from langchain_dp.mechanisms.exponential import below_exp
+from langchain_dp.mechanisms.limited_domain import _candidates
+
+ADD, ONE, ZERO = Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_ONE, Neighbors.REPLACE_SPECIAL
+TOKENS = 4
+EPSILONS = np.linspace(0.0, 2.5, 26)
+PARAMETERS = [(1.8, 0.01), (0.8, 0.05), (0.5, 0.3)]  # epsilon0, delta0
+
+Votes = tuple[int, ...]
+
+
+def exact(votes: dict[int, int], epsilon0: float, **candidates: object) -> dict[int | None, Fraction]:
+    """The law that is drawn, as fractions."""
+    base = below_exp(Fraction(epsilon0) / 2)
+    weights = {outcome: m * base**x for outcome, x, m in _candidates(votes, **candidates)}  # type: ignore[arg-type]
+    return {outcome: weight / sum(weights.values()) for outcome, weight in weights.items()}
+
+
+@functools.cache
+def law(votes: Votes, epsilon0: float, delta0: float, kbar: int, moved_votes: bool, fault: str = "") -> np.ndarray:
+    """Probabilities of tokens 0 to 3 and of bottom; ``fault`` plants what published code does."""
+    domain: object = TOKENS if kbar < TOKENS else range(TOKENS)
+    voted = [token for token, count in enumerate(votes) if count]
+    if fault == "gumbel 1/epsilon0":
+        epsilon0 *= 2
+    if fault == "threshold +1":
+        moved_votes = False
+    if fault == "observed only" and voted:
+        domain, kbar = voted, TOKENS
+    if fault == "clamped":
+        kbar = max(min(kbar, len(voted) - 1), 1)
+    got = exact(dict(enumerate(votes)), epsilon0, delta0=delta0, domain=domain, kbar=kbar, moved_votes=moved_votes)
+    return np.array([float(got.get(outcome, 0)) for outcome in [*range(TOKENS), None]])
+
+
+def add(votes: Votes, token: int) -> Votes:
+    return tuple(count + (index == token) for index, count in enumerate(votes))
+
+
+def histograms(most: int) -> Iterator[Votes]:
+    return (votes for votes in itertools.product(range(most + 1), repeat=TOKENS) if sum(votes) <= most)
+
+
+def excess(here: list[np.ndarray], there: list[np.ndarray], claim: np.ndarray) -> float:
+    """Largest amount by which H_g(here || there) exceeds the claimed delta, over all pairs and epsilons."""
+    p, r = np.array(here)[:, None, :], np.array(there)[:, None, :]
+    return float((np.maximum(p - np.exp(EPSILONS)[:, None] * r, 0).sum(axis=2) - claim).max())
+
+
+# --- the law ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("moved_votes", "above"), [(True, 2), (False, 1)])
+@pytest.mark.parametrize("delta0", [0.01, 0.4, 0.9, 3e-7])
+def test_the_law_is_gumbel_noise_and_a_threshold(moved_votes: bool, above: int, delta0: float) -> None:
+    """If it breaks, what is drawn is not Gumbel noise of scale 2/epsilon0 over kbar tokens and a bottom."""
+    epsilon0, kbar = 1.8, 3
+    for counts, left_out in (((9, 7, 7, 4, 1), 4), ((9, 2, 1, 0, 0), 0), ((0, 0, 3, 0, 0), 0), ((0,) * 5, 0)):
+        got = exact(dict(enumerate(counts)), epsilon0, delta0=delta0, domain=50, kbar=kbar, moved_votes=moved_votes)
+        threshold = left_out + above + 2 / epsilon0 * math.log(math.ceil((1 - Fraction(delta0)) / Fraction(delta0)))
+        assert threshold >= left_out + above + 2 / epsilon0 * math.log((1 - delta0) / delta0) - 1e-12
+        height = {token: float(count) for token, count in enumerate(counts[:kbar]) if count} | {None: threshold}
+        total = sum(math.exp(h * epsilon0 / 2) for h in height.values())
+        expected = {outcome: math.exp(h * epsilon0 / 2) / total for outcome, h in height.items()}
+        assert {outcome: float(p) for outcome, p in got.items()} == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_small_domain_needs_no_threshold() -> None:
+    """If it breaks, labels without votes cannot win, or bottom answers where it need not."""
+    got = exact({"b": 2}, 1.0, delta0=1e-6, domain=["a", "b", "c"], kbar=3, moved_votes=True)
+    weights = {"a": 1.0, "b": math.e, "c": 1.0}
+    assert {k: float(v) for k, v in got.items()} == pytest.approx({k: v / (2 + math.e) for k, v in weights.items()})
+    drawn = {limited_domain({}, epsilon0=0.5, delta0=1e-6, domain=["a", "b", "c"], kbar=5) for _ in range(200)}
+    assert drawn == {"a", "b", "c"}
+
+
+def test_ties_go_to_the_smaller_token() -> None:
+    """If it breaks, which of two equal tokens is a candidate hangs on the order of the votes."""
+    same = {"delta0": 0.1, "domain": 99, "kbar": 1, "moved_votes": True}
+    ranked = [{2: 3, 1: 3, 0: 1}, {0: 1, 1: 3, 2: 3}, {"b": 3, "B": 3}, {"1": 3, 7: 3}]  # whole numbers before strings
+    assert [_candidates(votes, **same)[0][0] for votes in ranked] == [1, 1, "B", 7]
+
+
+def test_votes_outside_the_domain_are_abstentions() -> None:
+    """If it breaks, an answer that no label fits is released, or raises and so tells of its record."""
+    labels = ["a", "b", "c"]
+    for kbar in (3, 2):
+        inside, outside = (
+            _candidates(votes, delta0=0.1, domain=labels, kbar=kbar, moved_votes=True)
+            for votes in ({"a": 2}, {"a": 2, "zzz": 9})
+        )
+        assert inside == outside
+
+
+class Counting(NotPrivateSeededRandomness):
+    asked = 0
+
+    def randbelow(self, upper: int) -> int:
+        self.asked += 1
+        return super().randbelow(upper)
+
+
+def test_the_draw_is_made_whatever_the_votes() -> None:
+    """If it breaks, an empty or unanimous vote answers without a draw, and its time tells so."""
+    for votes in ({}, {1: 0}, {1: 900}):
+        rng = Counting(1)
+        limited_domain(votes, epsilon0=1.0, delta0=1e-6, domain=50_000, rng=rng)
+        assert rng.asked == 1
+    assert limited_domain({}, epsilon0=1.0, delta0=1e-6, domain=50_000) is None
+
+
+# --- the price, by enumeration ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["", "gumbel 1/epsilon0", "threshold +1", "observed only"])
+def test_a_moved_vote_is_bounded_range(fault: str) -> None:
+    """If it breaks, of all votes of up to six over four tokens two neighbours can be told apart beyond the claim."""
+    assert (max(_moved(e, d, kbar, fault) for e, d in PARAMETERS for kbar in (1, 2, 3)) <= 1e-12) == (not fault)
+
+
+def _moved(epsilon0: float, delta0: float, kbar: int, fault: str) -> float:
+    pairs = [
+        [law(add(rest, token), epsilon0, delta0, kbar, True, fault) for token in moved]
+        for rest in histograms(5)
+        for moved in itertools.permutations(range(TOKENS), 2)
+    ]
+    here, there = zip(*pairs, strict=True)
+    return excess(list(here), list(there), profiles.bounded_range(EPSILONS, bound=epsilon0, delta0=delta0))
+
+
+@pytest.mark.parametrize("fault", ["", "gumbel 1/epsilon0", "observed only"])
+def test_a_vote_that_appears_costs_half_the_range(fault: str) -> None:
+    """If it breaks, zero-out with the threshold +1 is charged too little."""
+    worst = -1.0
+    for (epsilon0, delta0), kbar in itertools.product(PARAMETERS, (1, 2, 3)):
+        claim = profiles.bounded_range(EPSILONS, bound=epsilon0 / 2, delta0=delta0)
+        pairs = [
+            [law(votes, epsilon0, delta0, kbar, False, fault) for votes in (rest, add(rest, token))]
+            for rest in histograms(5)
+            for token in range(TOKENS)
+        ]
+        without, with_it = (list(side) for side in zip(*pairs, strict=True))
+        worst = max(worst, excess(without, with_it, claim), excess(with_it, without, claim))
+    assert (worst <= 1e-12) == (not fault)
+
+
+@pytest.mark.parametrize(("q", "kbar"), list(itertools.product((0.05, 0.3, 1.0), (1, 2, 3, 4))))
+def test_a_sampled_subset_stays_below_the_fixed_profile(q: float, kbar: int) -> None:
+    """If it breaks, mixing with the votes without the subset costs more than ``limited_domain_fixed`` says.
+
+    The subset's vote moves, or (a subset of one record, or one that failed) appears: both pairs of the fixed scheme.
+    """
+    for epsilon0, delta0 in PARAMETERS:
+        claim = profiles.limited_domain_fixed(EPSILONS, epsilon0=epsilon0, delta0=delta0, q=q)
+        here, there = _sampled(q, epsilon0, delta0, kbar, moved_votes=True, moves=True)
+        assert excess(here, there, claim) <= 1e-12
+        here, there = _sampled(q, epsilon0, delta0, kbar, moved_votes=True, moves=False)
+        assert max(excess(here, there, claim), excess(there, here, claim)) <= 1e-12
+
+
+def _sampled(
+    q: float, epsilon0: float, delta0: float, kbar: int, *, moved_votes: bool, moves: bool, fault: str = ""
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Every pair (1-q) M(h) + q M(h+e_a) and (1-q) M(h) + q M(h+e_b), or M(h) if the vote only appears."""
+    of = functools.partial(law, epsilon0=epsilon0, delta0=delta0, kbar=kbar, moved_votes=moved_votes, fault=fault)
+    here, there = [], []
+    for rest in histograms(5):
+        without = of(rest)
+        mixed = [(1 - q) * without + q * of(add(rest, token)) for token in range(TOKENS)]
+        for a, b in itertools.permutations(range(TOKENS), 2) if moves else ((a, -1) for a in range(TOKENS)):
+            here.append(mixed[a])
+            there.append(mixed[b] if moves else without)
+    return here, there
+
+
+@pytest.mark.parametrize("fault", ["", "gumbel 1/epsilon0", "threshold +1"])
+@pytest.mark.parametrize("neighbors", [ADD, ONE, ZERO], ids=lambda neighbors: neighbors.name)
+def test_the_accountant_covers_one_sampled_call(neighbors: Neighbors, fault: str) -> None:
+    """If it breaks, the price on the ledger is below what the drawn token gives away."""
+    worst, moves = -1.0, neighbors is not ZERO
+    for (epsilon0, delta0), q in itertools.product(PARAMETERS[:2], (0.3, 1.0)):
+        spread = pld.privacy_loss(LimitedDomainEvent(epsilon0, delta0, q), neighbors, 2.0**-10)
+        claim = np.array([spread.get_delta_for_epsilon(eps) for eps in EPSILONS])
+        for kbar in (1, 3):
+            here, there = _sampled(q, epsilon0, delta0, kbar, moved_votes=moves, moves=moves, fault=fault)
+            worst = max(worst, excess(here, there, claim), excess(there, here, claim))
+    sound = not fault or (fault == "threshold +1" and neighbors is ZERO)  # under zero-out +1 is right
+    assert (worst <= 1e-12) == sound
+
+
+def test_kbar_is_not_clamped_and_unseen_labels_stay() -> None:
+    """If it breaks, a token that one record alone makes possible or impossible has a mass of one half.
+
+    (30,30,1) against (30,30,0), clamped to what has votes; (1,0) against (1,1), the observed tokens only.
+    """
+    for fault, expected in (("", 0.5), ("clamped", 0.0)):
+        seen, lost = (law((30, 30, last, 0), 1.8, 1e-6, 3, False, fault)[1] for last in (1, 0))
+        assert seen == pytest.approx(0.5, abs=1e-3)
+        assert lost == pytest.approx(expected, abs=1e-3)
+    for fault, fine in (("", True), ("observed only", False)):
+        alone, both = (law((1, second, 0, 0), 1.0, 1e-6, 4, False, fault)[1] for second in (0, 1))
+        assert (alone > 0.1) == fine
+        assert both > 0.1
+
+
+# --- audits of the sampler -------------------------------------------------------------------------------------
+
+
+@pytest.mark.statistical
+def test_audit_gumbel_scale() -> None:
+    """If it breaks, noise meant for a vote that appears is used for one that moves (error rate 1e-6).
+
+    epsilon0 = 1.8, margin -2 to 0: 0.50 against 0.14; with scale 1/epsilon0 against 0.027, which is disproved.
+    """
+    runs, epsilon0, delta0 = 5_000, 1.8, 1e-6
+    for scale, disproved in ((1.0, False), (2.0, True)):
+        draws = functools.partial(limited_domain, epsilon0=scale * epsilon0, delta0=delta0, domain=1000)
+        rng = NotPrivateSeededRandomness(17)
+        hits = [sum(draws({0: 60 - x, 1: 58 + x}, rng=rng) == 1 for _ in range(runs)) for x in (1, 0)]
+        assert violates(hits[0], hits[1], runs, epsilon=epsilon0, delta=delta0) == disproved, hits
+
+
+@pytest.mark.statistical
+def test_audit_threshold() -> None:
+    """If it breaks, a token that a moved vote takes away has more mass than delta0 (error rate 1e-6).
+
+    kbar = 1, (4,2) to (3,3), ties to the second. At delta0 = 0.01 the lost token has mass .010, under "+1" .024; 5,000
+    runs tell at 0.05, where it is .050 against .115.
+    """
+    runs, epsilon0, before, after = 5_000, 1.8, {1: 4, 0: 2}, {1: 3, 0: 3}
+    for moved_votes, mass in ((True, 0.01), (False, 0.024)):
+        same = {"domain": 9, "kbar": 1, "moved_votes": moved_votes}
+        assert float(exact(before, epsilon0, delta0=0.01, **same)[1]) == pytest.approx(mass, rel=0.02)
+        rng = NotPrivateSeededRandomness(23)
+        hits = [
+            sum(limited_domain(votes, epsilon0=epsilon0, delta0=0.05, rng=rng, **same) == 1 for _ in range(runs))
+            for votes in (before, after)
+        ]
+        assert hits[1] == 0
+        assert violates(hits[0], hits[1], runs, epsilon=epsilon0, delta=0.05) != moved_votes, hits
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("votes", [{0: 9, 1: 8, 2: 8, 3: 5}, {0: 7, 5: 6}, {}], ids=str)
+def test_frequencies_follow_the_exact_law(votes: dict[int, int]) -> None:
+    """If it breaks, the sampler draws another law than the enumerated one (Clopper-Pearson, error 1e-6 a cell)."""
+    runs, rng = 6_000, NotPrivateSeededRandomness(29)
+    same = {"delta0": 0.05, "domain": 9, "kbar": 3, "moved_votes": True}
+    seen = Counter(limited_domain(votes, epsilon0=1.8, rng=rng, **same) for _ in range(runs))
+    for scale in (1.0, 2 / 3, 3 / 2):
+        truth = exact(votes, scale * 1.8, **same)
+        fits = all(lower(seen[token], runs) <= p <= upper(seen[token], runs) for token, p in truth.items())
+        assert fits == (scale == 1.0 or not votes)
+        assert set(seen) <= set(truth)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"epsilon0": 0.0}, "epsilon0=0.0"),
+        ({"epsilon0": math.inf}, "epsilon0=inf"),
+        ({"delta0": 0.0}, "delta0=0.0"),
+        ({"delta0": 1.0}, "delta0=1.0"),
+        ({"kbar": 0}, "kbar=0"),
+        ({"kbar": 2.0}, "kbar=2.0"),
+        ({"moved_votes": None}, "moved_votes=None"),
+        ({"domain": 10}, r"domain=10 .* sequence"),
+        ({"domain": []}, "type list"),
+        ({"domain": "abc"}, "type str"),
+        ({"domain": [1, 2, 2]}, "3 outcomes to hold each of them once"),
+        ({"votes": {7717: -1}}, "every count"),
+        ({"votes": {7717: True}}, "every count"),
+        ({"votes": {(7717,): 1}}, "Expected votes"),
+        ({"votes": [7717]}, "Expected votes"),
+    ],
+)
+def test_bad_input_is_named_and_votes_are_not(wrong: dict[str, object], message: str) -> None:
+    """If it breaks, a wrong parameter goes through, or an error prints a vote."""
+    good: dict[str, object] = {"votes": {7717: 3}, "epsilon0": 1.0, "delta0": 1e-6, "domain": 50_000}
+    with pytest.raises(InvalidParameter, match=message) as refused:
+        limited_domain(**{**good, **wrong})  # type: ignore[arg-type]  # wrong on purpose
+    assert "7717" not in str(refused.value)

@@ -1,0 +1,175 @@
+"""Algorithm 2: when a call is made again, when a prompt is complete, and that it can stop and go on anywhere."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from langchain_dp.opt.plan import Written, count_votes, steps
+from langchain_dp.ports import Token
+
+END, STOP = 0, 9
+Outcome = int | None
+
+
+def stops(tokens: Sequence[Token]) -> bool:
+    return STOP in tokens
+
+
+def go_on(
+    written: Written,
+    outcomes: list[Outcome],
+    *,
+    length: int = 4,
+    retries: int = 2,
+    stops: Callable[[Sequence[Token]], bool] = stops,
+) -> int:
+    """Feed the outcomes until the prompt is complete or they are used up; how many calls were asked for."""
+    plan = steps(written, max_new_tokens=length, max_retries=retries, end_tokens=frozenset({END}), stops=stops)
+    calls = 0
+    try:
+        next(plan)
+        for outcome in outcomes:
+            calls += 1
+            plan.send(outcome)
+    except StopIteration:
+        pass
+    plan.close()
+    return calls
+
+
+def after(outcomes: list[Outcome], **settings: Any) -> Written:
+    written = Written(0)
+    go_on(written, outcomes, **settings)
+    return written
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "tokens", "bottoms", "retries", "ended"),
+    [
+        ([5, 6, END], [5, 6], 0, 0, "end"),
+        ([END], [], 0, 0, "end"),
+        ([5, 6, 7, 8], [5, 6, 7, 8], 0, 0, "length"),
+        ([5, STOP], [5, STOP], 0, 0, "stop"),
+        ([None, None], [], 2, 1, "bottom"),
+        ([5, None, None], [5], 2, 1, "bottom"),
+        ([None, 5, None, None], [5], 3, 2, "bottom"),
+        ([None, 5, None, 6, None], [5, 6], 3, 2, "retries"),
+        ([None, END], [], 1, 1, "end"),
+        ([None, STOP], [STOP], 1, 1, "stop"),
+        ([5, 6, 7, None, 8], [5, 6, 7, 8], 1, 1, "length"),
+    ],
+)
+def test_a_prompt_ends_where_algorithm_2_says(
+    outcomes: list[Outcome], tokens: list[int], bottoms: int, retries: int, ended: str
+) -> None:
+    """If it breaks, a bottom is retried never, twice or for ever, or a text goes on beyond its end."""
+    written = Written(0)
+    assert go_on(written, outcomes) == len(outcomes) == written.calls
+    assert (written.tokens, written.bottoms, written.retries) == (tokens, bottoms, retries)
+    assert (written.ended, written.pending) == (ended, ended == "retries")
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_no_more_retries_than_allowed(retries: int) -> None:
+    """If it breaks, a run that agrees on nothing burns its calls on retries."""
+    written = after([None, 5] * 10, length=50, retries=retries)
+    assert (written.retries, written.bottoms, written.ended) == (retries, retries + 1, "retries")
+    assert written.calls == 2 * retries + 1
+
+
+def test_one_step_before_the_end_is_not_the_end() -> None:
+    """If it breaks, the last token of a full prompt, or its retry, is never asked for."""
+    assert after([5, 6, 7]).ended == ""
+    assert after([5, 6, 7, None]).pending
+    assert after([], length=1).calls == 0
+
+
+def test_a_complete_prompt_asks_for_nothing_more() -> None:
+    """If it breaks, a run that is taken up pays again for a candidate that is complete."""
+    for outcomes in ([5, END], [5, 6, 7, 8], [None, None], [STOP]):
+        written = after(outcomes)
+        before = copy.deepcopy(written)
+        assert go_on(written, [5]) == 0
+        assert written == before
+
+
+outcome_lists = st.lists(st.one_of(st.none(), st.sampled_from([END, STOP, 3, 4, 5])), max_size=14)
+bounds = st.tuples(st.integers(1, 6), st.integers(0, 3))
+
+
+def algorithm_2(outcomes: list[Outcome], length: int, most_retries: int) -> tuple[list[int], int, int, str]:
+    """Hong et al. 2024, Algorithm 2, in the paper's own shape: (tokens, calls, retries, why it ended)."""
+    tokens: list[int] = []
+    draws, calls, retries = iter(outcomes), 0, 0
+    while len(tokens) < length:
+        for attempt in range(2):
+            if attempt and retries == most_retries:
+                return tokens, calls, retries, "retries"
+            drawn = next(draws, "none left")
+            if isinstance(drawn, str):
+                return tokens, calls, retries, ""
+            calls += 1
+            retries += attempt
+            if drawn is not None:
+                break
+        else:
+            return tokens, calls, retries, "bottom"
+        if drawn == END:
+            return tokens, calls, retries, "end"
+        tokens.append(drawn)
+        if drawn == STOP:
+            return tokens, calls, retries, "stop"
+    return tokens, calls, retries, "length"
+
+
+@given(outcome_lists, bounds)
+def test_it_is_algorithm_2(outcomes: list[Outcome], bound: tuple[int, int]) -> None:
+    """If it breaks, the plan releases another text, or makes other calls, than the algorithm that is accounted for."""
+    written = after(outcomes, length=bound[0], retries=bound[1])
+    found = (written.tokens, written.calls, written.retries, written.ended)
+    assert found == algorithm_2(outcomes, *bound)
+    assert len(written.tokens) + written.bottoms <= written.calls <= len(written.tokens) + written.bottoms + 1
+
+
+@given(outcome_lists, bounds, st.lists(st.integers(0, 14), max_size=4))
+def test_a_run_that_stops_anywhere_goes_on_as_if_it_had_not(
+    outcomes: list[Outcome], bound: tuple[int, int], cuts: list[int]
+) -> None:
+    """If it breaks, a run that was interrupted gets another text, another retry, or a call that nobody charged."""
+    whole = after(outcomes, length=bound[0], retries=bound[1])
+    written, at = Written(0), 0
+    for cut in [*sorted(cuts), len(outcomes)]:
+        part = outcomes[at : max(cut, at)]
+        at += len(part)
+        go_on(written, part, length=bound[0], retries=bound[1])
+        written = Written(**dataclasses.asdict(written))  # as the journal keeps it
+    assert written == whole
+
+
+@given(outcome_lists, bounds)
+def test_what_comes_next_hangs_on_released_values_only(outcomes: list[Outcome], bound: tuple[int, int]) -> None:
+    """If it breaks, the plan looks at more than what was released, and so tells of the votes."""
+    asked: list[list[Token]] = []
+
+    def watched(tokens: Sequence[Token]) -> bool:
+        asked.append(list(tokens))
+        return STOP in tokens
+
+    written = after(outcomes, length=bound[0], retries=bound[1], stops=watched)
+    assert asked == [written.tokens[:i] for i in range(1, len(asked) + 1)]
+    assert {field.name for field in dataclasses.fields(written)} == {
+        "message", "tokens", "calls", "bottoms", "retries", "pending", "ended",
+    }  # fmt: skip
+
+
+def test_abstentions_are_no_votes() -> None:
+    """If it breaks, members that could not be asked are counted, or their number changes the histogram."""
+    assert count_votes([3, None, 4, 3, None]) == {3: 2, 4: 1}
+    assert count_votes([None, None]) == count_votes([]) == {}

@@ -1,0 +1,280 @@
+"""From one draw of subsets to one token: what a member sees, who may abstain, and what the mechanism is told."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY
+from fakes.next_token import WordEngine, agreeing, by_text
+from fakes.optimizers import (
+    ADD_OR_REMOVE,
+    BUDGET,
+    SENTENCE,
+    ZERO_OUT,
+    Broken,
+    Looking,
+    examples,
+    optimizer,
+)
+
+from langchain_dp import PrivateRecords
+from langchain_dp.mechanisms import NotPrivateSeededRandomness
+from langchain_dp.opt import OptPrompts, voters
+from langchain_dp.opt.ensemble import Ensemble
+from langchain_dp.opt.forward import Forward
+from langchain_dp.opt.settings import Settings
+from langchain_dp.opt.voters import Demonstrations, Electorate
+from langchain_dp.ports import MemberPrompt
+from langchain_dp.scheme import Scheme
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the mechanism was told, call by call, with what it answered."""
+    calls: list[dict[str, Any]] = []
+    draw = voters.limited_domain
+
+    def spy(votes: Mapping[Any, int], **settings: Any) -> Any:
+        answer = draw(votes, **settings)
+        calls.append({"votes": Counter(votes), "answer": answer} | settings)
+        return answer
+
+    monkeypatch.setattr(voters, "limited_domain", spy)
+    return calls
+
+
+def electorate(engine: WordEngine, rows: list[dict[str, str]], *, seed: int = 7, **changes: Any) -> Electorate:
+    """Members of one draw on seeded coins, so that two calls differ by what the members hold only."""
+    settings: Settings = optimizer(engine, **changes).settings
+    records = PrivateRecords(rows)
+    rng = NotPrivateSeededRandomness(seed)
+    ensemble = Ensemble(records.ids(), Scheme("fixed", 8, 1.0, True), rng)
+    return Electorate(
+        engine, ensemble, Demonstrations(records, Forward.of(engine, settings), settings), settings, rng=rng
+    )
+
+
+def votes_of_each(engine: WordEngine, rows: list[dict[str, str]]) -> dict[frozenset[str], Any]:
+    """The vote of every subset, by the numbers of the notes that it shows."""
+    one = electorate(engine, rows)
+    subsets = one.draw()
+    found: dict[frozenset[str], Any] = {}
+    original = engine.next_tokens
+
+    def spy(asked: Any, decoding: Any) -> Any:
+        answers = original(asked, decoding)
+        for member, answer in zip(asked, answers, strict=True):
+            found[frozenset(re.findall(r"note (\d+)", member.prompt.body))] = answer
+        return answers
+
+    engine.next_tokens = spy  # type: ignore[method-assign]  # a look inside one call
+    one.votes(subsets, 0, ())
+    return found
+
+
+def test_a_longer_record_changes_no_other_vote() -> None:
+    """If it breaks, members share something: one record moves more votes than its own."""
+    rows = examples(24)
+    longer = [dict(row) for row in rows]
+    longer[5]["text"] += " and it is a very long story" * 30
+    before, after = votes_of_each(WordEngine(), rows), votes_of_each(WordEngine(), longer)
+    assert before.keys() == after.keys()
+    assert len(before) == 8
+    differing = [names for names in before if before[names] != after[names]]
+    assert all("005" in names for names in differing)
+
+
+def test_the_test_above_sees_members_that_share_a_batch() -> None:
+    """If it breaks, padding to the longest prompt of a call, without a mask, passes for independent votes."""
+
+    class Padding(WordEngine):
+        def next_tokens(self, asked: Any, decoding: Any) -> Any:
+            longest = max(len(one.prompt.body) for one in asked)
+            return [(token + longest) % self.vocabulary_size for token in super().next_tokens(asked, decoding)]
+
+    rows = examples(24)
+    longer = [dict(row) for row in rows]
+    longer[5]["text"] += " and it is a very long story" * 30
+    before, after = votes_of_each(Padding(), rows), votes_of_each(Padding(), longer)
+    assert any(before[names] != after[names] for names in before if "005" not in names)
+
+
+@pytest.mark.parametrize("how", ["fails alone", "fails the whole call"])
+def test_a_record_that_breaks_the_model_silences_its_own_subset_only(how: str) -> None:
+    """If it breaks, one record silences all votes: the sensitivity is the number of subsets."""
+    rows = examples(24)
+    good = votes_of_each(WordEngine(), rows)
+
+    class Choking(WordEngine):
+        def next_tokens(self, asked: Any, decoding: Any) -> Any:
+            if how == "fails the whole call" and any("005" in one.prompt.body for one in asked):
+                raise Broken(CANARY)
+            return super().next_tokens(asked, decoding)
+
+    def spoil(prompt: MemberPrompt) -> None:
+        if how == "fails alone" and "note 005" in prompt.body and "# Student" in prompt.body:
+            raise Broken(CANARY)
+
+    bad = votes_of_each(Choking(spoil=spoil), rows)
+    assert {names: vote for names, vote in bad.items() if "005" not in names} == {
+        names: vote for names, vote in good.items() if "005" not in names
+    }
+    assert [vote for names, vote in bad.items() if "005" in names] in ([None], [])
+
+
+def test_a_record_that_cannot_be_answered_is_shown_as_such() -> None:
+    """If it breaks, a record that is too long for the forward pass takes others' answers with it, or raises."""
+    engine = Looking(spoil=lambda prompt: 1 / 0 if "note 003" in prompt.body and "Instruction" in prompt.head else 0)
+    one = electorate(engine, examples(24))
+    one.votes(one.draw(), 0, ())
+    [body] = {body for body in engine.shown if "note 003" in body and "Student" in body}
+    shown = next(part for part in body.split("\n\n") if "note 003" in part)
+    assert "Student Output: (none)\nCorrect Output: positive" in shown
+    others = "".join(body for body in engine.shown if "note 003" not in body)
+    assert "(none)" not in others
+
+
+def test_a_member_sees_its_own_records_once_and_nobody_elses(told: list[dict[str, Any]]) -> None:
+    """If it breaks, a prompt shows records of other subsets: one record moves several votes."""
+    engine = WordEngine(agreeing(SENTENCE))
+    optimizer(engine).invoke(examples())
+    teaching = set()
+    by_member: dict[Any, str] = {}
+    for call in engine.calls:
+        seen: list[str] = []
+        for asked in call:
+            body = by_member.setdefault(asked.prompt.member, asked.prompt.body)
+            assert body == asked.prompt.body  # a cached prompt never changes
+            seen += re.findall(r"note (\d+)", body)
+            assert CANARY not in asked.prompt.head + asked.prompt.tail
+        assert len(seen) == len(set(seen)) == 32
+        teaching.add(frozenset(seen))
+    assert len(teaching) == 1
+    assert len(told) == len(engine.calls)
+
+
+def test_what_is_written_so_far_is_what_was_released() -> None:
+    """If it breaks, a member goes on with its own text instead of the released one, which nobody paid for."""
+    engine = WordEngine(agreeing(SENTENCE))
+    made = optimizer(engine)
+    made.invoke(examples())
+    released = engine.tokenise(SENTENCE)
+    assert {asked.written for call in engine.calls for asked in call} <= {
+        released[:i] for i in range(len(released) + 1)
+    }
+    assert made.released() == [SENTENCE, SENTENCE]
+
+
+def test_members_toss_their_own_coins_and_fresh_ones_at_every_call() -> None:
+    """If it breaks, members share a coin, or reuse it: votes hang together, and one record tells of another."""
+    engine = WordEngine(agreeing(SENTENCE))
+    optimizer(engine).invoke(examples())
+    coins = [asked.draw for call in engine.calls for asked in call]
+    assert len(set(coins)) == len(coins) > 100
+    assert all(0 <= coin < 1 for coin in coins)
+
+
+def test_two_runs_draw_other_coins() -> None:
+    """If it breaks, coins are seeded: who knows the seed knows the subsets and the noise. Equal by chance: 2^-53."""
+    engines = [WordEngine(agreeing(SENTENCE)) for _ in range(2)]
+    for engine in engines:
+        optimizer(engine).invoke(examples())
+    one, other = ({asked.draw for call in engine.calls for asked in call} for engine in engines)
+    assert not one & other
+    subsets = [{frozenset(re.findall(r"note (\d+)", asked.prompt.body)) for asked in e.calls[0]} for e in engines]
+    assert subsets[0] != subsets[1]
+
+
+@pytest.mark.parametrize(("budget", "moved"), [(BUDGET, True), (ADD_OR_REMOVE, True), (ZERO_OUT, False)])
+def test_the_lower_threshold_is_for_zero_out_only(budget: Any, moved: bool, told: list[dict[str, Any]]) -> None:
+    """If it breaks, a vote that moves is treated as one that appears: a lost token has twice its mass and more."""
+    made = optimizer(budget=budget)
+    made.invoke(examples())
+    assert {call["moved_votes"] for call in told} == {moved}
+    needed = made.certificate().parameters["votes_needed"]
+    assert needed == (6 if moved else 5)  # 2 or 1 + 2/4 ln 999
+
+
+def test_the_mechanism_draws_with_the_noise_that_was_reserved(told: list[dict[str, Any]]) -> None:
+    """If it breaks, the noise is another one than the ledger was charged for."""
+    engine = WordEngine(agreeing(SENTENCE))
+    optimizer(engine, kbar=7).invoke(examples())
+    assert {(c["epsilon0"], c["delta0"], c["kbar"], c["domain"]) for c in told} == {
+        (4.0, 1e-3, 7, engine.vocabulary_size)
+    }
+    assert all(call["votes"].total() == 16 for call in told)
+    assert {call["rng"].private for call in told} == {True}
+
+
+def test_kbar_stays_what_it_is_whatever_the_votes(told: list[dict[str, Any]]) -> None:
+    """If it breaks, kbar is clamped to the tokens that have votes: (30,30,1) and (30,30,0) are told apart for sure."""
+    for script in (agreeing(SENTENCE), by_text({"note 003": "Read.", "note 004": "Think."}, "Say.")):
+        optimizer(WordEngine(script), kbar=3).invoke(examples())
+    assert {call["kbar"] for call in told} == {3}
+    assert len({len(call["votes"]) for call in told}) > 1
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "resample"])
+def test_no_cache_outlives_its_run(sampling: Any) -> None:
+    """If it breaks, what the model keeps of a record stays after the run, or after its subset is dealt anew."""
+    left: list[int] = []
+    engine = Looking(lambda bodies: left.append(len(engine.cache)))
+    changes: dict[str, Any] = {"partitions": None, "subsets": 16} if sampling == "resample" else {}
+    optimizer(engine, sampling=sampling, budget=ADD_OR_REMOVE, **changes).invoke(examples())
+    assert engine.cache == {}
+    if sampling == "resample":  # beside its own call nothing is there
+        assert max(left) == 0
+    else:
+        assert max(left) > 8
+
+
+def test_a_run_that_is_stopped_drops_its_caches_too() -> None:
+    """If it breaks, Ctrl-C leaves private prompts in the model's memory."""
+    turns = iter(range(1000))
+
+    def look(bodies: list[str]) -> None:
+        if "Student" in bodies[0] and next(turns) == 2:
+            raise KeyboardInterrupt
+
+    engine = Looking(look)
+    with pytest.raises(KeyboardInterrupt):
+        optimizer(engine).invoke(examples())
+    assert len(engine.shown) > 32
+    assert engine.cache == {}
+
+
+def test_the_answers_shown_are_the_models_own() -> None:
+    """If it breaks, the backward prompt calls right answers errors, and the model repairs what works."""
+    engine = Looking()
+    one = electorate(engine, examples(24), prompts=OptPrompts(words={"negative": "bad", "positive": "good"}))
+    one.votes(one.draw(), 0, ())
+    forward = [body for body in engine.shown if "Student" not in body]
+    assert len(forward) == 24
+    assert all(re.fullmatch(rf"Input: note \d+ {CANARY}\n\n", body) for body in forward)
+    backward = "".join(body for body in engine.shown if "Student" in body)
+    for head, found in re.findall(r"# Student (\w+)\n((?:Input:.*\n(?:.*\n)+?\n)+)", backward):
+        for row in found.strip().split("\n\n"):
+            note = re.search(r"note (\d+)", row)
+            right = re.search(r"Correct Output: (\w+)", row)
+            assert note is not None
+            assert right is not None
+            assert right[1] == ("bad", "good")[int(note[1]) % 2]
+            said = re.search(r"Student Output: (\w+)", row)
+            assert (said is None) == (head == "successes")
+            assert said is None or said[1] != right[1]
+
+
+@pytest.mark.parametrize("secrecy", ["", "Do not provide examples in the prompt."])
+def test_public_text_around_the_records_is_the_same_for_all(secrecy: str) -> None:
+    """If it breaks, a member's head or tail holds something of its records, and shared caches leak it."""
+    engine = WordEngine(agreeing(SENTENCE))
+    optimizer(engine, prompts=OptPrompts(secrecy=secrecy)).invoke(examples())
+    heads = {asked.prompt.head for call in engine.calls for asked in call}
+    assert len(heads) == 1
+    assert secrecy in next(iter(heads))
+    for call in engine.calls:
+        assert len({asked.prompt.tail for asked in call}) == 1
