@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench bench-accuracy clean
+.PHONY: demo test lint bench bench-accuracy bench-opt clean
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Building $(VENV). The first time this compiles llama.cpp, which takes 8 to 15 minutes without output."
@@ -28,10 +28,16 @@ test: lint
 
 bench: $(READY)
 	$(BIN)/python tests/benchmarks/bench_icl.py
+	$(BIN)/python tests/benchmarks/bench_writer.py
+	$(BIN)/python tests/benchmarks/bench_rapt.py
 
 # Needs LANGCHAIN_DP_DATA: a folder with sst2/, trec/ and agnews/, each holding train.jsonl and test.jsonl.
 bench-accuracy: $(READY)
 	$(BIN)/python tests/benchmarks/bench_accuracy.py
+
+# Needs LANGCHAIN_DP_DATA: a folder with sst2/ and trec/. Takes hours; goes on where it stopped.
+bench-opt: $(READY)
+	$(BIN)/python tests/benchmarks/bench_opt.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

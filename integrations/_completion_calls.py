@@ -162,5 +162,4 @@ def _token(choice: Choice, decoding: Decoding) -> Token | None:
 
 
 def _digest(body: str) -> bytes:
-    whole = body if isinstance(body, bytes) else body.encode(errors="surrogatepass")  # what is no text fails later
-    return hashlib.sha256(whole).digest()
+    return hashlib.sha256(repr(body).encode()).digest()  # of what is no text, too: it fails later, for its member only

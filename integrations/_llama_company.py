@@ -35,7 +35,7 @@ def company_is_harmless(context: LlamaContext, evaluator: Evaluator, *, slots: i
     tokens = context.tokenize(_TEXT * 40, start=True)
     room = max_tokens // 2 - 3
     empty = MemberState(np.empty(0, np.uint8), 0, b"")
-    lengths = (min(9, room), min(CELLS + 30, room), min(40, room))
+    lengths = (min(9, room), min(CELLS + 8, room))
     members = [evaluator.extended(empty, tokens[:length], b"") for length in lengths]
     harmless = _scoring(evaluator, members, tokens, slots, max_tokens) and _writing(
         context, evaluator, members, tokens, slots, max_tokens
@@ -50,11 +50,11 @@ def _scoring(
     evaluator: Evaluator, members: Sequence[MemberState], tokens: list[int], slots: int, max_tokens: int
 ) -> bool:
     for rows in (min(ROWS, max_tokens // 2), 1):
-        crowd = [members[i % 3] for i in range(min(slots, 3 if rows > 1 else 64))]
+        crowd = [members[i % 2] for i in range(min(slots, 3 if rows > 1 else 64))]
         tail = tokens[1 : 1 + rows]
         together = evaluator.vectors(crowd, tail)
         lone = [evaluator.vectors([member], tail)[0] for member in members]
-        if any(not np.array_equal(row, lone[i % 3]) for i, row in enumerate(together)):
+        if any(not np.array_equal(row, lone[i % 2]) for i, row in enumerate(together)):
             return False
     return True
 
@@ -67,7 +67,7 @@ def _writing(
     slots: int,
     max_tokens: int,
 ) -> bool:
-    """A full house, token by token; then each of the three kinds alone, and some with gaps between them, late."""
+    """A full house, token by token; then both kinds alone, and some with gaps between them, late."""
     prompts = [MemberPrompt("", f"{i}", "", i) for i in range(slots)]
     longest = max(member.tokens for member in members)
     rows = min(6, max_tokens - longest - 4)
@@ -76,7 +76,7 @@ def _writing(
     def logits(calls: Sequence[tuple[Sequence[int], int]]) -> dict[int, Logits]:
         store = StateStore(2**62)
         for i, prompt in enumerate(prompts):
-            kind = members[i % 3]
+            kind = members[i % 2]
             store.put(_OPENING, i, MemberState(kind.state, kind.tokens, body_digest(prompt)))
         found = Members(context, evaluator, store, max_tokens)
         writer = Writer(context, Seats(context, evaluator, found, store, slots), store)
@@ -91,13 +91,13 @@ def _writing(
     everybody = range(slots)
     crowd = logits([(everybody[:3], 0), (everybody, 1), (everybody, 2)])
     alone: dict[int, Logits] = {}
-    for i in everybody[:3]:
+    for i in everybody[:2]:
         alone |= logits([([i], 1), ([i], 2)])
     scattered = [i for i in everybody[:5] if i != 1]
     late = logits([(everybody[:5], 0), (scattered, 2)])
-    if len(crowd) < slots or len(alone) < len(everybody[:3]) or len(late) < len(everybody[:5]):
+    if len(crowd) < slots or len(alone) < 2 or len(late) < len(everybody[:5]):
         return False
-    return all(np.array_equal(crowd[i], alone[i % 3]) for i in everybody) and all(
+    return all(np.array_equal(crowd[i], alone[i % 2]) for i in everybody) and all(
         np.array_equal(crowd[i], late[i]) for i in scattered
     )
 

@@ -84,7 +84,8 @@ class LlamaContext:
         model = llama.llama_model_load_from_file(os.fsencode(path), model_params)
         if not model:
             raise InvalidParameter(
-                f"Expected model_path={path!r} to be a GGUF file that llama.cpp can load. If it was cut short, fetch it again."
+                f"Expected model_path={path!r} to be a GGUF file that llama.cpp can load. If it was cut short, fetch "
+                "it again."
             )
         self.trained_on = int(llama.llama_model_n_ctx_train(model))
         self.micro_batch = micro_batch

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from langchain_dp.ports import Continuation
 
 from ._llama_choice import Choice, is_token
-from ._llama_context import LlamaContext
+from ._llama_context import LlamaContext, Logits
 from ._llama_members import body_digest
 from ._llama_seats import Asked, Key, Seats, common, steps_of
 from ._llama_store import Opening, StateStore, Step
@@ -159,16 +159,15 @@ class Writer:
         """Evaluate one step of neighbouring sequences; at the last one, take tokens for those who were asked."""
         wanted = [sequence for sequence in run if last and sequence in group.seated]
         try:
-            self._decode(run, steps, wanted)
+            outputs = self._decode(run, steps, wanted)
         except Exception:  # of whatever kind, and not a word of it: that some member failed is private
             self._advance_alone(run, steps, group, last=last)
             return
         for sequence in run:
             self._seats.residents[sequence].steps.append(steps[sequence])
-        if wanted:
-            for sequence, logits in zip(wanted, self._context.outputs(len(wanted)), strict=True):
-                one = group.seated[sequence]
-                group.answers[one.place] = group.choice.token(logits, one.written, one.draw)
+        for sequence in wanted:
+            one = group.seated[sequence]
+            group.answers[one.place] = group.choice.token(outputs[sequence], one.written, one.draw)
 
     def _advance_alone(self, run: list[int], steps: Mapping[int, Step], group: _Group, *, last: bool) -> None:
         """After a failure: everybody back to where it was; who was asked goes on alone, and who was alone leaves."""
@@ -180,19 +179,24 @@ class Writer:
             if sequence in group.seated:
                 self._advance([sequence], steps, group, last=last)
 
-    def _decode(self, run: Sequence[int], steps: Mapping[int, Step], wanted: Sequence[int]) -> None:
+    def _decode(self, run: Sequence[int], steps: Mapping[int, Step], wanted: Sequence[int]) -> dict[int, Logits]:
+        """Logits of the last row of each ``wanted`` sequence: views, good until the next batch."""
         residents = self._seats.residents
-        rows = [
-            (token, residents[sequence].cells + i, sequence, sequence in wanted)
-            for sequence in run
-            for i, token in enumerate(steps[sequence])
-        ]
-        if len(rows) > 1 or self._seats.count == 1:
-            self._context.decode(rows)
-            return
-        beside = run[0] + 1  # there always is one: the last sequence is no seat
+        rows = [(token, residents[at].cells + i, at) for at in run for i, token in enumerate(steps[at])]
+        beside = run[-1] + 1  # there always is one: the last sequence is no seat
         end = residents[beside].cells if beside in residents else 0
+        accompanied = self._seats.count > 1 and len(rows) == 1
+        if accompanied:
+            rows.append((_PUBLIC_TOKEN, end, beside))
+        # The last layer computes wanted rows only: one alone would again be a single row.
+        outputs = list(wanted)
+        if self._seats.count > 1 and len(wanted) == 1:
+            outputs = sorted({*wanted, *[at for _, _, at in rows if at not in wanted][:1]})
         try:
-            self._context.decode([*rows, (_PUBLIC_TOKEN, end, beside, False)])
+            self._context.decode([(token, position, at, at in outputs) for token, position, at in rows])
         finally:
-            self._context.truncate(beside, end)
+            if accompanied:
+                self._context.truncate(beside, end)
+        if not wanted:
+            return {}
+        return dict(zip(outputs, self._context.outputs(len(outputs)), strict=True))

@@ -24,7 +24,8 @@ from ._llama_choice import Choice, is_token
 from ._llama_emptied import emptied
 from ._transformers_evaluate import Evaluator
 from ._transformers_load import DTYPES, ends, from_folder, from_gguf, prepared, trained_on, width
-from ._transformers_members import Members, Part
+from ._transformers_members import Members
+from ._transformers_prompts import Prompts, common
 from ._transformers_store import MemberStore
 from ._transformers_text import Texts
 
@@ -87,11 +88,11 @@ class TransformersEnsemble:
             raise InvalidParameter(
                 f"Expected max_tokens={max_tokens} to be at most {longest}, the length this model was trained on."
             )
-        self._max_tokens = max_tokens
         self._lock = threading.RLock()
         self._store = MemberStore(cache_bytes)
         self._members = Members(Evaluator(self._model), self._store)
         self._texts = Texts(tokenizer, width(self._model), ends(self._model))
+        self._prompts = Prompts(self._texts, max_tokens)
         self._closed = False
 
     @classmethod
@@ -130,13 +131,13 @@ class TransformersEnsemble:
 
     @property
     def max_prompt_tokens(self) -> int:
-        """Longest head + body + tail + written of one member: ``max_tokens`` less the chat template, if there is one."""
-        return self._max_tokens - self._texts.frame
+        """Longest head + body + tail + written of one member: ``max_tokens`` less the chat template."""
+        return self._prompts.max_prompt_tokens
 
     @property
     def max_tail_tokens(self) -> int:
         """Longest question in tokens: half of ``max_tokens``, whatever the members hold."""
-        return self._max_tokens // 2
+        return self._prompts.max_tail_tokens
 
     @property
     def cached_bytes(self) -> int:
@@ -145,6 +146,26 @@ class TransformersEnsemble:
         For measurements by whoever may see the records; never log, print or serve it beside released answers.
         """
         return self._store.bytes
+
+    def tokens_per_second(self) -> float:
+        """Tokens of a prompt evaluated per second, measured now on public ones.
+
+        Raises:
+            ModelUnavailable: The engine is closed.
+        """
+        with self._lock:
+            self._check_open()
+            return self._members.evaluator.tokens_per_second()
+
+    def bytes_per_token(self) -> int:
+        """Bytes of keys and values that one token of one member takes.
+
+        Raises:
+            ModelUnavailable: The engine is closed.
+        """
+        with self._lock:
+            self._check_open()
+            return self._members.evaluator.bytes_per_token
 
     @emptied
     def count_tokens(self, text: str) -> int:
@@ -188,21 +209,15 @@ class TransformersEnsemble:
             choice = Choice(decoding, ~self._texts.allowed)
             if not asked:
                 return []
-            text, tail = _common([one.prompt for one in asked])
-            before, after = self._texts.turn() if decoding.chat else (self._texts.start, ())
-            opening, ending = self._plain(text), self._plain(tail)
-            if not ending:
-                raise InvalidParameter("Expected a tail of at least one token. Put the end of the head there.")
+            frame = self._prompts.frame(asked, decoding.chat)
+            head = (asked[0].prompt.head, decoding.chat)
 
             def token(one: Continuation) -> int | None:
-                written, body = [int(token) for token in one.written], self._plain(one.prompt.body)
-                if not all(is_token(token, self.vocabulary_size) for token in one.written):
+                parts = self._prompts.whole(one, frame, chat=decoding.chat)
+                if parts is None or not all(is_token(token, self.vocabulary_size) for token in one.written):
                     return None
-                if len(opening) + len(body) + len(ending) + len(written) > self.max_prompt_tokens:
-                    return None
-                parts = [(*before, *opening), body, (*ending, *after), *((token,) for token in written)]
-                row = self._members.logits((text, decoding.chat), one.prompt, [part for part in parts if part])
-                return choice.token(row, written, one.draw)
+                row = self._members.logits(head, one.prompt, parts)
+                return choice.token(row, [int(token) for token in one.written], one.draw)
 
             return [_or_none(token, one) for one in asked]
 
@@ -238,16 +253,16 @@ class TransformersEnsemble:
             self._check_open()
             if not prompts:
                 return []
-            labels = self._labels(words)
-            text, tail = _common(prompts)
-            tails = [self._tail(question) for question in (tail, *content_free)]
+            labels = self._prompts.labels(words)
+            head, tail = common(prompts)
+            tails = [self._prompts.tail(question) for question in (tail, *content_free)]
             key = (tuple(words), tuple(content_free))
 
             def row(prompt: MemberPrompt) -> list[float] | None:
-                start = self._start(prompt)
-                if not self._fits(start, max(map(len, labels))):
+                start = self._prompts.start(prompt, max(map(len, labels)))
+                if start is None:
                     return None
-                scores = self._members.scores((text, False), prompt, start, tails, labels, key)
+                scores = self._members.scores((head, False), prompt, start, tails, labels, key)
                 return [float(score) for score in scores] if np.isfinite(scores).all() else None
 
             return [_or_none(row, prompt) for prompt in prompts]
@@ -271,8 +286,8 @@ class TransformersEnsemble:
             self._check_open()
 
             def evaluate(prompt: MemberPrompt) -> None:
-                start = self._start(prompt)
-                if start and self._fits(start, 1):
+                start = self._prompts.start(prompt, 1)
+                if start:
                     self._members.warm((prompt.head, False), prompt, start)
 
             for prompt in prompts:
@@ -303,43 +318,6 @@ class TransformersEnsemble:
     def _check_open(self) -> None:
         if self._closed:
             raise ModelUnavailable("This TransformersEnsemble is closed. Build a new one.")
-
-    def _plain(self, text: str) -> Part:
-        return tuple(self._texts.plain(text))
-
-    def _start(self, prompt: MemberPrompt) -> list[Part]:
-        """Parts of a prompt up to the tail."""
-        parts = [(*self._texts.start, *self._plain(prompt.head)), self._plain(prompt.body)]
-        return [part for part in parts if part]
-
-    def _tail(self, text: str) -> Part:
-        tokens = self._plain(text)
-        if not 0 < len(tokens) <= self.max_tail_tokens:
-            raise InvalidParameter(
-                f"Expected a question of {len(tokens)} tokens to have 1 to {self.max_tail_tokens}, half of "
-                f"max_tokens={self._max_tokens}. Shorten it, or raise max_tokens."
-            )
-        return tokens
-
-    def _labels(self, words: Sequence[str]) -> list[Part]:
-        labels = [self._plain(word) for word in words]
-        if not labels or not all(labels) or len(set(labels)) < len(labels):
-            raise InvalidParameter(f"Expected words={list(words)!r} to be distinct, with at least one token each.")
-        if len({label[0] for label in labels}) == len(labels):
-            return [label[:1] for label in labels]
-        return labels
-
-    def _fits(self, start: Sequence[Part], label_tokens: int) -> bool:
-        return sum(map(len, start)) <= self._max_tokens - self.max_tail_tokens - label_tokens
-
-
-def _common(prompts: Sequence[MemberPrompt]) -> tuple[str, str]:
-    head, tail = prompts[0].head, prompts[0].tail
-    if any(prompt.head != head or prompt.tail != tail for prompt in prompts):
-        raise InvalidParameter(
-            "Expected prompts of one call to have equal heads and equal tails. Ask in several calls."
-        )
-    return head, tail
 
 
 def _or_none(evaluate: Callable[[Asked], Answer | None], member: Asked) -> Answer | None:

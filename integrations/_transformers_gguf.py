@@ -75,17 +75,21 @@ class GGUFFile:
         tied = all(name != "output.weight" for name, *_ in self._tensors)
         try:
             config = LlamaConfig(**self._config(), tie_word_embeddings=tied)
-            heads = config.num_attention_heads
-            groups = config.num_key_value_heads or heads
-            weights = {self._name(tensor[0]): self._weights(tensor, heads, groups) for tensor in self._tensors}
         except KeyError as missing:
-            raise self._unfit(f"hold a plain Llama model: {missing.args[0]!r} is missing or unknown") from None
+            raise self._unfit(f"hold a plain Llama model: {missing.args[0]!r} is missing") from None
         with torch.device("meta"):
             model = LlamaForCausalLM(config)
-        tensors = {name: torch.from_numpy(array) for name, array in weights.items()}
-        missing_keys, unknown = model.load_state_dict(tensors, strict=False, assign=True)
-        if unknown or set(missing_keys) - ({"lm_head.weight"} if tied else set()):
-            raise self._unfit("hold every weight of a Llama model")
+        shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+        weights = {self._name(tensor[0]): tensor for tensor in self._tensors}
+        expected = set(shapes) - ({"lm_head.weight"} if tied else set())
+        if set(weights) != expected or any(tensor[1] != shapes[name] for name, tensor in weights.items()):
+            raise self._unfit("hold the weights of a plain Llama model, and no others")
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+        loaded = {
+            name: torch.from_numpy(self._weights(tensor, heads.get(name.split(".")[-2]) or 0))
+            for name, tensor in weights.items()
+        }
+        model.load_state_dict(loaded, strict=False, assign=True)
         model.tie_weights()
         model.model.rotary_emb = LlamaRotaryEmbedding(config)  # computed, not stored
         return model
@@ -148,22 +152,21 @@ class GGUFFile:
 
     def _name(self, name: str) -> str:
         place = name.split(".")
-        if place[0] == "blk":
-            return f"model.layers.{place[1]}.{_LAYER[place[2]]}.{place[3]}"
-        return f"{_OUTSIDE[place[0]]}.{place[1]}"
+        if place[0] == "blk" and len(place) == 4:
+            return f"model.layers.{place[1]}.{_LAYER.get(place[2], place[2])}.{place[3]}"
+        return f"{_OUTSIDE.get(place[0], place[0])}.{place[-1]}"
 
-    def _weights(self, tensor: tuple[str, tuple[int, ...], int, int], heads: int, groups: int) -> npt.NDArray[Any]:
+    def _weights(self, tensor: tuple[str, tuple[int, ...], int, int], heads: int) -> npt.NDArray[Any]:
         import gguf
 
-        name, shape, kind, offset = tensor
+        _, shape, kind, offset = tensor
         elements, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)]
         row, start = shape[-1] // elements * size, self._data + offset
         stored = np.frombuffer(self._bytes, np.uint8, row * int(np.prod(shape[:-1])), start).reshape(*shape[:-1], row)
         whole = np.array(gguf.dequantize(stored, gguf.GGMLQuantizationType(kind)), np.float32).reshape(shape)
-        if ".attn_q." in name or ".attn_k." in name:
+        if heads:
             # llama.cpp turns neighbouring pairs where transformers turns the two halves of a head.
-            count = heads if ".attn_q." in name else groups
-            pairs = whole.reshape(count, shape[0] // count // 2, 2, *shape[1:])
+            pairs = whole.reshape(heads, shape[0] // heads // 2, 2, *shape[1:])
             whole = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(shape)
         return whole
 

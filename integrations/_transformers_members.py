@@ -25,7 +25,7 @@ class Members:
     """
 
     def __init__(self, evaluator: Evaluator, store: MemberStore) -> None:
-        self._evaluator = evaluator
+        self.evaluator = evaluator
         self._store = store
 
     def logits(self, head: Head, prompt: MemberPrompt, parts: Sequence[Part]) -> Logits:
@@ -74,7 +74,7 @@ class Members:
         for i in range(same, len(parts)):
             last = i == len(parts) - 1
             kept = sum(map(len, parts[:i]))
-            layers, wanted = self._evaluator.extended(member.layers, kept, parts[i], rows=rows if last else 1)
+            layers, wanted = self.evaluator.extended(member.layers, kept, parts[i], rows=rows if last else 1)
             member.replace(layers, parts[: i + 1])
         return wanted
 

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from langchain_dp import _validate
+from langchain_dp._validate import number
 from langchain_dp.errors import InvalidParameter, MissingExtra
 
 INSTALL = "Install it with: pip install 'langchain-dp[presidio]'."
@@ -53,7 +53,7 @@ class PresidioEntities:
         self._analyzer = analyzer
         self._entities = None if entities is None else list(entities)
         self._language = language
-        self._threshold = _validate.number("score_threshold", score_threshold, at_least=0.0, at_most=1.0)
+        self._threshold = number("score_threshold", score_threshold, at_least=0.0, at_most=1.0)
 
     @property
     def name(self) -> str:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
     from langchain_dp.errors import BudgetExceeded
     from langchain_dp.icl import ChatDPICL, DPICLClassifier
+    from langchain_dp.opt import DPPromptOptimizer
     from langchain_dp.quiet import private_run
+    from langchain_dp.rapt import RAPTSanitizer, SanitizingRetriever
+    from langchain_dp.rapt.middleware import RAPTMiddleware
     from langchain_dp.records import PrivateRecords
 
 __version__ = "0.1.0"
@@ -22,11 +25,15 @@ __all__ = [
     "BudgetExceeded",
     "ChatDPICL",
     "DPICLClassifier",
+    "DPPromptOptimizer",
     "Neighbors",
     "PrivacyBudget",
     "PrivacyCertificate",
     "PrivacyLedger",
     "PrivateRecords",
+    "RAPTMiddleware",
+    "RAPTSanitizer",
+    "SanitizingRetriever",
     "private_run",
 ]
 
@@ -34,11 +41,15 @@ _HOME = {
     "BudgetExceeded": "langchain_dp.errors",
     "ChatDPICL": "langchain_dp.icl",
     "DPICLClassifier": "langchain_dp.icl",
+    "DPPromptOptimizer": "langchain_dp.opt",
     "Neighbors": "langchain_dp.accounting",
     "PrivacyBudget": "langchain_dp.accounting",
     "PrivacyCertificate": "langchain_dp.accounting",
     "PrivacyLedger": "langchain_dp.accounting",
     "PrivateRecords": "langchain_dp.records",
+    "RAPTMiddleware": "langchain_dp.rapt.middleware",
+    "RAPTSanitizer": "langchain_dp.rapt",
+    "SanitizingRetriever": "langchain_dp.rapt",
     "private_run": "langchain_dp.quiet",
 }
 

@@ -41,8 +41,8 @@ class BudgetExceeded(LangChainDPError):
 
     Attributes:
         asked: What was asked for, in words (event and count; or epsilon and delta of a plan).
-        spent: (epsilon, delta) of the releases so far.
-        budget: (epsilon, delta) of the whole ledger.
+        spent: (epsilon, delta) of the releases so far; (eta, 0.0) where a metric ledger refused.
+        budget: (epsilon, delta) of the whole ledger; (limit, 0.0) likewise.
         fits: How many more releases of the same event would still fit (0 or more).
     """
 

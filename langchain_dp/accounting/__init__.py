@@ -17,6 +17,7 @@ from langchain_dp.accounting.events import (
     PartEvent,
 )
 from langchain_dp.accounting.ledger import LedgerPlan, PrivacyLedger
+from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.accounting.pld import Accountant, epsilon
 
 __all__ = [
@@ -24,7 +25,9 @@ __all__ = [
     "ExponentialEvent",
     "LedgerPlan",
     "LimitedDomainEvent",
+    "MetricCertificate",
     "MetricEvent",
+    "MetricLedger",
     "Neighbors",
     "NoisyMaxEvent",
     "PartEvent",

@@ -135,7 +135,8 @@ class Account:
         quick: bool,
     ) -> PrivacyCertificate:
         """Return the certificate of ``plans`` together; ``shown`` is the event whose parameters are printed."""
-        kinds = sorted({json.loads(event)["event"] for plan in plans for event in plan.items})
+        fields = [json.loads(event) for plan in plans for event in plan.items]
+        kinds = sorted({(each["of"] if each["event"] == "PartEvent" else each)["event"] for each in fields})
         epsilon, delta = claims(plans)
         added = ["spent is rounded up"] if quick else []
         if len(plans) > 1:

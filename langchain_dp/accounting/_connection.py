@@ -194,9 +194,11 @@ class Database:
         self._lock.release()
 
     def __del__(self) -> None:
-        # Nobody else can hold the lock here; half-built objects may lack it.
-        with contextlib.suppress(Exception):
+        # Nobody else can hold the lock here; half-built objects may lack it, and at exit modules are gone one by one.
+        try:  # noqa: SIM105  # contextlib may be gone, too
             self.close()
+        except Exception:  # noqa: S110  # nobody is left to be told
+            pass
 
 
 def _place(path: str) -> tuple[int, int]:

@@ -167,10 +167,16 @@ class MetricLedger:
         if isinstance(refused, Shortfall):
             raise self._exceeded(refused, eta, cost)
         if refused is not None:
-            raise PlanError(
-                f"Expected table={table!r} to be {refused!r}: distances of two tables are different units. "
-                "Use another metric ledger for another table."
-            )
+            raise _other_table(table, refused)
+
+    def check_table(self, table: str) -> None:
+        """Refuse a table whose distances this ledger does not count in.
+
+        Raises:
+            PlanError: Its first release was made under another table.
+        """
+        if self.table not in (None, table):
+            raise _other_table(table, str(self.table))
 
     def _exceeded(self, refused: Shortfall, eta: float, cost: int) -> BudgetExceeded:
         limit = self._store.limits.of(refused.whose)
@@ -281,6 +287,13 @@ class MetricLedger:
 
     def __copy__(self) -> MetricLedger:
         return self
+
+
+def _other_table(table: str, counted: str) -> PlanError:
+    return PlanError(
+        f"Expected table={table!r} to be {counted!r}: distances of two tables are different units. "
+        "Use another metric ledger for another table."
+    )
 
 
 def _limit(name: str, value: float | None) -> int | None:

@@ -85,7 +85,7 @@ class NearestVector:
         return self._allowed
 
     def find(self, points: Points) -> Ids:
-        """Index of the nearest allowed row, in double precision; ties go to the smaller index.
+        """Index of the nearest allowed row, in double precision; of equal rows, one of them.
 
         Args:
             points: (m, d); meant for blocks of at most ``ROWS``.
@@ -113,10 +113,10 @@ class NearestVector:
             top = here[every, index]
             # Rows whose best of this block beats, or nearly beats, the best so far: few after the first blocks.
             near = np.flatnonzero(top >= best - doubt)
-            rest = here[near]
-            rest[np.arange(len(near)), index[near]] = -np.inf
+            here[every, index] = -np.inf
+            rest = here.max(axis=1)[near] if 4 * len(near) > count else here[near].max(axis=1)  # a copy costs more
             old = best[near]
-            runner = np.maximum(np.minimum(old, top[near]), rest.max(axis=1))
+            runner = np.maximum(np.minimum(old, top[near]), rest)
             second[near] = np.maximum(second[near], runner)
             better = near[top[near] > old]
             winner[better] = index[better] + start

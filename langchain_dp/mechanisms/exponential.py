@@ -52,8 +52,8 @@ def exponential(counts: Sequence[int], epsilon: float, *, rng: Randomness | None
     """
     _validate.integer("number of counts", len(counts), at_least=1, remedy="Give one count per candidate.")
     check_counts(counts)
-    _validate.number("epsilon", epsilon, above=0.0)
-    return draw(rng or SystemRandomness(), below_exp(Fraction(epsilon)), list(counts), [1] * len(counts))
+    weight = Fraction(_validate.number("epsilon", epsilon, above=0.0))
+    return draw(rng or SystemRandomness(), below_exp(weight), list(counts), [1] * len(counts))
 
 
 def check_counts(counts: Iterable[int]) -> None:

@@ -56,7 +56,7 @@ def limited_domain(
 
     Formal guarantee:
         If one record moves at most one vote, one call is delta0-approximately epsilon0-bounded-range. If it only makes
-        one appear or disappear, ``moved_votes=False`` is enough, and the call is epsilon0/2-bounded-range. It costs a
+        one appear or disappear, ``moved_votes=False`` is enough, and the call is so with epsilon0/2. It costs a
         ``LimitedDomainEvent(epsilon0, delta0)``, which is charged by the neighbours: ``moved_votes=False`` is for
         zero-out only.
 
@@ -75,10 +75,10 @@ def limited_domain(
             NeurIPS 2019, Section 5 (LimitedDomain with s = 1: there a record adds votes, and never moves one).
         [2] Dong, Durfee, Rogers. Optimal differential privacy composition for exponential mechanisms. ICML 2020.
     """
-    _validate.number("epsilon0", epsilon0, above=0.0)
+    weight = Fraction(_validate.number("epsilon0", epsilon0, above=0.0)) / 2
     candidates = _candidates(votes, delta0=delta0, domain=domain, kbar=kbar, moved_votes=moved_votes)
     _, exponents, factors = zip(*candidates, strict=True)
-    chosen = draw(rng or SystemRandomness(), below_exp(Fraction(epsilon0) / 2), exponents, factors)
+    chosen = draw(rng or SystemRandomness(), below_exp(weight), exponents, factors)
     return candidates[chosen][0]
 
 

@@ -169,11 +169,10 @@ def weights(table: NearestVector, points: Points, eta: float) -> Iterator[tuple[
     nearest = np.linalg.norm(points - table.vectors[table.find(points)], axis=1)
     for start in range(0, len(table.vectors), _COLUMNS):
         distance = distances(table, points, slice(start, start + _COLUMNS))
+        distance[:, ~table.allowed[start : start + _COLUMNS]] = np.inf
         distance -= nearest[:, None]
         distance *= -eta / 2
-        np.exp(distance, out=distance)
-        distance[:, ~table.allowed[start : start + _COLUMNS]] = 0.0
-        yield start, distance
+        yield start, np.exp(distance, out=distance)
 
 
 def distances(table: NearestVector, points: Points, rows: slice) -> NDArray[np.float64]:

@@ -48,10 +48,12 @@ def metric_laplace(
 
     Formal guarantee:
         For two inputs of the same number of points, the chance of any output changes by at most
-        exp(eta * sum_i |x_i - x'_i|): one call costs a ``MetricEvent(eta)``. It holds for real numbers. The noise here
-        is drawn in double precision, so that the noisy points, which never leave, have holes; what leaves is one of a
-        few discrete cells far larger than these holes, and a cell's chance is off by about 2^-52 in relative terms of
-        the noise's coordinates. Exact arithmetic, as for the votes, is not known in this many dimensions.
+        exp(eta * sum_i |x_i - x'_i|): one call costs a ``MetricEvent(eta)``. This is proven for real numbers. Here the
+        noise is drawn in double precision from 52 random bits a number, so that noisy points have holes and no noise
+        is longer than 37/eta a dimension. The noisy points never leave: the nearest row sums them up to cells far
+        larger than the holes, whose chances are off by an amount of the order of 2^-52 a dimension. That is an
+        estimate and no proof; an output less likely than that may never come out. Exact sampling, as for the votes, is
+        not known in many dimensions.
     """
     eta = checked_eta(eta)
     points = checked(points, table)
@@ -69,16 +71,22 @@ def metric_laplace(
 def noise(count: int, dimension: int, eta: float, rng: Randomness) -> NDArray[np.float64]:
     """Independent vectors, (count, dimension), of density proportional to exp(-eta |z|).
 
-    The length is a sum of ``dimension`` exponential variables, which is exactly Gamma distributed; the direction is
-    that of a Gaussian vector (Box and Muller 1958). Every row uses its own bits and a fixed number of them.
+    The direction is that of a Gaussian vector, made of pairs (Box and Muller 1958): each pair's squared length is twice
+    an exponential variable. A Gaussian vector's length is independent of its direction, so these variables serve a
+    second time: with as many further ones as make ``dimension``, their sum is the length, exactly Gamma distributed. In
+    odd dimensions the last pair's second number, independent of the others, is left out of the direction. Every row
+    uses its own bits, and a fixed number of them.
     """
     pairs = (dimension + 1) // 2
-    uniform = uniforms(rng, count, dimension + 2 * pairs)
-    length = -np.log(uniform[:, :dimension]).sum(axis=1) / eta
-    radius = np.sqrt(-2.0 * np.log(uniform[:, dimension : dimension + pairs]))
-    angle = 2.0 * np.pi * uniform[:, dimension + pairs :]
-    direction = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)[:, :dimension]
-    direction *= (length / np.linalg.norm(direction, axis=1))[:, None]
+    uniform = uniforms(rng, count, dimension + pairs)
+    exponential = -np.log(uniform[:, :dimension])
+    radius = np.sqrt(2.0 * exponential[:, :pairs])
+    angle = 2.0 * np.pi * uniform[:, dimension:]
+    direction = np.empty((count, 2 * pairs))
+    np.multiply(radius, np.cos(angle), out=direction[:, :pairs])
+    np.multiply(radius, np.sin(angle), out=direction[:, pairs:])
+    direction = direction[:, :dimension]
+    direction *= (exponential.sum(axis=1) / (eta * np.linalg.norm(direction, axis=1)))[:, None]
     return direction
 
 

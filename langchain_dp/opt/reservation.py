@@ -182,11 +182,13 @@ def _remedy(
     if room <= 0:
         return f"subsets= above {2 if moved else 1}"
     least = 2 * math.log((1 - token.delta0) / token.delta0) / room
+    if given:
+        least = float(_rounded_up(least))
     cost = epsilon([(dataclasses.replace(token, epsilon0=least), calls)], share.delta, neighbors=share.neighbors)
     if not math.isfinite(cost):
         return "a larger budget"
     if given:
-        return f"at least epsilon0={_rounded_up(least)} (which costs epsilon={_rounded_up(cost)})"
+        return f"at least epsilon0={least:g} (which costs epsilon={_rounded_up(cost)})"
     return f"at least epsilon={_rounded_up(cost)} at these settings"
 
 

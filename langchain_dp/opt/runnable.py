@@ -152,7 +152,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
             kbar=kbar,
             epsilon0=epsilon0,
             delta0=delta0,
-            stop=tuple(stop),
+            stop=checks.check_stop(stop),
             decoding=Decoding(temperature, repetition_penalty, frozenset(banned), chat),
             calibrate=calibrate,
         )

@@ -20,8 +20,8 @@ from langchain_dp.mechanisms.metric_exponential import distances
 
 Floats = NDArray[np.float64]
 
-_DIRECTIONS = 3  # per word
-_ROWS = 64
+_DIRECTIONS = 8  # per word
+_ROWS = 32
 _COLUMNS = 2048
 _BINS = 4096
 
@@ -36,13 +36,17 @@ class Curve(Protocol):
         """One chance per word, rising with eta."""
         ...
 
+    def error(self, eta: float) -> float:
+        """Standard error of the mean chance that comes from drawn directions."""
+        ...
+
 
 class LaplaceCurve:
     """The noise mechanism.
 
     Args:
         table: Public table.
-        ids: Words of the sample; each is given its own directions.
+        ids: Words of the sample, repeated as they occur; each distinct one is given its own directions.
         rng: Draws the directions. Sample and table are public, so it needs no secret.
         threads: Threads to work with; by default as many as there are processors.
     """
@@ -51,16 +55,23 @@ class LaplaceCurve:
         self, table: NearestVector, ids: NDArray[np.int64], rng: np.random.Generator, threads: int | None = None
     ) -> None:
         self._dimension = table.vectors.shape[1]
-        directions = rng.standard_normal((len(ids), _DIRECTIONS, self._dimension))
+        distinct, self._which, counts = np.unique(ids, return_inverse=True, return_counts=True)
+        self._shares = counts / len(ids)
+        directions = rng.standard_normal((len(distinct), _DIRECTIONS, self._dimension))
         directions /= np.linalg.norm(directions, axis=2, keepdims=True)
-        blocks = [slice(start, start + _ROWS) for start in range(0, len(ids), _ROWS)]
-        found = list(sharded(lambda block: _reach(table, ids[block], directions[block]), blocks, threads))
+        blocks = [slice(start, start + _ROWS) for start in range(0, len(distinct), _ROWS)]
+        found = list(sharded(lambda block: _reach(table, distinct[block], directions[block]), blocks, threads))
         self._reach = np.concatenate([reach for reach, _ in found])
-        self.nearest = np.concatenate([nearest for _, nearest in found])
+        self.nearest = np.concatenate([nearest for _, nearest in found])[self._which]
 
     def unchanged(self, eta: float) -> Floats:
         """Mean over the directions of each word."""
-        return np.asarray(gammainc(self._dimension, eta * self._reach).mean(axis=1))
+        return np.asarray(gammainc(self._dimension, eta * self._reach).mean(axis=1)[self._which])
+
+    def error(self, eta: float) -> float:
+        """From the spread of each word's directions."""
+        spread = gammainc(self._dimension, eta * self._reach).var(axis=1, ddof=1) / _DIRECTIONS
+        return float(np.sqrt(np.sum(self._shares**2 * spread)))
 
 
 def _reach(table: NearestVector, ids: NDArray[np.int64], directions: Floats) -> tuple[Floats, Floats]:
@@ -87,7 +98,7 @@ def _reach(table: NearestVector, ids: NDArray[np.int64], directions: Floats) -> 
         ahead *= np.divide(np.float32(2.0), apart, out=apart)[:, None, :]
         inverse = np.maximum(inverse, ahead.max(axis=2))
     with np.errstate(divide="ignore"):
-        return 1.0 / inverse.astype(np.float64), nearest
+        return 1.0 / np.abs(inverse.astype(np.float64)), nearest  # a maximum of zeros may be -0.0
 
 
 def _squared(
@@ -118,6 +129,10 @@ class ExponentialCurve:
         """Exact up to the width of the bins."""
         others = (self._counts * np.exp((-eta / 2) * self._means)).sum(axis=1)
         return np.asarray((1.0 / (1.0 + others))[self._which])
+
+    def error(self, eta: float) -> float:
+        """No direction is drawn."""
+        return 0.0
 
 
 def _histogram(table: NearestVector, ids: NDArray[np.int64], width: float) -> tuple[Floats, Floats, Floats]:

@@ -30,7 +30,7 @@ def read_strings(path: str | PathLike[str]) -> list[str]:
     raw = Path(path).read_bytes()
     try:
         return _read(raw)
-    except (IndexError, KeyError, OverflowError, UnicodeDecodeError, RecursionError, MemoryError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         raise _refused(path, f"is damaged ({type(error).__name__})") from None
     except _Unsupported as error:
         raise _refused(path, str(error)) from None

@@ -14,7 +14,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.core import Core
-from langchain_dp.rapt.streaming import Streaming
+from langchain_dp.rapt.streaming import NOTHING, Streaming
 
 S = TypeVar("S")
 """One of :data:`langchain_dp.rapt.parts.Sanitizable`: what goes in comes out in the same type."""
@@ -145,10 +145,10 @@ class SanitizerShell(Runnable[Any, Any]):
         """Sanitise what arrives in chunks; see the class for what is held back until when."""
         _check_no_kwargs(kwargs)
         streaming = Streaming(self._core, user, document)
-        first = next(input, None)  # starts the run before this one first
+        first = next(input, NOTHING)  # starts the run before this one first
 
         def run(_: Iterator[Any]) -> Iterator[Any]:
-            if first is not None:
+            if first is not NOTHING:
                 yield from streaming.push(first)
             for chunk in input:
                 yield from streaming.push(chunk)
@@ -168,13 +168,13 @@ class SanitizerShell(Runnable[Any, Any]):
         """Async twin of :meth:`transform`."""
         _check_no_kwargs(kwargs)
         streaming = Streaming(self._core, user, document)
-        first = await anext(input, None)
+        first = await anext(input, NOTHING)
 
         async def withheld() -> AsyncIterator[str]:
             yield WITHHELD
 
         async def run(_: AsyncIterator[Any]) -> AsyncIterator[Any]:
-            if first is not None:
+            if first is not NOTHING:
                 for part in await asyncio.to_thread(streaming.push, first):
                     yield part
             async for chunk in input:

@@ -110,8 +110,9 @@ class WordPieceTokeniser:
         return [text[a:b] for a, b in self._tokenizer.encode(text, add_special_tokens=False).offsets]
 
     def decode(self, ids: Sequence[int]) -> list[str]:
-        """The subwords; one that begins with ``##`` continues the one before."""
-        return [self._words[i] for i in ids]
+        """The subwords; one that the table begins with ``##`` continues the one before."""
+        words = (self._words[i] for i in ids)
+        return [tokenise.GLUE + word[2:] if word.startswith("##") and len(word) > 2 else word for word in words]
 
 
 class ForeignTokeniser:

@@ -62,6 +62,7 @@ def word_releases(
 
     Raises:
         InvalidParameter: A value is out of bounds, or two values contradict each other.
+        PlanError: The ledger counts in distances of another table.
         MissingExtra: The package of a named table is not installed.
     """
     if len(targets.given()) != 1:
@@ -96,6 +97,7 @@ def word_releases(
         threads=options.threads,
     )
     engine = WordEngine(privatiser, options.keep)
+    account.check_table(engine.table)
     return FormalReleases(engine, account, calibration or calibrated, reuse=cache, chain=name)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 from langchain_dp import _validate
 from langchain_dp.errors import InvalidParameter, MissingExtra
@@ -196,7 +196,7 @@ def calibrate(
         eta=chosen,
         target="a given eta" if name == "eta" else f"{name}={value:g}",
         replacement=1 - float(chances.mean()),
-        interval=_interval(1 - chances),
+        interval=_interval(1 - chances, curve.error(chosen)),
         unchanged=tuple((share, float(np.quantile(chances, share))) for share in QUANTILES),
         distinct=distinct_outputs(_systematic(np.unique(sample), _WORDS), RELEASES, release, chosen),
         inversion=hits / len(sample),
@@ -257,14 +257,14 @@ def _root(name: str, target: float, reached: Callable[[float], float], scale: fl
     return math.exp(brentq(lambda x: reached(math.exp(x)) - target, low, high, xtol=1e-4))
 
 
-def _interval(chances: NDArray[np.float64]) -> tuple[float, float]:
-    """95% interval of a mean; words are the unit, directions of one word are averaged before."""
-    half = 1.96 * float(chances.std(ddof=1)) / math.sqrt(len(chances))
+def _interval(chances: NDArray[np.float64], error: float) -> tuple[float, float]:
+    """95% interval of a mean over words, each of which has its own error."""
+    half = 1.96 * math.hypot(float(chances.std(ddof=1)) / math.sqrt(len(chances)), error)
     mean = float(chances.mean())
     return max(0.0, mean - half), min(1.0, mean + half)
 
 
 def _clopper_pearson(hits: int, runs: int) -> tuple[float, float]:
-    low = float(beta.ppf(0.025, hits, runs - hits + 1)) if hits else 0.0
-    high = float(beta.ppf(0.975, hits + 1, runs - hits)) if hits < runs else 1.0
+    low = float(betaincinv(hits, runs - hits + 1, 0.025)) if hits else 0.0
+    high = float(betaincinv(hits + 1, runs - hits, 0.975)) if hits < runs else 1.0
     return low, high

@@ -7,10 +7,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from langchain_core.messages import AIMessage
+
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError
+from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.formal import FormalReleases
-from langchain_dp.rapt.parts import Rules, Taken, take, take_mappings
+from langchain_dp.rapt.messages import MessageRules
+from langchain_dp.rapt.parts import Rules, Taken, marked, take, take_mappings
 from langchain_dp.rapt.placeholders import PlaceholderReleases
 from langchain_dp.rapt.streams import TextStream
 
@@ -38,12 +42,15 @@ class Core:
 
     Args:
         releases: Draws and charges.
-        rules: What of an input passes in clear.
+        messages: What of a message passes in clear.
+        documents: What of a document passes in clear.
     """
 
-    def __init__(self, releases: FormalReleases | PlaceholderReleases, rules: Rules) -> None:
+    def __init__(
+        self, releases: FormalReleases | PlaceholderReleases, messages: MessageRules, documents: DocumentRules
+    ) -> None:
         self.releases = releases
-        self._rules = rules
+        self._rules = Rules(messages, documents, releases.stamp(), releases.mark)
 
     def sanitise(self, value: V, user: str | None, document: str | None) -> V:
         """Release one input."""
@@ -66,6 +73,10 @@ class Core:
         """Release the values of mappings."""
         released: list[dict[str, Any]] = self._released([take_mappings(mappings, keep, user_key)])[0]
         return released
+
+    def marked(self, reply: AIMessage) -> AIMessage:
+        """Mark what a model answered that was told sanitised text only."""
+        return marked(reply, self._rules)
 
     def with_certificate(self, value: Any, user: str | None, document: str | None) -> Sanitized:
         """Release one input and say how."""

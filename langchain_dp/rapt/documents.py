@@ -30,8 +30,8 @@ class DocumentRules:
         document_key: Name under which they say which document it is ("id": its own id). None: by its content.
     """
 
-    keep: tuple[str, ...] = ()
-    sanitize: tuple[str, ...] = ()
+    keep: Sequence[str] = ()
+    sanitize: Sequence[str] = ()
     user_key: str | None = None
     document_key: str | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -87,6 +88,10 @@ class FormalReleases:
             "eta": self.engine.eta,
             "table": self.engine.table,
         }
+
+    def mark(self, texts: Texts) -> str:
+        """Keyed mark of public texts, under the ledger's key."""
+        return self.ledger.digest("reply", json.dumps(texts)).hex()
 
     def notes(self) -> tuple[str, ...]:
         """What passes in clear, whatever the input."""

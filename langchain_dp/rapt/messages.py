@@ -160,7 +160,7 @@ def _function_call(message: AIMessage, swap: Swap) -> dict[str, Any]:
 
 def _note_dropped(message: BaseMessage, note: Note) -> None:
     for name in ("additional_kwargs", "response_metadata"):
-        if set(getattr(message, name)) - {"function_call", "rapt"}:
+        if set(getattr(message, name)) - {"function_call", "rapt", "rapt_reply"}:
             note(f"{name} were dropped" if name.endswith("s") else f"{name} was dropped")
 
 

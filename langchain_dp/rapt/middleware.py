@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
+from langchain_core.messages import AIMessage
+
+from langchain_dp import _validate
 from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.rapt.runnable import RAPTSanitizer
 
@@ -14,7 +18,7 @@ try:
     from langgraph.types import TracePolicy
 except ImportError:
     raise MissingExtra(
-        "Expected the package langchain, whose agents take middleware. "
+        "Expected the package langchain, 1.4 or newer, whose agents take middleware. "
         "Install it with: pip install 'langchain-dp[agents]'."
     ) from None
 
@@ -39,9 +43,11 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         sanitizer: Sanitises messages. Its ``system`` option also rules over the agent's system prompt.
         user: Whose account is charged: a name, or a function of the request, as of
             ``request.runtime.context``; None for nobody's.
+        replies: "pass": what the model itself answered, from sanitised text, passes in later turns as it is and costs
+            nothing, as long as nobody changes it; "sanitize": it is treated like all other messages.
 
     Raises:
-        InvalidParameter: ``sanitizer`` is none, or keeps nothing for reuse, so that every turn would pay for all.
+        InvalidParameter: A value is of another type.
 
     Formal guarantee:
         That of the sanitizer, for everything that the model is told of the messages. What tools do with arguments that
@@ -50,7 +56,9 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
 
     trace_policy = TracePolicy(process_inputs=_nothing)
 
-    def __init__(self, sanitizer: RAPTSanitizer, *, user: User = None) -> None:
+    def __init__(
+        self, sanitizer: RAPTSanitizer, *, user: User = None, replies: Literal["pass", "sanitize"] = "pass"
+    ) -> None:
         super().__init__()
         if not isinstance(sanitizer, RAPTSanitizer):
             raise InvalidParameter(f"Expected sanitizer of type {type(sanitizer).__name__} to be a RAPTSanitizer.")
@@ -58,18 +66,26 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
             raise InvalidParameter(f"Expected user of type {type(user).__name__} to be a name, or a function.")
         self.sanitizer = sanitizer
         self._user = user
+        self._pass_replies = _validate.one_of("replies", replies, ("pass", "sanitize")) == "pass"
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
         """Call the model with sanitised messages."""
-        return handler(self._sanitised(request))
+        return self._marked(handler(self._sanitised(request)))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
         """Async twin of :meth:`wrap_model_call`."""
-        return await handler(await asyncio.to_thread(self._sanitised, request))
+        return self._marked(await handler(await asyncio.to_thread(self._sanitised, request)))
+
+    def _marked(self, response: ModelResponse[Any]) -> ModelResponse[Any]:
+        if not self._pass_replies:
+            return response
+        mark = self.sanitizer.mark_reply
+        result = [mark(message) if isinstance(message, AIMessage) else message for message in response.result]
+        return dataclasses.replace(response, result=result)
 
     def _sanitised(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         user = self._user(request) if callable(self._user) else self._user

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hmac
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.prompt_values import (
     ChatPromptValue,
     ChatPromptValueConcrete,
@@ -30,6 +31,10 @@ REPORT = "rapt"
 """Key of ``response_metadata`` under which a sanitised message says what it is."""
 
 
+REPLY = "rapt_reply"
+"""Key under which a reply of the model outside is marked: it was made from sanitised text, and is public."""
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Taken:
     """An input in parts. Private.
@@ -47,11 +52,19 @@ class Taken:
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What passes in clear, for each kind of input; ``stamp`` is what a sanitised message says of itself."""
+    """What passes in clear, for each kind of input.
+
+    Args:
+        messages: Of messages.
+        documents: Of documents.
+        stamp: What a sanitised message says of itself.
+        mark: Keyed mark of texts that are public; nobody else can make it.
+    """
 
     messages: MessageRules
     documents: DocumentRules
     stamp: dict[str, Any]
+    mark: Callable[[Texts], str]
 
     def notes(self) -> tuple[str, ...]:
         """What passes in clear of inputs that are more than a text."""
@@ -133,13 +146,15 @@ def _messages(messages: Sequence[BaseMessage], rules: Rules, user: str | None, d
     notes: Counter[str] = Counter()
     reports = [Counter[str]() for _ in messages]
 
+    public: dict[int, Texts] = {}
+
     def walk(position: int, note: Callable[[str], None]) -> Callable[[Swap], BaseMessage]:
         return lambda swap: rebuild(messages[position], rules.messages, swap, note)
 
     def put(released: Sequence[Texts]) -> list[BaseMessage]:
         rebuilt = []
         for position, texts in enumerate(released):
-            message = with_texts(walk(position, _ignore), texts)
+            message = with_texts(walk(position, _ignore), public.get(position, texts))
             if message is not messages[position]:
                 message.response_metadata[REPORT] = {**rules.stamp, "notes": sorted(reports[position])}
             rebuilt.append(message)
@@ -147,9 +162,25 @@ def _messages(messages: Sequence[BaseMessage], rules: Rules, user: str | None, d
 
     units = []
     for position, report in enumerate(reports):
-        units.append(Unit(texts_in(walk(position, _adder(report))), user, document))
+        texts = texts_in(walk(position, _adder(report)))
+        if _is_reply(messages[position], texts, rules):
+            public[position], texts = texts, ()
+            report["a reply of the model, which was told sanitised text only, passed as it is"] += 1
+        units.append(Unit(texts, user, document))
         notes.update(report)
     return Taken(units, put, notes)
+
+
+def marked(message: AIMessage, rules: Rules) -> AIMessage:
+    """Return a reply with the mark by which it is known again; any change to its texts voids it."""
+    texts = texts_in(lambda swap: rebuild(message, rules.messages, swap, _ignore))
+    metadata = {**message.response_metadata, REPLY: rules.mark(texts)}
+    return message.model_copy(update={"response_metadata": metadata})
+
+
+def _is_reply(message: BaseMessage, texts: Texts, rules: Rules) -> bool:
+    mark = message.response_metadata.get(REPLY) if isinstance(message, AIMessage) else None
+    return isinstance(mark, str) and hmac.compare_digest(mark.encode(), rules.mark(texts).encode())
 
 
 def _documents(documents: Sequence[Document], rules: Rules, user: str | None, document: str | None) -> Taken:

@@ -6,8 +6,12 @@ meaning, and said to be what it is: every certificate of this mode is ``private=
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
 import math
 import re
+import secrets
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -84,6 +88,7 @@ class PlaceholderReleases:
 
     def __init__(self, finder: FindsEntities) -> None:
         self._finder = finder
+        self._key = secrets.token_bytes(32)
         self.map = PlaceholderMap()
 
     def release(self, units: Sequence[Unit]) -> list[Texts]:
@@ -93,6 +98,10 @@ class PlaceholderReleases:
     def stamp(self) -> dict[str, Any]:
         """What a sanitised message says of itself."""
         return {"private": False, "mechanism": self._mechanism}
+
+    def mark(self, texts: Texts) -> str:
+        """Keyed mark of public texts."""
+        return hmac.new(self._key, json.dumps(texts).encode(), hashlib.sha256).hexdigest()
 
     def notes(self) -> tuple[str, ...]:
         """What passes in clear."""

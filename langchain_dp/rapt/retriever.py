@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig
-from pydantic import model_validator
 
 from langchain_dp import _validate
 from langchain_dp._quiet_context import sealed
@@ -48,19 +47,33 @@ class SanitizingRetriever(BaseRetriever):
     documents: bool = False
     k: int | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if not isinstance(self.retriever, Runnable):
-            raise InvalidParameter(f"Expected retriever of type {type(self.retriever).__name__} to be a retriever.")
-        if not isinstance(self.sanitizer, RAPTSanitizer):
-            raise InvalidParameter(f"Expected sanitizer of type {type(self.sanitizer).__name__} to be a RAPTSanitizer.")
-        if not (self.query or self.documents):
+    def __init__(
+        self,
+        *,
+        retriever: Runnable[str, list[Document]],
+        sanitizer: RAPTSanitizer,
+        query: bool = True,
+        documents: bool = False,
+        k: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # Before pydantic sees them: its errors print what they were given, and a retriever may hold its documents.
+        if not isinstance(retriever, Runnable):
+            raise InvalidParameter(f"Expected retriever of type {type(retriever).__name__} to be a retriever.")
+        if not isinstance(sanitizer, RAPTSanitizer):
+            raise InvalidParameter(f"Expected sanitizer of type {type(sanitizer).__name__} to be a RAPTSanitizer.")
+        if not (isinstance(query, bool) and isinstance(documents, bool) and (query or documents)):
             raise InvalidParameter(
-                "Expected query or documents to be True: otherwise nothing is sanitised. Use the inner retriever."
+                f"Expected query={query!r} or documents={documents!r} to be True: otherwise nothing is sanitised. "
+                "Use the inner retriever."
             )
-        if self.k is not None:
-            _validate.integer("k", self.k, at_least=1)
-        return self
+        if k is not None:
+            _validate.integer("k", k, at_least=1)
+        unknown = sorted(set(kwargs) - set(BaseRetriever.model_fields))
+        if unknown:
+            raise InvalidParameter(f"Expected no further arguments, got {unknown}. Set them on the inner retriever.")
+        kwargs |= {"retriever": retriever, "sanitizer": sanitizer, "query": query, "documents": documents, "k": k}
+        super().__init__(**kwargs)
 
     def invoke(  # type: ignore[override]  # one more keyword
         self,

@@ -8,6 +8,7 @@ from os import PathLike
 from typing import Any, Literal, NoReturn
 
 from langchain_core.documents import BaseDocumentTransformer, Document
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
@@ -20,7 +21,7 @@ from langchain_dp.rapt.core import Core, Sanitized
 from langchain_dp.rapt.documents import DocumentRules, check_documents
 from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.messages import MessageRules
-from langchain_dp.rapt.parts import Rules, Sanitizable
+from langchain_dp.rapt.parts import Sanitizable
 from langchain_dp.rapt.placeholders import FindsEntities, PlaceholderReleases
 from langchain_dp.rapt.policies import Policies
 from langchain_dp.rapt.privatise import Keep, Mechanism
@@ -39,7 +40,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     chain shows the raw input of the chain all the same, which no component can prevent: run the chain in
     ``with private_run():``.
 
-    Streams: words leave as soon as three whole words follow them (a date is one feature of up to four words). A stream
+    Streams: words leave as soon as two whole words follow them (a date is one feature of up to four words). A stream
     of one chunk, messages, a fixed ``length``, kept or named code, subwords of a foreign tokeniser, and a ledger with a
     limit per document are gathered first. Words that leave before a text is complete are charged as one release of a
     document of its own, or of ``document``, and are not kept for reuse.
@@ -77,6 +78,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
 
     Raises:
         InvalidParameter: A value is out of bounds, or two values contradict each other.
+        PlanError: The ledger counts in distances of another table.
         MissingExtra: The package of a named table is not installed.
 
     Formal guarantee:
@@ -117,7 +119,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     ) -> None:
         self.name = name
         messages = MessageRules(system, media)
-        documents = DocumentRules(tuple(metadata_keep), tuple(metadata_sanitize), user_key, document_key)
+        documents = DocumentRules(metadata_keep, metadata_sanitize, user_key, document_key)
         targets = Targets(eta, target_replacement, deniability, inversion, max_loss)
         options = WordOptions(mechanism, policies, keep, length, casing, not_private_seed, threads, calibration_texts)
         releases: FormalReleases | PlaceholderReleases
@@ -125,11 +127,21 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
             releases = word_releases(embeddings, targets, options, ledger=ledger, limit=limit, cache=cache, name=name)
         else:
             releases = placeholder_releases(only, targets, options, ledger=ledger, limit=limit)
-        self._core = Core(releases, Rules(messages, documents, releases.stamp()))
+        self._core = Core(releases, messages, documents)
 
     def sanitize(self, value: S, *, user: str | None = None, document: str | None = None) -> S:
         """Do what :meth:`invoke` does, without a run: for use inside other components."""
         return self._core.sanitise(value, user, document)
+
+    def mark_reply(self, reply: AIMessage) -> AIMessage:
+        """Mark the reply of a model that was told sanitised text only: in later histories it passes as it is.
+
+        It is post-processing of what was released, so it costs nothing. Any change to its texts voids the mark, and
+        only this sanitizer's account can make it.
+        """
+        if not isinstance(reply, AIMessage):
+            raise InvalidParameter(f"Expected reply of type {type(reply).__name__} to be an AIMessage.")
+        return self._core.marked(reply)
 
     def sanitize_mappings(
         self, mappings: Sequence[Mapping[str, Any]], *, keep: Sequence[str] = (), user_key: str | None = None

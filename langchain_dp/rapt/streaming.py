@@ -7,6 +7,9 @@ from typing import Any
 from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.streams import TextStream
 
+NOTHING: Any = object()
+"""Stands for no chunk at all; None is a chunk, and refused."""
+
 
 class Streaming:
     """One stream. No I/O of its own, so that sync and async callers drive the same thing.
@@ -24,14 +27,14 @@ class Streaming:
         self._core = core
         self._user = user
         self._document = document
-        self._gathered: Any = None
+        self._gathered: Any = NOTHING
         self._text: TextStream | None = None
 
     def push(self, chunk: Any) -> list[Any]:
         """Take a chunk and return what leaves now."""
         if self._text is not None:
             return _said(self._text.push(chunk))
-        if self._gathered is None:
+        if self._gathered is NOTHING:
             self._gathered = chunk
             return []
         if isinstance(self._gathered, str) and isinstance(chunk, str) and self._core.streams:
@@ -44,7 +47,7 @@ class Streaming:
         """Return the rest."""
         if self._text is not None:
             return _said(self._text.finish())
-        if self._gathered is None:
+        if self._gathered is NOTHING:
             return []
         return [self._core.sanitise(self._gathered, self._user, self._document)]
 

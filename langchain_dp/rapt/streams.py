@@ -1,8 +1,9 @@
 """Text that arrives in pieces, sanitised as its words are complete.
 
-A word, and a date of several words, must be whole before it can be privatised. So text is held back until three whole
-words follow it: no feature of the tokeniser is longer, but code between fences. What is then joined is what one
-release of the whole text would have joined, word for word and mark for mark.
+A word, and a date of several words, must be whole before it can be privatised. So text is held back until two whole
+words follow it: then every date shows itself ("12 of" is none yet, "12 of May" is), and nothing else that belongs
+together has space in it, but code between fences. What is then joined is what one release of the whole text would have
+joined, word for word and mark for mark.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from langchain_dp.rapt import tokenise
 
 _SPACE = re.compile(r"[ \n\t\r]+")
-_HELD = 3  # whole words: a date has at most four, the one before the cut among them
+_HELD = 2  # whole words after a cut
 
 
 class TextStream:
@@ -61,7 +62,7 @@ class TextStream:
 def _last_cut(text: str) -> int:
     """Where the part of ``text`` ends that no further text can change; 0 if there is none."""
     spaces = [match.start() for match in _SPACE.finditer(text)]
-    # After the last possible cut come three words, each with space behind it.
+    # After the last possible cut come so many words, each with space behind it.
     candidates = spaces[:-_HELD] if len(spaces) > _HELD else []
     if not candidates:
         return 0

@@ -14,8 +14,8 @@ from functools import cache
 
 from langchain_dp.rapt.policies import Kind
 
-_MONTH = (
-    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
+_MONTH = (  # the only words whose casing is ignored: ignored everywhere, a k would be the Kelvin sign, a symbol
+    r"(?i:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
     r"|nov(?:ember)?|dec(?:ember)?)"
 )
 _DAY = r"\d{1,2}(?:st|nd|rd|th)?"
@@ -37,7 +37,7 @@ _SPACE = r"\s\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufef
 _LETTER = rf"[^{_SPACE}{_MARKS}{_HAN}{_PICTURE}]"
 _CODE = r"(?P<code>```(?s:.*?)(?:```|\Z)|`[^`\n]+`)"
 _FEATURES = rf"""
-  (?P<url>(?:(?:https?|ftp)://|www\.)[^\s<>"]{{0,2047}}[^\s<>".,;:!?)\]]
+  (?P<url>(?i:(?:https?|ftp)://|www\.)[^\s<>"]{{0,2047}}[^\s<>".,;:!?)\]]
     |[\w.+-]{{1,64}}@[\w-]{{1,63}}(?:\.[\w-]{{1,63}}){{1,8}})
 | (?P<date>\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}(?!\d)|\d{{1,2}}[-/.]\d{{1,2}}[-/.](?:\d{{4}}|\d{{2}})(?!\d)
     |{_DAY}\ (?:of\ )?{_MONTH}\b\.?(?:,?\ \d{{4}}\b)?|{_MONTH}\.?\ {_DAY}\b(?:,?\ \d{{4}}\b)?)
@@ -46,6 +46,8 @@ _FEATURES = rf"""
 | (?P<word>(?:[^\W\d_]\.){{2,}}|{_LETTER}+(?:['\u2019\-_&.]{_LETTER}+)*|[{_HAN}])
 | (?P<punctuation>\.{{2,3}}|-{{2,3}}|''|``|[{_MARKS}])
 """
+GLUE = "\x00"
+"""Beginning of a piece that continues the one before. No feature holds it: it counts as space."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ENDINGS = ("n't", "'s", "'re", "'ve", "'ll", "'d", "'m")
 _WIDE_CLOSING = "\u2026\u3001\u3002\uff0c\uff01\uff1f\uff1b\uff1a\uff09\u300d\u300f"
@@ -65,7 +67,7 @@ class Feature:
 
 @cache
 def _pattern(code: bool) -> re.Pattern[str]:
-    return re.compile(f"{_CODE}|{_FEATURES}" if code else _FEATURES, re.VERBOSE | re.IGNORECASE)
+    return re.compile(f"{_CODE}|{_FEATURES}" if code else _FEATURES, re.VERBOSE)
 
 
 def clean(text: str) -> str:
@@ -111,13 +113,13 @@ def cased(word: str, like: str) -> str:
     """``word`` in the casing of ``like``: capitals, a first capital, or as it is."""
     if like.isupper() and len(like) > 1:
         return word.upper()
-    if word.startswith("##"):
+    if word.startswith(GLUE):
         return word
     return word[:1].upper() + word[1:] if like[:1].isupper() else word
 
 
 def join(pieces: Sequence[str]) -> str:
-    """Words and marks with the spacing of running text; a piece that begins with ``##`` continues the one before."""
+    """Words and marks with the spacing of running text; a piece that begins with ``GLUE`` continues the one before."""
     out: list[str] = []
     glue = True
     quoted = False
@@ -126,8 +128,8 @@ def join(pieces: Sequence[str]) -> str:
             out.append(("" if not out else "\n") + piece + "\n")
             glue = True
             continue
-        if piece.startswith("##") and len(piece) > 2:
-            out.append(piece[2:])
+        if piece.startswith(GLUE):
+            out.append(piece[len(GLUE) :])
             glue = False
             continue
         before = after = False

@@ -14,8 +14,9 @@ from os import PathLike
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from langchain_dp import _validate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms._nearest import NearestVector
 from langchain_dp.ports import Embeds
@@ -55,10 +56,10 @@ class Vocabulary:
     def __post_init__(self) -> None:
         words = tuple(self.words)
         index = _index(words)
-        vectors = np.asanyarray(self.vectors)
-        _check(words, vectors)
+        vectors = _matrix(words, self.vectors)
         allowed = np.ones(len(words), dtype=bool)
-        allowed[list(self.never)] = False
+        for number in self.never:
+            allowed[_validate.integer("never", number, at_least=0, at_most=len(words) - 1)] = False
         if allowed.sum() < 2:
             raise InvalidParameter(
                 f"Expected words to hold at least two that may be written, got {int(allowed.sum())} of {len(words)}."
@@ -138,8 +139,12 @@ def _index(words: Sequence[str]) -> dict[str, int]:
     return index
 
 
-def _check(words: Sequence[str], vectors: NDArray[np.floating]) -> None:
-    if vectors.ndim != 2 or vectors.shape[1] < 1 or vectors.dtype.kind != "f":
+def _matrix(words: Sequence[str], given: ArrayLike) -> NDArray[np.floating]:
+    try:
+        vectors = np.asanyarray(given)
+    except ValueError:
+        raise InvalidParameter("Expected vectors to be a matrix, but its rows differ in length.") from None
+    if vectors.ndim != 2 or vectors.shape[1] < 1 or vectors.dtype.kind not in "iuf":
         raise InvalidParameter(
             f"Expected vectors of shape {vectors.shape} and type {vectors.dtype} to be a matrix of floats, one row a "
             "word."
@@ -150,12 +155,13 @@ def _check(words: Sequence[str], vectors: NDArray[np.floating]) -> None:
             "Give one vector a word, in the same order."
         )
     for start in range(0, len(words), 4096):
-        bad = np.flatnonzero(~(np.abs(vectors[start : start + 4096]) < 1e15).all(axis=1))
+        bad = np.flatnonzero(~(np.abs(vectors[start : start + 4096].astype(np.float64)) < 1e15).all(axis=1))
         if len(bad):
             row = start + int(bad[0])
             raise InvalidParameter(
                 f"Expected vectors to be finite and below 1e15, but row {row} ({words[row]!r}) is not. Leave it out."
             )
+    return vectors
 
 
 def _mean(table: NearestVector) -> NDArray[np.float32]:

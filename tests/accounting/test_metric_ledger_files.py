@@ -18,14 +18,21 @@ from langchain_dp.errors import InvalidParameter, LedgerCorrupt, LedgerError, Le
 TABLE = "small"
 
 
-@pytest.fixture
-def path(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A closed ledger with two releases, and a file of releases beside it."""
-    file = tmp_path / "metric.db"
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    file = tmp_path_factory.mktemp("metric") / "metric.db"
     with MetricLedger(3.0, file) as ledger:
         ledger.spend(1.0, [Owner("d", "u"), Owner("e", "u")], table=TABLE)
         ledger.released().put({b"k": ("word",)})
     return file
+
+
+@pytest.fixture
+def path(made_once: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A closed ledger with two releases, and a file of releases beside it."""
+    for file in made_once.parent.iterdir():
+        shutil.copy(file, tmp_path)
+    return tmp_path / "metric.db"
 
 
 def _sql(statement: str) -> Callable[[pathlib.Path], None]:

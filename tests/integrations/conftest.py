@@ -28,4 +28,5 @@ def shared_engine(model_path: str) -> Iterator[LlamaCppEnsemble]:
 @pytest.fixture
 def engine(shared_engine: LlamaCppEnsemble) -> LlamaCppEnsemble:
     shared_engine._store.clear()
+    shared_engine._context.clear()
     return shared_engine

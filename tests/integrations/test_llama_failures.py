@@ -13,7 +13,7 @@ from langchain_dp.integrations._llama_store import MemberState
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.ports import MemberPrompt
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt
 
 HEAD = "Say whether the review is positive or negative.\n\n"
 TAIL = "Review: two hours I will not get back\nSentiment:"
@@ -75,7 +75,7 @@ def test_an_unforeseen_failure_of_one_member_is_its_abstention(
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(CANARY), SystemExit(3), SystemExit(CANARY)], ids=repr)
-@pytest.mark.parametrize("call", ["score_labels", "warm", "count_tokens"])
+@pytest.mark.parametrize("call", ["score_labels", "next_tokens", "warm", "count_tokens"])
 def test_ctrl_c_leaves_the_engine_without_text_or_frames(
     engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch, raised: BaseException, call: str
 ) -> None:
@@ -88,7 +88,12 @@ def test_ctrl_c_leaves_the_engine_without_text_or_frames(
         patched.setattr(engine._context, "decode", interrupted)
         if call == "count_tokens":
             patched.setattr(engine._context, "tokenize", interrupted)
-        arguments = {"score_labels": ([prompt(0)], WORDS), "warm": ([prompt(0)],), "count_tokens": (CANARY,)}[call]
+        arguments = {
+            "score_labels": ([prompt(0)], WORDS),
+            "next_tokens": ([Continuation(prompt(0), (), 0.5)], Decoding()),
+            "warm": ([prompt(0)],),
+            "count_tokens": (CANARY,),
+        }[call]
         with pytest.raises(type(raised)) as caught:
             getattr(engine, call)(*arguments)
     error = caught.value
@@ -99,6 +104,7 @@ def test_ctrl_c_leaves_the_engine_without_text_or_frames(
         assert error.code == (3 if raised.args == (3,) else 1)
     assert_no_frame_holds_text(error)
     assert engine.score_labels([prompt(0)], WORDS)[0] is not None  # the lock is free
+    assert engine.next_tokens([Continuation(prompt(0), (), 0.5)], Decoding())[0] is not None
 
 
 def assert_no_frame_holds_text(error: BaseException) -> None:

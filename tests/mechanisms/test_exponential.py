@@ -60,6 +60,7 @@ def test_the_base_is_just_below_the_exponential(exponent: float) -> None:
 def test_the_base_stays_printable_for_absurd_exponents() -> None:
     """If it breaks, a huge epsilon hangs the draw; a smaller base is always sound."""
     assert below_exp(Fraction(1e9)) == below_exp(Fraction(256))
+    assert exponential([1, 2], np.float32(1e9)) == 1
 
 
 @settings(max_examples=150, deadline=None)

@@ -124,7 +124,7 @@ def test_the_draw_is_made_whatever_the_votes() -> None:
         rng = Counting(1)
         limited_domain(votes, epsilon0=1.0, delta0=1e-6, domain=50_000, rng=rng)
         assert rng.asked == 1
-    assert limited_domain({}, epsilon0=1.0, delta0=1e-6, domain=50_000) is None
+    assert limited_domain({}, epsilon0=np.float32(1), delta0=np.float32(1e-6), domain=50_000) is None
 
 
 # --- the price, by enumeration ---------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from langchain_dp.opt import OptPrompts, voters
 from langchain_dp.opt.ensemble import Ensemble
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.settings import Settings
+from langchain_dp.opt.text import Text
 from langchain_dp.opt.voters import Demonstrations, Electorate
 from langchain_dp.ports import MemberPrompt
 from langchain_dp.scheme import Scheme
@@ -53,9 +54,9 @@ def electorate(engine: WordEngine, rows: list[dict[str, str]], *, seed: int = 7,
     records = PrivateRecords(rows)
     rng = NotPrivateSeededRandomness(seed)
     ensemble = Ensemble(records.ids(), Scheme("fixed", 8, 1.0, True), rng)
-    return Electorate(
-        engine, ensemble, Demonstrations(records, Forward.of(engine, settings), settings), settings, rng=rng
-    )
+    demonstrations = Demonstrations(records, Forward.of(engine, settings), settings)
+    text = Text(engine, settings.decoding, settings.stop)
+    return Electorate(engine, ensemble, demonstrations, settings, text=text, rng=rng)
 
 
 def votes_of_each(engine: WordEngine, rows: list[dict[str, str]]) -> dict[frozenset[str], Any]:

@@ -1,0 +1,81 @@
+"""What the suites share: members, and what an engine says of itself."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY
+
+from langchain_dp.errors import PrivateDataError
+from langchain_dp.ports import Continuation, MemberPrompt, Token
+
+HEAD = "Read the text.\n"
+TAIL = "Label:"
+WORDS = ("good", "bad", "great", "dull", "positive", "negative")
+
+
+def prompt(member: int, *, body: Any = None, tail: str = TAIL, head: str = HEAD) -> MemberPrompt:
+    """Member i has seen one word three times over."""
+    text = f"Label: {WORDS[member % 6]}\n" * (3 + member // 6) if body is None else body
+    return MemberPrompt(head=head, body=text, tail=tail, member=("member", member, text))
+
+
+def asked(
+    members: Sequence[int | MemberPrompt], written: Sequence[Token] = (), draw: float = 0.5
+) -> list[Continuation]:
+    """Members with the same written tokens and coin."""
+    prompts = [one if isinstance(one, MemberPrompt) else prompt(one) for one in members]
+    return [Continuation(one, tuple(written), draw) for one in prompts]
+
+
+class EngineContract:
+    """What both suites ask of a subclass."""
+
+    reads = True
+    """The model repeats a pattern that its prompt shows. False for random weights."""
+    exact = True
+    """A member's numbers are the same bits in any company. False where that is a server's promise."""
+
+    def clean(self, engine: Any) -> None:
+        """Make the engine cold."""
+        engine.forget(*(prompt(i).member for i in range(12)))
+
+    def too_long(self, engine: Any) -> MemberPrompt:
+        """A member that does not fit."""
+        return prompt(7, body="word " * (engine.max_prompt_tokens + 10))
+
+    def broken(self) -> MemberPrompt:
+        """A member whose content no engine can evaluate."""
+        return prompt(8, body=b"no text")
+
+    def test_an_engine_is_not_pickled_and_not_copied(self, engine: Any) -> None:
+        """If it breaks, private caches travel in a pickle to a worker or a disk."""
+        for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(PrivateDataError):
+                attempt(engine)
+
+    def test_texts_are_counted(self, engine: Any) -> None:
+        """If it breaks, a length limit is checked against nonsense."""
+        counts = [engine.count_tokens(text) for text in ("", "good", "good " * 20)]
+        assert counts[0] == 0 < counts[1] < counts[2]
+
+
+def without_trace(call: Callable[[], object], expected: type[Exception], caplog: pytest.LogCaptureFixture) -> None:
+    """``call`` raises, and neither its exception, nor a frame of an adapter, nor the log holds the canary."""
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(expected) as caught:
+        call()
+    error = caught.value
+    assert CANARY not in f"{error!r} {error.args!r}"
+    assert (error.__cause__, error.__context__) == (None, None)
+    trace = error.__traceback__
+    while trace is not None:
+        if "integrations" in trace.tb_frame.f_code.co_filename and "tests" not in trace.tb_frame.f_code.co_filename:
+            assert CANARY not in repr(trace.tb_frame.f_locals)
+        trace = trace.tb_next
+    assert CANARY not in caplog.text

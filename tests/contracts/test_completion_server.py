@@ -1,0 +1,62 @@
+"""The contracts, kept by CompletionServerEnsemble on a real llama.cpp server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.llama_server import llama_server
+
+from contracts.common import asked
+from contracts.labels import LabelContract
+from contracts.next_token import NextTokenContract
+
+pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
+
+from langchain_dp.integrations.openai import CompletionServerEnsemble
+
+from langchain_dp.ports import Decoding
+
+
+@pytest.fixture(scope="module")
+def served(float16_gguf: Path) -> Iterator[CompletionServerEnsemble]:
+    # The prefixes that the server keeps make the suite four times faster. What it then does with them is its own.
+    with (
+        llama_server("smollm2", model=float16_gguf) as address,
+        CompletionServerEnsemble(f"{address}/v1", "smollm2", prefix_cache=True) as engine,
+    ):
+        yield engine
+
+
+class TestCompletionServer(NextTokenContract, LabelContract):
+    """Members that a server batches as it likes."""
+
+    exact = False
+
+    @pytest.fixture
+    def engine(self, served: CompletionServerEnsemble) -> CompletionServerEnsemble:
+        return served
+
+    def test_a_ban_of_several_tokens_does_not_ban_each(self, engine: CompletionServerEnsemble) -> None:
+        """If it breaks, llama.cpp's server bans every token of a banned text, and votes change for nothing."""
+        (free,) = engine.next_tokens(asked([0]), Decoding())
+        assert engine.count_tokens(f"{free} of it") > 1
+        banned = frozenset({f"{free} of it", " never heard of"})
+        assert engine.next_tokens(asked([0]), Decoding(banned=banned)) == [free]
+
+    def test_the_server_is_what_its_dialect_says(self, engine: CompletionServerEnsemble) -> None:
+        """If it breaks, the server has changed, and what is sent to it no longer means what we think."""
+        text = ["Label: good good good good good good good good"]
+
+        def written(**fields: Any) -> str:
+            return str(engine._dialect.request(text, **fields)[0]["text"])
+
+        assert written() == written(repetition_penalty=1e6) == written(repeat_penalty=1e6) == " good"
+        assert written(repeat_penalty=1e6, repeat_last_n=3) != " good"
+        drawn = {"temperature": 3.0, "seed": 7}
+        assert written(**drawn) == written(**drawn)
+        together = engine._dialect.request(text * 4, **drawn)
+        assert len({choice["text"] for choice in together}) == 1  # one seed for all: why members then ask alone
+        assert (engine._dialect.kind, engine._dialect.lists, engine._dialect.listed) == ("llama.cpp", True, 1000)

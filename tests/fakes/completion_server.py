@@ -1,0 +1,81 @@
+"""A completions server on loopback that speaks as vLLM does, or as little as the protocol asks for.
+
+It writes the last word of its prompt again, lists a few tokens with their probabilities, and echoes every prompt in a
+response header, as some gateways do.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from fakes._http import Answer, RecordingServer
+
+LISTED = {" positive": math.log(0.4), " neg": math.log(0.2), " ": math.log(0.1), "\n": math.log(0.05), "": -5.0}
+
+
+class CompletionServer(RecordingServer):
+    """Serves the model "tiny".
+
+    Args:
+        vllm: Say so, and tell the length of the context, count tokens, and refuse to list more than 20.
+        lists: Take several prompts in one request.
+        lists_tokens: List log-probabilities at all.
+        refuse: A prompt that holds this is answered with status 400, quoting it.
+        status: Status of every completion.
+        answer: Fields that replace those of every choice.
+    """
+
+    def __init__(
+        self,
+        *,
+        vllm: bool = False,
+        lists: bool = True,
+        lists_tokens: bool = True,
+        refuse: str = "\0",
+        status: int = 200,
+        answer: dict[str, Any] | None = None,
+    ) -> None:
+        self.vllm, self.lists, self.lists_tokens = vllm, lists, lists_tokens
+        self.refuse, self.status, self.answer = refuse, status, answer or {}
+        super().__init__(self._serve)
+
+    @property
+    def completions(self) -> list[dict[str, Any]]:
+        """Bodies of all completion requests so far, oldest first."""
+        split = [body.decode().split("\n", 1) for body in self.bodies]
+        return [json.loads(body) for path, body in split if path.endswith("/completions")]
+
+    def _serve(self, path: str, body: bytes) -> Answer:
+        asked = json.loads(body) if body else {}
+        if path == "/v1/models":
+            return self._json({"data": [{"id": "tiny", **self._told()}]})
+        if path == "/tokenize" and self.vllm:
+            return self._json({"tokens": [len(word) for word in asked["prompt"].split()]})
+        if path != "/v1/completions":
+            return 404, {}, b"no such place"
+        prompts = asked["prompt"] if isinstance(asked["prompt"], list) else [asked["prompt"]]
+        if self.status != 200 or any(self.refuse in prompt for prompt in prompts):
+            return self._json({"error": f"bad prompt: {prompts}"}, self.status if self.status != 200 else 400)
+        if isinstance(asked["prompt"], list) and not self.lists:
+            return self._json({"error": f"one prompt only: {prompts}"}, 422)
+        if asked.get("logprobs", 0) > (20 if self.vllm else 5):
+            return self._json({"error": "too many logprobs"}, 400)
+        choices = [self._choice(i, prompt, asked) for i, prompt in enumerate(prompts)]
+        usage = {"prompt_tokens": sum(len(prompt.split()) for prompt in prompts)}
+        return self._json({"choices": choices[::-1], "usage": usage}, echo=prompts[0])
+
+    def _told(self) -> dict[str, Any]:
+        return {"owned_by": "vllm", "max_model_len": 50} if self.vllm else {"owned_by": "somebody"}
+
+    def _choice(self, index: int, prompt: str, asked: dict[str, Any]) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": index, "text": f" {prompt.split()[-1]}", "finish_reason": "length"}
+        if asked.get("logprobs") and self.lists_tokens:
+            choice["logprobs"] = {"top_logprobs": [LISTED], "tokens": ["?"], "token_logprobs": [-1.0]}
+        return choice | self.answer
+
+    @staticmethod
+    def _json(answer: Any, status: int = 200, echo: str = "") -> Answer:
+        headers = {"Content-Type": "application/json", "X-Echo": "".join(c for c in echo if c.isalnum() or c in " -")}
+        return status, headers, json.dumps(answer).encode()

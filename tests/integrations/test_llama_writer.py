@@ -1,0 +1,271 @@
+"""LlamaCppEnsemble writes tokens: what one member writes, and that nothing of another member is in it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from langchain_dp.integrations._llama_choice import Choice
+from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt
+
+HEAD = "Reviews and their labels.\n"
+SHOTS = ("Review: flat jokes\nLabel: no\n", "Review: a joy to the last\nLabel: yes\n", "Review: slow\nLabel: no\n")
+TAIL = "The instruction was:"
+LONG_TAIL = "So, what was the instruction " + "that was given, and given again, " * 4 + "at first?"
+PLAIN = Decoding()
+WORDS = (" yes", " no")
+
+Bits = dict[int, npt.NDArray[np.float32]]
+
+
+def prompt(member: int, shots: int = 1, tail: str = TAIL) -> MemberPrompt:
+    body = f"Guest {member}. " + "".join(SHOTS[(member + i) % 3] for i in range(shots))
+    return MemberPrompt(head=HEAD, body=body, tail=tail, member=(member, shots))
+
+
+def asked(member: int, written: Sequence[int] = (), *, shots: int = 1, tail: str = TAIL) -> Continuation:
+    return Continuation(prompt(member, shots, tail), tuple(written), member / 1000)  # the coin tells who it was
+
+
+def text(engine: LlamaCppEnsemble, words: str) -> list[int]:
+    return engine._context.tokenize(words)
+
+
+Ask = Callable[..., Bits]
+
+
+@pytest.fixture
+def ask(engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Ask members, and get the logits of each from which its token was taken."""
+    seen: Bits = {}
+    token = Choice.token
+
+    def noted(self: Choice, logits: npt.NDArray[np.float32], written: Sequence[int], draw: float) -> int | None:
+        seen[round(draw * 1000)] = logits.copy()
+        return token(self, logits, written, draw)
+
+    monkeypatch.setattr(Choice, "token", noted)
+
+    def call(*members: Continuation, fresh: bool = False, decoding: Decoding = PLAIN) -> Bits:
+        if fresh:
+            engine._store.clear()
+            engine._context.clear()
+        seen.clear()
+        engine.next_tokens(members, decoding)
+        return dict(seen)
+
+    return call
+
+
+def same(one: Bits, other: Bits, *members: int) -> bool:
+    return all(np.array_equal(one[member], other[member]) for member in members)
+
+
+def decoded(engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[int, int, int, bool]]]:
+    """Every batch from here on, row by row."""
+    batches: list[list[tuple[int, int, int, bool]]] = []
+    decode = engine._context.decode
+    monkeypatch.setattr(engine._context, "decode", lambda rows: (batches.append(list(rows)), decode(rows))[1])
+    return batches
+
+
+@pytest.mark.parametrize("tail", [TAIL, LONG_TAIL], ids=["short", "long"])
+def test_logits_of_a_member_are_the_same_bits_alone_and_in_any_company(
+    engine: LlamaCppEnsemble, ask: Ask, tail: str
+) -> None:
+    """If it breaks, a vote depends on other members' records, and no epsilon we print is true (audit 2)."""
+    assert engine.members_together == 4
+    words = text(engine, " Say what you")
+
+    def written(count: int, *others: tuple[int, int], gone: int = -1) -> Bits:
+        crowd = [asked(i, words[:count], shots=shots, tail=tail) for i, shots in ((0, 1), *others) if i != gone]
+        return ask(*crowd, fresh=count == 0)
+
+    alone = [written(count) for count in range(3)]
+    for others in (((1, 1), (2, 1)), ((1, 22), (2, 1)), ((3, 1), (4, 9), (5, 1), (1, 2), (2, 2))):
+        together = [written(count, *others) for count in range(3)]
+        assert [same(alone[count], together[count], 0) for count in range(3)] == [True] * 3
+        if len(others) == 2:  # asked on and off: late, with gaps between those who are asked, beside who is not
+            late = [written(0, *others), written(1, *others, gone=0), written(2, *others, gone=1)]
+            assert same(alone[2], late[2], 0)
+            assert same(together[2], late[2], 2)
+
+
+def test_catching_up_equals_never_having_missed_a_token_to_the_last_bit(engine: LlamaCppEnsemble, ask: Ask) -> None:
+    """If it breaks, which tokens a member was asked for, or when it was swapped out, shows in its votes."""
+    words = text(engine, " Decide whether the guest liked it")
+    ask(asked(0), asked(1), fresh=True)
+    for count in range(1, len(words)):
+        steady = ask(asked(0, words[:count]), asked(1, words[:count]))
+    ask(asked(1), asked(0, words[:2]), fresh=True)
+    late = ask(asked(0, words[:-1]), asked(1, words[:-1]))
+    assert same(steady, late, 0, 1)
+    assert same(steady, ask(asked(1, words[:-1]), asked(0, words[:-1]), fresh=True), 0, 1)
+    back = ask(asked(0, words[:2]))  # a shorter text, then another tail, then the first again
+    ask(asked(0, words[3:5], tail=LONG_TAIL))
+    assert same(back, ask(asked(0, words[:2])), 0)
+
+
+@pytest.mark.parametrize("kept", ["all", "two", "none"])
+def test_more_members_than_slots_write_the_same_bits_whoever_was_swapped_out(
+    engine: LlamaCppEnsemble, ask: Ask, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    """If it breaks, an ensemble larger than the model's memory votes otherwise than a small one."""
+    words = text(engine, " Say it")
+    alone = {i: ask(asked(i), fresh=True) | {-1: ask(asked(i, words))[i]} for i in (0, 3, 6)}
+    engine._store.clear()
+    engine._context.clear()
+    if kept != "all":
+        monkeypatch.setattr(engine._store, "limit", 10 if kept == "none" else 3 * 10**6)
+    first = ask(*(asked(i) for i in range(7)))
+    ask(asked(5), asked(2, words[:1]))
+    second = ask(*(asked(i, words) for i in (4, 6, 0, 3)), asked(1, words))
+    assert all(same(alone[i], first, i) for i in (0, 3, 6))
+    assert all(np.array_equal(alone[i][-1], second[i]) for i in (0, 3, 6))
+    assert len(engine._seats.residents) == 4
+    assert engine.cached_bytes <= engine._store.limit
+
+
+def test_a_member_that_left_leaves_nothing_for_the_next_occupant(engine: LlamaCppEnsemble, ask: Ask) -> None:
+    """If it breaks, infinities of a member that is gone turn the next one's vote into an abstention."""
+    words = text(engine, " Say it")
+    expected = {i: ask(asked(i, words), fresh=True)[i] for i in (1, 2, 3, 4)}
+    ask(asked(0, shots=9), fresh=True)
+    engine._seats.put_away()
+    (broken,) = engine._store._kept.values()
+    broken.state[-20_000:-4_000] = 0x7E  # values of the last layer; 0x7E7E is a NaN in half precision
+    crowd = [asked(i, words) for i in (1, 2, 3)]
+    assert np.isnan(ask(asked(0, shots=9), *crowd)[0]).any()  # it did get into the cache
+    rows = ask(asked(4, words), *crowd)  # 4 takes the seat of 0
+    assert len(engine._seats.residents) == 4
+    assert all(np.array_equal(rows[i], expected[i]) for i in (1, 2, 3, 4))
+
+
+def test_a_warm_step_is_one_row_a_member_and_restores_nothing(
+    engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, every token costs a whole question, and a prompt of 50 tokens takes hours."""
+    words = text(engine, " Say it now")
+    crowd = range(4)
+    engine.next_tokens([asked(i, words[:1]) for i in crowd], PLAIN)
+    batches = decoded(engine, monkeypatch)
+    monkeypatch.setattr(engine._context, "restore", lambda *_: pytest.fail("restored"))
+    engine.next_tokens([asked(i, words[:2]) for i in crowd], PLAIN)
+    assert [[(row[0], row[2]) for row in batch] for batch in batches] == [[(words[1], i) for i in crowd]]
+    batches.clear()
+    engine.next_tokens([asked(2, words)], PLAIN)  # the others come along, and have their logits to themselves
+    assert [[(row[0], row[2]) for row in batch] for batch in batches] == [[(words[2], i) for i in crowd]]
+    assert sum(row[3] for row in batches[0]) == 2
+    batches.clear()
+    engine.next_tokens([asked(i, words) for i in crowd], PLAIN)
+    assert [len(batch) for batch in batches] == [4]
+
+
+def test_no_batch_has_a_single_row_a_gap_or_unequal_steps(
+    engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, llama.cpp picks other kernels for a member because of who else was asked."""
+    words = text(engine, " Say what you think of it")
+    engine.next_tokens([asked(i, shots=1 + i) for i in range(4)], PLAIN)
+    batches = decoded(engine, monkeypatch)
+    for members in ((0,), (0, 2), (3,), (1, 3), (2, 3, 0)):
+        for count in range(1, 7):
+            crowd = [
+                asked(i, words[: (count * (2 + i)) % 7], shots=1 + i, tail=(TAIL, "In short, it was:")[count % 2])
+                for i in members
+            ]
+            engine.next_tokens(crowd, PLAIN)
+    for batch in batches:
+        sequences = [row[2] for row in batch]
+        counts = {sequences.count(sequence) for sequence in sequences}
+        assert len(batch) > 1
+        assert len(counts) == 1
+        assert sorted(set(sequences)) == list(range(min(sequences), max(sequences) + 1))
+        assert sum(row[3] for row in batch) != 1
+
+
+def test_scoring_labels_in_between_changes_no_bit_of_either(engine: LlamaCppEnsemble, ask: Ask) -> None:
+    """If it breaks, an optimiser that classifies between two tokens spoils its own votes."""
+    words = text(engine, " Say it")
+    crowd = [prompt(i) for i in range(5)]
+    written = [ask(*(asked(i, words[:count]) for i in range(5)), fresh=count == 0) for count in range(3)]
+    engine._store.clear()
+    scores = engine.score_labels(crowd, WORDS)
+    engine._store.clear()
+    engine._context.clear()
+    for count in range(3):
+        assert same(written[count], ask(*(asked(i, words[:count]) for i in range(5))), *range(5))
+        assert engine.score_labels(crowd, WORDS) == scores
+    engine.forget(crowd[0].member)
+    assert engine.score_labels(crowd, WORDS) == scores
+
+
+def test_progress_survives_scoring_and_the_forgetting_of_others(
+    engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, every classification in between evaluates all that was written again."""
+    words = text(engine, " Say what you think")
+    engine.next_tokens([asked(i, words[:3]) for i in range(3)], PLAIN)
+    engine.score_labels([prompt(0)], WORDS)
+    engine.forget(prompt(2).member)
+    batches = decoded(engine, monkeypatch)
+    engine.next_tokens([asked(i, words) for i in range(2)], PLAIN)
+    assert [[row[2] for row in batch] for batch in batches] == [[0, 1]]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/mem")
+def test_forget_overwrites_a_member_in_the_store_and_in_the_models_memory(engine: LlamaCppEnsemble, ask: Ask) -> None:
+    """If it breaks, a deleted record can still be read from the process, or deleting it disturbs the others."""
+    words = text(engine, " Say it")
+    crowd = [asked(i, words) for i in range(6)]
+    expected = ask(*crowd, fresh=True)
+    for resident in (True, False):
+        ask(*crowd)
+        seated = {at.key[1] for at in engine._seats.residents.values()}
+        member = next(one.prompt.member for one in crowd if (one.prompt.member in seated) == resident)
+        engine._seats.put_away()
+        entries = {key[1]: entry.state for key, entry in engine._store._kept.items()}
+        state = entries.pop(member)
+        others = b"".join(other.tobytes() for other in entries.values())
+        pieces = [state[at : at + 48].tobytes() for at in range(20_000, state.size - 48, 9_001)]
+        traces = [piece for piece in pieces if piece not in others]  # those of the head are everybody's
+        ask(*crowd)
+        if resident:
+            ask(next(one for one in crowd if one.prompt.member == member))
+            assert _found(traces) > len(traces) // 2 > 10
+        engine.forget(member)
+        assert not state.any()
+        assert _found(traces) == 0
+        assert member not in {key[1] for key in engine._store._kept}
+    assert same(expected, ask(*crowd), *range(6))
+
+
+def _found(traces: Sequence[bytes]) -> int:
+    """How many of the traces are anywhere in the large private regions of this process but where they are listed."""
+    own = {id(trace) + bytes.__basicsize__ - 1 for trace in traces}
+    found: set[int] = set()
+    with open("/proc/self/maps") as maps:
+        regions = [line.split() for line in maps]
+    memory = os.open("/proc/self/mem", os.O_RDONLY)
+    try:
+        for fields in regions:
+            begin, end = (int(part, 16) for part in fields[0].split("-"))
+            if len(fields) > 5 or "w" not in fields[1] or end - begin < 2**26:
+                continue
+            for at in range(begin, end, 2**21):
+                part = os.pread(memory, min(2**21 + 64, end - at), at)
+                for i, trace in enumerate(traces):
+                    place = part.find(trace)
+                    while place >= 0:
+                        if at + place not in own:
+                            found.add(i)
+                        place = part.find(trace, place + 1)
+    finally:
+        os.close(memory)
+    return len(found)

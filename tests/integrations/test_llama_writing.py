@@ -1,0 +1,293 @@
+"""LlamaCppEnsemble as a writer: what the port promises beside bits."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_dp.integrations import _llama_chat_parts as parts
+from langchain_dp.integrations._llama_choice import Choice
+from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
+
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
+
+CANARY = "zanzibar"
+HEAD = "Reviews.\n"
+TAIL = "The instruction was:"
+PLAIN, CHAT = Decoding(), Decoding(chat=True)
+
+
+def asked(member: int, written: tuple[Token, ...] = (), *, body: str | None = None, draw: float = 0.5) -> Continuation:
+    own = f"Review: {CANARY} {member} is dull\nLabel: no\n" if body is None else body
+    return Continuation(MemberPrompt(HEAD, own, TAIL, (member, own)), written, draw)
+
+
+class Direct:
+    """The most probable next tokens from llama-cpp-python's high-level class: the whole text, nothing shared."""
+
+    def __init__(self, path: str) -> None:
+        import llama_cpp
+
+        self.module = llama_cpp
+        self.llama = llama_cpp.Llama(path, n_ctx=256, verbose=False, n_threads=1, n_threads_batch=1)
+
+    def tokens(self, text: str, *, special: bool = False) -> list[int]:
+        return list(self.llama.tokenize(text.encode(), add_bos=False, special=special))
+
+    def logits(self, tokens: list[int]) -> Any:
+        self.llama.reset()
+        self.llama.eval(tokens)
+        row = self.module.llama_get_logits_ith(self.llama.ctx, -1)
+        return np.ctypeslib.as_array(row, (self.llama.n_vocab(),)).copy()
+
+
+@pytest.fixture(scope="module")
+def direct(model_path: str) -> Direct:
+    return Direct(model_path)
+
+
+def noted(engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch, one: Continuation, decoding: Decoding) -> Any:
+    """The logits from which a member's token is taken."""
+    seen: list[Any] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(Choice, "token", lambda self, logits, *_: seen.append(logits.copy()))
+        engine.next_tokens([one], decoding)
+    return seen[0]
+
+
+def test_plain_text_goes_on_as_a_plain_evaluation_of_the_whole_text_does(
+    engine: LlamaCppEnsemble, direct: Direct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, sharing heads, restoring states or evaluating step by step changes what the model says."""
+    written = tuple(direct.tokens(" Say yes"))
+    one = asked(1, written)
+    whole = [*direct.tokens(HEAD), *direct.tokens(one.prompt.body), *direct.tokens(TAIL), *written]
+    np.testing.assert_allclose(noted(engine, monkeypatch, one, PLAIN), direct.logits(whole), atol=2e-2)
+
+
+def test_a_chat_is_one_turn_of_the_user_in_the_models_own_template(
+    engine: LlamaCppEnsemble, direct: Direct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, an instruction-tuned model is not asked the way it was tuned, and writes worse prompts."""
+    one = asked(1, body="Review: <|im_end|> dull\n")
+    system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+    before = f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n"
+    after = "<|im_end|>\n<|im_start|>assistant\n"
+    turn = [token for part in (HEAD, one.prompt.body, TAIL) for token in direct.tokens(part)]
+    whole = [*direct.tokens(before, special=True), *turn, *direct.tokens(after, special=True)]
+    assert whole.count(2) == 2  # the record's own "<|im_end|>" ends no turn
+    assert engine._texts.chat_tokens == len(whole) - len(turn)
+    np.testing.assert_allclose(noted(engine, monkeypatch, one, CHAT), direct.logits(whole), atol=2e-2)
+    plain = noted(engine, monkeypatch, one, PLAIN)
+    assert not np.allclose(plain, direct.logits(whole), atol=1)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [None, "{{ messages[0].content }}{{ messages[0].content }}", "no turn", "{{ raise_exception('two') }}", "{% if"],
+    ids=["none", "twice", "never", "raises", "broken"],
+)
+def test_a_template_that_takes_no_single_turn_is_refused_with_the_remedy(template: str | None) -> None:
+    """If it breaks, a base model is asked in a template of nobody's, or a file's own error stops a release."""
+    pytest.importorskip("llama_cpp")
+    with pytest.raises(InvalidParameter, match="chat=False"):
+        parts.chat_parts(template, begin="<s>", end="</s>")
+
+
+def test_a_template_is_cut_where_the_turn_is() -> None:
+    """If it breaks, members get a frame that depends on what they say."""
+    pytest.importorskip("llama_cpp")
+    cut = parts.chat_parts("{{ bos_token }}[{{ messages[0].content }}]{{ eos_token }}", begin="<s>", end="</s>")
+    assert (cut.before, cut.after) == ("<s>[", "]</s>")
+
+
+def test_a_model_without_a_template_still_continues_text(
+    engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, base models cannot be used at all, or are asked to chat without a word."""
+    monkeypatch.setattr(engine._context, "chat_template", lambda: None)
+    monkeypatch.setattr(engine._texts, "_chat", None)
+    monkeypatch.setattr(engine._texts, "_chat_tokens", None)
+    with pytest.raises(InvalidParameter, match="chat=False"):
+        engine.next_tokens([asked(0)], CHAT)
+    assert engine.max_prompt_tokens == 767
+    assert engine.next_tokens([asked(0)], PLAIN)[0] is not None
+
+
+def test_penalty_and_bans_are_of_written_tokens_and_no_others(engine: LlamaCppEnsemble) -> None:
+    """If it breaks, words of the private examples are pushed out of the prompt, or of the prompt into it."""
+    (free,) = engine.next_tokens([asked(0)], PLAIN)
+    (again,) = engine.next_tokens([asked(0)], Decoding(repetition_penalty=1e6))
+    assert free == again  # though the body is full of it or of anything else: nothing is written yet
+    (other,) = engine.next_tokens([asked(0)], Decoding(banned=frozenset({free})))
+    assert other not in (None, free)
+    (second,) = engine.next_tokens([asked(0, (free,))], PLAIN)
+    rest = [engine.next_tokens([asked(0, (free,))], Decoding(repetition_penalty=1e6, banned=frozenset({second})))[0]]
+    assert not {free, second, None} & set(rest)
+
+
+def test_every_member_has_its_own_coin(engine: LlamaCppEnsemble) -> None:
+    """If it breaks, members draw together, and one member's coin moves two votes."""
+    hot = Decoding(temperature=5.0)
+    draws = (0.1, 0.5, 0.9, 0.1)
+    alone = [engine.next_tokens([asked(i, draw=draw)], hot)[0] for i, draw in enumerate(draws)]
+    assert engine.next_tokens([asked(i, draw=draw) for i, draw in enumerate(draws)], hot) == alone
+    assert len(set(alone)) > 2
+    twice = [asked(0, draw=0.1), asked(0, draw=0.9), asked(0, draw=0.1)]  # one member with several coins in one call
+    first, other, third = engine.next_tokens(twice, hot)
+    assert first == third == alone[0]
+    assert other != first
+
+
+def test_only_the_member_that_is_too_long_abstains(engine: LlamaCppEnsemble) -> None:
+    """If it breaks, one long record silences the others, or the promised length is not accepted."""
+    for decoding in (PLAIN, CHAT):
+        (expected,) = engine.next_tokens([asked(0)], decoding)
+        room = engine.max_prompt_tokens - engine.count_tokens(HEAD) - engine.count_tokens(TAIL)
+        body = " a" * (room - 2)
+        assert engine.count_tokens(body) == room - 2
+        rows = engine.next_tokens([asked(1, body=body + " a a a"), asked(0)], decoding)
+        assert rows == [None, expected]
+        if decoding is PLAIN:  # the longest, token by token, in company and alone
+            written = tuple(engine._context.tokenize(" so so"))
+            for count in range(3):
+                rows = engine.next_tokens([asked(1, written[:count], body=body), asked(0, written[:count])], decoding)
+                assert None not in rows
+            assert engine.next_tokens([asked(1, written, body=body)], decoding) == rows[:1]
+            assert engine.next_tokens([asked(0, written)], decoding) == rows[1:]
+            assert engine.next_tokens([asked(1, (*written, 20), body=body)], decoding) == [None]
+
+
+@pytest.mark.parametrize("place", ["body", "decode", "restore", "prefill", "written", "member"])
+def test_a_failure_of_one_member_is_its_abstention(
+    engine: LlamaCppEnsemble,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    place: str,
+) -> None:
+    """If it breaks, one record can stop or shift the other members' votes, or a log tells of its failure."""
+    caplog.set_level(logging.DEBUG)
+    crowd = [asked(i) for i in range(3)]
+    crowd[1] = asked(1, body=f"Review: {CANARY} is dull, and dull it is\n")
+    expected = engine.next_tokens(crowd, PLAIN)
+    engine._context.clear()
+    context: Any = engine._context
+    if place == "body":
+        crowd[1] = asked(1, body=b"no text")  # type: ignore[arg-type]  # wrong on purpose
+    elif place == "written":
+        crowd[1] = asked(1, ("word",))
+    elif place == "member":
+        crowd[1] = Continuation(MemberPrompt(HEAD, "", TAIL, []), (), 0.5)  # type: ignore[arg-type]  # wrong on purpose
+    else:
+        if place == "prefill":
+            engine._store.clear()
+        inner = getattr(context, place)
+        size = len(context.tokenize(crowd[1].prompt.body))
+        key = _key(crowd[1])
+        state = engine._store.get(*key)
+
+        def broken(what: Any, *args: Any, **options: Any) -> Any:
+            seat = engine._seats._places.get((key[0], key[1]))
+            if place == "decode" and any(row[2] == seat and row[0] > 0 for row in what):
+                raise ValueError(CANARY)
+            if place == "restore" and state is not None and what is state.state:
+                raise MemoryError(CANARY)
+            if place == "prefill" and len(what) == size:
+                raise ValueError(CANARY)
+            return inner(what, *args, **options)
+
+        monkeypatch.setattr(context, place, broken)
+    for _ in range(2):
+        assert engine.next_tokens(crowd, PLAIN) == [expected[0], None, expected[2]]
+    assert [record for record in caplog.records if "llama" in record.name] == []
+    assert CANARY not in "".join(capfd.readouterr())
+
+
+def _key(one: Continuation) -> Any:
+    from langchain_dp.integrations._llama_members import body_digest
+    from langchain_dp.integrations._llama_store import Opening
+
+    return Opening(HEAD), one.prompt.member, body_digest(one.prompt)
+
+
+def test_new_content_under_an_old_key_is_not_written_from_the_old_cache(engine: LlamaCppEnsemble) -> None:
+    """If it breaks, a caller's mistake makes deleted records vote."""
+    hot = Decoding(temperature=3.0)
+    old = Continuation(MemberPrompt(HEAD, "Review: a joy\nLabel: yes\n", TAIL, 0), (), 0.7)
+    new = Continuation(MemberPrompt(HEAD, "Guess the colour: blue or red? Red. Blue.", TAIL, 0), (), 0.7)
+    alone = [engine.next_tokens([one], hot)[0] for one in (old, new, old)]
+    assert alone[0] == alone[2] != alone[1]
+    assert engine.next_tokens([old, new], hot) == alone[:2]
+
+
+def test_calls_that_make_no_sense_are_refused(engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a mistake in the caller turns into silently wrong votes."""
+    monkeypatch.setattr(engine._context, "decode", lambda rows: pytest.fail("evaluated"))
+    other = Continuation(MemberPrompt(HEAD, "", "Another tail:", 1), (), 0.5)
+    empty = Continuation(MemberPrompt(HEAD, "", "", 1), (), 0.5)
+    for members, decoding in (([asked(0), other], PLAIN), ([empty], PLAIN), ([asked(0)], Decoding(temperature=-1))):
+        with pytest.raises(InvalidParameter) as caught:
+            engine.next_tokens(members, decoding)
+        assert CANARY not in str(caught.value)
+    assert engine.next_tokens([], PLAIN) == []
+
+
+def test_public_facts_of_the_model(engine: LlamaCppEnsemble) -> None:
+    """If it breaks, a prompt never ends, ends too early, or a control token is released as text."""
+    assert isinstance(engine, VotesNextToken)
+    assert engine.vocabulary_size == 49152
+    assert {0, 2} <= engine.end_tokens
+    never = engine._texts.never
+    assert never[1]
+    assert not never[[0, 2]].any()
+    assert never.sum() < 20
+    assert engine.max_prompt_tokens == 767 - engine._texts.chat_tokens
+
+
+def test_tokens_are_spelt_byte_by_byte(engine: LlamaCppEnsemble) -> None:
+    """If it breaks, the released prompt is not what the members wrote."""
+    text = "Wörter: 😀 und «Anführung»\n\t x"
+    tokens = engine._context.tokenize(text)
+    assert engine.detokenise(tokens) == text
+    for cut in range(len(tokens)):
+        whole = engine._context.pieces(tokens[:cut]).decode(errors="replace")
+        assert engine.detokenise(tokens[:cut]) == whole
+    assert engine.detokenise([2, *tokens, 0]) == text
+    assert engine.detokenise([]) == ""
+    for wrong in ([-1], [49152], ["a"], [True]):
+        with pytest.raises(InvalidParameter, match="49151"):
+            engine.detokenise(wrong)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_a_single_slot_writes_for_many_members_one_by_one(model_path: str) -> None:
+    """If it breaks, machines on which company changes bits cannot write at all."""
+    with LlamaCppEnsemble(model_path=model_path, slots=1, max_tokens=128, n_threads=1) as lone:
+        written = tuple(lone._context.tokenize(" Say it"))
+        steps = [lone.next_tokens([asked(i, written[:count]) for i in range(3)], PLAIN) for count in range(3)]
+        lone._store.clear()
+        lone._context.clear()
+        assert [lone.next_tokens([asked(i, written)], PLAIN)[0] for i in (2, 1, 0)] == steps[-1][::-1]
+        assert None not in steps[-1]
+        hits = {token for step in steps for token in step}
+        assert hits - lone.end_tokens
+    with pytest.raises(ModelUnavailable, match="closed"):
+        lone.next_tokens([asked(0)], PLAIN)
+    for closed in ("end_tokens", "max_prompt_tokens"):
+        with pytest.raises(ModelUnavailable, match="closed"):
+            getattr(lone, closed)
+    lone.forget(0)
+
+
+@pytest.mark.parametrize("kept", [0, 4, 24, 5000, 2_000_000, -1])
+def test_a_file_that_was_cut_short_is_refused(tmp_path: Any, kept: int) -> None:
+    """If it breaks, an interrupted download ends in a crash of the process."""
+    pytest.importorskip("llama_cpp")
+    path = tmp_path / "cut.gguf"
+    with open(embedded_model_path(), "rb") as whole:
+        path.write_bytes(whole.read(kept) if kept >= 0 else whole.read()[:kept])
+    with pytest.raises(InvalidParameter, match="cut short"):
+        LlamaCppEnsemble(model_path=str(path), slots=1, max_tokens=64, n_threads=1)

@@ -1,0 +1,172 @@
+"""TransformersEnsemble: which models, folders and files it takes, and what it says of the others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.tiny_gguf import TinyGGUF
+from fakes.tiny_model import TEMPLATE, one_thread, tiny_model, tiny_tokenizer
+from langchain_dp.integrations.transformers import TransformersEnsemble
+
+from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+pytest.importorskip("gguf", reason="gguf is not installed")
+
+CROWD = [Continuation(MemberPrompt("Read.\n", f"Label: {word}\n", "Label:", word), (), 0.5) for word in ("good", "bad")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+def test_a_folder_is_loaded_without_network_and_in_the_type_that_is_asked_for(tmp_path: Path) -> None:
+    """If it breaks, a model of one's own cannot be used, or comes out as another."""
+    tiny_model().save_pretrained(tmp_path / "mine")
+    tiny_tokenizer().save_pretrained(tmp_path / "mine")
+    with (
+        TransformersEnsemble(tmp_path / "mine", max_tokens=256) as loaded,
+        TransformersEnsemble(tiny_model(), tiny_tokenizer(), max_tokens=256) as engine,
+    ):
+        assert loaded.name == "mine"
+        assert loaded.next_tokens(CROWD, Decoding()) == engine.next_tokens(CROWD, Decoding())
+    with TransformersEnsemble(str(tmp_path / "mine"), max_tokens=256, dtype="bfloat16") as half:
+        assert half._model.dtype == torch.bfloat16
+        assert None not in half.next_tokens(CROWD, Decoding())
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"model": "no/such/folder"}, "folder that exists"),
+        ({"model": 3}, "type int"),
+        ({"tokenizer": None}, "tokenizer=None"),
+        ({"dtype": "int8"}, "dtype"),
+        ({"device": "nowhere"}, "device"),
+        ({"max_tokens": 3}, "max_tokens"),
+        ({"max_tokens": 513}, "at most 512"),
+        ({"cache_bytes": -1}, "cache_bytes"),
+    ],
+    ids=str,
+)
+def test_parameters_out_of_bounds_are_refused(change: dict[str, Any], expected: str) -> None:
+    """If it breaks, a typing error ends in a crash deep inside a library."""
+    settings = {"model": tiny_model(), "tokenizer": tiny_tokenizer(), "max_tokens": 256} | change
+    with pytest.raises(InvalidParameter, match=expected):
+        TransformersEnsemble(**settings)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    """If it breaks, a wrong folder ends in a page of another library's advice."""
+    with pytest.raises(InvalidParameter, match="causal language model"):
+        TransformersEnsemble(tmp_path)
+
+
+def test_models_and_tokenizers_that_do_not_serve_are_refused() -> None:
+    """If it breaks, a model whose memory cannot be cut back mixes texts, or special tokens are read in records."""
+    with pytest.raises(InvalidParameter, match="at most 100"):
+        TransformersEnsemble(tiny_model(vocab_size=100), tiny_tokenizer(), max_tokens=256)
+    state = transformers.MambaForCausalLM(
+        transformers.MambaConfig(vocab_size=304, hidden_size=32, num_hidden_layers=1, state_size=4)
+    )
+    with pytest.raises(InvalidParameter, match="keys and values"):
+        TransformersEnsemble(state, tiny_tokenizer(), max_tokens=256)
+
+    class Naive(transformers.PreTrainedTokenizerFast):  # type: ignore[misc, name-defined]  # torch-free stubs
+        def __call__(self, text: str, **options: Any) -> Any:
+            options.pop("split_special_tokens", None)
+            return super().__call__(text, **options)
+
+    backend = tiny_tokenizer()._tokenizer
+    with pytest.raises(InvalidParameter, match="split_special_tokens"):
+        TransformersEnsemble(tiny_model(), Naive(tokenizer_object=backend, eos_token="<|im_end|>"), max_tokens=256)
+
+
+@pytest.mark.parametrize("template", ["{{ messages[0]['role'] }}", TEMPLATE + "{{ messages[0]['content'] }}"])
+def test_a_template_that_does_not_hold_the_turn_once_is_refused(template: str) -> None:
+    """If it breaks, the model is asked without the examples, or twice with them."""
+    with pytest.raises(InvalidParameter, match="chat template"):
+        TransformersEnsemble(tiny_model(), tiny_tokenizer(template=template), max_tokens=256)
+
+
+@pytest.mark.parametrize("missing", ["torch", "transformers"])
+def test_without_the_packages_it_names_the_extra(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a user without torch is told nothing of use."""
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(MissingExtra, match=r"langchain-dp\[transformers\]"):
+        TransformersEnsemble("folder")
+    with pytest.raises(MissingExtra, match=r"langchain-dp\[transformers\]"):
+        TransformersEnsemble.from_gguf("file.gguf")
+
+
+def test_importing_the_adapter_imports_no_torch() -> None:
+    """If it breaks, an import costs seconds, and fails where the extra is not installed."""
+    code = (
+        "import sys, langchain_dp.integrations.transformers\n"
+        "print(sorted({'torch', 'transformers', 'gguf', 'llama_cpp'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+def test_a_gguf_file_gives_the_model_and_the_tokenizer_it_was_made_of(tmp_path: Path) -> None:
+    """If it breaks, weights are loaded into the wrong places, or texts become other tokens."""
+    file = TinyGGUF(tmp_path, start=True)
+    with TransformersEnsemble.from_gguf(file.path, max_tokens=256) as engine:
+        assert engine.name == "tiny"
+        for name, weight in file.model.state_dict().items():
+            assert torch.equal(engine._model.state_dict()[name], weight), name
+        text = "Label: 12 good é"
+        assert engine._texts.plain(text) == file.tokenizer(text)["input_ids"]
+        assert engine._texts.start == [1]
+        assert engine.end_tokens == {0, 2}
+        assert engine._texts.turn()[0].count(1) == 1
+        assert None not in engine.next_tokens(CROWD, Decoding())
+
+
+def test_digits_are_split_where_the_file_says_so(tmp_path: Path) -> None:
+    """If it breaks, numbers become other tokens than the model was trained with."""
+    file = TinyGGUF(tmp_path, pre="smollm")
+    with TransformersEnsemble.from_gguf(file.path, max_tokens=256) as engine:
+        split = engine._texts._tokenizer._tokenizer.pre_tokenizer.pre_tokenize_str("a12")
+        assert [piece for piece, _ in split] == ["a", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"architecture": "gemma3"}, "Llama architecture"),
+        ({"extra": "rope_freqs.weight"}, "plain rotary"),
+        ({"extra": "blk.0.attn_q.bias"}, "no others"),
+        ({"extra": "blk.0.new.weight"}, "no others"),
+        ({"extra": "new"}, "no others"),
+        ({"without": "blk.1.ffn_up.weight"}, "no others"),
+        ({"pre": "another"}, "give tokenizer="),
+    ],
+    ids=str,
+)
+def test_gguf_files_that_are_not_understood_are_refused(
+    tmp_path: Path, metadata: dict[str, Any], expected: str
+) -> None:
+    """If it breaks, a model runs with a part of its weights, and every vote is nonsense."""
+    with pytest.raises(InvalidParameter, match=expected):
+        TransformersEnsemble.from_gguf(TinyGGUF(tmp_path, **metadata).path, max_tokens=256)
+
+
+def test_files_that_are_no_gguf_are_refused(tmp_path: Path) -> None:
+    """If it breaks, a wrong path ends in an unclear message."""
+    with pytest.raises(InvalidParameter, match="exists"):
+        TransformersEnsemble.from_gguf(str(tmp_path / "none.gguf"))
+    for content in (b"", b"GGUF", b"no model at all", Path(TinyGGUF(tmp_path).path).read_bytes()[:3000]):
+        (tmp_path / "bad.gguf").write_bytes(content)
+        with pytest.raises(InvalidParameter, match="version 2 or 3"):
+            TransformersEnsemble.from_gguf(str(tmp_path / "bad.gguf"))

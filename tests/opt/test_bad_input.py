@@ -1,0 +1,299 @@
+"""What is refused, before anything is spent or anybody is asked: each message names value, bound and remedy."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY
+from fakes.models import Chat
+from fakes.next_token import WordEngine, agreeing
+from fakes.optimizers import ADD_OR_REMOVE, BUDGET, SENTENCE, ZERO_OUT, Looking, examples, optimizer
+from fakes.voters import VotingEngine
+
+from langchain_dp import Neighbors, PrivacyBudget, PrivacyLedger, PrivateRecords
+from langchain_dp.errors import InvalidParameter, LangChainDPError, UnsupportedEvent
+from langchain_dp.opt import DLNSettings, OptPrompts, OptTask
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"instruction": ""}, r"instruction='' to say what the task is"),
+        ({"instruction": " \n"}, r"instruction=.* to say what the task is"),
+        ({"instruction": None}, r"instruction=None"),
+        ({"instruction": "word " * 3000}, r"fit into the model's 2000 tokens.*lower shots="),
+        ({"shots": 400}, r"shots=400.*needs more than.*more room \(max_tokens=\)"),
+        ({"max_new_tokens": 1990}, r"max_new_tokens=1990"),
+        ({"labels": ["yes"]}, r"labels=\['yes'\] to hold at least two"),
+        ({"labels": ["yes", "yes"]}, r"each once"),
+        ({"labels": "yes"}, r"labels='yes' to be a list"),
+        ({"labels": ["yes", ""]}, r"list of non-empty strings"),
+        ({"labels": ["yes", "Yes"]}, r"\['yes', 'Yes'\] to differ in more than case"),
+        ({"labels": ["yes", "no"], "prompts": OptPrompts(words={"no": "YES"})}, r"\['yes', 'YES'\] to differ"),
+        ({"model": None}, r"model=NoneType to be a local engine that writes tokens and scores labels"),
+        ({"model": Chat()}, r"model=Chat to be a local engine.*LlamaCppEnsemble"),
+        ({"model": VotingEngine()}, r"model=VotingEngine"),
+        ({"method": "magic"}, r"method='magic' to be one of"),
+        ({"method": "opt", "budget": BUDGET}, r"method='opt' without budget= or ledger=.*\"dp-opt\""),
+        ({"method": "dln-1", "ledger": PrivacyLedger(BUDGET)}, r"method='dln-1' without budget= or ledger="),
+        ({"budget": None}, r"budget= or ledger= to be given.*PrivacyBudget\(3.0\)"),
+        ({"budget": 3.0}, r"budget=3.0 to be a PrivacyBudget"),
+        ({"ledger": PrivacyLedger(BUDGET), "not_private_seed": 1}, r"not_private_seed=1 without a shared ledger"),
+        ({"ledger": PrivacyLedger(BUDGET), "budget": ADD_OR_REMOVE}, r"ADD_OR_REMOVE_ONE to be the ledger's"),
+        ({"epsilon0": None}, r"delta0=0.001 together with epsilon0. Give both, or neither"),
+        ({"epsilon0": 0.0}, r"epsilon0=0.0 in \(0"),
+        ({"epsilon0": math.nan}, r"epsilon0=nan to be a finite number"),
+        ({"delta0": 1.0}, r"delta0=1.0 in \(0.0, 1.0\)"),
+        ({"kbar": 0}, r"kbar=0"),
+        ({"kbar": 10**6}, r"kbar=1000000 to be below the model's \d+ tokens. Ten is plenty"),
+        ({"temperature": math.nan}, r"temperature=nan to be a finite number"),
+        ({"temperature": -1.0}, r"temperature=-1.0"),
+        ({"repetition_penalty": 0.9}, r"repetition_penalty=0.9"),
+        ({"validation": 0.0}, r"validation=0.0 in \(0.0, 1.0\)"),
+        ({"validation": 1.0}, r"validation=1.0"),
+        ({"num_prompts": 0}, r"num_prompts=0"),
+        ({"num_prompts": "5"}, r"num_prompts='5' to be a whole number"),
+        ({"max_new_tokens": 0}, r"max_new_tokens=0"),
+        ({"max_calls": 0}, r"max_calls=0"),
+        ({"max_retries": -1}, r"max_retries=-1"),
+        ({"shots": 0}, r"shots=0"),
+        ({"subsets": 0}, r"subsets=0"),
+        ({"partitions": 0}, r"partitions=0"),
+        ({"sampling": "some"}, r"sampling='some' to be one of"),
+        ({"sampling_probability": 0.0}, r"sampling_probability=0.0"),
+        ({"sampling_probability": 1.1}, r"sampling_probability=1.1"),
+        ({"stop": "\n"}, r"stop='\\n' to be a list of non-empty strings"),
+        ({"stop": ["\n", ""]}, r"stop=\['\\n', ''\] to be a list of non-empty strings"),
+        ({"stop": [7]}, r"stop=\[7\] to be a list of non-empty strings"),
+    ],
+)  # fmt: skip
+def test_a_setting_out_of_bounds_is_refused_at_once(changes: dict[str, Any], message: str) -> None:
+    """If it breaks, a typing mistake is found after hours, or never."""
+    with pytest.raises(InvalidParameter, match=f"(?s){message}"):
+        optimizer(**changes)
+
+
+def test_a_mistyped_argument_is_refused() -> None:
+    """If it breaks, a typing mistake in the name of an argument is swallowed."""
+    made = optimizer()
+    with pytest.raises(TypeError):
+        optimizer(epsilon=3.0)
+    with pytest.raises(InvalidParameter, match=r"no further arguments, got \['stop'\]"):
+        made.invoke(examples(), stop=["\n"])
+
+
+ROWS: dict[str, tuple[Any, str]] = {
+    "unknown label": (
+        [*examples(39), {"text": CANARY, "label": f"neutral {CANARY}"}],
+        r"label of example 39 .*one of",
+    ),
+    "no text": ([{"label": "positive"}], r"example 0 to have a non-empty str under 'text'"),
+    "no label": ([{"text": CANARY}], r"example 0 to have a non-empty str under 'label'"),
+    "no mapping": ([CANARY], r"example 0 to be a mapping with text and label, not str"),
+    "half a letter": ([{"text": "\ud800", "label": "positive"}], r"valid Unicode under 'text'"),
+    "same id": ([{"text": CANARY, "label": "positive", "id": CANARY}] * 2, r"id of example 1 to be new"),
+    "none at all": ([], r"at least one example, but there are none"),
+    "empty generator": (iter(()), r"at least one example, but there are none"),
+    "no validation": (examples(2), r"validation=0.2 of 2 examples to be at least one.*larger\s+share"),
+}
+
+
+@pytest.mark.parametrize("what", ROWS)
+def test_bad_examples_are_refused_without_a_word_of_them(what: str) -> None:
+    """If it breaks, a bad row costs budget, ends in a traceback, or is quoted in the message."""
+    rows, message = ROWS[what]
+    engine, ledger = Looking(), PrivacyLedger(BUDGET)
+    made = optimizer(engine, ledger=ledger, shots=1, partitions=None, sampling_probability=None, subsets=1)
+    with pytest.raises(InvalidParameter, match=f"(?s){message}") as caught:
+        made.invoke(rows)
+    assert CANARY not in repr(caught.value)
+    assert caught.value.__context__ is None or CANARY not in repr(caught.value.__context__)
+    assert (ledger.plans(), engine.shown) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("count", "changes", "message"),
+    [
+        (3, {"shots": 5, "subsets": 1}, r"subsets \* shots = 1 \* 5 = 5 examples, but there are 2"),
+        (40, {"shots": 2, "subsets": 17}, r"subsets \* shots = 17 \* 2 = 34 examples, but there are 32"),
+        (40, {"shots": 2, "subsets": 16, "partitions": 15}, r"partitions=15 to be at least subsets=16"),
+    ],
+)
+def test_too_few_examples_are_refused(count: int, changes: dict[str, Any], message: str) -> None:
+    """If it breaks, subsets are smaller than the user believes, or q is above one."""
+    engine, ledger = Looking(), PrivacyLedger(BUDGET)
+    settings: dict[str, Any] = {"partitions": None, "sampling_probability": None} | changes
+    made = optimizer(engine, ledger=ledger, validation=0.2 if count > 5 else 0.34, **settings)
+    for ask in (made.invoke, made.plan):
+        with pytest.raises(InvalidParameter, match=message):
+            ask(examples(count))
+    assert (ledger.plans(), engine.shown) == ([], [])
+
+
+def test_a_template_whose_keys_are_missing_is_refused() -> None:
+    """If it breaks, a missing key is a KeyError in the middle of a run, and every call of it is charged."""
+    engine, ledger = Looking(), PrivacyLedger(BUDGET)
+    made = optimizer(engine, ledger=ledger, prompts=OptPrompts("{title}: {text}"))
+    rows = [{**row, "title": "t"} for row in examples(39)] + examples(1)
+    for ask in (made.invoke, made.plan):
+        with pytest.raises(InvalidParameter, match=r"example 39 to have the template's keys, but \['title'\]"):
+            ask(rows)
+    assert (ledger.plans(), engine.shown) == ([], [])
+    made.invoke([{**row, "title": "t"} for row in examples()])
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["no variable", "{text:d}", "{text:{label}}", "{text.real}", "{text[0]}", "{}", "{0}", "{text", "{text!z}"],
+)
+def test_a_strange_template_is_refused(template: str) -> None:
+    """If it breaks, a template that cannot be filled is found when records are at hand, or reads another field."""
+    with pytest.raises(InvalidParameter, match=re.escape(f"text={template!r} to hold")):
+        OptPrompts(template)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: OptPrompts(messages=()), r"messages=\(\) to be at least one request"),
+        (lambda: OptPrompts(messages="Improve it."), r"messages='Improve it.' to be at least one request"),
+        (lambda: OptPrompts(words={"a": "yes", "b": "Yes"}), r"two labels share one"),
+        (lambda: OptTask(("a", "b"), "Say.", 0, 5), r"shots=0"),
+        (lambda: OptTask(("a", "b"), "Say.", 5, 0), r"subsets=0"),
+        (lambda: DLNSettings(steps=0), r"steps=0"),
+        (lambda: DLNSettings(prompts_per_step=0), r"prompts_per_step=0"),
+        (lambda: DLNSettings(demonstrations=0), r"demonstrations=0"),
+        (lambda: DLNSettings(max_new_tokens=0), r"max_new_tokens=0"),
+        (lambda: DLNSettings(temperature=math.nan), r"temperature=nan"),
+    ],
+)
+def test_bad_templates_tasks_and_settings_are_refused(make: Any, message: str) -> None:
+    """If it breaks, a bound of a public object is not checked."""
+    with pytest.raises(InvalidParameter, match=message):
+        make()
+
+
+def least(message: str, name: str) -> float:
+    """The number that a message names as enough."""
+    found = re.search(rf"at least {name}=([0-9.e+-]+)", message)
+    assert found, message
+    return float(found[1])
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "budget", "changes"),
+    [
+        (1e-2, BUDGET, {}),
+        (1.0, BUDGET, {}),
+        (0.1, BUDGET, {"partitions": 40, "sampling_probability": 0.3, "max_calls": 30}),
+        (0.1, ADD_OR_REMOVE, {"partitions": 300, "sampling_probability": 0.17, "max_calls": 7}),
+        (0.1, ZERO_OUT, {"partitions": 12, "max_calls": 50}),
+        (1.0, ADD_OR_REMOVE, {"sampling": "resample", "partitions": None, "subsets": 20, "sampling_probability": 0.5}),
+    ],
+)
+def test_the_least_budget_that_is_named_is_enough(
+    epsilon: float, budget: PrivacyBudget, changes: dict[str, Any]
+) -> None:
+    """If it breaks, a user who follows the message is refused again: rounded to three digits, it named too little."""
+    settings: dict[str, Any] = {"epsilon0": None, "delta0": None} | changes
+
+    def share(epsilon: float) -> PrivacyBudget:
+        return PrivacyBudget(epsilon, 1e-4, budget.neighbors)
+
+    ledger = PrivacyLedger(share(epsilon))
+    engine = Looking()
+    with pytest.raises(InvalidParameter, match=r"to be enough for one token: with \d+ calls a token needs") as caught:
+        optimizer(engine, ledger=ledger, **settings).invoke(examples())
+    assert (ledger.plans(), engine.shown) == ([], [])
+    named = least(str(caught.value), "epsilon")
+    report = optimizer(budget=share(named), **settings).plan(examples())
+    assert report.votes_needed <= report.scheme.expected_subsets
+    with pytest.raises(InvalidParameter):
+        optimizer(budget=share(0.98 * named), **settings).plan(examples())
+
+
+def test_the_least_epsilon0_that_is_named_is_enough() -> None:
+    """If it breaks, the message sends a user with a fixed epsilon0 to a larger budget, which does not help."""
+    with pytest.raises(InvalidParameter, match=r"epsilon0=0.5.*which costs epsilon=") as caught:
+        optimizer(epsilon0=0.5).plan(examples())
+    named = least(str(caught.value), "epsilon0")
+    assert optimizer(epsilon0=named).plan(examples()).votes_needed <= 16
+    cost = re.search(r"which costs epsilon=([0-9.e+-]+)\)", str(caught.value))
+    assert cost is not None
+    assert optimizer(epsilon0=named, budget=PrivacyBudget(float(cost[1]), 0.1)).plan(examples()).votes_needed <= 16
+
+
+@pytest.mark.parametrize("budget", [BUDGET, ZERO_OUT])
+def test_two_voters_are_too_few_whatever_the_budget(budget: PrivacyBudget) -> None:
+    """If it breaks, a division by zero, or a budget is named that does not help."""
+    settings: dict[str, Any] = {"epsilon0": None, "delta0": None, "budget": budget}
+    with pytest.raises(InvalidParameter, match=r"Give subsets= above [12]"):
+        optimizer(**settings, partitions=2 if budget is BUDGET else 1).plan(examples())
+
+
+def test_noise_that_does_not_fit_is_refused() -> None:
+    """If it breaks, a run is charged with more than its budget, or dies when that is gone."""
+    ledger = PrivacyLedger(PrivacyBudget(20.0, 0.1))
+    with pytest.raises(
+        InvalidParameter,
+        match=r"epsilon0=4, delta0=0.001 to fit into epsilon=20.* for 16 calls, but they cost epsilon=",
+    ):
+        optimizer(ledger=ledger).invoke(examples())
+    assert ledger.plans() == []
+
+
+def test_an_epsilon0_alone_chooses_its_delta0() -> None:
+    """If it breaks, delta0 is left at nothing, or takes all of delta."""
+    assert optimizer(delta0=None).plan(examples()).token.delta0 == pytest.approx(0.1 * 0.1 / 16)
+
+
+@pytest.mark.parametrize("neighbors", [Neighbors.REPLACE_ONE, Neighbors.REPLACE_SPECIAL])
+def test_resample_without_a_proof_is_refused(neighbors: Neighbors) -> None:
+    """If it breaks, a scheme that nobody has proven is sold as private."""
+    made = optimizer(budget=PrivacyBudget(200.0, 0.1, neighbors), sampling="resample", partitions=None, subsets=16)
+    with pytest.raises(UnsupportedEvent, match="add/remove only"):
+        made.invoke(examples())
+
+
+def test_partitions_mean_nothing_when_resampling() -> None:
+    """If it breaks, a setting is ignored without a word."""
+    with pytest.raises(InvalidParameter, match=r'partitions=16 to be absent: "resample"'):
+        optimizer(budget=ADD_OR_REMOVE, sampling="resample").invoke(examples())
+
+
+def test_a_name_that_no_ledger_can_hold_is_refused() -> None:
+    """If it breaks, the name of a plan carries a line break into the ledger."""
+    for name in ("", "two\nlines", "x" * 201):
+        with pytest.raises(LangChainDPError, match=r"name to be 1 to 200 printable characters"):
+            optimizer(name=name).invoke(examples())
+
+
+def test_nothing_is_promised_before_a_run_or_by_other_methods() -> None:
+    """If it breaks, a certificate is printed for nothing."""
+    with pytest.raises(InvalidParameter, match=r"a run to have started. Call invoke"):
+        optimizer().certificate()
+    for method in ("opt", "dln-1"):
+        made = optimizer(method=method)
+        with pytest.raises(InvalidParameter, match="promise nothing"):
+            made.certificate()
+        with pytest.raises(InvalidParameter, match="to plan a budget"):
+            made.plan(examples())
+        assert made.released() == []
+
+
+def test_records_are_copied_when_a_run_starts() -> None:
+    """If it breaks, what is added during a run joins it, outside of the number that the plan was made for."""
+    records = PrivateRecords(examples())
+
+    def look(bodies: list[str]) -> None:
+        if len(records) == 40:
+            records.add({"text": "late comer", "label": "positive"})
+
+    engine = Looking(look)
+    optimizer(engine).invoke(records)
+    assert len(records) == 41
+    assert "late comer" not in "".join(engine.shown)
+    assert optimizer(WordEngine(agreeing(SENTENCE))).invoke(iter(examples())) is not None

@@ -1,0 +1,227 @@
+"""The released prompt for another model: as a template, as a file, and scored on a test set."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY, leak_surfaces
+from fakes.models import Chat, Completion
+from fakes.next_token import WordEngine, agreeing
+from fakes.optimizers import BUDGET, LABELS, SENTENCE, examples, optimizer
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.load import dumps, loads
+from langchain_core.messages import AIMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
+
+from langchain_dp.accounting import PrivacyCertificate
+from langchain_dp.errors import InvalidParameter, LangChainDPError
+from langchain_dp.opt import OptimizedPrompt, OptPrompts, PromptScore, evaluate_prompt, load_prompt
+
+BRACES = 'Say {"label": "positive"} or {{}}, not {text}.'
+
+
+@pytest.fixture(scope="module")
+def released() -> OptimizedPrompt:
+    return optimizer(not_private_seed=3).optimize(examples())
+
+
+def test_the_prompt_asks_for_a_label_under_the_instruction() -> None:
+    """If it breaks, the cloud model is asked something else than the local model was selected by."""
+    template = optimizer(WordEngine(agreeing(SENTENCE))).invoke(examples())
+    assert isinstance(template, ChatPromptTemplate)
+    assert template.input_variables == ["text"]
+    [message] = template.format_messages(text="a film")
+    assert message.type == "human"
+    assert message.content in {
+        f"Instruction: {said}\n\nInput: a film\n\nOutput:" for said in (SENTENCE, "Classify this text.")
+    }
+
+
+def test_braces_in_the_instruction_are_text() -> None:
+    """If it breaks, a brace in a released instruction is a variable: the template raises, or shows another field."""
+    made = optimizer(WordEngine(lambda place, asked: None), instruction=BRACES)
+    template = made.invoke(examples())
+    assert template.input_variables == ["text"]
+    [message] = template.format_messages(text="{a} {b")
+    assert message.content == f"Instruction: {BRACES}\n\nInput: {{a}} {{b\n\nOutput:"
+
+
+def test_braces_and_variables_of_the_template_stay_what_they_are() -> None:
+    """If it breaks, the cloud model reads another input than the local one."""
+    prompts = OptPrompts("{title}: {{{text}}}")
+    rows = [{**row, "title": f"t{i}"} for i, row in enumerate(examples())]
+    engine = WordEngine(lambda place, asked: None)
+    template = optimizer(engine, prompts=prompts).invoke(rows)
+    assert sorted(template.input_variables) == ["text", "title"]
+    [message] = template.format_messages(title="A", text="b")
+    assert message.content.endswith("Input: A: {b}\n\nOutput:")
+    assert prompts.render({"title": " A", "text": "b ", "label": "c"}) == "A: {b}"
+    assert any("Input: t7: {note 007" in asked.prompt.body for call in engine.calls for asked in call)
+
+
+@pytest.mark.filterwarnings("ignore::langchain_core._api.LangChainBetaWarning")
+def test_the_certificate_survives_langchains_own_serialisation() -> None:
+    """If it breaks, a prompt that is stored by LangChain loses its promise."""
+    template = optimizer().invoke(examples())
+    again = loads(dumps(template), allowed_objects="all")
+    assert again == template
+    certificate = PrivacyCertificate.from_dict(again.metadata["dp"])
+    assert (certificate.epsilon, certificate.delta, certificate.private) == (200.0, 0.1, True)
+    assert again.format_messages(text="x") == template.format_messages(text="x")
+
+
+def test_a_prompt_is_saved_and_read_again(tmp_path: Path) -> None:
+    """If it breaks, an artefact on disk is not the prompt that was released."""
+    prompt = optimizer().optimize(examples())
+    prompt.save(tmp_path / "prompt.json")
+    again = load_prompt(tmp_path / "prompt.json")
+    assert again == prompt
+    assert again.template() == prompt.template()
+    assert [path.name for path in tmp_path.iterdir()] == ["prompt.json"]
+    text = (tmp_path / "prompt.json").read_text(encoding="utf-8")
+    assert CANARY not in text
+    assert json.loads(text)["certificate"]["epsilon"] == 200.0
+
+
+@pytest.mark.parametrize("method", ["opt", "dln-1"])
+def test_a_prompt_that_is_not_private_says_so_in_its_file(method: str, tmp_path: Path) -> None:
+    """If it breaks, an infinite epsilon cannot be written, or is read as something else."""
+    prompt = optimizer(method=method, dln=None, not_private_seed=1, max_new_tokens=2).optimize(examples(20))
+    prompt.save(tmp_path / "prompt.json")
+    json.loads((tmp_path / "prompt.json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    again = load_prompt(tmp_path / "prompt.json")
+    assert again.certificate.epsilon == math.inf
+    assert not again.certificate.private
+
+
+def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, released: OptimizedPrompt, monkeypatch: Any) -> None:
+    """If it breaks, a full disk leaves half an artefact."""
+    path = tmp_path / "prompt.json"
+    released.save(path)
+    before = path.read_bytes()
+    monkeypatch.setattr(OptimizedPrompt, "to_dict", lambda self: {"prompt": object()})
+    with pytest.raises(TypeError):
+        released.save(path)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["prompt.json"]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "7", "{}", '{"prompt": "x"}', "\x00", '{"prompt": "x", "instruction": "x", "certificate": {},'
+                '"settings": {}, "model": {}, "created": ""}']
+)  # fmt: skip
+def test_a_file_that_is_no_prompt_is_refused(content: str, tmp_path: Path) -> None:
+    """If it breaks, any JSON is taken for a prompt, or a bad one ends in a traceback."""
+    (tmp_path / "other.json").write_text(content)
+    with pytest.raises(LangChainDPError):
+        load_prompt(tmp_path / "other.json")
+
+
+def test_a_missing_file_is_a_missing_file(tmp_path: Path) -> None:
+    """If it breaks, a wrong path looks like a broken prompt."""
+    with pytest.raises(FileNotFoundError):
+        load_prompt(tmp_path / "none.json")
+
+
+def test_the_model_and_the_settings_are_recorded() -> None:
+    """If it breaks, nobody can tell later what wrote a prompt, and how."""
+
+    class Filed(WordEngine):
+        def file_sha256(self) -> str:
+            return "ab" * 32
+
+    prompt = optimizer(Filed(agreeing(SENTENCE)), stop=["\n"]).optimize(examples())
+    assert prompt.model == {"name": "word-engine-1", "sha256": "ab" * 32}
+    assert optimizer().optimize(examples()).model == {"name": "word-engine-1"}
+    settings = prompt.settings
+    assert (settings["groups"], settings["rate"], settings["stop"], settings["labels"]) == (16, 1.0, ["\n"], LABELS)
+    assert settings["templates"]["messages"]
+    assert json.dumps(prompt.to_dict())
+
+
+# ----------------------------------------------------------------------------------------------- evaluate_prompt
+
+TEMPLATE = ChatPromptTemplate.from_messages([("human", "Say good or bad.\n\nInput: {text}\n\nOutput:")])
+ROWS = [{"text": f"{CANARY} {i}", "label": LABELS[i % 2]} for i in range(8)]
+
+
+def answering(*answers: str) -> FakeListChatModel:
+    return FakeListChatModel(responses=list(answers))
+
+
+def test_answers_are_compared_with_the_labels() -> None:
+    """If it breaks, accuracy is another number than the share of right answers."""
+    right = answering("negative", "positive")
+    score = evaluate_prompt(TEMPLATE, right, ROWS, LABELS, max_concurrency=1)
+    assert score == PromptScore(1.0, 0.0, 1.0, 8)
+    mixed = answering("negative", "negative", "I do not know", "It is positive.")
+    score = evaluate_prompt(TEMPLATE, mixed, ROWS, LABELS, max_concurrency=1)
+    assert (score.accuracy, score.answered, score.rows) == (0.5, 0.75, 8)
+    assert score.standard_error == pytest.approx(math.sqrt(0.25 / 8))
+    assert str(score) == "accuracy 0.500 +- 0.177 on 8 rows (75% of the answers named one label)"
+
+
+def test_words_stand_for_labels() -> None:
+    """If it breaks, a model that answers in the words it was asked for gets no point."""
+    words = {"negative": "bad", "positive": "good"}
+    said = answering("bad", "Good!")
+    assert evaluate_prompt(TEMPLATE, said, ROWS, LABELS, words=words, max_concurrency=1).accuracy == 1.0
+    said = answering("negative", "positive")
+    assert evaluate_prompt(TEMPLATE, said, ROWS, LABELS, words=words, max_concurrency=1).answered == 0.0
+
+
+def test_a_model_that_fails_is_wrong_and_raises_nothing() -> None:
+    """If it breaks, one refused call ends an evaluation of thousands, with the row in the message."""
+
+    def act(prompt: str) -> None:
+        raise ValueError(prompt)
+
+    score = evaluate_prompt(TEMPLATE, Chat(act=act), ROWS, LABELS)
+    assert (score.accuracy, score.answered) == (0.0, 0.0)
+
+
+def test_any_kind_of_model_can_be_scored() -> None:
+    """If it breaks, only chat models can be scored, or a chain behind the prompt cannot."""
+    chain = answering("negative", "positive") | StrOutputParser()
+    assert evaluate_prompt(TEMPLATE, chain, ROWS, LABELS, max_concurrency=1).accuracy == 1.0
+    assert evaluate_prompt(TEMPLATE, RunnableLambda(lambda _: AIMessage("positive")), ROWS, LABELS).accuracy == 0.5
+    assert evaluate_prompt(TEMPLATE, Completion(), ROWS, ["negative", "positive", "other"]).rows == 8
+
+
+def test_the_rows_leave_no_trace(tmp_path: Path) -> None:
+    """If it breaks, test rows reach a tracer, a cache or a log on the way to the model."""
+    with leak_surfaces(tmp_path) as surfaces:
+        model = Chat()
+        evaluate_prompt(TEMPLATE, model, ROWS, LABELS)
+        assert len(model.calls) == 8
+        assert surfaces.where(CANARY) == set()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], r"number of rows=0"),
+        ([{"text": CANARY}], r"test row 0 to have \['text', 'label'\]"),
+        ([*ROWS, {"label": "positive"}], r"test row 8 to have \['text', 'label'\].*Repair or drop it"),
+        ([{"text": CANARY, "label": CANARY}], r"its label one of \['negative', 'positive'\]"),
+    ],
+)
+def test_bad_rows_are_refused_without_a_word_of_them(rows: Any, message: str) -> None:
+    """If it breaks, a bad row is quoted, or found after all others were paid for."""
+    model = Chat()
+    with pytest.raises(InvalidParameter, match=message) as caught:
+        evaluate_prompt(TEMPLATE, model, rows, LABELS)
+    assert CANARY not in str(caught.value)
+    assert model.calls == []
+
+
+def test_what_an_optimizer_wrote_can_be_scored() -> None:
+    """If it breaks, optimizer, prompt and score do not fit together."""
+    template = optimizer(budget=BUDGET).invoke(examples())
+    assert evaluate_prompt(template, answering("positive"), ROWS, LABELS).accuracy == 0.5

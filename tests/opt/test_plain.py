@@ -1,0 +1,223 @@
+"""The non-private kin: OPT and DLN-1 do what their papers say, and say that they promise nothing."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY
+from fakes.next_token import WordEngine, agreeing, all_distinct
+from fakes.optimizers import INSTRUCTION, LABELS, SENTENCE, Looking, examples, notes, optimizer
+
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.opt import DLNSettings, OptPrompts
+from langchain_dp.opt.dln import DLN1
+from langchain_dp.opt.forward import Forward
+from langchain_dp.opt.text import Text
+from langchain_dp.ports import Decoding
+
+FEW = DLNSettings(steps=3, prompts_per_step=2, demonstrations=4, max_new_tokens=6)
+METHODS: list[dict[str, Any]] = [{"method": "opt"}, {"method": "dln-1", "dln": FEW}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (METHODS[0], "OPT counts votes without noise: a prompt may betray a record"),
+        (METHODS[1], "DLN-1 samples prompts from single backward prompts: a prompt may repeat records word for word"),
+    ],
+)
+def test_they_say_that_they_are_not_private(changes: dict[str, Any], reason: str) -> None:
+    """If it breaks, a baseline passes for a private prompt."""
+    made = optimizer(**changes)
+    prompt = made.optimize(examples())
+    certificate = prompt.certificate
+    assert (certificate.private, certificate.epsilon, certificate.reason) == (False, math.inf, reason)
+    assert certificate.mechanism == f"non-private {changes['method']}"
+    assert certificate.model == "word-engine-1"
+    shown = made.invoke(examples()).metadata["dp"]
+    assert shown["private"] is False
+    assert shown["reason"] == reason
+
+
+@pytest.mark.parametrize("changes", METHODS, ids=["opt", "dln-1"])
+def test_they_drop_their_caches_and_keep_the_rules_of_the_data(changes: dict[str, Any]) -> None:
+    """If it breaks, a baseline leaves private prompts in the model, or learns from the records it is scored on."""
+    engine = Looking()
+    optimizer(engine, **changes).invoke(examples())
+    assert engine.cache == {}
+    taught = notes([body for body in engine.shown if "Student" in body])
+    scored = notes(engine.shown) - taught
+    assert len(taught) <= 32
+    assert len(scored) >= 8
+    with pytest.raises(InvalidParameter, match="example 0 to be one of"):
+        optimizer(**changes).invoke([{"text": "x", "label": "neutral"}])
+
+
+@pytest.mark.parametrize("changes", METHODS, ids=["opt", "dln-1"])
+def test_a_seed_repeats_them(changes: dict[str, Any]) -> None:
+    """If it breaks, a comparison cannot be drawn twice."""
+    prompts = {
+        optimizer(WordEngine(), temperature=1.0, not_private_seed=4, **changes).optimize(examples()).instruction
+        for _ in range(2)
+    }
+    assert len(prompts) == 1
+
+
+def test_opt_asks_one_batch_for_the_whole_of_a_candidate() -> None:
+    """If it breaks, OPT deals a new batch for every token, which is DP-OPT's way (Algorithm 1 draws once)."""
+    engine = WordEngine(agreeing(SENTENCE))
+    optimizer(engine, method="opt", partitions=None, sampling_probability=None, subsets=4).invoke(examples())
+    batches: list[list[str]] = []
+    for call in engine.calls:
+        members = sorted(asked.prompt.body for asked in call)
+        if not call[0].written:
+            batches.append(members)
+        assert members == batches[-1]
+    assert len(batches) == 2
+    assert len(engine.calls) == 12
+
+
+def test_opt_takes_the_token_with_most_votes_and_the_best_candidate() -> None:
+    """If it breaks, OPT releases another token than the majority's, or draws noise."""
+
+    def script(place: int, asked: Any) -> str:
+        return "Think." if place < 7 else "Say yes."
+
+    made = optimizer(WordEngine(script), method="opt", num_prompts=1)
+    runs = {made.optimize(examples()).instruction for _ in range(3)}
+    assert runs <= {"Say yes.", INSTRUCTION}  # 9 votes of 16; one record a subset would do
+    one = optimizer(WordEngine(all_distinct), method="opt", num_prompts=1, max_new_tokens=1)
+    first = {one.optimize(examples()).instruction for _ in range(3)}
+    assert first <= {WordEngine().detokenise([4]).strip(), "Read", INSTRUCTION}  # ties go to the smaller token
+
+
+def test_opt_ends_where_nobody_can_be_asked() -> None:
+    """If it breaks, a silent model sends OPT round for ever."""
+    made = optimizer(WordEngine(lambda place, asked: None), method="opt")
+    assert made.optimize(examples()).instruction == INSTRUCTION
+
+
+# -------------------------------------------------------------------------------------------------------- DLN-1
+
+
+class Scripted:
+    """The forward pass as a table: what each instruction scores. Answers are always the first label."""
+
+    def __init__(self, scores: dict[str, float]) -> None:
+        self.scores = scores
+        self.scored: list[str] = []
+
+    def predict(self, instruction: str, texts: Sequence[str]) -> list[int | None]:
+        return [0] * len(texts)
+
+    def log_probabilities(self, instruction: str, texts: Sequence[str]) -> list[Any]:
+        self.scored.append(instruction)
+        return [[self.scores.get(instruction, -9.0)] * 2 for _ in texts]
+
+
+def dln(forward: Any, engine: WordEngine, **settings: int) -> DLN1:
+    return DLN1(
+        engine,
+        forward,
+        prompts=OptPrompts(),
+        labels=LABELS,
+        settings=DLNSettings(
+            **{"steps": 1, "prompts_per_step": 2, "demonstrations": 4, "max_new_tokens": 6} | settings
+        ),
+        text=Text(engine, Decoding(), ["\n"]),
+        rng=random.Random(3),
+    )
+
+
+def written_by_step(*sentences: str) -> WordEngine:
+    """An engine that writes the n-th sentence under the n-th instruction it is shown."""
+    heads: list[str] = []
+
+    def script(place: int, asked: Any) -> str:
+        if asked.prompt.head not in heads:
+            heads.append(asked.prompt.head)
+        return sentences[heads.index(asked.prompt.head) % len(sentences)]
+
+    return WordEngine(script)
+
+
+def test_dln_keeps_the_best_by_log_probability() -> None:
+    """If it breaks, DLN-1 takes the last candidate, or the worst, or counts answers instead."""
+    forward = Scripted({"Start.": -2.0, "Say yes.": -1.0, "Think.": -1.5, "Decide.": -0.5})
+    engine = written_by_step("Say yes.", "Decide.", "Think.")
+    steps: list[int] = []
+    best = dln(forward, engine, steps=3).run(
+        "Start.", examples(20), examples(4, start=90), advance=lambda: steps.append(1)
+    )
+    assert best == "Decide."
+    assert len(steps) == 3
+    assert forward.scored == ["Start.", "Say yes.", "Decide.", "Think."]  # each one once
+
+
+def test_the_current_instruction_stays_in_the_race() -> None:
+    """If it breaks, a bad round throws away the best instruction so far."""
+    forward = Scripted({"Start.": -1.0, "Say yes.": -2.0})
+    assert dln(forward, written_by_step("Say yes."), steps=4).run(
+        "Start.", examples(20), examples(4), advance=lambda: None
+    ) == "Start."  # fmt: skip
+    silent = WordEngine(lambda place, asked: None)
+    assert dln(forward, silent).run("Start.", examples(20), examples(4), advance=lambda: None) == "Start."
+
+
+def test_dln_shows_a_batch_with_the_models_answers_and_samples_from_it() -> None:
+    """If it breaks, DLN-1 is another algorithm: its leak is measured for nothing."""
+    engine = written_by_step("Say yes.")
+    dln(Scripted({}), engine, demonstrations=5, prompts_per_step=3).run(
+        "Start.", examples(20), examples(4, start=90), advance=lambda: None
+    )
+    bodies = {asked.prompt.body for call in engine.calls for asked in call}
+    [body] = bodies
+    assert len(notes([body])) == 5
+    assert notes([body]) <= {f"{i:03d}" for i in range(20)}
+    for row in re.findall(r"note (\d+) .*\n(?:Student Output: (\w+)\n)?Correct Output: (\w+)", body):
+        number, said, right = row
+        assert right == LABELS[int(number) % 2]
+        assert said == ("negative" if right == "positive" else "")
+    assert all(len(call) == 1 for call in engine.calls)
+    starts = [call[0] for call in engine.calls if not call[0].written]
+    assert len(starts) == 3
+    assert len({one.draw for call in engine.calls for one in call}) == len(engine.calls)
+    assert {one.prompt.head for one in starts} == {OptPrompts().backward_head("Start.")}
+
+
+def test_dln_shows_all_records_where_there_are_few() -> None:
+    """If it breaks, a small data set raises in the sampler."""
+    engine = written_by_step("Say yes.")
+    dln(Scripted({}), engine).run("Start.", examples(2), examples(1), advance=lambda: None)
+    assert len(notes([engine.calls[0][0].prompt.body])) == 2
+
+
+def test_dln_stops_where_a_candidate_ends() -> None:
+    """If it breaks, a candidate goes on beyond its end, its length or a stop string."""
+    engine = written_by_step("Say yes or no if not.\nInput")
+    dln(Scripted({}), engine, prompts_per_step=1, max_new_tokens=4).run(
+        "Start.", examples(8), examples(2), advance=lambda: None
+    )
+    assert len(engine.calls) == 4
+    engine = written_by_step("Say.\nInput")
+    forward = Scripted({"Say.": -0.5})
+    assert dln(forward, engine, prompts_per_step=1).run(
+        "Start.", examples(8), examples(2), advance=lambda: None
+    ) == "Say."  # fmt: skip
+    assert len(engine.calls) == 3
+
+
+def test_a_row_that_cannot_be_scored_costs_a_fixed_amount() -> None:
+    """If it breaks, one broken row makes every candidate minus infinity, or raises."""
+    engine = WordEngine(agreeing("Say yes."), spoil=lambda prompt: 1 / 0 if "note 091" in prompt.body else 0)
+    forward = Forward(engine, OptPrompts(), LABELS, calibrate=False)
+    made = dln(forward, engine)
+    whole = made._log_probability("Say yes.", examples(1, start=90))
+    broken = made._log_probability("Say yes.", examples(2, start=90))
+    assert broken == pytest.approx((whole - 100.0) / 2)
+    assert CANARY not in repr(made)

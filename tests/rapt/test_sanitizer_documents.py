@@ -1,0 +1,144 @@
+"""Documents on their way into an index: contents, metadata, and whose account pays."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from fakes.rapt import CLOSE, FAR, sanitizer
+from langchain_core.documents import BaseDocumentTransformer, Document
+
+from langchain_dp.errors import BudgetExceeded, InvalidParameter
+
+RAW = "quetzal"
+UUID = "0b6fe3ab-8c4f-4c41-9df5-0a1a6cf5b7f5"
+
+
+def report(nth: int, **metadata: Any) -> Document:
+    return Document(page_content=f"report {nth} : the patient {RAW} has pain", metadata=metadata)
+
+
+def test_documents_are_transformed_and_metadata_dropped() -> None:
+    """If it breaks, names in metadata go into the index beside the sanitised text."""
+    made = sanitizer()
+    assert isinstance(made, BaseDocumentTransformer)
+    given = [report(1, author=RAW, nested={"path": RAW}), report(2)]
+    for released in (made.transform_documents(given), asyncio.run(made.atransform_documents(given))):
+        assert [type(one) for one in released] == [Document, Document]
+        assert [one.metadata for one in released] == [{}, {}]
+        assert RAW not in repr(released)
+    assert given[0].metadata["author"] == RAW
+    answer = made.invoke_with_certificate(given)
+    assert any("metadata were dropped (2 x)" in note for note in answer.certificate.notes)
+
+
+def test_named_metadata_pass_or_are_sanitised() -> None:
+    """If it breaks, a path into nested metadata catches too much or too little."""
+    made = sanitizer(
+        metadata_keep=["source", "patient.ward", "a.b"], metadata_sanitize=["title", "patient.notes", "tags"]
+    )
+    released = made.transform_documents(
+        [
+            report(
+                1,
+                source="archive",
+                title=f"about {RAW}",
+                tags=[RAW, {"k": RAW, "n": 12345}],
+                patient={"ward": 3, "name": RAW, "notes": {"today": RAW}},
+                other={"source": RAW},
+            )
+        ]
+    )[0]
+    assert RAW not in repr(released)
+    assert "12345" not in repr(released)
+    assert released.metadata["source"] == "archive"
+    assert released.metadata["patient"].keys() == {"ward", "notes"}
+    assert released.metadata["patient"]["ward"] == 3
+    assert released.metadata["patient"]["notes"].keys() == {"today"}
+    assert released.metadata.keys() == {"source", "title", "tags", "patient"}
+    assert len(released.metadata["tags"]) == 2
+
+
+def test_contents_and_metadata_of_a_document_are_one_release() -> None:
+    """If it breaks, a document with metadata costs its user more than one eta."""
+    made = sanitizer(metadata_sanitize=["title"], user_key="patient_id")
+    made.transform_documents([report(1, title="severe pain", patient_id="p1"), report(2, patient_id="p2")])
+    assert made.ledger.spent(user="p1") == made.ledger.spent(user="p2") == CLOSE
+
+
+def test_every_user_has_an_account() -> None:
+    """If it breaks, one patient's many reports are charged to another, or to nobody."""
+    made = sanitizer(eta=1.0, limit=2.0, user_key="patient.id", document_key="number")
+    first = [report(number, number=number, patient={"id": 7}) for number in range(2)]
+    released = made.transform_documents(first)
+    assert made.ledger.spent(user="7") == 2.0
+    assert made.ledger.spent(document="1") == 1.0
+    with pytest.raises(BudgetExceeded, match="user at position 1"):
+        made.transform_documents([report(8, number=8, patient={"id": 9}), report(9, number=9, patient={"id": 7})])
+    assert made.ledger.spent(user="9") == 0.0
+    assert made.transform_documents(first) == released, "what was released stays free"
+    assert "7" not in repr(released[0].metadata)
+    with pytest.raises(InvalidParameter, match="document 1"):
+        made.transform_documents([report(1, number=1, patient={"id": 3}), report(2, number=2)])
+    made.transform_documents([report(3, number=3)], user="given")
+    assert made.ledger.spent(user="given") == 1.0
+
+
+def test_a_new_version_of_a_document_is_charged_to_the_same_account() -> None:
+    """If it breaks, every edit of a document gets a fresh account."""
+    made = sanitizer(eta=1.0, document_key="id")
+    for text in ("first version", "second version", "first version"):
+        made.transform_documents([Document(page_content=text, id="report 7")])
+    assert made.ledger.spent(document="report 7") == 2.0
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "left"),
+    [
+        (UUID, {}, UUID),
+        (f"{RAW}.pdf", {}, None),
+        (f"{RAW}.pdf", {"metadata_keep": ["id"]}, f"{RAW}.pdf"),
+        (None, {}, None),
+    ],
+)
+def test_only_random_ids_stay(given: str | None, options: dict[str, Any], left: str | None) -> None:
+    """If it breaks, a file name that says whose document it is goes into the index as its id."""
+    released = sanitizer(**options).transform_documents([Document(page_content="a", id=given)])
+    assert released[0].id == left
+
+
+def test_equal_documents_do_not_come_out_equal() -> None:
+    """If it breaks, the index shows which documents are copies of one another."""
+    text = "the patient has severe pain in the left arm and a mild fever"
+    released = sanitizer().transform_documents([Document(page_content=text)] * 4)
+    assert len({one.page_content for one in released}) == 4
+
+
+@pytest.mark.parametrize("bad", [None, "text", b"x", Document(page_content="x"), 7, [7], [report(1), "text"], {"a": 1}])
+def test_what_are_no_documents_is_refused(bad: Any) -> None:
+    """If it breaks, something else than a document is iterated, or passes in clear."""
+    made = sanitizer()
+    with pytest.raises(InvalidParameter, match="Expected"):
+        made.transform_documents(bad)
+    with pytest.raises(InvalidParameter, match="Expected"):
+        asyncio.run(made.atransform_documents(bad))
+    odd = Document.model_construct(page_content=b"raw", metadata={})
+    with pytest.raises(InvalidParameter, match="document 0"):
+        made.transform_documents([odd])
+    assert made.certificate().releases == 0
+
+
+def test_empty_documents_pass() -> None:
+    """If it breaks, a blank page stops an ingestion, or costs something."""
+    made = sanitizer()
+    assert made.transform_documents([]) == []
+    assert made.transform_documents([Document(page_content="")])[0].page_content == ""
+    assert made.certificate().releases == 0
+
+
+def test_a_document_survives_at_a_high_eta() -> None:
+    """If it breaks, these tests pass because documents are destroyed and not because they are sanitised."""
+    made = sanitizer(eta=FAR, metadata_sanitize=["title"])
+    released = made.transform_documents([Document(page_content="severe pain", metadata={"title": ["old man"]})])[0]
+    assert (released.page_content, released.metadata) == ("severe pain", {"title": ["old man"]})

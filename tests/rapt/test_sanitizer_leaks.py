@@ -1,0 +1,115 @@
+"""The sanitizer against every surface at once: what went in is seen by nobody that it did not have to be shown to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY, leak_surfaces
+from fakes.models import Chat
+from fakes.rapt import CLOSE, sanitizer
+from langchain_core.documents import Document
+from langchain_core.load import dumps
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable
+
+from langchain_dp import private_run
+from langchain_dp.errors import BudgetExceeded, InvalidParameter
+
+TEXT = f"the patient {CANARY} has pain"
+
+
+async def _gather(stream: AsyncIterator[Any]) -> list[Any]:
+    return [part async for part in stream]
+
+
+async def _chunks(given: Any) -> AsyncIterator[Any]:
+    yield given
+    yield given
+
+
+STYLES: dict[str, Callable[[Runnable[Any, Any], Any, Any], Any]] = {
+    "invoke": lambda chain, given, config: chain.invoke(given, config),
+    "batch": lambda chain, given, config: chain.batch([given, given], config),
+    "stream": lambda chain, given, config: list(chain.stream(given, config)),
+    "transform": lambda chain, given, config: list(chain.transform(iter([given, given]), config)),
+    "ainvoke": lambda chain, given, config: asyncio.run(chain.ainvoke(given, config)),
+    "abatch": lambda chain, given, config: asyncio.run(chain.abatch([given, given], config)),
+    "astream": lambda chain, given, config: asyncio.run(_gather(chain.astream(given, config))),
+    "atransform": lambda chain, given, config: asyncio.run(_gather(chain.atransform(_chunks(given), config))),
+}
+INPUTS: dict[str, Any] = {
+    "str": TEXT,
+    "messages": [
+        HumanMessage(TEXT, name=CANARY),
+        AIMessage("", tool_calls=[{"name": "f", "args": {"q": TEXT}, "id": "c"}]),
+        ToolMessage(TEXT, tool_call_id="c", artifact=CANARY),
+    ],
+    "prompt": ChatPromptTemplate.from_messages([("human", TEXT)]).invoke({}),
+    "documents": [Document(page_content=TEXT, metadata={"a": CANARY})],
+}
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+@pytest.mark.parametrize("style", STYLES)
+def test_the_sanitizers_own_run_shows_what_leaves_and_not_what_came(style: str, kind: str, tmp_path: Path) -> None:
+    """If it breaks, the very step that removes private words hands them to a tracer or a callback."""
+    with leak_surfaces(tmp_path) as surfaces:
+        released = STYLES[style](sanitizer(), INPUTS[kind], {"callbacks": surfaces.handlers})
+        assert CANARY not in repr(released)
+        assert surfaces.where(CANARY) == set()
+        assert {"tracer", "handler", "async_handler"} <= surfaces.where("RAPTSanitizer"), "the run itself must be seen"
+        assert "withheld" in surfaces.by_name()["handler"]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_the_root_run_of_a_chain_needs_a_private_run(style: str, tmp_path: Path) -> None:
+    """If it breaks, either the documented remedy does not work, or the documented limit is no longer one."""
+    for inside in (False, True):
+        with leak_surfaces(tmp_path) as surfaces:
+            chain = sanitizer() | Chat()
+            if inside:
+                with private_run():
+                    STYLES[style](chain, TEXT, {"callbacks": surfaces.handlers})
+            else:
+                STYLES[style](chain, TEXT, {"callbacks": surfaces.handlers})
+            seen = surfaces.where(CANARY)
+            assert seen == set() if inside else {"tracer", "handler", "async_handler"} <= seen
+            # The root run is the only one that ever held it: model and cache have seen sanitised text.
+            assert "cache" not in seen
+
+
+def test_events_of_the_sanitizer_hold_nothing_raw(tmp_path: Path) -> None:
+    """If it breaks, astream_events brings the raw input to whoever shows the progress of a chain."""
+    events = asyncio.run(_gather(sanitizer().astream_events(INPUTS["messages"], version="v2")))
+    inner = [event for event in events if event["event"] != "on_chain_start"]
+    assert inner
+    assert CANARY not in repr(inner)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_errors_hold_nothing_raw(style: str, tmp_path: Path) -> None:
+    """If it breaks, a refusal quotes what it refused to release."""
+    with leak_surfaces(tmp_path) as surfaces:
+        empty = sanitizer(limit=CLOSE / 2)
+        broken = sanitizer(keep=lambda word: bool(1 / 0))
+        for made, kind in ((empty, BudgetExceeded), (broken, InvalidParameter)):
+            with pytest.raises(kind) as caught:
+                STYLES[style](made, TEXT, {"callbacks": surfaces.handlers})
+            link: BaseException | None = caught.value
+            while link is not None:
+                assert CANARY not in repr(link)
+                link = link.__cause__ or link.__context__
+        assert surfaces.where(CANARY) == set()
+
+
+def test_nothing_raw_is_kept_in_what_can_be_printed() -> None:
+    """If it breaks, a repr or a dump of the sanitizer carries a text that passed through it."""
+    made = sanitizer()
+    made.invoke(TEXT, user=CANARY, document=CANARY)
+    assert CANARY not in repr(made) + str(made.ledger) + repr(list(made.ledger.entries())) + dumps(made)
+    assert CANARY not in repr(vars(made))

@@ -1,0 +1,181 @@
+"""Streams: what leaves early, what is held back, and that the joined stream is one release."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from fakes.rapt import CLOSE, FAR, TABLE, WORDS, sanitizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessageChunk, HumanMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.runnables import RunnableLambda
+
+from langchain_dp.rapt import Policies, TextPrivatiser, tokenise
+from langchain_dp.rapt.streams import TextStream
+
+MARKS = ["'", '"', "(", ")", ".", ",", "n't", "'s", "don't", "man's", "12 may 2020", "may 12th, 2020", "9", "-", "\n\n"]
+EXACT = sanitizer(eta=FAR, cache=False)
+PRIVATISER = TextPrivatiser(TABLE, FAR)
+
+
+def cut(text: str, places: list[int]) -> list[str]:
+    edges = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
+    return [text[a:b] for a, b in itertools.pairwise(edges)]
+
+
+@given(
+    st.lists(st.sampled_from([*WORDS, *MARKS, "unknown", "12", "of"]), max_size=40),
+    st.sampled_from([" ", "  ", "\n", ""]),
+    st.lists(st.integers(0, 10_000), max_size=12),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_joined_stream_is_one_release(words: list[str], space: str, places: list[int]) -> None:
+    """If it breaks, a stream cuts a word or a date, or joins words otherwise than one release of the whole does."""
+    text = space.join(words)
+    whole = PRIVATISER.privatise([text])[0]
+    drawn: list[int] = []
+
+    def pieces(stretch: str) -> list[str]:
+        drawn.append(len(TABLE.encode(stretch)))
+        return PRIVATISER.pieces(stretch)
+
+    stream = TextStream(pieces)
+    said = [stream.push(chunk) for chunk in cut(text, places)]
+    assert "".join([*said, stream.finish()]) == whole.text
+    assert sum(drawn) == whole.tokens
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "on 12 of may 2020 the old man has pain",
+        "on may 12th , 2020 or on 1st september 2021 or on may 3 ten",
+        "man ' s arm and ' t ' s ' red ' blue green one two",
+        'the " old " man " has " pain " in " the arm',
+    ],
+)
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 100])
+def test_what_hangs_together_stays_together(text: str, width: int) -> None:
+    """If it breaks, a date of four words, an apostrophe or a quotation falls apart where two chunks meet."""
+    chunks = [text[i : i + width] for i in range(0, len(text), width)]
+    stream = TextStream(PRIVATISER.pieces)
+    said = [stream.push(chunk) for chunk in chunks]
+    assert "".join([*said, stream.finish()]) == PRIVATISER.privatise([text])[0].text
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"casing": True}, {"keep": ["pain"]}, {"policies": Policies(dates="keep", urls="keep")}]
+)
+def test_every_option_streams_alike(options: dict[str, Any]) -> None:
+    """If it breaks, a policy is applied to half a date, or casing is lost in a stream."""
+    text = 'The old man said "no pain" on 12 May 2020, see www.example.org/a?b=1, then Left. The End'
+    made = sanitizer(eta=FAR, cache=False, **options)
+    for width in (1, 3, 7, 20):
+        chunks = [text[i : i + width] for i in range(0, len(text), width)]
+        assert "".join(made.transform(iter(chunks))) == made.invoke(text)
+
+
+def test_words_leave_before_the_text_is_complete() -> None:
+    """If it breaks, a stream is only a slow call."""
+    given_so_far = 0
+
+    def source() -> Iterator[str]:
+        nonlocal given_so_far
+        for word in WORDS[:30]:
+            given_so_far += 1
+            yield f"{word} "
+
+    made = EXACT.transform(source())
+    first = next(made)
+    assert first
+    assert given_so_far <= 6
+    assert len(list(made)) > 20
+
+
+def test_async_streams_do_the_same() -> None:
+    """If it breaks, sync and async streams differ."""
+
+    async def source() -> AsyncIterator[str]:
+        for word in WORDS[:30]:
+            yield f"{word} "
+
+    async def run() -> list[str]:
+        return [part async for part in EXACT.atransform(source())]
+
+    parts = asyncio.run(run())
+    assert len(parts) > 20
+    assert "".join(parts) == EXACT.invoke(" ".join(WORDS[:30]))
+
+
+def test_a_stream_is_charged_once_before_its_first_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, every chunk of a stream is a release of its own, or the first is drawn before the charge."""
+    made = sanitizer(eta=1.0)
+    list(made.transform(iter(["the old ", "man has ", "severe pain ", "in the ", "left arm"]), user="u"))
+    assert made.ledger.spent(user="u") == 1.0
+    list(made.transform(iter(["the old ", "man"]), user="u", document="d"))
+    list(made.transform(iter(["the old ", "man"]), user="u", document="d"))
+    assert made.ledger.spent(document="d") == 2.0
+    assert made.certificate().releases == 3
+
+
+def test_a_stream_of_one_chunk_is_a_whole_text() -> None:
+    """If it breaks, `chain.stream(text)` composes where `chain.invoke(text)` does not."""
+    made = sanitizer()
+    text = "the patient has severe pain in the left arm"
+    released = made.invoke(text)
+    chain = made | RunnableLambda(lambda x: x)
+    assert "".join(chain.stream(text)) == released
+    assert made.certificate().releases == 1
+
+
+@pytest.mark.parametrize(
+    "options", [{"length": 9}, {"policies": Policies(code="keep")}, {"policies": Policies(code="placeholder")}]
+)
+def test_what_cannot_leave_early_is_gathered(options: dict[str, Any]) -> None:
+    """If it breaks, a fixed length is not kept in a stream, or code between fences is cut."""
+    made = sanitizer(eta=FAR, **options)
+    text = "the old ```left arm``` man has pain today"
+    chunks = [text[i : i + 5] for i in range(0, len(text), 5)]
+    parts = list(made.transform(iter(chunks)))
+    assert len(parts) == 1
+    assert parts[0] == made.invoke(text)
+    assert made.certificate().releases == 1
+
+
+def test_message_chunks_are_gathered_and_text_of_a_model_streams() -> None:
+    """If it breaks, tool calls are sanitised in fragments, or a model's stream cannot be sanitised word by word."""
+
+    def model(_: Any) -> Iterator[AIMessageChunk]:
+        for word in WORDS[:20]:
+            yield AIMessageChunk(f"{word} ")
+
+    gathered = list((RunnableLambda(model) | sanitizer()).stream("x"))
+    assert len(gathered) == 1
+    assert isinstance(gathered[0], AIMessageChunk)
+    streamed = list((RunnableLambda(model) | StrOutputParser() | EXACT).stream("x"))
+    assert len(streamed) > 10
+    assert "".join(streamed) == tokenise.join(WORDS[:20])
+
+
+def test_empty_and_odd_streams() -> None:
+    """If it breaks, a stream without chunks fails, or mixed chunks pass in clear."""
+    made = sanitizer()
+    assert list(made.transform(iter([]))) == []
+    assert list(made.transform(iter([""]))) == [""]
+    assert "".join(made.transform(iter(["", "", "quetzal"]))) in WORDS
+    parts = list(made.transform(iter(["quetzal ", HumanMessage("quetzal")])))
+    assert "quetzal" not in repr(parts)
+
+
+def test_the_draws_of_a_stream_are_fresh() -> None:
+    """If it breaks, two streams of one text come out alike, or words of one stream share their noise."""
+    made = sanitizer(eta=CLOSE)
+    chunks = ["old "] * 60
+    first, second = ("".join(made.transform(iter(chunks))) for _ in range(2))
+    assert first != second
+    assert len(set(first.split())) > 10

@@ -1,0 +1,137 @@
+"""Few-shot examples on their way into a prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from typing import Any
+
+import pytest
+from fakes.rapt import CLOSE, sanitizer
+from langchain_core.example_selectors import BaseExampleSelector, LengthBasedExampleSelector
+from langchain_core.prompts import (
+    ChatPromptTemplate,
+    FewShotChatMessagePromptTemplate,
+    FewShotPromptTemplate,
+    PromptTemplate,
+)
+
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError
+from langchain_dp.rapt.selector import SanitizingExampleSelector
+
+RAW = "quetzal"
+EXAMPLES = [
+    {"text": f"the patient {RAW} has pain in case {i}", "label": ("urgent", "calm")[i % 2], "patient": f"p{i % 2}"}
+    for i in range(4)
+]
+SHOT = PromptTemplate.from_template("Text: {text}\nLabel: {label}")
+
+
+def selector(**options: Any) -> SanitizingExampleSelector:
+    return SanitizingExampleSelector(
+        EXAMPLES,
+        options.pop("sanitizer", None) or sanitizer(),
+        **({"keep": ["label"], "user_key": "patient"} | options),
+    )
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_few_shot_prompt_holds_sanitised_examples(how: str) -> None:
+    """If it breaks, private examples stand in a prompt as they are, or their labels are lost."""
+    made = FewShotPromptTemplate(
+        example_selector=selector(), example_prompt=SHOT, suffix="Text: {question}", input_variables=["question"]
+    )
+    prompt = made.format(question="pain") if how == "sync" else asyncio.run(made.aformat(question="pain"))
+    assert RAW not in prompt
+    assert prompt.count("Label: urgent") == prompt.count("Label: calm") == 2
+    assert prompt.endswith("Text: pain")
+
+
+def test_a_chat_prompt_holds_sanitised_examples() -> None:
+    """If it breaks, the chat kind of few-shot prompt goes around the selector."""
+    shots = FewShotChatMessagePromptTemplate(
+        example_selector=selector(),
+        example_prompt=ChatPromptTemplate.from_messages([("human", "{text}"), ("ai", "{label}")]),
+        input_variables=["question"],
+    )
+    prompt = ChatPromptTemplate.from_messages([shots, ("human", "{question}")]).invoke({"question": "pain"})
+    assert RAW not in prompt.to_string()
+    assert [message.content for message in prompt.to_messages()[1::2]][:2] == ["urgent", "calm"]
+
+
+def test_examples_are_paid_once_by_their_users() -> None:
+    """If it breaks, every prompt pays for all examples anew, or nobody's account does."""
+    kept = sanitizer()
+    made = selector(sanitizer=kept)
+    first = made.select_examples({"question": "a"})
+    assert made.select_examples({"question": "b"}) == first
+    assert kept.ledger.spent(user="p0") == kept.ledger.spent(user="p1") == pytest.approx(2 * CLOSE)
+    assert "patient" not in first[0]
+    empty = selector(sanitizer=sanitizer(eta=1.0, limit=1.5))
+    with pytest.raises(BudgetExceeded):
+        empty.select_examples({})
+
+
+class Nosy(BaseExampleSelector):
+    """A selector that keeps what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.examples = list(EXAMPLES)
+
+    def add_example(self, example: dict[str, str]) -> str:
+        self.examples.append(example)
+        return "id"
+
+    def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
+        self.asked.append(input_variables)
+        return self.examples[:2]
+
+
+def test_an_inner_selector_selects() -> None:
+    """If it breaks, a selector inside is ignored, or told the raw question although it sits outside."""
+    inner = Nosy()
+    made = SanitizingExampleSelector(inner, sanitizer(), user_key="patient", inputs=True)
+    for found in (
+        made.select_examples({"question": RAW}),
+        asyncio.run(made.aselect_examples({"question": RAW})),
+    ):
+        assert len(found) == 2
+        assert RAW not in repr(found)
+    assert inner.asked[0].keys() == {"question"}
+    assert RAW not in repr(inner.asked)
+    assert made.add_example({"text": "a"}) == asyncio.run(made.aadd_example({"text": "a"})) == "id"
+    raw = SanitizingExampleSelector(inner, sanitizer(), user_key="patient")
+    raw.select_examples({"question": RAW})
+    assert inner.asked[-1] == {"question": RAW}
+
+
+def test_a_selector_of_langchain_fits() -> None:
+    """If it breaks, LangChain's own selectors cannot be wrapped."""
+    inner = LengthBasedExampleSelector(examples=[dict(one) for one in EXAMPLES], example_prompt=SHOT, max_length=25)
+    found = SanitizingExampleSelector(inner, sanitizer(), keep=["label"]).select_examples({"question": "a"})
+    assert 0 < len(found) < 4
+    assert RAW not in repr(found)
+
+
+def test_a_list_grows_and_nothing_is_shown() -> None:
+    """If it breaks, an added example is not selected, or a repr or a pickle holds the examples."""
+    made = selector()
+    made.add_example({"text": "new", "label": "calm", "patient": "p9"})
+    assert len(made.select_examples({})) == 5
+    assert RAW not in repr(made)
+    with pytest.raises(PrivateDataError):
+        pickle.dumps(made)
+
+
+def test_bad_parts_are_refused() -> None:
+    """If it breaks, something that is no example stands in a prompt, or an example is charged to nobody."""
+    for examples, kept, options in (
+        (["text"], sanitizer(), {}),
+        (EXAMPLES, 7, {}),
+        (EXAMPLES, sanitizer(), {"keep": "label"}),
+    ):
+        with pytest.raises(InvalidParameter, match="Expected"):
+            SanitizingExampleSelector(examples, kept, **options)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match="mapping 0"):
+        SanitizingExampleSelector([{"text": "a"}], sanitizer(), user_key="patient").select_examples({})

@@ -1,0 +1,157 @@
+"""How texts are cut and joined: every script, nothing lost, and no text that takes forever."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from langchain_dp.rapt import tokenise
+
+
+def cut(text: str, *, code: bool = True) -> list[tuple[str, str]]:
+    return [(feature.kind, text[feature.start : feature.end]) for feature in tokenise.features(text, code=code)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Ann's dog-house, U.S.A.", ["word Ann's", "word dog-house", "punctuation ,", "word U.S.A."]),
+        ("I don\u2019t", ["word I", "word don\u2019t"]),
+        ("3.5 of 1,000 at 12:30", ["number 3.5", "word of", "number 1,000", "word at", "number 12:30"]),
+        ("2nd covid19 7x", ["word 2nd", "word covid19", "word 7x"]),
+        ("on 2024-03-05.", ["word on", "date 2024-03-05", "punctuation ."]),
+        ("5.3.2024 or 5/3/24", ["date 5.3.2024", "word or", "date 5/3/24"]),
+        ("5th of March 2024, Mar 5, 2024", ["date 5th of March 2024", "punctuation ,", "date Mar 5, 2024"]),
+        ("may I dismay 5", ["word may", "word I", "word dismay", "number 5"]),
+        ("see https://x.org/a?b=1, ok", ["word see", "url https://x.org/a?b=1", "punctuation ,", "word ok"]),
+        ("(www.x.org)", ["punctuation (", "url www.x.org", "punctuation )"]),
+        ("mail a.b+c@d-e.org!", ["word mail", "url a.b+c@d-e.org", "punctuation !"]),
+        ("run `x = 1` now", ["word run", "code `x = 1`", "word now"]),
+        ("```py\nx\n``` and ```y", ["code ```py\nx\n```", "word and", "code ```y"]),
+        ("$5 -- 6% ...", [
+            "punctuation $", "number 5", "punctuation --", "number 6", "punctuation %", "punctuation ...",
+        ]),
+        ("\u6771\u4eac\u3078\u3002", ["word \u6771", "word \u4eac", "word \u3078", "punctuation \u3002"]),
+        ("\u05e9\u05dc\u05d5\u05dd \u05e2", ["word \u05e9\u05dc\u05d5\u05dd", "word \u05e2"]),
+        ("\u0915\u094d\u092f\u093e \u0939\u0948\u0964", [
+            "word \u0915\u094d\u092f\u093e", "word \u0939\u0948", "punctuation \u0964",
+        ]),
+        ("ok \u212a \u212b\u00e5", ["word ok", "punctuation \u212a", "punctuation \u212b", "word \u00e5"]),
+        ("cafe\u0301", ["word cafe\u0301"]),
+        ("\U0001f469\u200d\U0001f4bb\U0001f44d\U0001f3fd\U0001f1e9\U0001f1ea", [
+            "word \U0001f469\u200d\U0001f4bb", "word \U0001f44d\U0001f3fd", "word \U0001f1e9\U0001f1ea",
+        ]),
+        ("a\x00b\u200bc\ufeff\u2028d", ["word a", "word b", "word c", "word d"]),
+        ("", []),
+        (" \t\r\n\x0b\x85\xa0\u3000", []),
+    ],
+)  # fmt: skip
+def test_features_of_every_script_and_kind(text: str, expected: list[str]) -> None:
+    """If it breaks, a number, date or address passes its policy by as words, or a script is lost."""
+    assert [f"{kind} {surface}" for kind, surface in cut(text)] == expected
+
+
+def test_code_is_prose_unless_asked_for() -> None:
+    """If it breaks, privatised code is one unknown word, or kept code is torn apart."""
+    assert cut("`a b`", code=False) == [
+        ("punctuation", "`"),
+        ("word", "a"),
+        ("word", "b"),
+        ("punctuation", "`"),
+    ]
+
+
+@given(st.text(max_size=200))
+def test_nothing_but_space_lies_between_features(text: str) -> None:
+    """If it breaks, a part of a text is neither privatised nor kept: it is lost, or it never was charged."""
+    end = 0
+    for feature in tokenise.features(tokenise.clean(text)):
+        between = tokenise.clean(text)[end : feature.start]
+        assert end <= feature.start < feature.end
+        assert not any(letter.isalnum() for letter in between), between
+        end = feature.end
+    assert not any(letter.isalnum() for letter in tokenise.clean(text)[end:])
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "a",
+        "a.",
+        "a-",
+        "1.",
+        "1:",
+        "1",
+        "`",
+        "``",
+        "'",
+        "a@",
+        "@a.",
+        "http://",
+        "www.",
+        "5 mar ",
+        "\u200d",
+        "\u2600\u200d",
+    ],
+)
+@pytest.mark.parametrize("end", ["", "x", " "])
+def test_no_text_takes_forever(piece: str, end: str) -> None:
+    """If it breaks, one message of 100,000 letters stops the process: a pattern tries every way to fail."""
+    text = piece * (100_000 // len(piece)) + end
+    assert sum(1 for _ in tokenise.features(text)) >= 1
+
+
+def test_lone_surrogates_become_a_mark_that_can_be_written() -> None:
+    """If it breaks, a broken emoji stops the tokeniser, or reaches a wire that cannot encode it."""
+    assert tokenise.clean("a\ud83d b\udc4d \U0001f44d") == "a\ufffd b\ufffd \U0001f44d"
+    tokenise.clean("\ud800").encode()
+
+
+def test_words_are_compared_in_one_form() -> None:
+    """If it breaks, the same word in another casing or composition is unknown, or not kept."""
+    assert tokenise.normal("Caf\u0065\u0301") == tokenise.normal("CAF\u00c9") == "caf\u00e9"
+    assert tokenise.normal("Don\u2019t") == "don't"
+    assert tokenise.ending("don\u2019t") == ["do", "n't"]
+    assert tokenise.ending("'s") == ["'s"]
+    assert tokenise.joints("state-of-art's") == ["state", "-", "of", "-", "art", "'", "s"]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        (["she", "did", "n't", ",", "though", "."], "she didn't, though."),
+        (["(", "a", ")", "$", "5", "%", "!"], "(a) $5%!"),
+        (['"', "yes", '"', "he", "said"], '"yes" he said'),
+        (["it", "'", "s", "'", "x"], "it's ' x"),
+        (["a", "`x`", "b", "```\ny\n```", "c"], "a `x` b\n```\ny\n```\nc"),
+        (["##ing", "a", "##"], "##ing a ##"),
+        ([], ""),
+    ],
+)
+def test_words_are_joined_as_running_text(pieces: list[str], text: str) -> None:
+    """If it breaks, what a model reads is not spaced as text is."""
+    assert tokenise.join(pieces) == text
+
+
+def test_subwords_are_glued() -> None:
+    """If it breaks, subwords stand apart."""
+    assert tokenise.join(["play", "\x00ing", "\x00.", "##ing"]) == "playing. ##ing"
+    assert not list(tokenise.features(tokenise.GLUE)), "no text may bring the mark along"
+
+
+@pytest.mark.parametrize(
+    ("word", "like", "expected"),
+    [
+        ("cat", "Dog", "Cat"),
+        ("cat", "DOG", "CAT"),
+        ("cat", "I", "Cat"),
+        ("cat", "dog", "cat"),
+        ("cat", "", "cat"),
+        ("\x00ing", "Ed", "\x00ing"),
+        ("\x00ing", "ED", "\x00ING"),
+    ],
+)
+def test_casing_is_taken_over(word: str, like: str, expected: str) -> None:
+    """If it breaks, casing=True writes what it should not, or marks of subwords are hidden."""
+    assert tokenise.cased(word, like) == expected

