@@ -1,11 +1,13 @@
-"""Scores labels for many members at once on llama.cpp, each member as if it were alone.
+"""Scores labels and writes tokens for many members at once on llama.cpp, each member as if it were alone.
 
-Why a member's score holds nothing of another member:
+Why what a member gets holds nothing of another member:
 
-- every sequence has a cache of its own (``kv_unified=False``), overwritten with zeros before each group;
-- head and body are evaluated alone, saved, and always restored from that save, warm or cold;
-- a joint batch holds the same number of rows of every member, fits into one micro-batch, and never asks for a single
-  row, the three cases in which llama.cpp's kernels or its splitting of batches depend on the company;
+- every sequence has a cache of its own (``kv_unified=False``), overwritten with zeros or public numbers before it gets
+  another occupant;
+- head and body are evaluated alone, saved, and always continued from there, warm or cold;
+- a joint batch holds the same number of rows of every member, in neighbouring sequences, fits into one micro-batch, and
+  never computes or asks for a single row: in these cases llama.cpp's kernels, or its splitting of batches, depend on
+  the company;
 - that joint and lone evaluation agree to the last bit is checked on public text when the engine starts. Where they do
   not, and wherever layers are offloaded to a GPU (whose kernels go by shape), members are evaluated one by one.
 """
@@ -39,25 +41,32 @@ _LARGEST_BATCH = 2048
 
 
 class LlamaCppEnsemble:
-    """Label scores of many prompts through one local GGUF model; implements ``ports.ScoresLabels``.
+    """Label scores and next tokens of many prompts through one local GGUF model.
 
-    A prompt is head + body + tail, tokenised part by part. The cache of head and body is kept per member; a question
-    then costs its own tokens only.
+    Implements ``ports.ScoresLabels`` and ``ports.VotesNextToken``. A prompt is head + body + tail, tokenised part by
+    part. The cache of head and body is kept per member: a question then costs its own tokens only, and one more token
+    of a text costs one row a member.
 
     Args:
         model_path: GGUF file; None is the embedded SmolLM2-135M-Instruct, prepared for this CPU on first use.
         n_gpu_layers: Layers to offload; -1 is all of them. Members are then evaluated one at a time.
-        max_tokens: Longest head + body + tail + label of one member, in tokens.
-        slots: Members evaluated in one batch, 1 to 256. Memory grows by ``max_tokens`` of cache for each.
-        cache_bytes: Bound of the kept member states in bytes; those used longest ago go first.
+        max_tokens: Longest head + body + tail + label of one member, in tokens; of a text that is written, one less.
+        slots: Members that the model holds at once, 1 to 255. Each takes memory for the keys and values of
+            ``max_tokens`` tokens (of the embedded model: 23 KB a token, 24 MB a slot of 1024), and so does one more
+            slot, which is public. Writing with more members than slots works and swaps: with twice as many, a token
+            took about one and a half times as long.
+        cache_bytes: Bound of the member states kept beside the slots, in bytes; those used longest ago go first, and
+            are evaluated anew when they are needed.
         n_threads: CPU threads; None measures which number is fastest at start-up and says so in the log.
         flash_attention: Use the fused attention kernels.
         verbose: Let llama.cpp write its log to standard error.
 
     Formal guarantees:
-        The row of one member is a function of the model, the settings, its own head and body, the tail and the words,
-        to the last bit: alone or in any company, warm or cold. A member whose evaluation fails, in whatever way, has
-        no row, and nothing is logged of it. Exceptions hold no text and no frame of what was asked.
+        The row of scores of one member is a function of the model, the settings, its own head and body, the tail and
+        the words; its next token is a function of the model, the settings, its own head, body and tail, its written
+        tokens, its coin and the decoding. Both to the last bit of a logit: alone or in any company, warm or cold,
+        asked at every token or only at some. A member whose evaluation fails, in whatever way, has none, and nothing
+        is logged of it. Exceptions hold no text and no frame of what was asked.
 
     Raises:
         InvalidParameter: A parameter is out of bounds or the file cannot be loaded.
@@ -134,7 +143,7 @@ class LlamaCppEnsemble:
 
     @property
     def members_together(self) -> int:
-        """Members in one batch: ``slots``, or 1 where company would change bits."""
+        """Members in one batch of questions: ``slots`` up to 64, or 1 where company would change bits."""
         return self._together
 
     @property
@@ -251,9 +260,9 @@ class LlamaCppEnsemble:
     def forget(self, *members: Hashable) -> None:
         """Overwrite and drop everything of these members, in the store and in the model's own memory."""
         with self._lock:
-            self._seats.forget(members)
             self._store.forget(members)
             if not self._context.closed:
+                self._seats.forget(members)
                 self._seats.put_away()
                 self._context.clear()
 

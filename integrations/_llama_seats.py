@@ -86,11 +86,11 @@ class Seats:
 
     def put_away(self) -> None:
         """Move everybody out, into the store as far as it holds them, before the context is cleared."""
-        if self._generation == self._context.generation:
-            for sequence in list(self.residents):
-                self._leave(sequence)
+        sure = self._generation == self._context.generation
+        self.lose()  # first: an interruption on the way leaves nothing half believed
+        for sequence in list(self.residents) if sure else ():
+            self._leave(sequence)
         self._store.wipe_put_out()
-        self.lose()
 
     def forget(self, members: Sequence[Hashable]) -> None:
         """Drop these members without keeping anything of them."""
@@ -133,7 +133,7 @@ class Seats:
         except Exception:
             return None
 
-    def _free(self, count: int, keep: set[tuple[Opening, Hashable]]) -> list[int]:
+    def _free(self, count: int, keep: set[Key]) -> list[int]:
         """``count`` empty sequences that hold nothing of a former occupant."""
         if not count:
             return []

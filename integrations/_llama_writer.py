@@ -91,7 +91,8 @@ class Writer:
             tokens = tuple(int(token) for token in written)
             key = (opening, one.prompt.member)
             hash(key)
-            return Asked(place, one.prompt, key, body_digest(one.prompt), steps_of(ending, tokens), tokens, one.draw)
+            steps = steps_of(ending, tokens)
+            return Asked(place, one.prompt, key, body_digest(one.prompt), steps, tokens, float(one.draw))
         except Exception:  # of this member's own content: it abstains
             return None
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +14,7 @@ from langchain_dp._cli_parts import DONE, add_model_options, epilog, formatter, 
 from langchain_dp.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from langchain_dp import demo, demo_opt
-    from langchain_dp.ports import VotesNextToken
+    from langchain_dp.ports import ScoresLabels, VotesNextToken
 
 EXAMPLES = """\
   langchain-dp demo
@@ -23,8 +24,8 @@ EXAMPLES = """\
 """
 
 _NOTES = """\
---system icl (DP-ICL): private answers, accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one that
-leaks. Without either, both on the own sample, and icl on --data.
+--system icl (DP-ICL): private answers, accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one
+that leaks. Without --system, both on the own sample, and icl on --data.
 """
 
 
@@ -44,7 +45,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, default=8000, help="private rows at most (default: %(default)s)")
     parser.add_argument("--delta", type=float, default=1e-5, help="default: %(default)s")
     add_model_options(parser)
-    parser.add_argument("--json", action="store_true", help="print rows {method, epsilon, accuracy, n} and nothing else")
+    parser.add_argument(
+        "--json", action="store_true", help="print rows {method, epsilon, accuracy, n} and nothing else"
+    )
     icl = parser.add_argument_group("icl")
     icl.add_argument("--prompt", choices=["plain", "sst2", "amazon", "agnews", "trec"], default="plain")
     icl.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 3.0, 8.0], help="default: 1 3 8")
@@ -62,14 +65,77 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
-    data = _Data(options)
+    data = _data(options)
     systems = [options.system] if options.system else ["icl", "opt"] if options.data is None else ["icl"]
     rows: list[dict[str, Any]] = []
     with LlamaCppEnsemble(model_path=options.model, n_gpu_layers=options.gpu_layers) as engine:
         for system in systems:
-            rows += (_icl if system == "icl" else _opt)(options, data, engine)
+            if rows and not options.json:
+                print(f"\n{'-' * 100}\n")
+            rows += _icl(options, data, engine) if system == "icl" else _opt(options, data, engine)
     if options.json:
         print(json.dumps(rows))
-    elif data.read_off:
+    elif options.data is not None and options.labels is None:
         print(f"\n{read_off(data.labels)}")
     return DONE
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Data:
+    name: str
+    train: list[dict[str, Any]]
+    test: list[dict[str, Any]]
+    labels: list[str]
+
+
+def _data(options: argparse.Namespace) -> _Data:
+    from langchain_dp import demo, sample
+    from langchain_dp.records import PrivateRecords, read_jsonl
+
+    if options.data is None:
+        train, test = sample.load()
+        return _Data("Feedback to a clinic (invented)", train[: options.rows], test[: options.limit], [*sample.LABELS])
+    train = read_jsonl(options.data)
+    train, test = (train, read_jsonl(options.test)) if options.test else demo.split(train)
+    PrivateRecords(train)  # names the row that lacks text or label
+    PrivateRecords(test)
+    labels = options.labels or sorted({str(row["label"]) for row in train})
+    return _Data(options.data.stem, train[: options.rows], test[: options.limit], labels)
+
+
+def _icl(options: argparse.Namespace, data: _Data, engine: ScoresLabels) -> list[dict[str, Any]]:
+    from langchain_dp import demo, sample
+    from langchain_dp.icl import prompts
+
+    prompt = sample.PROMPT if options.data is None else getattr(prompts, options.prompt.upper(), None)
+    result = demo.run(
+        demo.Task(data.name, data.train, data.test, data.labels, prompt),
+        engine,
+        epsilons=sorted(options.epsilon),
+        delta=options.delta,
+        queries=options.queries or len(data.test),
+        shots=options.shots,
+        subsets=options.subsets,
+        quiet=not sys.stderr.isatty(),
+    )
+    if not options.json:
+        print(demo.table(result))
+        try:
+            demo.picture(result, options.picture)
+            print(f"\nPicture of accuracy against epsilon: {options.picture}")
+        except MissingExtra as missing:
+            print(f"\n{missing}")
+    return [score.to_dict() for score in result.scores]
+
+
+def _opt(options: argparse.Namespace, data: _Data, engine: VotesNextToken) -> list[dict[str, Any]]:
+    from langchain_dp import demo_opt, demo_opt_table
+
+    if options.data is None:
+        task = demo_opt.own_task(data.name, data.train, data.test, data.labels, options.instruction)
+    else:
+        task = demo_opt.plain_task(data.name, data.train, data.test, data.labels, options.instruction)
+    result = demo_opt.run(task, engine, epsilon=options.opt_epsilon, delta=options.delta, quiet=not sys.stderr.isatty())
+    if not options.json:
+        print(demo_opt_table.table(result, color=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+    return [shown.to_dict() for shown in result.shown]

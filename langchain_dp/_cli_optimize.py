@@ -8,11 +8,12 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from langchain_dp._cli_parts import DONE, INTERRUPTED, add_model_options, epilog, formatter, read_off
-from langchain_dp.errors import InvalidParameter, LedgerMismatch, PlanError
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerMismatch, PlanError
 
 if TYPE_CHECKING:
     from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
@@ -94,9 +95,7 @@ def run(options: argparse.Namespace) -> int:
     _check_out(options.out)
     task, budget = _task(options.task), _budget(options)
     if options.instruction is None and task is None:
-        raise InvalidParameter(
-            "Expected --instruction to say what the task is: a plain sentence. It is public."
-        )
+        raise InvalidParameter("Expected --instruction to say what the task is: a plain sentence. It is public.")
     rows = read_jsonl(options.data)
     records = PrivateRecords(rows)
     labels = options.labels or (list(task.labels) if task else sorted({str(row["label"]) for row in rows}))
@@ -123,22 +122,28 @@ def run(options: argparse.Namespace) -> int:
                 ledger = held.enter_context(_ledger(path, options))
             optimizer = _optimizer(options, engine, task, labels, budget, ledger)
         try:
-            prompt = optimizer.optimize(records)
+            with _explained():
+                prompt = optimizer.optimize(records)
         except KeyboardInterrupt:
             print(f"langchain-dp: {_interrupted(optimizer, path)}", file=sys.stderr)
             return INTERRUPTED
-        except PlanError as error:
-            raise PlanError(f"{error} {_OTHER}") from None
         prompt.save(options.out)
         scores = _scores(engine, optimizer.settings, prompt, test)
     _show(prompt, scores, options)
     return DONE
 
 
-_OTHER = (
-    "Here: the options it was started with go on with that run; another --out, or --ledger, starts a new one with a "
-    "budget of its own."
-)
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Say in terms of the command what to do about a run that was started otherwise."""
+    try:
+        yield
+    except (BudgetExceeded, LedgerMismatch, PlanError) as error:
+        error.args = (
+            f"{error} Here: the options it was started with go on with that run; another --out, or --ledger, starts a "
+            "new one with a budget of its own.",
+        )
+        raise
 
 
 def _check_out(out: Path) -> None:
@@ -178,17 +183,15 @@ def _ledger_path(options: argparse.Namespace) -> Path | None:
     """File to charge; None where nothing is: a plan, a seeded run, a method that promises nothing."""
     if options.plan or options.method != "dp-opt" or options.seed_not_private is not None:
         return None
-    return options.ledger or options.out.with_name(f"{options.out.name}.ledger")
+    return Path(options.ledger or f"{options.out}.ledger")
 
 
 def _ledger(path: Path, options: argparse.Namespace) -> PrivacyLedger:
     from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
 
-    whole = options.ledger_budget or (options.epsilon, options.delta)
-    try:
-        return PrivacyLedger(PrivacyBudget(*whole, options.neighbors), path)
-    except LedgerMismatch as error:
-        raise LedgerMismatch(f"{error} {_OTHER}") from None
+    epsilon, delta = options.ledger_budget or (options.epsilon, options.delta)
+    with _explained():
+        return PrivacyLedger(PrivacyBudget(epsilon, delta, options.neighbors), path)
 
 
 def _optimizer(

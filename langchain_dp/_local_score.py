@@ -12,6 +12,9 @@ from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.settings import Settings
 from langchain_dp.ports import VotesNextToken
 
+_TOGETHER = 16
+"""Rows between two steps of a progress bar."""
+
 
 def score_instruction(
     engine: VotesNextToken,
@@ -35,8 +38,14 @@ def score_instruction(
         ModelUnavailable: The instruction is too long for the model.
     """
     check_test(rows, settings)
+    forward = Forward.of(engine, settings)
+    forward.check(instruction)
     texts = [settings.prompts.render(row) for row in rows]
-    answers = Forward.of(engine, settings).predict(instruction, texts, advance=advance)
+    answers: list[int | None] = []
+    for at in range(0, len(texts), _TOGETHER):
+        answers += forward.predict(instruction, texts[at : at + _TOGETHER])
+        if advance is not None:
+            advance(len(answers) - at)
     right = sum(
         answer is not None and settings.labels[answer] == row["label"]
         for answer, row in zip(answers, rows, strict=True)

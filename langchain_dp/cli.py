@@ -1,4 +1,4 @@
-"""Command line: ``langchain-dp demo | optimize``. Each command is a file of its own, named ``_cli_<command>.py``."""
+"""Command line: ``langchain-dp demo | optimize | sanitize``. Each command has a file, named ``_cli_<command>.py``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from langchain_dp import _cli_demo, _cli_optimize
+from langchain_dp import _cli_demo, _cli_optimize, _cli_sanitize
 from langchain_dp._cli_parts import FAILED, INTERRUPTED, epilog, formatter
 from langchain_dp.errors import LangChainDPError
 
-COMMANDS = (_cli_demo, _cli_optimize)
+COMMANDS = (_cli_demo, _cli_optimize, _cli_sanitize)
 """In the order of the help. A module of a command has ``EXAMPLES``, ``add_parser(commands)`` and ``run(options)``."""
 
 

@@ -1,14 +1,20 @@
-"""The command line, with the real embedded model on a few rows."""
+"""The command line and its demonstrations, with the real embedded model on a few rows, or with an engine of words."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fakes.next_token import WordEngine, agreeing
+from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
-from langchain_dp import sample
+from langchain_dp import cli, demo_opt, demo_opt_table, sample
 from langchain_dp.cli import main
+from langchain_dp.opt import DLNSettings
+from langchain_dp.ports import Continuation
 
 
 def write(path: Path, rows: list[dict[str, str]]) -> Path:
@@ -74,3 +80,144 @@ def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, a typo in a path ends in a traceback."""
     assert main(["demo", "--data", "no-such-file.jsonl"]) == 1
     assert "no-such-file.jsonl" in capsys.readouterr().err
+
+
+def test_ctrl_c_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, a script takes an interrupted command for a refused one."""
+
+    def stopped(**_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", stopped)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err == "langchain-dp: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "command", [[], *([module.__name__.removeprefix("langchain_dp._cli_")] for module in cli.COMMANDS)]
+)
+def test_help_names_exit_codes_and_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, a command is missing, or one must read the code to script it."""
+    with pytest.raises(SystemExit, match="0"):
+        main([*command, "--help"])
+    shown = capsys.readouterr().out
+    for part in ("0 done", "1 refused", "2 wrong arguments", "130 interrupted", "examples:", "langchain-dp"):
+        assert part in " ".join(shown.split())
+
+
+def test_wrong_arguments_have_their_own_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, a typo looks like a refusal."""
+    for arguments in ([], ["fly"], ["demo", "--system", "rapt"], ["optimize"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(arguments)
+    capsys.readouterr()
+
+
+# -------------------------------------------------------------------------------------------------- the demo of DP-OPT
+
+SAID = "Read the message."
+
+
+class Engine(WordEngine):
+    """A word engine that closes like the real one."""
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def copying(place: int, asked: Continuation) -> str:
+    """DLN-1's prompts show four rows: they are answered with the first of them. The votes say what they are told."""
+    rows = re.findall("^Input: (.*)$", asked.prompt.body, re.MULTILINE)
+    return f" {rows[0]}\nOutput: praise\nOutput: complaint\n" if len(rows) == 4 else f" {SAID}"
+
+
+@pytest.fixture(scope="module")
+def shown() -> demo_opt.Result:
+    rows, test = sample.load()
+    biased = "Output: praise\nOutput: praise\nIs the message praise or complaint?"  # any candidate does better
+    task = demo_opt.own_task("Feedback", rows[:200], test[:6], list(sample.LABELS), biased)
+    words = " ".join(f" {row['text']} {row['text']}" for row in rows[:200])
+    engine = WordEngine(copying, extra=f" {words} {SAID}\nOutput: praise\nOutput: complaint\n")
+    sizes = demo_opt.Sizes(
+        num_prompts=2,
+        max_new_tokens=6,
+        opt_subsets=4,
+        dln=DLNSettings(steps=1, prompts_per_step=2, demonstrations=4, max_new_tokens=60),
+    )
+    return demo_opt.run(task, engine, epsilon=30.0, delta=1e-5, quiet=True, sizes=sizes)
+
+
+def test_the_demo_marks_what_leaked(shown: demo_opt.Result) -> None:
+    """If it breaks, the demonstration hides the leak of DLN-1, or sees one where none is."""
+    by_method = {each.method: each for each in shown.shown}
+    assert list(by_method) == ["start", "DLN-1", "OPT", "DP-OPT"]
+    span = by_method["DLN-1"].leaks.spans[0]
+    assert span.whole
+    assert not by_method["DP-OPT"].leaks.spans
+    assert by_method["DP-OPT"].instruction in {SAID, shown.task.instruction}
+    text = demo_opt_table.table(shown, color=False)
+    assert f"all of it of row {span.rows[0]}" in text
+    marked = [line for line in text.splitlines() if ">>" in line and line.startswith("  | ")]
+    assert marked
+    assert all(line.count(">>") == line.count("<<") for line in marked)
+    for part in ("NOT PRIVATE", "Privacy certificate", "not resolved", "epsilon 30", "a token needs"):
+        assert part in text
+
+
+def test_colours_end_on_their_line_and_models_cannot_steer_the_terminal(shown: demo_opt.Result) -> None:
+    """If it breaks, half of the screen turns red, or a prompt with control characters rewrites it."""
+    text = demo_opt_table.table(shown, color=True)
+    red, plain = demo_opt_table.RED
+    coloured = [line for line in text.splitlines() if "\x1b" in line]
+    assert coloured
+    assert all(line.startswith("  | ") and line.count(red) == line.count(plain) for line in coloured)
+    steering = demo_opt_table._printable("a\x1b[2Jb\x07")
+    assert steering == "a [2Jb "
+
+
+def test_rows_of_the_demo_hold_no_prompt_that_is_not_private(shown: demo_opt.Result) -> None:
+    """If it breaks, --json writes private rows into a file that looks harmless."""
+    rows = [each.to_dict() for each in shown.shown]
+    assert [row["epsilon"] for row in rows] == [0.0, None, None, 30.0]
+    assert [row["instruction"] is None for row in rows] == [False, True, True, False]
+    assert rows[1]["leaked_spans"] > 0
+    assert "Input" not in repr(shown)
+
+
+def test_without_a_system_the_demo_shows_both(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, `make demo` shows one system and hides the other."""
+    extra = " Is the message praise or complaint?"
+    monkeypatch.setattr(
+        "langchain_dp.integrations.llama_cpp.LlamaCppEnsemble",
+        lambda **_: Engine(agreeing(f" {SAID}"), extra=extra + f" {SAID}"),
+    )
+    arguments = ["demo", "--rows", "120", "--limit", "2", "--epsilon", "3", "--opt-epsilon", "60"]
+    assert main([*arguments, "--picture", str(tmp_path / "picture.png")]) == 0
+    text = capsys.readouterr().out
+    assert text.index("DP-ICL") < text.index("DLN-1") < text.index("DP-OPT: LimitedDomain")
+    assert main([*arguments, "--json"]) == 0
+    methods = [row["method"] for row in json.loads(capsys.readouterr().out)]
+    assert methods == ["zero-shot", "few-shot", "vote", "dp-icl", "start", "DLN-1", "OPT", "DP-OPT"]
+
+
+def test_the_demo_of_prompts_runs_on_the_embedded_model() -> None:
+    """If it breaks, the demonstration works on a fake only."""
+    rows, test = sample.load()
+    task = demo_opt.own_task("Feedback", rows[:24], test[:2], list(sample.LABELS), None)
+    sizes = demo_opt.Sizes(
+        subsets=8,
+        num_prompts=1,
+        max_new_tokens=3,
+        opt_subsets=2,
+        dln=DLNSettings(steps=1, prompts_per_step=1, demonstrations=2, max_new_tokens=5),
+    )
+    with LlamaCppEnsemble(max_tokens=512) as engine:
+        result = demo_opt.run(task, engine, epsilon=60.0, delta=1e-5, quiet=True, sizes=sizes)
+    assert result.certificate.private
+    assert result.certificate.parameters["prompts"] == 1
+    assert [each.score.rows for each in result.shown] == [2] * 4

@@ -17,7 +17,7 @@ from langchain_dp import _validate
 from langchain_dp.attacks._leak_report import LeakedSpan, LeakReport, NearestRow
 from langchain_dp.attacks._runs import Prompt, covered
 from langchain_dp.attacks._similar import Embed, similarities
-from langchain_dp.attacks._words import Rarity, Word, words_of
+from langchain_dp.attacks._words import Rarity, words_of
 from langchain_dp.errors import InvalidParameter
 
 _PIECE = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -63,46 +63,58 @@ def find_leaks(
     for name, texts in (("rows", rows), ("public", public), ("held_out", held_out)):
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise InvalidParameter(f"Expected {name} to be a list of str. Give the texts, without labels.")
-    search = _Search(prompt, rows, public, held_out, shortest)
+    training, others = _Rows(rows), _Rows(held_out)
+    # Both kinds of row decide what is rare, so that neither is favoured.
+    search = _Search(prompt, public, Rarity([*training.folded, *others.folded]), shortest)
     return LeakReport(
         prompt,
-        search.spans(rows),
-        search.spans(held_out),
-        search.nearest(rows, held_out, embed),
+        search.spans(training),
+        search.spans(others),
+        search.nearest(training, others, embed),
         len(rows),
         len(held_out),
         search.own_words,
     )
 
 
+class _Rows:
+    """Texts with their words."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = texts
+        self.words = [words_of(text) for text in texts]
+        self.folded = [[word.folded for word in words] for words in self.words]
+
+    @property
+    def plain(self) -> list[str]:
+        """The texts without case and punctuation."""
+        return [" ".join(words) for words in self.folded]
+
+
 class _Search:
-    def __init__(
-        self, prompt: str, rows: Sequence[str], public: Sequence[str], held_out: Sequence[str], shortest: int
-    ) -> None:
+    def __init__(self, prompt: str, public: Sequence[str], rarity: Rarity, shortest: int) -> None:
         self._prompt = prompt
         self._words = words_of(prompt)
         self._folded = [word.folded for word in self._words]
-        known = [_folded(text) for text in public]
+        known = _Rows(public).folded
         self._public_words = {word for text in known for word in text}
         self._public = covered(self._folded, known, 3)
         self._shortest = shortest
-        # Both kinds of row decide what is rare, so that neither is favoured.
-        self._rarity = Rarity([_folded(text) for text in (*rows, *held_out)])
+        self._rarity = rarity
         self._index = Prompt(self._folded, 2)
 
     @property
     def own_words(self) -> int:
         return self._public.count(False)
 
-    def spans(self, rows: Sequence[str]) -> tuple[LeakedSpan, ...]:
+    def spans(self, rows: _Rows) -> tuple[LeakedSpan, ...]:
         found: dict[tuple[int, int], list[tuple[int, int, bool]]] = defaultdict(list)
-        split = [words_of(row) for row in rows]
-        for number, row in enumerate(split):
-            for at, start, length in self._index.runs([word.folded for word in row]):
+        for number, row in enumerate(rows.folded):
+            for at, start, length in self._index.runs(row):
                 if self._counts(at, at + length, whole=length == len(row)):
                     found[at, at + length].append((number, start, length == len(row)))
         inner = {one for one in found for other in found if one != other and other[0] <= one[0] and one[1] <= other[1]}
-        spans = [self._span(place, found[place], rows, split) for place in found.keys() - inner]
+        spans = [self._span(place, found[place], rows) for place in found.keys() - inner]
         return tuple(sorted(spans, key=lambda span: (-span.bits, span.start)))
 
     def _counts(self, start: int, end: int, *, whole: bool) -> bool:
@@ -116,13 +128,7 @@ class _Search:
     def _own(self, start: int, end: int) -> list[str]:
         return [self._folded[at] for at in range(start, end) if not self._public[at]]
 
-    def _span(
-        self,
-        place: tuple[int, int],
-        found: Sequence[tuple[int, int, bool]],
-        rows: Sequence[str],
-        split: Sequence[Sequence[Word]],
-    ) -> LeakedSpan:
+    def _span(self, place: tuple[int, int], found: Sequence[tuple[int, int, bool]], rows: _Rows) -> LeakedSpan:
         first, last = self._words[place[0]], self._words[place[1] - 1]
         own = self._own(*place)
         row, at, _ = found[0]
@@ -131,28 +137,31 @@ class _Search:
             last.end,
             self._prompt[first.start : last.end],
             tuple(dict.fromkeys(number for number, _, _ in found)),
-            rows[row],
-            split[row][at].start,
-            split[row][at + place[1] - place[0] - 1].end,
+            rows.texts[row],
+            rows.words[row][at].start,
+            rows.words[row][at + place[1] - place[0] - 1].end,
             len(own),
             sum(map(self._rarity.bits, own)),
             any(whole for _, _, whole in found),
         )
 
-    def nearest(self, rows: Sequence[str], held_out: Sequence[str], embed: Embed | None) -> tuple[NearestRow, ...]:
-        pieces = self._pieces()
-        if not pieces:
+    def nearest(self, rows: _Rows, held_out: _Rows, embed: Embed | None) -> tuple[NearestRow, ...]:
+        pieces = _Rows(self._pieces())
+        if not pieces.texts:
             return ()
-        table = similarities(
-            [" ".join(_folded(text)) for text in pieces],
-            [" ".join(_folded(text)) for text in (*rows, *held_out)],
-            embed,
-        )
-        best = table[:, : len(rows)].argmax(axis=1)
-        chance = table[:, len(rows) :].max(axis=1) if held_out else np.full(len(pieces), np.nan)
+        table = similarities(pieces.plain, [*rows.plain, *held_out.plain], embed)
+        count = len(rows.texts)
+        best = table[:, :count].argmax(axis=1)
+        chance = table[:, count:].max(axis=1) if held_out.texts else np.full(len(best), np.nan)
         found = [
-            NearestRow(piece, int(row), rows[row], float(table[i, row]), float(chance[i]) if held_out else None)
-            for i, (piece, row) in enumerate(zip(pieces, best, strict=True))
+            NearestRow(
+                piece,
+                int(row),
+                rows.texts[row],
+                float(table[i, row]),
+                float(chance[i]) if held_out.texts else None,
+            )
+            for i, (piece, row) in enumerate(zip(pieces.texts, best, strict=True))
         ]
         return tuple(sorted(found, key=lambda row: -row.similarity))
 
@@ -168,7 +177,3 @@ class _Search:
                 pieces.append(self._prompt[at:end].strip())
             at = end if cut is None else cut.end()
         return pieces
-
-
-def _folded(text: str) -> list[str]:
-    return [word.folded for word in words_of(text)]

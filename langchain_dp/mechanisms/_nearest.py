@@ -28,7 +28,7 @@ BUCKET = 1024
 """The table is filled up to a multiple of this, so that it can be cut into lines of any smaller power of two."""
 ROWS = 512
 """Points per block: every array that grows with the input is made for this many at a time."""
-_COLUMNS = 4096  # table rows per block: block x points is 8 MB, the most that stays in a core's cache
+_COLUMNS = 2048  # table rows per block: block x points is 4 MB, which stays in the caches of a core
 _NEVER = np.float32(-1e38)  # last column of what is never the nearest: finite, so that no product makes it NaN
 _FAR = 1e30  # products beyond this could overflow in single precision
 
@@ -105,12 +105,15 @@ class NearestVector:
         second = best.copy()
         winner = np.zeros(count, dtype=np.int64)
         scores = np.empty((count, min(_COLUMNS, len(self._table))), dtype=np.float32)
-        for start in range(0, len(self._table), _COLUMNS):
+        tops = np.empty((count, -(-len(self._table) // _COLUMNS)), dtype=np.float32)
+        for number in range(tops.shape[1]):
+            start = number * _COLUMNS
             block = self._table[start : start + _COLUMNS]
             here = scores[:, : len(block)]
             np.matmul(asked, block.T, out=here)
             index = here.argmax(axis=1)
             top = here[every, index]
+            tops[:, number] = top
             # Rows whose best of this block beats, or nearly beats, the best so far: few after the first blocks.
             near = np.flatnonzero(top >= best - doubt)
             here[every, index] = -np.inf
@@ -121,10 +124,21 @@ class NearestVector:
             better = near[top[near] > old]
             winner[better] = index[better] + start
             best[better] = top[better]
-        unsure = np.flatnonzero(second >= best - doubt)
-        if len(unsure):
-            winner[unsure] = self._find_exactly(points[unsure])
+        for row in np.flatnonzero(second >= best - doubt):
+            blocks = np.flatnonzero(tops[row] >= best[row] - doubt[row])
+            winner[row] = self._settle(points[row], asked[row], blocks, float(best[row] - 2 * doubt[row]))
         return winner
+
+    def _settle(self, point: Points, asked: NDArray[np.float32], blocks: Ids, least: float) -> int:
+        """Nearest row in double precision, among the rows of these blocks that score at least so much in single."""
+        candidates = [
+            start + np.flatnonzero(self._table[start : start + _COLUMNS] @ asked >= least)
+            for start in blocks * _COLUMNS
+        ]
+        rows = np.concatenate(candidates)
+        rows = rows[rows < self._count]
+        rows = rows[self._allowed[rows]]
+        return int(rows[(self.vectors[rows].astype(np.float64) @ point - self.squares[rows] / 2).argmax()])
 
     def _find_exactly(self, points: Points) -> Ids:
         best = np.full(len(points), -np.inf)

@@ -22,6 +22,9 @@ _VERSION = 1
 class Journal:
     """State of one run. Released values and settings, and the key of the split, which stays on this machine.
 
+    It holds no record. But with the key, whoever reads it can try out a guess at all of them: keep it as you keep the
+    records, and restore it from a backup together with the ledger only.
+
     Args:
         settings: Public settings that the run was started with; it can be taken up with the same ones only.
         split_key: Secret key of the coins that tell training from validation records.

@@ -9,6 +9,7 @@ mean of every bin, which is off by less than one part in 10,000.
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +21,7 @@ from langchain_dp.mechanisms.metric_exponential import distances
 
 Floats = NDArray[np.float64]
 
-_DIRECTIONS = 8  # per word
+_DIRECTIONS = 8  # per word, and five times as many for one that is that frequent in the sample
 _ROWS = 32
 _COLUMNS = 2048
 _BINS = 4096
@@ -57,21 +58,39 @@ class LaplaceCurve:
         self._dimension = table.vectors.shape[1]
         distinct, self._which, counts = np.unique(ids, return_inverse=True, return_counts=True)
         self._shares = counts / len(ids)
-        directions = rng.standard_normal((len(distinct), _DIRECTIONS, self._dimension))
+        nearest = np.empty(len(distinct))
+        self._reach: list[tuple[NDArray[np.int64], Floats]] = []  # places among the distinct words, l* by direction
+        frequent = counts >= _DIRECTIONS
+        for places, number in ((np.flatnonzero(~frequent), _DIRECTIONS), (np.flatnonzero(frequent), 5 * _DIRECTIONS)):
+            reach, nearest[places] = self._measure(table, distinct[places], number, rng, threads)
+            self._reach.append((places, reach))
+        self.nearest = nearest[self._which]
+
+    def _measure(
+        self, table: NearestVector, ids: NDArray[np.int64], number: int, rng: np.random.Generator, threads: int | None
+    ) -> tuple[Floats, Floats]:
+        directions = rng.standard_normal((len(ids), number, self._dimension))
         directions /= np.linalg.norm(directions, axis=2, keepdims=True)
-        blocks = [slice(start, start + _ROWS) for start in range(0, len(distinct), _ROWS)]
-        found = list(sharded(lambda block: _reach(table, distinct[block], directions[block]), blocks, threads))
-        self._reach = np.concatenate([reach for reach, _ in found])
-        self.nearest = np.concatenate([nearest for _, nearest in found])[self._which]
+        blocks = [slice(start, start + _ROWS) for start in range(0, len(ids), _ROWS)]
+        found = list(sharded(lambda block: _reach(table, ids[block], directions[block]), blocks, threads))
+        if not found:
+            return np.empty((0, number)), np.empty(0)
+        return np.concatenate([reach for reach, _ in found]), np.concatenate([nearest for _, nearest in found])
 
     def unchanged(self, eta: float) -> Floats:
         """Mean over the directions of each word."""
-        return np.asarray(gammainc(self._dimension, eta * self._reach).mean(axis=1)[self._which])
+        chances = np.empty(len(self._shares))
+        for places, reach in self._reach:
+            chances[places] = gammainc(self._dimension, eta * reach).mean(axis=1)
+        return np.asarray(chances[self._which])
 
     def error(self, eta: float) -> float:
         """From the spread of each word's directions."""
-        spread = gammainc(self._dimension, eta * self._reach).var(axis=1, ddof=1) / _DIRECTIONS
-        return float(np.sqrt(np.sum(self._shares**2 * spread)))
+        variance = 0.0
+        for places, reach in self._reach:
+            spread = gammainc(self._dimension, eta * reach).var(axis=1, ddof=1) / reach.shape[1]
+            variance += float(np.sum(self._shares[places] ** 2 * spread))
+        return math.sqrt(variance)
 
 
 def _reach(table: NearestVector, ids: NDArray[np.int64], directions: Floats) -> tuple[Floats, Floats]:

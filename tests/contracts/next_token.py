@@ -164,6 +164,7 @@ class NextTokenContract(EngineContract):
     def test_what_was_written_is_read(self, engine: Any) -> None:
         """If it breaks, every token is the first one, or members at different places mix up."""
         texts = [self.text(engine, member, STEPS) for member in range(3)]
+        assert any(len(set(text)) > 1 for text in texts)
         self.clean(engine)
         crowd = [asked([member], text[:member])[0] for member, text in enumerate(texts)]
         together = self.tokens(engine, crowd)

@@ -15,6 +15,7 @@ from contracts.next_token import NextTokenContract
 
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
 
+from langchain_dp.integrations._completion_calls import Calls
 from langchain_dp.integrations.openai import CompletionServerEnsemble
 
 from langchain_dp.ports import Decoding
@@ -22,22 +23,33 @@ from langchain_dp.ports import Decoding
 
 @pytest.fixture(scope="module")
 def served(float16_gguf: Path) -> Iterator[CompletionServerEnsemble]:
-    # The prefixes that the server keeps make the suite four times faster. What it then does with them is its own.
+    # One request at a time: in company this server moves log-probabilities. With kept prefixes the suite is faster.
     with (
         llama_server("smollm2", model=float16_gguf) as address,
-        CompletionServerEnsemble(f"{address}/v1", "smollm2", prefix_cache=True) as engine,
+        CompletionServerEnsemble(f"{address}/v1", "smollm2", prefix_cache=True, in_flight=1) as engine,
     ):
         yield engine
 
 
 class TestCompletionServer(NextTokenContract, LabelContract):
-    """Members that a server batches as it likes."""
+    """Members on a server that is asked for one after another."""
 
     exact = False
 
     @pytest.fixture
     def engine(self, served: CompletionServerEnsemble) -> CompletionServerEnsemble:
         return served
+
+    def test_one_request_may_hold_all_members(self, engine: CompletionServerEnsemble) -> None:
+        """If it breaks, a joint request mixes up members, or one that is refused silences all."""
+        joint = Calls(engine._dialect, 16)
+        crowd = asked([0, 1, 2])
+        answers = engine.next_tokens(crowd, Decoding())
+        assert joint.next_tokens(crowd[::-1], Decoding(), ("", "")) == answers[::-1]
+        assert joint.next_tokens([crowd[0], *asked([self.too_long(engine)])], Decoding(), ("", "")) == [
+            answers[0],
+            None,
+        ]
 
     def test_a_ban_of_several_tokens_does_not_ban_each(self, engine: CompletionServerEnsemble) -> None:
         """If it breaks, llama.cpp's server bans every token of a banned text, and votes change for nothing."""

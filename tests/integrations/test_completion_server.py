@@ -66,7 +66,11 @@ def test_it_probes_with_public_text_only_and_says_what_it_found(vllm: Completion
     assert "saw the private records" in built.notes[0]
     assert "server's promise" in built.notes[1]
     assert vllm.url not in repr((built, built.notes, built.name))
-    assert any("keep evaluated prefixes" in note for note in engine(vllm, prefix_cache=True).notes)
+    more = engine(vllm, prefix_cache=True, in_flight=7).notes
+    assert [note for note in more if note not in built.notes] == [
+        "Up to 7 members were under way at once.",
+        "The server was allowed to keep evaluated prefixes between requests.",
+    ]
 
 
 def test_one_request_holds_all_prompts_and_the_order_is_kept(other: CompletionServer) -> None:
@@ -95,7 +99,7 @@ def test_where_lists_are_not_taken_members_ask_alone(in_flight: int) -> None:
 
 def test_every_member_draws_by_a_seed_of_its_own_coin(other: CompletionServer) -> None:
     """If it breaks, members share the server's coin, and one seed moves many votes."""
-    built = engine(other)
+    built = engine(other, in_flight=4)
     draws = [0.0, 0.25, 0.25, 1 - 2**-53]
     built.next_tokens([Continuation(prompt(0), ("x",), draw) for draw in draws], Decoding(temperature=0.7))
     bodies = other.completions
@@ -108,7 +112,7 @@ def test_every_member_draws_by_a_seed_of_its_own_coin(other: CompletionServer) -
 
 def test_vllm_is_told_to_leave_out_its_own_defaults(vllm: CompletionServer) -> None:
     """If it breaks, the model's generation_config cuts the distribution, or cached prefixes join members."""
-    built = engine(vllm)
+    built = engine(vllm, in_flight=2)
     decoding = Decoding(repetition_penalty=1.3, banned=frozenset({"", " no", " of two"}))
     built.next_tokens(asked(0, 1), decoding)
     built.next_tokens(asked(0, 1), Decoding())
@@ -165,7 +169,7 @@ def test_what_is_no_text_is_an_abstention(answer: dict[str, Any], token: str | N
 def test_a_refused_prompt_is_one_abstention(lists: bool) -> None:
     """If it breaks, one long record silences the members that share its request."""
     with CompletionServer(lists=lists, refuse="word1") as server:
-        built = engine(server)
+        built = engine(server, in_flight=4)
         assert built.next_tokens(asked(0, 1, 2), Decoding()) == [" Label:x", None, " Label:x"]
         rows = built.score_labels([prompt(0), prompt(1), prompt(2)], WORDS, content_free=["N/A:"])
         assert [row is None for row in rows] == [False, True, False]
@@ -272,7 +276,7 @@ def test_calibration_is_asked_once_a_member_and_forgotten_with_it(
     other: CompletionServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it breaks, every question costs its content-free twins again, or deleted records still vote."""
-    built, free = engine(other), ("N/A:", ":")
+    built, free = engine(other, in_flight=16), ("N/A:", ":")
     members = [prompt(0), prompt(1)]
 
     def prompts_of(call: Callable[[], object]) -> int:
@@ -313,7 +317,7 @@ def test_no_surface_shows_records_or_how_many_were_asked(
     with CompletionServer(refuse="word7") as server, CompletionServer() as proxy:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, proxy.url)
-        built = engine(server)
+        built = engine(server, in_flight=4)
         members = [Continuation(prompt(i, f"{CANARY} word{i}"), (), 0.5) for i in range(9)]
         with leak_surfaces(tmp_path) as surfaces:
             answers = built.next_tokens(members, Decoding(temperature=temperature))
@@ -340,7 +344,7 @@ def test_the_openai_client_would_have_shown_them(tmp_path: Path) -> None:
 def test_requests_in_threads_keep_the_callers_context(other: CompletionServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, what is quiet in the caller is loud in the threads that ask for it."""
     mark: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="unset")
-    built, seen = engine(other), []
+    built, seen = engine(other, in_flight=3), []
     inner = built._server.ask
     monkeypatch.setattr(built._server, "ask", lambda *args: (seen.append(mark.get()), inner(*args))[1])
     mark.set("set")

@@ -108,8 +108,9 @@ def test_catching_up_equals_never_having_missed_a_token_to_the_last_bit(engine: 
     assert same(steady, late, 0, 1)
     assert same(steady, ask(asked(1, words[:-1]), asked(0, words[:-1]), fresh=True), 0, 1)
     back = ask(asked(0, words[:2]))  # a shorter text, then another tail, then the first again
-    ask(asked(0, words[3:5], tail=LONG_TAIL))
+    other = ask(asked(0, words[3:5], tail=LONG_TAIL))
     assert same(back, ask(asked(0, words[:2])), 0)
+    assert same(other, ask(asked(0, words[3:5], tail=LONG_TAIL), fresh=True), 0)
 
 
 @pytest.mark.parametrize("kept", ["all", "two", "none"])

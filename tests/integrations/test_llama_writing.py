@@ -119,9 +119,11 @@ def test_a_model_without_a_template_still_continues_text(
 
 def test_penalty_and_bans_are_of_written_tokens_and_no_others(engine: LlamaCppEnsemble) -> None:
     """If it breaks, words of the private examples are pushed out of the prompt, or of the prompt into it."""
+    counted = Continuation(MemberPrompt(HEAD, "One two three four. One two three four.", " One two three", 0), (), 0.5)
+    (four,) = engine._context.tokenize(" four")
+    for penalty in (1.0, 1e6):  # nothing is written yet, though the body is full of it
+        assert engine.next_tokens([counted], Decoding(repetition_penalty=penalty)) == [four]
     (free,) = engine.next_tokens([asked(0)], PLAIN)
-    (again,) = engine.next_tokens([asked(0)], Decoding(repetition_penalty=1e6))
-    assert free == again  # though the body is full of it or of anything else: nothing is written yet
     (other,) = engine.next_tokens([asked(0)], Decoding(banned=frozenset({free})))
     assert other not in (None, free)
     (second,) = engine.next_tokens([asked(0, (free,))], PLAIN)
@@ -142,26 +144,28 @@ def test_every_member_has_its_own_coin(engine: LlamaCppEnsemble) -> None:
     assert other != first
 
 
-def test_only_the_member_that_is_too_long_abstains(engine: LlamaCppEnsemble) -> None:
+@pytest.mark.parametrize("decoding", [PLAIN, CHAT], ids=["plain", "chat"])
+def test_only_the_member_that_is_too_long_abstains(
+    engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch, decoding: Decoding
+) -> None:
     """If it breaks, one long record silences the others, or the promised length is not accepted."""
-    for decoding in (PLAIN, CHAT):
-        (expected,) = engine.next_tokens([asked(0)], decoding)
-        room = engine.max_prompt_tokens - engine.count_tokens(HEAD) - engine.count_tokens(TAIL)
-        body = " a" * (room - 2)
-        assert engine.count_tokens(body) == room - 2
-        rows = engine.next_tokens([asked(1, body=body + " a a a"), asked(0)], decoding)
-        assert rows == [None, expected]
-        if decoding is PLAIN:  # the longest, token by token, in company and alone
-            written = tuple(engine._context.tokenize(" so so"))
-            for count in range(3):
-                rows = engine.next_tokens([asked(1, written[:count], body=body), asked(0, written[:count])], decoding)
-                assert None not in rows
-            assert engine.next_tokens([asked(1, written, body=body)], decoding) == rows[:1]
-            assert engine.next_tokens([asked(0, written)], decoding) == rows[1:]
-            assert engine.next_tokens([asked(1, (*written, 20), body=body)], decoding) == [None]
+    if decoding is PLAIN:  # a chat fills the cache to its last but one cell
+        monkeypatch.setattr(engine, "_max_tokens", 128)
+    room = engine.max_prompt_tokens - engine.count_tokens(HEAD) - engine.count_tokens(TAIL)
+    body = " a" * (room - 2)
+    assert engine.count_tokens(body) == room - 2
+    (expected,) = engine.next_tokens([asked(0)], decoding)
+    assert engine.next_tokens([asked(1, body=body + " a a a"), asked(0)], decoding) == [None, expected]
+    written = tuple(engine._context.tokenize(" so so"))
+    for count in range(3):
+        rows = engine.next_tokens([asked(1, written[:count], body=body), asked(0, written[:count])], decoding)
+        assert None not in rows
+    assert engine.next_tokens([asked(1, written, body=body)], decoding) == rows[:1]
+    assert engine.next_tokens([asked(0, written)], decoding) == rows[1:]
+    assert engine.next_tokens([asked(1, (*written, 20), body=body)], decoding) == [None]
 
 
-@pytest.mark.parametrize("place", ["body", "decode", "restore", "prefill", "written", "member"])
+@pytest.mark.parametrize("place", ["body", "decode", "restore", "prefill", "written", "member", "draw"])
 def test_a_failure_of_one_member_is_its_abstention(
     engine: LlamaCppEnsemble,
     monkeypatch: pytest.MonkeyPatch,
@@ -180,6 +184,8 @@ def test_a_failure_of_one_member_is_its_abstention(
         crowd[1] = asked(1, body=b"no text")  # type: ignore[arg-type]  # wrong on purpose
     elif place == "written":
         crowd[1] = asked(1, ("word",))
+    elif place == "draw":
+        crowd[1] = asked(1, draw="heads")  # type: ignore[arg-type]  # wrong on purpose
     elif place == "member":
         crowd[1] = Continuation(MemberPrompt(HEAD, "", TAIL, []), (), 0.5)  # type: ignore[arg-type]  # wrong on purpose
     else:
@@ -279,7 +285,7 @@ def test_a_single_slot_writes_for_many_members_one_by_one(model_path: str) -> No
     for closed in ("end_tokens", "max_prompt_tokens"):
         with pytest.raises(ModelUnavailable, match="closed"):
             getattr(lone, closed)
-    lone.forget(0)
+    lone.forget(asked(0).prompt.member)
 
 
 @pytest.mark.parametrize("kept", [0, 4, 24, 5000, 2_000_000, -1])

@@ -287,16 +287,20 @@ def test_half_a_letter_becomes_the_sign_for_it(engine: TransformersEnsemble) -> 
 
 
 def test_a_long_text_is_counted_without_a_warning_that_tells_its_length(
-    engine: TransformersEnsemble, capfd: pytest.CaptureFixture[str]
+    engine: TransformersEnsemble, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If it breaks, transformers prints how long a private record is."""
-    engine._texts._tokenizer.model_max_length = 5
+    tokenizer = engine._texts._tokenizer
+    tokenizer.model_max_length = 5
+    caplog.set_level(logging.DEBUG)
     transformers.utils.logging.enable_propagation()
     try:
         assert engine.next_tokens([asked(5)], Decoding())[0] is not None
+        assert "longer" not in caplog.text
+        tokenizer("Label: good " * 9)
+        assert "longer" in caplog.text  # so it would have been seen
     finally:
         transformers.utils.logging.disable_propagation()
-    assert "longer" not in "".join(capfd.readouterr())
 
 
 def test_limits_count_what_belongs_to_the_caller(engine: TransformersEnsemble) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from langchain_dp.accounting import _account
+from langchain_dp.accounting import _account, _plan
 from langchain_dp.opt import reservation
 
 _MEMORY = "/dev/shm"
@@ -38,6 +38,8 @@ def composed_once() -> Iterator[None]:
         patch.setattr(_account, "composed_epsilon", remembered(_account.composed_epsilon))
         patch.setattr(reservation, "epsilon", remembered(reservation.epsilon))
         patch.setattr(reservation, "calibrate_limited_domain", remembered(reservation.calibrate_limited_domain))
+        for module in (_account, _plan):
+            patch.setattr(module, "event_key", remembered(_account.event_key))
         yield
 
 

@@ -165,7 +165,7 @@ def test_ctrl_c_at_any_line_keeps_journal_and_ledger_together(tmp_path: Path) ->
     lines = 10**9 - dry.left
     assert lines > 1000
     winners = 0
-    moments = [("", line) for line in range(0, lines - 100, lines // 20)]
+    moments = [("", line) for line in range(0, lines - 100, lines // 14)]
     moments += [("complete", line) for line in range(0, 36, 4)]  # where the choice is kept
     for number, (function, line) in enumerate(moments):
         folder = tmp_path / str(number)

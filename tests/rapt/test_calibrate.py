@@ -60,10 +60,10 @@ def test_one_dimension_has_a_closed_form(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(curves, "_DIRECTIONS", 4_000)
     line = Vocabulary(["a", "b", "c"], np.array([[0.0], [1.0], [4.0]]))
     both = LaplaceCurve(line.table, np.array([1]), np.random.default_rng(0), 1)
-    assert set(np.unique(both._reach.round(6))) == {0.5, 1.5}
+    assert set(np.unique(both._reach[0][1].round(6))) == {0.5, 1.5}
     assert both.nearest[0] == pytest.approx(1.0)
     end = LaplaceCurve(line.table, np.array([0]), np.random.default_rng(0), 1)
-    assert set(np.unique(end._reach.round(6))) == {0.5, np.inf}
+    assert set(np.unique(end._reach[0][1].round(6))) == {0.5, np.inf}
     assert end.unchanged(2.0)[0] == pytest.approx(1 - math.exp(-1) / 2, abs=5 * end.error(2.0))
     assert 0 < end.error(2.0) < 0.01
 

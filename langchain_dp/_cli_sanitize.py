@@ -1,0 +1,313 @@
+"""``langchain-dp sanitize``: lines and files in, the same lines privatised word by word out, in constant memory."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import secrets
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from langchain_dp import _sanitized_files as files
+from langchain_dp._cli_parts import DONE, FAILED, INTERRUPTED, epilog, formatter
+from langchain_dp.errors import InvalidParameter, LangChainDPError
+
+if TYPE_CHECKING:
+    from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
+    from langchain_dp.rapt.formal import FormalReleases
+    from langchain_dp.rapt.release import Unit
+
+EXAMPLES = """\
+  langchain-dp sanitize --calibration
+  langchain-dp sanitize < in.txt > out.txt
+  langchain-dp sanitize --in tickets.jsonl --out safe.jsonl --fields subject body --keep-fields label \\
+      --user-field customer --ledger account.ledger --limit 200 --certificate
+  langchain-dp sanitize --in notes --out safe-notes --replacement 0.7 --length 64
+"""
+
+_NOTES = """\
+Every line is a document of its own, and one release. A folder's .txt, .md and .jsonl files keep their names. This is
+metric privacy: eta is no epsilon, and --calibration says what it means before anything is released. In clear, besides
+what the options let pass: how many lines there are, in what order, and how many words each has (unless --length).
+A file is written whole or not at all. With --ledger, the same command on the same lines gives out again what it
+released before, at no cost; without, the account ends with the run.
+"""
+
+_CHAIN = "langchain-dp sanitize"
+_REPLACEMENT = 0.5
+_TREATMENTS = ("privatise", "keep", "placeholder")
+_KINDS = {
+    "numbers": "numbers, times and amounts",
+    "dates": "dates",
+    "urls": "addresses of pages and of mail",
+    "punctuation": "punctuation marks and symbols",
+    "code": "pieces between backticks",
+}
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "sanitize",
+        help="privatise lines and files word by word (RAPT)",
+        epilog=epilog(EXAMPLES, _NOTES),
+        formatter_class=formatter,
+    )
+    parser.add_argument("--in", dest="source", type=Path, metavar="PATH", help="file or folder (default: stdin)")
+    parser.add_argument("--out", dest="target", type=Path, metavar="PATH", help="file or folder (default: stdout)")
+    parser.add_argument("--overwrite", action="store_true", help="replace what is there at --out")
+    parser.add_argument("--format", choices=("text", "jsonl"), help="default: jsonl for names in .jsonl, else text")
+    parser.add_argument("--fields", nargs="+", metavar="NAME", help="fields of a row to sanitise (default: text)")
+    parser.add_argument("--keep-fields", nargs="+", metavar="NAME", help="fields in clear; all others are dropped")
+    parser.add_argument("--errors", choices=("strict", "replace"), default="strict", help="of bytes that are not UTF-8")
+    promise = parser.add_argument_group("promise")
+    promise.add_argument("--embeddings", default="glove", help="glove, minilm or a path (default: %(default)s)")
+    how = promise.add_mutually_exclusive_group()
+    how.add_argument("--eta", type=float, help="loss per unit of distance, in nats")
+    how.add_argument(
+        "--replacement", type=float, metavar="P", help=f"share of words replaced (default: {_REPLACEMENT})"
+    )
+    promise.add_argument("--mechanism", choices=("exponential", "laplace"), default="exponential")
+    promise.add_argument("--ledger", type=Path, help="file of the account to charge, made if absent")
+    promise.add_argument("--limit", type=float, help="what one user's releases, and one document's, may add up to")
+    promise.add_argument("--user-field", metavar="NAME", help="field of a row that says whose account is charged")
+    clear = parser.add_argument_group("in clear (nothing by default)")
+    clear.add_argument("--keep", nargs="+", default=[], metavar="WORD", help="words that stay")
+    for kind, what in _KINDS.items():
+        clear.add_argument(f"--{kind}", choices=_TREATMENTS, default=_TREATMENTS[0], help=what)
+    clear.add_argument("--casing", action="store_true", help="capitals stand where they stood")
+    words = parser.add_argument_group("words")
+    words.add_argument("--unknown", choices=("vector", "random"), default="vector", help="words outside the table")
+    words.add_argument("--length", type=int, help="every text comes out at exactly this many tokens")
+    parser.add_argument("--calibration", action="store_true", help="say what to know before trusting it, and stop")
+    parser.add_argument("--certificate", action="store_true", help="print the certificate on stderr at the end")
+    parser.add_argument("--json", action="store_true", help="the certificate (or the calibration) as JSON")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; returns the exit code."""
+    if options.calibration:
+        return _calibration(options)
+    jobs = files.find(options.source, options.target, options.format, overwrite=options.overwrite)
+    fields = _fields(options, jobs)
+    run_so_far = _Run(options.ledger)
+    try:
+        with contextlib.ExitStack() as held:
+            releases = _releases(options, held)
+            _sanitize(jobs, fields, releases, run_so_far, replace=options.errors == "replace")
+            if options.certificate or options.json:
+                _show(_certificate(releases, fields, jobs), as_json=options.json)
+    except BrokenPipeError:
+        _quiet_stdout()
+        return run_so_far.ended("nobody reads the output any more.", FAILED)
+    except KeyboardInterrupt:
+        return run_so_far.ended("interrupted.", INTERRUPTED)
+    except (LangChainDPError, OSError) as error:
+        return run_so_far.ended(str(error), FAILED)
+    except RuntimeError as error:  # of a foreign library: its text may quote what it was given
+        return run_so_far.ended(f"{type(error).__name__} while texts were sanitised; its text is withheld.", FAILED)
+    return DONE
+
+
+@dataclasses.dataclass
+class _Run:
+    """How far a run got, for the line that says so when it ends early. Counts and names of files only."""
+
+    ledger: Path | None
+    job: files.Job | None = None
+    lines: int = 0
+    finished: int = 0
+    charged: bool = False
+
+    def start(self, job: files.Job) -> None:
+        self.job, self.lines = job, 0
+
+    def ended(self, why: str, code: int) -> int:
+        print(" ".join(f"langchain-dp: {why} {self._said()}".split()), file=sys.stderr)
+        return code
+
+    def _said(self) -> str:
+        if self.job is None or not (self.charged or self.finished):
+            return ""
+        said = f"Released up to line {self.lines} of {self.job.name}"
+        said += "." if self.job.target is None else f"; nothing of it was written to {self.job.target}."
+        if self.finished:
+            said += f" Files that are done: {self.finished}."
+        if self.ledger is not None:
+            said += (
+                f" What {self.ledger} has recorded is spent; the same command again gives out again what was released, "
+                "at no cost."
+            )
+        return said
+
+
+class _Places:
+    """How often a document was met in this run: equal lines are documents of their own, and do not show that they are.
+
+    Counted under keyed hashes in a database that SQLite keeps in a nameless file once it outgrows its cache, so that
+    memory stays bounded.
+    """
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._seen = sqlite3.connect("", isolation_level=None)
+        self._seen.execute("PRAGMA journal_mode = OFF")
+        self._seen.execute("CREATE TABLE seen (name BLOB PRIMARY KEY, times INTEGER NOT NULL) WITHOUT ROWID")
+
+    def next(self, name: str) -> int:
+        digest = hashlib.blake2b(name.encode(), key=self._key, digest_size=16).digest()
+        self._seen.execute(
+            "INSERT INTO seen VALUES (?, 0) ON CONFLICT (name) DO UPDATE SET times = times + 1", (digest,)
+        )
+        return int(self._seen.execute("SELECT times FROM seen WHERE name = ?", (digest,)).fetchone()[0])
+
+    def close(self) -> None:
+        self._seen.close()
+
+
+def _fields(options: argparse.Namespace, jobs: list[files.Job]) -> files.Fields:
+    asked = {"--fields": options.fields, "--keep-fields": options.keep_fields, "--user-field": options.user_field}
+    given = [name for name, value in asked.items() if value is not None]
+    text = next((job for job in jobs if job.format == "text"), None)
+    if given and all(job.format == "text" for job in jobs):
+        raise InvalidParameter(
+            f"Expected {', '.join(given)} with JSON rows only. Give --format jsonl, or leave it out."
+        )
+    if options.user_field is not None and text is not None:
+        raise InvalidParameter(
+            f"Expected --user-field with JSON rows only: lines of {text.name} have no user to charge."
+        )
+    return files.Fields(options.fields or ("text",), options.keep_fields or (), options.user_field)
+
+
+def _releases(options: argparse.Namespace, held: contextlib.ExitStack) -> FormalReleases:
+    """What draws the words, under the account of this run."""
+    from langchain_dp.rapt.build import Targets, WordOptions, word_releases
+    from langchain_dp.rapt.formal import FormalReleases
+    from langchain_dp.rapt.policies import Policies
+
+    targets = Targets(eta=options.eta, target_replacement=_replacement(options))
+    words = WordOptions(
+        mechanism=options.mechanism,
+        policies=Policies(**{kind: getattr(options, kind) for kind in _KINDS}, unknown=options.unknown),
+        keep=options.keep,
+        length=options.length,
+        casing=options.casing,
+    )
+    # What cannot run is refused before there is a ledger.
+    tried = word_releases(options.embeddings, targets, words, ledger=None, limit=None, cache=False, name=_CHAIN)
+    if options.calibration:
+        return tried
+    ledger = held.enter_context(_ledger(options, held))
+    ledger.check_table(tried.engine.table)
+    # Without a file no later run can ask again, and within a run no document comes twice.
+    return FormalReleases(tried.engine, ledger, tried.calibration, reuse=options.ledger is not None, chain=_CHAIN)
+
+
+def _replacement(options: argparse.Namespace) -> float | None:
+    if options.replacement is None and options.eta is None:
+        return _REPLACEMENT
+    replacement: float | None = options.replacement
+    return replacement
+
+
+def _ledger(options: argparse.Namespace, held: contextlib.ExitStack) -> MetricLedger:
+    from langchain_dp.accounting.metric import MetricLedger
+
+    if options.ledger is None:
+        # On disk all the same: in memory it would grow with the input. Its key never leaves the process.
+        folder = held.enter_context(tempfile.TemporaryDirectory(prefix="langchain-dp-"))
+        return MetricLedger(options.limit, Path(folder) / "account", key=secrets.token_bytes(32))
+    if options.limit is None and options.ledger.exists():
+        return MetricLedger.open(options.ledger)
+    return MetricLedger(options.limit, options.ledger)
+
+
+def _sanitize(
+    jobs: list[files.Job], fields: files.Fields, releases: FormalReleases, so_far: _Run, *, replace: bool
+) -> None:
+    from tqdm import tqdm
+
+    with (
+        contextlib.closing(_Places()) as places,
+        tqdm(desc="sanitising", unit=" lines", disable=None, file=sys.stderr) as bar,
+    ):
+        for job in jobs:
+            so_far.start(job)
+            with _source(job) as source, _target(job) as target:
+                for batch in files.batches(files.read(source, job, fields, replace=replace)):
+                    units = [_unit(line, places) for line in batch]
+                    so_far.charged = True
+                    released = releases.release(units)
+                    target.write(b"".join(line.written(new) for line, new in zip(batch, released, strict=True)))
+                    if job.target is None:
+                        target.flush()
+                    so_far.lines = batch[-1].number
+                    bar.update(len(batch))
+            so_far.finished += 1
+
+
+def _unit(line: files.Line, places: _Places) -> Unit:
+    """One release. Its document is named as the sanitizer of a chain names it, so that both charge one account."""
+    from langchain_dp.rapt.release import Unit
+
+    name = json.dumps([line.user, None, line.texts])
+    return Unit(line.texts, line.user, f"{name}#{places.next(name)}")
+
+
+def _source(job: files.Job) -> contextlib.AbstractContextManager[BinaryIO]:
+    return contextlib.nullcontext(sys.stdin.buffer) if job.source is None else job.source.open("rb")
+
+
+@contextlib.contextmanager
+def _target(job: files.Job) -> Iterator[BinaryIO]:
+    if job.target is None:
+        yield sys.stdout.buffer
+        return
+    job.target.parent.mkdir(parents=True, exist_ok=True)
+    with files.whole(job.target) as file:
+        yield file
+
+
+def _quiet_stdout() -> None:
+    """The interpreter flushes at its end; that must not fail once more."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _certificate(releases: FormalReleases, fields: files.Fields, jobs: list[files.Job]) -> MetricCertificate:
+    notes = ["The number of lines and their order are in clear, and which of them are blank."]
+    if any(job.format == "jsonl" for job in jobs):
+        notes.append(f"Of JSON rows: which of {', '.join(fields.sanitize)} a row has is in clear; others are dropped.")
+        if fields.keep:
+            notes.append(f"Fields that pass in clear: {', '.join(fields.keep)}.")
+    return releases.certificate((*releases.notes(), *notes), {})
+
+
+def _show(certificate: MetricCertificate, *, as_json: bool) -> None:
+    print(json.dumps(certificate.to_dict()) if as_json else certificate, file=sys.stderr)
+
+
+def _calibration(options: argparse.Namespace) -> int:
+    with contextlib.ExitStack() as held:
+        calibration = _releases(options, held).calibration()
+    if options.json:
+        print(json.dumps(dataclasses.asdict(calibration) | {"neighbor_loss": calibration.neighbor_loss}))
+        return DONE
+    print(calibration)
+    print(
+        "\nThis is metric privacy: eta is no epsilon. Words near one another in the table are hidden among each other, "
+        "far ones\nless. Releases of one text, and of one user's texts, add up."
+    )
+    return DONE

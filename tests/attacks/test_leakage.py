@@ -1,0 +1,184 @@
+"""The search for training rows in a prompt."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from langchain_dp import sample
+from langchain_dp.attacks import LeakReport, find_leaks
+from langchain_dp.attacks._runs import Prompt
+from langchain_dp.errors import InvalidParameter
+
+ROWS = [
+    "Nurse Bram woke me gently, and the sedation went beautifully.",
+    "The soup was cold, and nobody answered the bell for two hours!",
+    "I can\u2019t thank Dr Okafor enough for my knee",
+    "unique residences",
+    "what is the",
+]
+INSTRUCTION = "Say whether the message is praise or a complaint."
+TRAIN, TEST = ([row["text"] for row in rows] for rows in sample.load())
+
+
+def found(report: LeakReport) -> list[tuple[str, tuple[int, ...]]]:
+    return [(span.text, span.rows) for span in report.spans]
+
+
+def test_a_planted_run_is_found_whatever_its_case_and_punctuation() -> None:
+    """If it breaks, a copied row passes because a model wrote it with capitals and without commas."""
+    prompt = f"{INSTRUCTION} For example: NURSE BRAM woke me gently - and the Sedation, failed."
+    report = find_leaks(prompt, ROWS, public=[INSTRUCTION])
+    (span,) = report.spans
+    assert span.text == "NURSE BRAM woke me gently - and the Sedation"
+    assert prompt[span.start : span.end] == span.text
+    assert span.row_text[span.row_start : span.row_end] == "Nurse Bram woke me gently, and the sedation"
+    assert (span.rows, span.words, span.whole) == ((0,), 8, False)
+    assert report.rate == pytest.approx(8 / 11)
+    assert report.marked("<", ">") == f"{INSTRUCTION} For example: <{span.text}>, failed."
+
+
+def test_a_whole_row_is_named_so() -> None:
+    """If it breaks, a training text of two words, all of it in the prompt, counts as chance."""
+    assert [(span.text, span.whole) for span in find_leaks("It has Unique Residences.", ROWS).spans] == [
+        ("Unique Residences", True)
+    ]
+    assert find_leaks("I can't thank Dr Okafor enough, for my knee!", ROWS).spans[0].whole
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "",
+        "Decide how somebody feels about a film, and answer with one word.",
+        "what is the",  # a whole row, and everyday words alone
+        "for two hours, and the",  # everyday words around a single one
+        "residences that are unique",
+    ],
+)
+def test_unrelated_text_raises_no_alarm(prompt: str) -> None:
+    """If it breaks, every prompt looks like a leak, and nobody reads the reports."""
+    report = find_leaks(prompt, ROWS, held_out=["Where do I park?"])
+    assert (report.spans, report.by_chance, report.rate) == ((), (), 0.0)
+
+
+def test_three_words_count_only_with_a_rare_one() -> None:
+    """If it breaks, a name with its title is missed, or a turn of phrase that many rows share is reported."""
+    rows = [f"{name} was kind to me on the ward again" for name in ("Ann", "Bob", "Cy", "Di")] * 50
+    rows.append("Please thank Doctor Quillfeather")
+    assert found(find_leaks("See Doctor Quillfeather's notes: thank Doctor Quillfeather.", rows)) == [
+        ("thank Doctor Quillfeather", (200,))
+    ]
+    assert not find_leaks("People on the ward liked it.", rows).spans
+
+
+def test_public_text_is_not_held_against_the_prompt() -> None:
+    """If it breaks, an instruction that a row happens to quote is a leak, or a leak hides behind public words."""
+    rows = ["They say whether the message is praise or a complaint by its tone and by Bram's frown"]
+    assert not find_leaks(INSTRUCTION, rows, public=[INSTRUCTION]).spans
+    assert not find_leaks(f"{INSTRUCTION} By its tone.", rows, public=[INSTRUCTION]).spans  # three own words, no name
+    (span,) = find_leaks(f"{INSTRUCTION[:-1]} by its tone and by Bram's frown", rows, public=[INSTRUCTION]).spans
+    assert span.words == 7  # the public ones do not count
+    assert find_leaks(INSTRUCTION, rows).spans
+
+
+def test_rows_that_share_a_run_are_named_together_and_inner_runs_are_dropped() -> None:
+    """If it breaks, one copied sentence fills the report with its own parts."""
+    rows = ["the soup was cold and grey today", "my soup was cold and grey", "soup was cold"]
+    report = find_leaks("The soup was cold and grey, today.", rows)
+    assert found(report) == [("The soup was cold and grey, today", (0,))]
+    assert found(find_leaks("soup was cold and grey", rows)) == [("soup was cold and grey", (0, 1))]
+
+
+def test_held_out_rows_tell_a_finding_from_chance() -> None:
+    """If it breaks, a phrase that people use anyway counts like a copy."""
+    prompt = "The soup was cold again today. Nurse Bram woke me gently, and the sedation went beautifully."
+    report = find_leaks(prompt, ROWS, held_out=["Our soup was cold again", "I like it"])
+    assert [span.text for span in report.by_chance] == ["soup was cold again"]
+    assert [span.rows for span in report.beyond_chance] == [(0,)]
+    assert 0 < report.rate_by_chance < report.rate
+    assert "1 spans of 2 held-out rows" in str(report)
+    assert "unknown" in str(find_leaks(prompt, ROWS))
+
+
+def test_the_nearest_row_is_the_reworded_one() -> None:
+    """If it breaks, a row with a few words changed goes unseen."""
+    prompt = f"{INSTRUCTION}\nInput: the soups were cold, nobody answers a bell\nOutput: complaint"
+    report = find_leaks(prompt, ROWS, public=[INSTRUCTION, "Input:", "Output:"], held_out=["Where do I park?"])
+    (near,) = report.nearest
+    assert near.row == 1
+    assert near.by_chance is not None
+    assert near.similarity > 2 * near.by_chance
+
+
+def test_the_nearest_row_is_exact_and_the_embedding_pluggable() -> None:
+    """If it breaks, the search is approximate, or an embedding of one's own is not used."""
+    rng = np.random.default_rng(5)
+    vectors = {text: rng.normal(size=6) for text in map(str.casefold, ["one two three", *map(plain, ROWS)])}
+
+    def embed(texts: Sequence[str]) -> list[np.ndarray]:
+        return [vectors[text] for text in texts]
+
+    (near,) = find_leaks("One, two, three!", ROWS, embed=embed).nearest
+    one, *others = [vector / np.linalg.norm(vector) for vector in vectors.values()]
+    assert near.row == int(np.argmax([one @ other for other in others]))
+    assert near.similarity == pytest.approx(max(one @ other for other in others))
+
+
+def plain(text: str) -> str:
+    return "".join(letter for letter in text.replace("\u2019", "'") if letter.isalnum() or letter in " '")
+
+
+def test_every_maximal_run_is_found() -> None:
+    """If it breaks, a copy is missed where words repeat: compared with trying every pair of places."""
+    coins = random.Random(7)
+    for _ in range(200):
+        words, row = ([coins.choice(["ab", "c", "d"]) for _ in range(coins.randrange(14))] for _ in range(2))
+        equal = {(i, j) for i, word in enumerate(words) for j, other in enumerate(row) if word == other}
+        starts = {(i, j) for i, j in equal if (i - 1, j - 1) not in equal}
+        lengths = {at: next(k for k in range(20) if (at[0] + k, at[1] + k) not in equal) for at in starts}
+        assert set(Prompt(words, 2).runs(row)) == {(*at, length) for at, length in lengths.items() if length > 1}
+
+
+def test_on_the_sample_rows_are_found_and_strangers_are_not() -> None:
+    """If it breaks, the search is blind or cries wolf on real sentences: own rows all, held-out rows few and light."""
+    assert all(find_leaks(row, TRAIN).spans[0].whole for row in TRAIN[:3])
+    strangers = [find_leaks(row, TRAIN) for row in TEST[:20]]
+    assert sum(bool(report.spans) for report in strangers) <= 4
+    assert max((span.bits for report in strangers for span in report.spans), default=0.0) < 25
+    copied = find_leaks(" ".join(TRAIN[0].split()[:9]), TRAIN, held_out=TEST)
+    assert copied.beyond_chance
+    assert copied.spans[0].bits > 25
+
+
+def test_the_report_shows_private_text_on_request_only() -> None:
+    """If it breaks, a log or a traceback that prints the report repeats the leak."""
+    report = find_leaks(ROWS[0], ROWS)
+    assert "sedation" in str(report)
+    for hidden in (report, report.spans[0], report.nearest[0]):
+        assert "sedation" not in repr(hidden)
+    assert "row 0" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"rows": []}, "number of rows"),
+        ({"rows": "one text"}, "list of str"),
+        ({"rows": [{"text": "secret"}]}, "list of str"),
+        ({"prompt": None}, "NoneType"),
+        ({"shortest": 1}, "shortest"),
+        ({"embed": lambda texts: np.zeros((1, 2))}, "one finite vector"),
+        ({"embed": lambda texts: np.full((len(texts), 2), np.nan)}, "one finite vector"),
+    ],
+)
+def test_bad_input_is_named(change: dict[str, object], says: str) -> None:
+    """If it breaks, a wrong argument ends in a message about something else, or in private text."""
+    given: dict[str, object] = {"prompt": "words that nobody wrote here", "rows": ROWS, **change}
+    with pytest.raises(InvalidParameter, match=says) as caught:
+        find_leaks(given.pop("prompt"), given.pop("rows"), **given)  # type: ignore[arg-type]  # wrong on purpose
+    assert "secret" not in str(caught.value)
+    assert "Bram" not in str(caught.value)

@@ -1,0 +1,184 @@
+"""Seconds per token that an ensemble writes, beside the published way and beside what the machine allows.
+
+Run by ``make bench``. One run, one machine, the same weights, texts and number of threads:
+
+- warm step: one more token for 32 members of 5 examples each through ``LlamaCppEnsemble.next_tokens``;
+- whole prompt: 50 tokens of all members, from empty caches;
+- published: torch and transformers evaluate every member's whole prompt anew for every token, in batches of 8, on the
+  embedded file unpacked to float32 (as the published code of DP-OPT does; here with the logits of the last position
+  only, which is faster). Measured at the first and at the last token of the text; the tokens between are interpolated;
+- floor: the floating-point operations of the rows that a warm step must evaluate over the measured speed of a large
+  float32 matrix product, or the bytes that it must read over the measured speed of reading, whichever is longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from langchain_dp.integrations._llama_choice import Choice
+from langchain_dp.integrations._llama_model_files import prepared_model_path
+from langchain_dp.integrations._llama_writer import Writer
+from langchain_dp.integrations._transformers_load import from_gguf
+from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
+
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
+from langchain_dp.sample import load
+
+HEAD = "Here are messages to a clinic and what they were sorted into.\n\n"
+TAIL = "\nWrite the instruction by which they were sorted. The instruction begins with"
+BATCH = 8
+
+
+def prompts(members: int, shots: int) -> list[MemberPrompt]:
+    """Disjoint subsets of the sample's rows."""
+    rows, _ = load()
+    texts = [f"Message: {row['text']}\nFeedback: {row['label']}\n\n" for row in rows]
+    return [MemberPrompt(HEAD, "".join(texts[i * shots : (i + 1) * shots]), TAIL, i) for i in range(members)]
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Wall-clock time of one call."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+class Clock:
+    """Adds up the time spent inside a method of a class or of an object."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.total = 0.0
+        inner = getattr(owner, name)
+
+        def timed(*args: Any, **options: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return inner(*args, **options)
+            finally:
+                self.total += time.perf_counter() - began
+
+        setattr(owner, name, timed)
+
+
+class Published:
+    """Every prompt whole, for every token, in padded batches."""
+
+    def __init__(self, path: str) -> None:
+        self.model = from_gguf(path, None)[0].eval()
+
+    def step(self, texts: Sequence[Sequence[int]]) -> list[int]:
+        """Most probable next token of every text."""
+        found: list[int] = []
+        for at in range(0, len(texts), BATCH):
+            part = texts[at : at + BATCH]
+            longest = max(map(len, part))
+            tokens = torch.zeros(len(part), longest, dtype=torch.long)
+            mask = torch.zeros_like(tokens)
+            for i, text in enumerate(part):  # padding on the left: all end together
+                tokens[i, longest - len(text) :] = torch.tensor(text)
+                mask[i, longest - len(text) :] = 1
+            with torch.inference_mode():
+                logits = self.model(input_ids=tokens, attention_mask=mask, use_cache=False, logits_to_keep=1).logits
+            found += logits[:, -1].argmax(dim=-1).tolist()
+        return found
+
+
+class Floor:
+    """What this machine can do at most with these threads, and what one row of this model needs."""
+
+    def __init__(self, model: Any) -> None:
+        one, other = torch.rand(1024, 1024), torch.rand(1024, 1024)
+        self.operations_per_second = 2 * 1024**3 / min(seconds(lambda: one @ other) for _ in range(20))
+        big = torch.ones(2**26)
+        self.bytes_per_second = 4 * big.numel() / min(seconds(big.sum) for _ in range(5))
+        shape = model.config
+        matrices = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "layers" in name)
+        self._row = 2 * (matrices + shape.vocab_size * shape.hidden_size)
+        self._cell = 4 * shape.num_hidden_layers * shape.hidden_size
+        self._kept = 4 * shape.num_hidden_layers * shape.num_key_value_heads * shape.hidden_size
+        self._kept //= shape.num_attention_heads  # bytes of keys and values of one token in half precision
+
+    def seconds(self, lengths: Sequence[int], file_bytes: int) -> tuple[float, float]:
+        """Time to compute one more token of sequences of these lengths, and to read what that takes."""
+        operations = sum(self._row + self._cell * length for length in lengths)
+        read = file_bytes + self._kept * sum(lengths)
+        return operations / self.operations_per_second, read / self.bytes_per_second
+
+
+def main() -> None:
+    """Print times, ratios and where a warm step goes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--members", type=int, default=32)
+    parser.add_argument("--shots", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=50)
+    parser.add_argument("--threads", type=int, default=None, help="CPU threads of both (default: what is fastest)")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--flash-attention", action="store_true")
+    options = parser.parse_args()
+    asked = prompts(options.members, options.shots)
+    decoding = Decoding(temperature=options.temperature, chat=True)
+    path = prepared_model_path()
+    with LlamaCppEnsemble(
+        model_path=path,
+        slots=options.members,
+        max_tokens=768,
+        n_threads=options.threads,
+        flash_attention=options.flash_attention,
+    ) as engine:
+        torch.set_num_threads(engine.n_threads)
+        clocks = {
+            "the model": Clock(engine._context, "decode"),
+            "choosing tokens": Clock(Choice, "token"),
+            "all of the writer": Clock(Writer, "next_tokens"),
+        }
+        written: tuple[Token, ...] = ()
+        steps: list[float] = []
+        shares: list[dict[str, float]] = []
+        for _ in range(options.tokens):
+            before = {name: clock.total for name, clock in clocks.items()}
+            began = time.perf_counter()
+            votes = engine.next_tokens(
+                [Continuation(one, written, i / 97 % 1) for i, one in enumerate(asked)], decoding
+            )
+            steps.append(time.perf_counter() - began)
+            shares.append({name: clock.total - before[name] for name, clock in clocks.items()})
+            written += (max(set(votes) - {None}, key=votes.count),)  # most votes; end tokens too: the work is the same
+        warm, whole = statistics.median(steps[1:]), sum(steps)
+        chat = engine._texts.chat()
+        ending = engine._context.tokenize(TAIL) + engine._context.tokenize(chat.after, special=True)
+        opening = engine._context.tokenize(chat.before, special=True) + engine._context.tokenize(HEAD)
+        texts = [[*opening, *engine._context.tokenize(one.body), *ending] for one in asked]
+        name, threads = engine.name, engine.n_threads
+        together, file_bytes = engine.members_together, os.path.getsize(path)
+    published = Published(embedded_model_path())
+    floor = Floor(published.model)
+    first = seconds(lambda: published.step(texts))
+    last = seconds(lambda: published.step([[*text, *map(int, written[:-1])] for text in texts]))
+    old_step, old_whole = (first + last) / 2, options.tokens * (first + last) / 2
+    lengths = [len(text) + options.tokens // 2 for text in texts]
+    computing, reading = floor.seconds(lengths, file_bytes)
+    lowest = max(computing, reading)
+    part = {name: statistics.median(share[name] for share in shares[1:]) for name in clocks}
+    print(f"model {name}, {threads} threads, {options.members} members, {together} in one batch")
+    print(f"prompts of {min(map(len, texts))} to {max(map(len, texts))} tokens, {options.tokens} tokens written")
+    rate, speed = floor.operations_per_second / 1e9, floor.bytes_per_second / 1e9
+    print(f"matrix product {rate:.0f} GFLOP/s, reading {speed:.1f} GB/s")
+    print(f"warm step        {warm:8.3f} s   published {old_step:8.2f} s   {old_step / warm:6.0f} x as fast")
+    print(f"first step       {steps[0]:8.2f} s   (builds all caches)")
+    print(f"whole prompt     {whole:8.1f} s   published {old_whole:8.0f} s   {old_whole / whole:6.0f} x as fast")
+    print(f"floor of a warm step {lowest:.3f} s (computing {computing:.3f}, reading {reading:.3f})")
+    print(f"warm step = {warm / lowest:.2f} times its floor")
+    rest = warm - part["all of the writer"]
+    own = part["all of the writer"] - part["the model"] - part["choosing tokens"]
+    for label, share in (*list(part.items())[:2], ("seats and batches", own), ("texts and checks", rest)):
+        print(f"  {label:18} {share * 1e3:7.1f} ms {share / warm:5.0%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,379 @@
+"""``langchain-dp optimize``: on an engine without a model, once interrupted in its own process, and once for real."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.next_token import WordEngine, agreeing
+
+from langchain_dp import _cli_optimize, opt, sample
+from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
+from langchain_dp.cli import main
+from langchain_dp.opt import load_prompt
+
+SAID = "Read the review."
+TESTS = Path(__file__).parent
+ROWS = [{"text": f"note {i:03d} is {'good' if i % 2 else 'bad'}", "label": ["no", "yes"][i % 2]} for i in range(240)]
+
+
+class Engine(WordEngine):
+    """A word engine that closes like the real one."""
+
+    closed = False
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
+    """Every engine that the command makes, instead of a real one."""
+    made: list[Engine] = []
+
+    def make(**_: Any) -> Engine:
+        made.append(Engine(agreeing(f" {SAID}")))
+        return made[-1]
+
+    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", make)
+    return made
+
+
+def write(path: Path, rows: list[dict[str, str]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+Command = Callable[..., list[str]]
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    """The command with its usual options, some of them changed; None leaves one out, True is a flag."""
+    data = write(tmp_path / "train.jsonl", ROWS)
+
+    def arguments(**changes: Any) -> list[str]:
+        options: dict[str, Any] = {
+            "data": data,
+            "out": tmp_path / "prompt.json",
+            "instruction": "Say yes or no.",
+            "labels": ["no", "yes"],
+            "epsilon": 8,
+            "shots": 3,
+            "subsets": 40,
+            "prompts": 2,
+            "tokens": 6,
+            **changes,
+        }
+        found = ["optimize"]
+        for name, value in options.items():
+            if value is not None:
+                found.append(f"--{name.replace('_', '-')}")
+                found += [] if value is True else map(str, value) if isinstance(value, list | tuple) else [str(value)]
+        return found
+
+    return arguments
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    return str(line)
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_run_leaves_prompt_and_certificate_and_repeats_at_no_cost(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, there is no artefact, or the same command pays, or releases, a second time."""
+    assert main(command()) == 0
+    out = capsys.readouterr().out
+    saved = load_prompt(tmp_path / "prompt.json")
+    assert saved.instruction in {SAID, "Say yes or no."}
+    assert saved.instruction in out
+    assert "Privacy certificate" in out
+    assert saved.prompt.endswith("Output:")
+    assert (saved.certificate.private, saved.certificate.epsilon) == (True, 8.0)
+    asked = len(engines[0].calls)
+    assert main(command()) == 0
+    again = load_prompt(tmp_path / "prompt.json")
+    assert (again.prompt, again.certificate) == (saved.prompt, saved.certificate)
+    assert (asked > 0, len(engines[1].calls)) == (True, 0)
+    assert engines[0].closed
+
+
+def test_json_is_one_object_and_nothing_else(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a script cannot read the artefact, or the score before and after."""
+    test = write(tmp_path / "test.jsonl", ROWS[:4])
+    assert main(command(json=True, test=test)) == 0
+    shown = json.loads(capsys.readouterr().out)
+    scores = shown.pop("test")
+    assert shown == json.loads((tmp_path / "prompt.json").read_text(encoding="utf-8"))
+    assert {"prompt", "certificate"} <= shown.keys()
+    assert scores.keys() == {"before", "after"}
+    assert all(score["rows"] == 4 and 0 <= score["accuracy"] <= 1 for score in scores.values())
+
+
+def test_a_plan_spends_nothing_and_leaves_no_file(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, to ask for the price is to pay it."""
+    before = files(tmp_path)
+    assert main(command(plan=True)) == 0
+    assert "a token needs" in capsys.readouterr().out
+    assert main(command(plan=True, json=True)) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["epsilon"], plan["neighbors"], plan["max_calls"], plan["groups"]) == (8.0, "replace_one", 12, 72)
+    assert files(tmp_path) == before
+    assert not any(engine.calls for engine in engines)
+
+
+def test_another_budget_for_a_run_that_was_started_is_explained(
+    command: Command, engines: list[Engine], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, who changes --epsilon or --shots reads about ledgers and plans, and not what to do."""
+    assert main(command()) == 0
+    capsys.readouterr()
+    assert main(command(epsilon=4)) == 1
+    line = one_line(capsys)
+    assert "epsilon=8.0" in line
+    assert "epsilon=4.0" in line
+    assert "another --out" in line
+    assert main(command(shots=2)) == 1
+    line = one_line(capsys)
+    assert "shots" in line
+    assert "another --out" in line
+
+
+def test_a_budget_that_buys_no_token_leaves_no_ledger(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a refused budget sticks to the file, and the larger one that was advised is refused as well."""
+    before = files(tmp_path)
+    assert main(command(epsilon=0.1)) == 1
+    assert "at least epsilon=" in one_line(capsys)
+    assert files(tmp_path) == before
+    assert main(command()) == 0
+
+
+SECRET = "secret words"
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "says"),
+    [
+        ({"data": "no-such-file.jsonl"}, None, "no-such-file.jsonl"),
+        ({}, [{"text": SECRET}], "'label'"),
+        ({}, [{"text": SECRET, "label": "maybe"}] * 300, "labels"),
+        ({}, [{"text": SECRET, "label": "yes"}] * 9, "at least subsets"),
+        ({"labels": None}, [{"text": SECRET, "label": "yes"}] * 300, "two labels"),
+        ({"epsilon": None}, None, "--epsilon"),
+        ({"epsilon": -1}, None, "epsilon=-1"),
+        ({"instruction": None}, None, "--instruction"),
+        ({"instruction": ""}, None, "instruction=''"),
+        ({"shots": 0}, None, "shots=0"),
+        ({"neighbors": "add-or-remove-one"}, None, "partitions"),
+        ({"method": "opt"}, None, "without budget="),
+        ({"out": "no-such-folder/prompt.json"}, None, "no-such-folder"),
+    ],
+)
+def test_bad_input_is_one_line(
+    changes: dict[str, Any],
+    rows: list[dict[str, str]] | None,
+    says: str,
+    command: Command,
+    engines: list[Engine],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """If it breaks, a user gets a traceback, private text, or a ledger that holds a budget for nothing."""
+    if rows is not None:
+        changes = {**changes, "data": write(tmp_path / "bad.jsonl", rows)}
+    before = files(tmp_path)
+    assert main(command(**changes)) == 1
+    *notes, line = capsys.readouterr().err.strip().splitlines()
+    assert says in line
+    assert len(notes) == ("labels" in changes)  # that labels were read off the rows
+    assert SECRET not in line
+    assert files(tmp_path) == before
+
+
+def test_a_file_that_is_no_prompt_is_never_replaced(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, --out with the name of the data destroys the data; or an older result cannot be renewed."""
+    data = tmp_path / "train.jsonl"
+    kept = data.read_bytes()
+    for out in (data, tmp_path):
+        assert main(command(out=out)) == 1
+        assert "--out" in one_line(capsys)
+    assert data.read_bytes() == kept
+    assert not engines
+
+
+def test_a_test_row_that_cannot_be_scored_is_found_before_anything_is_paid(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a run of an hour ends in an error about row 1 of the test file."""
+    test = write(tmp_path / "test.jsonl", [ROWS[0], {"text": SECRET, "label": "maybe"}])
+    assert main(command(test=test)) == 1
+    line = one_line(capsys)
+    assert "test row 1" in line
+    assert SECRET not in line
+    assert not (tmp_path / "prompt.json.ledger").exists()
+    assert main(command(test=write(tmp_path / "test.jsonl", []))) == 1
+    assert "at least one test row" in one_line(capsys)
+
+
+def test_labels_read_off_the_rows_are_said_to_be(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, the set of labels becomes public without a word."""
+    assert main(command(labels=None, plan=True)) == 0
+    assert "['no', 'yes'] were read off the private rows" in one_line(capsys)
+    rows = [{**row, "label": {"no": "negative", "yes": "positive"}[row["label"]]} for row in ROWS]
+    task = {"task": "sst2", "labels": None, "instruction": None}
+    assert main(command(data=write(tmp_path / "films.jsonl", rows), **task, json=True)) == 0
+    shown, settings = capsys.readouterr(), load_prompt(tmp_path / "prompt.json").settings
+    assert not shown.err
+    assert (settings["labels"], settings["instruction"]) == (list(opt.SST2.labels), opt.SST2.instruction)
+    assert settings["shots"] == 3  # what is given goes before the task's
+
+
+@pytest.mark.parametrize("method", ["opt", "dln-1"])
+def test_methods_that_promise_nothing_say_so(
+    method: str, command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a prompt that may hold rows looks like a private one, or a budget is charged for it."""
+    assert main(command(method=method, epsilon=None, steps=1)) == 0
+    assert "NOT PRIVATE" in capsys.readouterr().out
+    assert not load_prompt(tmp_path / "prompt.json").certificate.private
+    assert not (tmp_path / "prompt.json.ledger").exists()
+
+
+def test_a_seed_repeats_the_run_and_takes_the_promise_away(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a run whose noise anybody can draw again is sold as private."""
+    prompts = []
+    for _ in range(2):
+        assert main(command(seed_not_private=3, json=True)) == 0
+        prompts.append(json.loads(capsys.readouterr().out))
+    assert prompts[0]["instruction"] == prompts[1]["instruction"]
+    assert not prompts[0]["certificate"]["private"]
+    assert not (tmp_path / "prompt.json.ledger").exists()
+
+
+def test_two_runs_share_a_ledger(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, two prompts of the same rows are each counted as if the other did not exist."""
+    shared = {"ledger": tmp_path / "shared.ledger", "ledger_budget": [16, 3e-5]}
+    constants = {"neighbors": "add-or-remove-one", "partitions": 72, "sampling_probability": 0.5}
+    for name in ("first", "second"):
+        assert main(command(**shared, **constants, name=name, out=tmp_path / f"{name}.json")) == 0
+    capsys.readouterr()
+    assert main(command(**shared, **constants, name="third", out=tmp_path / "third.json")) == 1
+    assert "another --out, or --ledger" in one_line(capsys)
+    with PrivacyLedger(PrivacyBudget(16.0, 3e-5, Neighbors.ADD_OR_REMOVE_ONE), tmp_path / "shared.ledger") as ledger:
+        assert ledger.reserved() == pytest.approx((16.0, 2e-5))
+
+
+def test_the_choices_are_those_of_the_library() -> None:
+    """If it breaks, the help offers a relation or a task that does not exist, or hides one."""
+    assert {name.replace("-", "_").upper() for name in _cli_optimize.NEIGHBORS} == {each.name for each in Neighbors}
+    tasks = {name.lower() for name, value in vars(opt).items() if isinstance(value, opt.OptTask)}
+    assert set(_cli_optimize.TASKS) == tasks
+
+
+# ------------------------------------------------------------------------------------------------------- interrupted
+
+PROGRAM = """
+import json, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_cli_optimize import SAID, Engine, agreeing
+from langchain_dp.integrations import llama_cpp
+from langchain_dp.cli import main
+
+journal, calls = Path(sys.argv[2]), int(sys.argv[3])
+
+def during():
+    written = json.loads(journal.read_text())["written"] if journal.exists() else []
+    if not calls or sum(each["calls"] for each in written) >= calls:
+        print("now", flush=True)
+        signal.pause()
+
+llama_cpp.LlamaCppEnsemble = lambda **_: Engine(agreeing(f" {SAID}"), during=during)
+raise SystemExit(main(sys.argv[4:]))
+"""
+
+
+def interrupted(calls: int, arguments: list[str], journal: Path) -> tuple[int, list[str]]:
+    """Exit code and error lines of a process that gets Ctrl-C once its journal holds so many calls."""
+    program = [sys.executable, "-c", PROGRAM, str(TESTS), str(journal), str(calls), *arguments]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "now\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert out == ""
+    return process.returncode, err.strip().splitlines()
+
+
+def test_ctrl_c_keeps_what_was_paid_for_and_the_same_command_goes_on(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, an interrupted run loses tokens that are paid for, or pays for them again."""
+    journal = tmp_path / "prompt.json.ledger.dp-opt.run.json"
+    code, lines = interrupted(2, command(), journal)
+    assert code == 130
+    assert len(lines) == 1
+    for part in ("interrupted", "2 tokens of 1 candidates", "prompt.json.ledger", "same command"):
+        assert part in lines[0]
+    assert not (tmp_path / "prompt.json").exists()
+    kept = json.loads(journal.read_text(encoding="utf-8"))["written"]
+    assert [len(each["tokens"]) for each in kept] == [2]
+    assert main(command()) == 0
+    done = json.loads(journal.read_text(encoding="utf-8"))["written"]
+    assert done[0]["tokens"][:2] == kept[0]["tokens"]
+    calls = sum(each["calls"] for each in done)
+    with PrivacyLedger(PrivacyBudget(8.0), tmp_path / "prompt.json.ledger") as ledger:
+        charged = sum(entry.count for entry in ledger.entries())
+    assert charged == calls + 1 + 1  # the calls, the one that Ctrl-C took, and the selection
+    assert sum(len(engine.calls) for engine in engines) < calls
+
+
+def test_ctrl_c_before_anything_is_charged_says_so(command: Command, tmp_path: Path) -> None:
+    """If it breaks, somebody who stopped in time believes to have spent a budget, or the exit code is that of a bug."""
+    code, lines = interrupted(0, command(), tmp_path / "none")
+    assert code == 130
+    assert len(lines) == 1
+    assert "before anything was charged" in lines[0]
+
+
+def test_the_embedded_model_writes_a_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, the command works on a fake only."""
+    rows, test = sample.load()
+    arguments = ["optimize", "--data", str(write(tmp_path / "train.jsonl", rows[:24])), "--labels", *sample.LABELS]
+    arguments += ["--out", str(tmp_path / "prompt.json"), "--instruction", "Is the message praise or complaint?"]
+    arguments += ["--epsilon", "60", "--shots", "2", "--subsets", "10", "--prompts", "1", "--tokens", "3", "--json"]
+    arguments += ["--max-tokens", "512", "--test", str(write(tmp_path / "test.jsonl", test[:2]))]
+    assert main(arguments) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["certificate"]["parameters"]["prompts"] == 1
+    assert len(shown["model"]["sha256"]) == 64
+    assert shown["test"]["after"]["rows"] == 2

