@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,26 @@ def write(path: Path, rows: list[dict[str, str]]) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def real() -> Iterator[LlamaCppEnsemble]:
+    """The embedded model, loaded once: it takes most of the time of these tests."""
+    with LlamaCppEnsemble() as engine:
+        yield engine
+
+
+@pytest.fixture
+def embedded(real: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the commands load is the model that is loaded already."""
+    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: nullcontext(real))
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     train, _ = sample.load()
     return write(tmp_path / "tickets.jsonl", train[:30])
 
 
+@pytest.mark.usefixtures("embedded")
 def test_demo_prints_rows_as_json(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, a script cannot read the demo: one row per method, in order, scored on the held-out part."""
     assert main(["demo", "--data", str(data), "--shots", "2", "--subsets", "4", "--json", "--limit", "3"]) == 0
@@ -37,6 +53,7 @@ def test_demo_prints_rows_as_json(data: Path, capsys: pytest.CaptureFixture[str]
     assert all(row["n"] == 3 and 0 <= row["accuracy"] <= 1 for row in rows)
 
 
+@pytest.mark.usefixtures("embedded")
 def test_demo_shows_a_table_and_saves_a_picture(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, a person sees no table, no certificate or no picture."""
     picture = tmp_path / "picture.png"
@@ -56,6 +73,7 @@ def test_demo_shows_a_table_and_saves_a_picture(data: Path, tmp_path: Path, caps
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("embedded")
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
@@ -205,7 +223,7 @@ def test_without_a_system_the_demo_shows_both(
     assert methods == ["zero-shot", "few-shot", "vote", "dp-icl", "start", "DLN-1", "OPT", "DP-OPT"]
 
 
-def test_the_demo_of_prompts_runs_on_the_embedded_model() -> None:
+def test_the_demo_of_prompts_runs_on_the_embedded_model(real: LlamaCppEnsemble) -> None:
     """If it breaks, the demonstration works on a fake only."""
     rows, test = sample.load()
     task = demo_opt.own_task("Feedback", rows[:24], test[:2], list(sample.LABELS), None)
@@ -216,8 +234,21 @@ def test_the_demo_of_prompts_runs_on_the_embedded_model() -> None:
         opt_subsets=2,
         dln=DLNSettings(steps=1, prompts_per_step=1, demonstrations=2, max_new_tokens=5),
     )
-    with LlamaCppEnsemble(max_tokens=512) as engine:
-        result = demo_opt.run(task, engine, epsilon=60.0, delta=1e-5, quiet=True, sizes=sizes)
+    result = demo_opt.run(task, real, epsilon=60.0, delta=1e-5, quiet=True, sizes=sizes)
     assert result.certificate.private
     assert result.certificate.parameters["prompts"] == 1
     assert [each.score.rows for each in result.shown] == [2] * 4
+
+
+@pytest.mark.usefixtures("embedded")
+def test_optimize_runs_on_the_embedded_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, the command works on a fake only."""
+    rows, test = sample.load()
+    arguments = ["optimize", "--data", str(write(tmp_path / "train.jsonl", rows[:16])), "--labels", *sample.LABELS]
+    arguments += ["--out", str(tmp_path / "prompt.json"), "--instruction", "Is the message praise or complaint?"]
+    arguments += ["--epsilon", "90", "--shots", "2", "--subsets", "6", "--prompts", "1", "--tokens", "2", "--json"]
+    assert main([*arguments, "--test", str(write(tmp_path / "test.jsonl", test[:2]))]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["certificate"]["parameters"]["prompts"] == 1
+    assert shown["model"]["name"].startswith("SmolLM2")
+    assert shown["test"]["after"]["rows"] == 2

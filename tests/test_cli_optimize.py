@@ -1,4 +1,4 @@
-"""``langchain-dp optimize``: on an engine without a model, once interrupted in its own process, and once for real."""
+"""``langchain-dp optimize`` on an engine without a model, also interrupted in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from fakes.next_token import WordEngine, agreeing
 
-from langchain_dp import _cli_optimize, opt, sample
+from langchain_dp import _cli_optimize, opt
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.cli import main
 from langchain_dp.opt import load_prompt
@@ -27,6 +27,7 @@ class Engine(WordEngine):
     """A word engine that closes like the real one."""
 
     closed = False
+    options: ClassVar[dict[str, Any]] = {}
 
     def __enter__(self) -> Engine:
         return self
@@ -40,8 +41,9 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
     """Every engine that the command makes, instead of a real one."""
     made: list[Engine] = []
 
-    def make(**_: Any) -> Engine:
+    def make(**options: Any) -> Engine:
         made.append(Engine(agreeing(f" {SAID}")))
+        made[-1].options = options
         return made[-1]
 
     monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", make)
@@ -139,6 +141,16 @@ def test_a_plan_spends_nothing_and_leaves_no_file(
     assert (plan["epsilon"], plan["neighbors"], plan["max_calls"], plan["groups"]) == (8.0, "replace_one", 12, 72)
     assert files(tmp_path) == before
     assert not any(engine.calls for engine in engines)
+
+
+def test_the_model_is_the_one_that_was_named(command: Command, engines: list[Engine]) -> None:
+    """If it breaks, private rows are shown to another model than the one that was chosen."""
+    assert main(command(plan=True)) == 0
+    assert main(command(plan=True, model="big.gguf", gpu_layers=-1, max_tokens=900)) == 0
+    assert [engine.options for engine in engines] == [
+        {"model_path": None, "n_gpu_layers": 0},
+        {"model_path": "big.gguf", "n_gpu_layers": -1, "max_tokens": 900},
+    ]
 
 
 def test_another_budget_for_a_run_that_was_started_is_explained(
@@ -363,17 +375,3 @@ def test_ctrl_c_before_anything_is_charged_says_so(command: Command, tmp_path: P
     assert code == 130
     assert len(lines) == 1
     assert "before anything was charged" in lines[0]
-
-
-def test_the_embedded_model_writes_a_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, the command works on a fake only."""
-    rows, test = sample.load()
-    arguments = ["optimize", "--data", str(write(tmp_path / "train.jsonl", rows[:24])), "--labels", *sample.LABELS]
-    arguments += ["--out", str(tmp_path / "prompt.json"), "--instruction", "Is the message praise or complaint?"]
-    arguments += ["--epsilon", "60", "--shots", "2", "--subsets", "10", "--prompts", "1", "--tokens", "3", "--json"]
-    arguments += ["--max-tokens", "512", "--test", str(write(tmp_path / "test.jsonl", test[:2]))]
-    assert main(arguments) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["certificate"]["parameters"]["prompts"] == 1
-    assert len(shown["model"]["sha256"]) == 64
-    assert shown["test"]["after"]["rows"] == 2

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.ports import Embeds, EmbedsSubwords
-from langchain_dp.rapt._parquet import read_strings
 from langchain_dp.rapt._tokenisers import INSTALL, ForeignTokeniser, WordPieceTokeniser, never_written
 from langchain_dp.rapt.vocabulary import Vocabulary
 
@@ -93,6 +92,31 @@ def _from_path(path: Path, name: str) -> Vocabulary:
             f"Expected {str(matrices[0])!r} to be a matrix of floats. Save it with numpy.save."
         ) from None
     return Vocabulary(words, matrix, name=name)
+
+
+def read_strings(path: Path) -> list[str]:
+    """First column of a Parquet file, in order.
+
+    Raises:
+        InvalidParameter: It is no Parquet file, is damaged, or the column holds no strings.
+        MissingExtra: pyarrow is not installed.
+    """
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise MissingExtra(f"Expected the package pyarrow to read {path.name}. {INSTALL.format('rapt')}") from None
+    try:
+        words = parquet.read_table(path).column(0).to_pylist()
+    except (ArrowException, OSError, IndexError, ValueError) as error:
+        words, reason = [], f"is damaged ({type(error).__name__})"
+    else:
+        reason = "holds something else"
+    if not words or not all(isinstance(word, str) for word in words):
+        raise InvalidParameter(
+            f"Expected path={str(path)!r} to hold a Parquet column of strings, but it {reason}. "
+            "Give the words as a text file, one a line."
+        )
+    return cast(list[str], words)
 
 
 def _lines(path: Path) -> list[str]:

