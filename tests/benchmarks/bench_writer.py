@@ -18,10 +18,12 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from langchain_dp.integrations._llama_choice import Choice
+from langchain_dp.integrations._llama_context import LlamaContext
 from langchain_dp.integrations._llama_model_files import prepared_model_path
 from langchain_dp.integrations._llama_writer import Writer
 from langchain_dp.integrations._transformers_load import from_gguf
@@ -47,6 +49,17 @@ def seconds(call: Callable[[], object]) -> float:
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
+
+
+def without_prompts(context: LlamaContext, rows: int) -> float:
+    """Time of a step of this many rows when there is next to no text before them to attend to."""
+    context.clear()
+
+    def step(position: int) -> None:
+        context.decode([(1000 + i, position, i, True) for i in range(rows)])
+        context.outputs(rows)
+
+    return statistics.median(seconds(partial(step, position)) for position in range(6))
 
 
 class Clock:
@@ -100,9 +113,16 @@ class Floor:
         shape = model.config
         matrices = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "layers" in name)
         self._row = 2 * (matrices + shape.vocab_size * shape.hidden_size)
+        self._width, self._inner = shape.hidden_size, shape.intermediate_size
         self._cell = 4 * shape.num_hidden_layers * shape.hidden_size
         self._kept = 4 * shape.num_hidden_layers * shape.num_key_value_heads * shape.hidden_size
         self._kept //= shape.num_attention_heads  # bytes of keys and values of one token in half precision
+
+    def narrow(self, rows: int) -> float:
+        """Operations per second of a product of few rows with a matrix of the model's size."""
+        one, other = torch.rand(rows, self._width), torch.rand(self._inner, self._width)
+        call = partial(torch.nn.functional.linear, one, other)
+        return 2 * rows * self._width * self._inner / min(seconds(call) for _ in range(50))
 
     def seconds(self, lengths: Sequence[int], file_bytes: int) -> tuple[float, float]:
         """Time to compute one more token of sequences of these lengths, and to read what that takes."""
@@ -150,6 +170,7 @@ def main() -> None:
             shares.append({name: clock.total - before[name] for name, clock in clocks.items()})
             written += (max(set(votes) - {None}, key=votes.count),)  # most votes; end tokens too: the work is the same
         warm, whole = statistics.median(steps[1:]), sum(steps)
+        short = without_prompts(engine._context, options.members)
         chat = engine._texts.chat()
         ending = engine._context.tokenize(TAIL) + engine._context.tokenize(chat.after, special=True)
         opening = engine._context.tokenize(chat.before, special=True) + engine._context.tokenize(HEAD)
@@ -174,10 +195,16 @@ def main() -> None:
     print(f"whole prompt     {whole:8.1f} s   published {old_whole:8.0f} s   {old_whole / whole:6.0f} x as fast")
     print(f"floor of a warm step {lowest:.3f} s (computing {computing:.3f}, reading {reading:.3f})")
     print(f"warm step = {warm / lowest:.2f} times its floor")
-    rest = warm - part["all of the writer"]
-    own = part["all of the writer"] - part["the model"] - part["choosing tokens"]
-    for label, share in (*list(part.items())[:2], ("seats and batches", own), ("texts and checks", rest)):
-        print(f"  {label:18} {share * 1e3:7.1f} ms {share / warm:5.0%}")
+    shares_of_step = {
+        "rows through the weights": short,
+        "attention to own prompt": part["the model"] - short,
+        "choosing tokens": part["choosing tokens"],
+        "seats and batches": part["all of the writer"] - part["the model"] - part["choosing tokens"],
+        "texts and checks": warm - part["all of the writer"],
+    }
+    for label, share in shares_of_step.items():
+        print(f"  {label:26} {share * 1e3:7.1f} ms {share / warm:5.0%}")
+    print(f"a matrix product of {options.members} rows reaches {floor.narrow(options.members) / 1e9:.0f} GFLOP/s here")
 
 
 if __name__ == "__main__":

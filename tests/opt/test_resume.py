@@ -150,7 +150,7 @@ class Interrupter:
             sys.settrace(None)
 
 
-SMALL: dict[str, Any] = {"partitions": 4, "shots": 2, "epsilon0": 8.0, "num_prompts": 1, "max_new_tokens": 4}
+SMALL: dict[str, Any] = {"partitions": 8, "shots": 1, "epsilon0": 8.0, "num_prompts": 1, "max_new_tokens": 4}
 
 
 def small(ledger: PrivacyLedger) -> DPPromptOptimizer:
@@ -165,8 +165,8 @@ def test_ctrl_c_at_any_line_keeps_journal_and_ledger_together(tmp_path: Path) ->
     lines = 10**9 - dry.left
     assert lines > 1000
     winners = 0
-    moments = [("", line) for line in range(0, lines - 100, lines // 14)]
-    moments += [("complete", line) for line in range(0, 36, 4)]  # where the choice is kept
+    moments = [("", line) for line in range(0, lines - 100, lines // 11)]
+    moments += [("complete", line) for line in range(0, 36, 7)]  # where the choice is kept
     for number, (function, line) in enumerate(moments):
         folder = tmp_path / str(number)
         folder.mkdir()
