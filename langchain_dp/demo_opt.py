@@ -48,28 +48,32 @@ class Sizes:
     """How much is done; the defaults take some minutes on two cores.
 
     Args:
+        rows: Private rows at most. The budget of the demonstration buys enough votes of these.
         shots: Examples of one subset.
         subsets: Expected votes on one token.
         num_prompts: Candidates.
         max_new_tokens: Tokens of a candidate.
-        opt_subsets: Votes of the twin without noise.
-        dln: Settings of DLN-1.
-        dln_chat: Ask DLN-1's single prompts in the model's chat template.
-        dln_stop: What ends one of its candidates; it may run over several lines, where examples stand.
         validation: Share of the rows that select.
+        opt_subsets: Votes of the twin without noise.
+        dln: Settings of DLN-1, which asks in the model's chat template.
+        dln_stop: What ends one of its candidates; it may run over several lines, where examples stand.
+        dln_validation: Share of the rows that select there.
     """
 
+    rows: int = 430
     shots: int = 2
     subsets: int = 32
-    num_prompts: int = 3
+    num_prompts: int = 2
     max_new_tokens: int = 16
+    validation: float = 0.1
     opt_subsets: int = 16
     dln: DLNSettings = dataclasses.field(
-        default_factory=lambda: DLNSettings(steps=1, prompts_per_step=6, demonstrations=4, max_new_tokens=70)
+        default_factory=lambda: DLNSettings(
+            steps=2, prompts_per_step=4, demonstrations=3, temperature=0.5, max_new_tokens=60
+        )
     )
-    dln_chat: bool = True
     dln_stop: tuple[str, ...] = ("\n\n\n",)
-    validation: float = 0.1
+    dln_validation: float = 0.05
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -104,10 +108,11 @@ class Shown:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Result:
-    """Instructions in order, with plan and certificate of the private one."""
+    """Instructions in order; of the private run its released candidates, plan and certificate."""
 
     task: Task
     shown: Sequence[Shown]
+    candidates: Sequence[str]
     plan: OptPlanReport
     certificate: PrivacyCertificate
 
@@ -119,8 +124,7 @@ def own_task(
     prompts = OptPrompts(
         messages=(
             'Write the instruction as a full sentence. Begin with "Read the message, then choose whether it is".',
-            'Write the instruction as a full sentence. Begin with "Read what the patient wrote, then choose".',
-            "Improve the instruction: add two of the inputs above, with their correct outputs, as examples.",
+            "Improve the instruction: repeat it, then add the inputs above as examples, each with its correct output.",
         )
     )
     start = instruction or "Is the message praise or complaint?"
@@ -153,6 +157,7 @@ def run(
         InvalidParameter: See ``DPPromptOptimizer``; or there is no row to score.
     """
     sizes = sizes or Sizes()
+    task = dataclasses.replace(task, train=task.train[: sizes.rows])
     private = _optimizer(task, engine, sizes, "dp-opt", quiet, PrivacyBudget(epsilon, delta))
     settings = private.settings
     check_test(task.test, settings)
@@ -163,19 +168,19 @@ def run(
         made = _optimizer(task, engine, sizes, method, quiet).optimize(task.train)
         written.append((name, made.instruction, None))
     written.append(("DP-OPT", private.optimize(task.train).instruction, epsilon))
-    shown = []
-    with tqdm(total=len(written) * len(task.test), desc="scoring", unit="row", disable=quiet, file=sys.stderr) as bar:
-        for name, instruction, cost in written:
-            score = score_instruction(engine, settings, instruction, task.test, advance=bar.update)
-            shown.append(Shown(name, instruction, score, _leaks(instruction, task, settings), cost))
-    return Result(task, shown, plan, private.certificate())
+    texts = dict.fromkeys(instruction for _, instruction, _ in written)  # equal ones are scored once
+    with tqdm(total=len(texts) * len(task.test), desc="scoring", unit="row", disable=quiet, file=sys.stderr) as bar:
+        scores = {text: score_instruction(engine, settings, text, task.test, advance=bar.update) for text in texts}
+    leaks = {text: _leaks(text, task, settings) for text in texts}
+    shown = [Shown(name, text, scores[text], leaks[text], cost) for name, text, cost in written]
+    return Result(task, shown, private.released(), plan, private.certificate())
 
 
 def _optimizer(
     task: Task, engine: VotesNextToken, sizes: Sizes, method: Method, quiet: bool, budget: PrivacyBudget | None = None
 ) -> DPPromptOptimizer:
     dln = method == "dln-1"
-    further: dict[str, Any] = {"chat": sizes.dln_chat, "stop": sizes.dln_stop} if dln else {}
+    further: dict[str, Any] = {"chat": True, "stop": sizes.dln_stop} if dln else {}
     return DPPromptOptimizer(
         model=engine,
         labels=task.labels,
@@ -187,7 +192,7 @@ def _optimizer(
         subsets=sizes.opt_subsets if method == "opt" else sizes.subsets,
         num_prompts=sizes.num_prompts,
         max_new_tokens=sizes.max_new_tokens,
-        validation=sizes.validation,
+        validation=sizes.dln_validation if dln else sizes.validation,
         banned=() if dln else _tokens(engine, task.openings),
         dln=sizes.dln,
         progress=False if quiet else None,

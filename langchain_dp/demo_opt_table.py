@@ -31,6 +31,11 @@ def table(result: Result, *, color: bool) -> str:
         for span in shown.leaks.spans:
             what = "all of it" if span.whole else f"{span.words} words"
             lines += _wrapped(f"{what} of row {span.rows[0]}: {_printable(span.row_text)}", "      ")
+        if shown.method == "DP-OPT":
+            lines.append("    chosen, with noise, among the first and:")
+            lines += [part for text in result.candidates for part in _wrapped(_printable(text), "      ")]
+        if shown.method == "DLN-1" and not shown.leaks.spans:
+            lines.append("    This time it repeats no row. Nothing promises that: run it again.")
     lines += ["", *_scores(result.shown), "", str(result.plan), "", str(result.certificate)]
     return "\n".join(lines)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fakes.next_token import WordEngine, agreeing
 from fakes.openai_server import OpenAIServer
 from fakes.voters import private_examples
 
@@ -40,6 +42,27 @@ def test_the_chain_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         exec(compile(code, "README.md", "exec"), names)
     assert (tmp_path / "privacy.ledger").exists()
     assert names["classifier"].certificate().remaining == 9_999  # type: ignore[attr-defined]  # made by the block
+
+
+def test_the_prompt_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, the example that writes a prompt on this machine is wrong (here a small scripted model writes)."""
+    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[2]
+    names: dict[str, Any] = {}
+    engine = WordEngine(agreeing(" Say yes or no."))
+    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: engine)
+    exec(compile(code, "README.md", "exec"), names)
+    assert names["prompt"].metadata["dp"]["private"] is True
+    assert names["prompt"].input_variables == ["text"]
+    out = capsys.readouterr().out
+    assert out.startswith("DP-OPT plan: epsilon=8")
+    assert "Thank you all!" in out
+
+
+def test_the_sanitizer_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, the example that privatises a text is wrong."""
+    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[3]
+    exec(compile(code, "README.md", "exec"), {})
+    assert "eta" in capsys.readouterr().out
 
 
 def test_the_noise_table_is_what_calibration_gives() -> None:

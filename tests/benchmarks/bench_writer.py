@@ -5,8 +5,8 @@ Run by ``make bench``. One run, one machine, the same weights, texts and number 
 - warm step: one more token for 32 members of 5 examples each through ``LlamaCppEnsemble.next_tokens``;
 - whole prompt: 50 tokens of all members, from empty caches;
 - published: torch and transformers evaluate every member's whole prompt anew for every token, in batches of 8, on the
-  embedded file unpacked to float32 (as the published code of DP-OPT does; here with the logits of the last position
-  only, which is faster). Measured at the first and at the last token of the text; the tokens between are interpolated;
+  embedded file unpacked to float32. Measured at the first and at the last token of the text, the tokens between are
+  interpolated;
 - floor: the floating-point operations of the rows that a warm step must evaluate over the measured speed of a large
   float32 matrix product, or the bytes that it must read over the measured speed of reading, whichever is longer.
 """
@@ -23,7 +23,6 @@ from typing import Any
 
 import torch
 from langchain_dp.integrations._llama_choice import Choice
-from langchain_dp.integrations._llama_context import LlamaContext
 from langchain_dp.integrations._llama_model_files import prepared_model_path
 from langchain_dp.integrations._llama_writer import Writer
 from langchain_dp.integrations._transformers_load import from_gguf
@@ -49,17 +48,6 @@ def seconds(call: Callable[[], object]) -> float:
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
-
-
-def without_prompts(context: LlamaContext, rows: int) -> float:
-    """Time of a step of this many rows when there is next to no text before them to attend to."""
-    context.clear()
-
-    def step(position: int) -> None:
-        context.decode([(1000 + i, position, i, True) for i in range(rows)])
-        context.outputs(rows)
-
-    return statistics.median(seconds(partial(step, position)) for position in range(6))
 
 
 class Clock:
@@ -97,7 +85,7 @@ class Published:
                 tokens[i, longest - len(text) :] = torch.tensor(text)
                 mask[i, longest - len(text) :] = 1
             with torch.inference_mode():
-                logits = self.model(input_ids=tokens, attention_mask=mask, use_cache=False, logits_to_keep=1).logits
+                logits = self.model(input_ids=tokens, attention_mask=mask, use_cache=False).logits
             found += logits[:, -1].argmax(dim=-1).tolist()
         return found
 
@@ -122,7 +110,8 @@ class Floor:
         """Operations per second of a product of few rows with a matrix of the model's size."""
         one, other = torch.rand(rows, self._width), torch.rand(self._inner, self._width)
         call = partial(torch.nn.functional.linear, one, other)
-        return 2 * rows * self._width * self._inner / min(seconds(call) for _ in range(50))
+        best: float = min(seconds(call) for _ in range(50))
+        return float(2 * rows * self._width * self._inner / best)
 
     def seconds(self, lengths: Sequence[int], file_bytes: int) -> tuple[float, float]:
         """Time to compute one more token of sequences of these lengths, and to read what that takes."""
@@ -134,6 +123,7 @@ class Floor:
 def main() -> None:
     """Print times, ratios and where a warm step goes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model-path", default=None, help="the embedded model in another file type")
     parser.add_argument("--members", type=int, default=32)
     parser.add_argument("--shots", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=50)
@@ -143,7 +133,7 @@ def main() -> None:
     options = parser.parse_args()
     asked = prompts(options.members, options.shots)
     decoding = Decoding(temperature=options.temperature, chat=True)
-    path = prepared_model_path()
+    path = options.model_path or prepared_model_path()
     with LlamaCppEnsemble(
         model_path=path,
         slots=options.members,
@@ -170,7 +160,6 @@ def main() -> None:
             shares.append({name: clock.total - before[name] for name, clock in clocks.items()})
             written += (max(set(votes) - {None}, key=votes.count),)  # most votes; end tokens too: the work is the same
         warm, whole = statistics.median(steps[1:]), sum(steps)
-        short = without_prompts(engine._context, options.members)
         chat = engine._texts.chat()
         ending = engine._context.tokenize(TAIL) + engine._context.tokenize(chat.after, special=True)
         opening = engine._context.tokenize(chat.before, special=True) + engine._context.tokenize(HEAD)
@@ -196,14 +185,13 @@ def main() -> None:
     print(f"floor of a warm step {lowest:.3f} s (computing {computing:.3f}, reading {reading:.3f})")
     print(f"warm step = {warm / lowest:.2f} times its floor")
     shares_of_step = {
-        "rows through the weights": short,
-        "attention to own prompt": part["the model"] - short,
+        "the model": part["the model"],
         "choosing tokens": part["choosing tokens"],
         "seats and batches": part["all of the writer"] - part["the model"] - part["choosing tokens"],
         "texts and checks": warm - part["all of the writer"],
     }
     for label, share in shares_of_step.items():
-        print(f"  {label:26} {share * 1e3:7.1f} ms {share / warm:5.0%}")
+        print(f"  {label:18} {share * 1e3:7.1f} ms {share / warm:5.0%}")
     print(f"a matrix product of {options.members} rows reaches {floor.narrow(options.members) / 1e9:.0f} GFLOP/s here")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from fakes.llama_server import llama_server
 
-from contracts.common import asked
+from contracts.common import asked, prompt
 from contracts.labels import LabelContract
 from contracts.next_token import NextTokenContract
 
@@ -57,6 +58,13 @@ class TestCompletionServer(NextTokenContract, LabelContract):
         assert engine.count_tokens(f"{free} of it") > 1
         banned = frozenset({f"{free} of it", " never heard of"})
         assert engine.next_tokens(asked([0]), Decoding(banned=banned)) == [free]
+
+    def test_the_servers_own_defaults_are_switched_off(self, engine: CompletionServerEnsemble) -> None:
+        """If it breaks, the server draws from its forty best tokens, whatever the temperature."""
+        best = sorted(engine._calls.listed([prompt(0)])[0].items(), key=lambda one: -one[1])[:100]
+        hot = [dataclasses.replace(asked([0])[0], draw=i / 5) for i in range(5)]
+        taken = engine.next_tokens(hot, Decoding(temperature=1000.0))
+        assert any(token not in dict(best) for token in taken if token is not None)
 
     def test_the_server_is_what_its_dialect_says(self, engine: CompletionServerEnsemble) -> None:
         """If it breaks, the server has changed, and what is sent to it no longer means what we think."""

@@ -227,7 +227,8 @@ def test_the_mechanism_draws_with_the_noise_that_was_reserved(told: list[dict[st
 
 def test_kbar_stays_what_it_is_whatever_the_votes(told: list[dict[str, Any]]) -> None:
     """If it breaks, kbar is clamped to the tokens that have votes: (30,30,1) and (30,30,0) are told apart for sure."""
-    for script in (agreeing(SENTENCE), by_text({"note 003": "Read.", "note 004": "Think."}, "Say.")):
+    others = dict(zip((f"note {i:03d}" for i in range(20)), ["Read.", "Think.", "Decide.", "Say."] * 5, strict=True))
+    for script in (agreeing(SENTENCE), by_text(others, "Say.")):
         optimizer(WordEngine(script), kbar=3).invoke(examples())
     assert {call["kbar"] for call in told} == {3}
     assert len({len(call["votes"]) for call in told}) > 1
