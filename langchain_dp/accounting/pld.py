@@ -117,6 +117,14 @@ def epsilon(
 
 
 def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Neighbors) -> float:
+    # What thresholds may miss is lost whatever the noise. Once little else is left, the library has no grid to work on.
+    kept = sum(
+        count * math.log1p(-event.sampling_probability * event.delta0)
+        for event, count in events
+        if isinstance(event, LimitedDomainEvent)
+    )
+    if -math.expm1(kept) > delta:
+        return math.inf
     accountant = Accountant(neighbors, grid(event for event, _ in events))
     try:
         for event, count in events:

@@ -169,7 +169,7 @@ class EngineVoter:
         self._words = [f" {word}" for word in words]
         self._content_free = prompt.content_free() if calibrate else ()
         self._stale: set[Hashable] = set()
-        self.notes: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = tuple(getattr(engine, "notes", ()))
         self.name = engine.name
 
     def check(self, question: str) -> None:

@@ -15,15 +15,16 @@ from typing import Any, get_args
 from langchain_dp.errors import PlanError
 from langchain_dp.opt.plan import Ended, Written
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclasses.dataclass
 class Journal:
-    """State of one run. Released values and settings, and the key of the split, which stays on this machine.
+    """State of one run: released values, settings and a keyed hash of the records. It holds no record.
 
-    It holds no record. But with the key, whoever reads it can try out a guess at all of them: keep it as you keep the
-    records, and restore it from a backup together with the ledger only.
+    The key of the split and of the hash lies in a file of its own beside it, ``<journal>.key``. Whoever holds both can
+    try out a guess at all records: the key stays where the records are. The journal alone can be shown. Restore it from
+    a backup together with the ledger only.
 
     Args:
         settings: Public settings that the run was started with; it can be taken up with the same ones only.
@@ -63,30 +64,21 @@ class Journal:
         fields = {
             "version": _VERSION,
             "settings": dict(self.settings),
-            "split_key": self.split_key.hex(),
             "data": self.data,
             "groups": self.groups,
             "sampling_probability": self.sampling_probability,
             "written": [dataclasses.asdict(candidate) for candidate in self.written],
             "winner": self.winner,
         }
-        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}-")  # mode 0600
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(fields, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, self.path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
-        _sync(self.path.parent)
+        if not self.path.exists():  # the key first: a journal without it could not be taken up
+            _write(_key_file(self.path), self.split_key.hex())
+        _write(self.path, json.dumps(fields, indent=1))
 
     def discard(self) -> None:
         """Delete the file: nothing was reserved, so there is nothing to take up."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
+            _key_file(self.path).unlink(missing_ok=True)
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise PlanError unless it was started with these settings."""
@@ -128,10 +120,10 @@ def alone(path: Path | None) -> Iterator[None]:
 
 
 def read(path: Path) -> Journal | None:
-    """The journal in ``path`` if there is one.
+    """The journal in ``path``, with the key beside it, if there is one.
 
     Raises:
-        PlanError: It is damaged, or no journal.
+        PlanError: It is damaged, or no journal, or its key is gone.
     """
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
@@ -142,21 +134,56 @@ def read(path: Path) -> Journal | None:
             f"Expected {path.name} to be the journal of a run, but it cannot be read ({type(problem).__name__}). "
             f"{_REMEDY}"
         ) from None
+    key = _read_key(_key_file(path))
     try:
-        journal = _from_fields(fields, path)
+        journal = _from_fields(fields, key, path)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise PlanError(f"Expected {path.name} to be the journal of a run, but it is not. {_REMEDY}") from None
     return journal
 
 
-_REMEDY = "Bring the journal back, or move it away and give the new run another name=."
+_REMEDY = "Bring the journal and its key back, or move both away and give the new run another name=."
 
 
-def _from_fields(fields: Mapping[str, Any], path: Path) -> Journal:
+def _key_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.key")
+
+
+def _read_key(path: Path) -> bytes:
+    """The key in ``path``, 32 bytes."""
+    try:
+        key = bytes.fromhex(path.read_text(encoding="ascii"))
+    except (OSError, ValueError) as problem:
+        raise PlanError(
+            f"Expected {path.name} to hold the key of the run beside it, but it cannot be read "
+            f"({type(problem).__name__}). {_REMEDY}"
+        ) from None
+    if len(key) != 32:
+        raise PlanError(f"Expected {path.name} to hold a key of 32 bytes, not {len(key)}. {_REMEDY}")
+    return key
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file, whole or not at all, readable by its owner only."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # mode 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    _sync(path.parent)
+
+
+def _from_fields(fields: Mapping[str, Any], key: bytes, path: Path) -> Journal:
     """The journal with these fields, or any of the errors that Python raises for what is none."""
     journal = Journal(
         dict(fields["settings"]),
-        bytes.fromhex(fields["split_key"]),
+        key,
         fields["data"],
         fields["groups"],
         fields["sampling_probability"],
@@ -166,7 +193,6 @@ def _from_fields(fields: Mapping[str, Any], path: Path) -> Journal:
     )
     sound = (
         fields["version"] == _VERSION
-        and len(journal.split_key) == 32
         and isinstance(journal.data, str)
         and isinstance(journal.groups, int)
         and journal.groups > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from langchain_dp.accounting import (
@@ -89,12 +90,12 @@ class PrivateRuns:
             share, scheme=scheme, max_calls=settings.max_calls, epsilon0=settings.epsilon0, delta0=settings.delta0
         )
 
-    def run(self, records: PrivateRecords) -> OptimizedPrompt:
-        """Start a run, or take up the one that was started."""
+    def run(self, records: PrivateRecords, *, halted: Callable[[], bool] = lambda: False) -> OptimizedPrompt:
+        """Start a run, or take up the one that was started; ``halted`` is asked before every call."""
         with journals.alone(self._journal_path()):
-            return self._run(records)
+            return self._run(records, halted)
 
-    def _run(self, records: PrivateRecords) -> OptimizedPrompt:
+    def _run(self, records: PrivateRecords, halted: Callable[[], bool]) -> OptimizedPrompt:
         journal = self._opened(records)
         seen = marks(records, journal.split_key)
         data = self._seated(records, seen, journal)
@@ -104,7 +105,7 @@ class PrivateRuns:
         scheme = Scheme(self._settings.sampling, journal.groups, journal.sampling_probability, even)
         self._reservation = reservation = self._reserved(journal, scheme)
         self._journal = journal
-        candidates = self._write(data, journal, reservation)
+        candidates = self._write(data, journal, reservation, halted)
         if journal.winner is None:
             journal.complete(self._select(data, candidates, reservation), fingerprint(seen, journal.split_key))
         assert journal.winner is not None
@@ -197,7 +198,7 @@ class PrivateRuns:
             name = f"{name[:_LONGEST]}-{hashlib.sha256(self._name.encode()).hexdigest()[:8]}"
         return Path(f"{self._ledger.path}.{name}.run.json")
 
-    def _write(self, data: Data, journal: Journal, reservation: Reservation) -> Run:
+    def _write(self, data: Data, journal: Journal, reservation: Reservation, halted: Callable[[], bool]) -> Run:
         settings = self._settings
         demonstrations = Demonstrations(data.records, self._forward, settings)
         ensemble = Ensemble(data.training, reservation.scheme, self._rng)
@@ -216,6 +217,7 @@ class PrivateRuns:
             journal=journal,
             rng=self._rng,
             progress=self._progress,
+            halted=halted,
         )
         if journal.winner is None:
             run.write(spent=lambda: reservation.plan.spent(quick=True)[0])

@@ -151,9 +151,7 @@ def _token_event(
         return LimitedDomainEvent(*chosen, q, sampling)
     event = LimitedDomainEvent(epsilon0, min(0.1 * share.delta / (calls * q), 0.5) if delta0 is None else delta0, q,
                                sampling)  # fmt: skip
-    # What the thresholds of all calls may miss is lost whatever the noise, and must leave room in delta.
-    missed = -math.expm1(calls * math.log1p(-q * event.delta0))
-    cost = math.inf if missed >= share.delta else epsilon([(event, calls)], share.delta, neighbors=share.neighbors)
+    cost = epsilon([(event, calls)], share.delta, neighbors=share.neighbors)
     if cost > share.epsilon:
         raise InvalidParameter(
             f"Expected epsilon0={event.epsilon0:g}, delta0={event.delta0:g} to fit into {share} for {calls} calls, but "

@@ -8,6 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from langchain_dp.errors import PlanError
 from langchain_dp.mechanisms.randomness import Randomness
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.journal import Journal
@@ -30,6 +31,10 @@ class Run:
         journal: What is released so far.
         rng: Public coins: which request ends a candidate's prompts.
         progress: Show a bar; None shows it on a terminal only.
+        halted: Asked before every call; True ends the run there, to be taken up later.
+
+    Raises:
+        PlanError: While writing: ``halted`` said so.
     """
 
     def __init__(
@@ -42,6 +47,7 @@ class Run:
         journal: Journal,
         rng: Randomness,
         progress: bool | None,
+        halted: Callable[[], bool] = lambda: False,
     ) -> None:
         self._settings = settings
         self._text = text
@@ -50,6 +56,7 @@ class Run:
         self._journal = journal
         self._rng = rng
         self._disabled = None if progress is None else not progress
+        self._halted = halted
 
     def write(self, *, spent: Callable[[], float] | None = None) -> None:
         """Write candidates until there are enough or no call is left.
@@ -91,6 +98,8 @@ class Run:
             if not self._source.left():
                 candidate.ended = "calls"
                 break
+            if self._halted():
+                raise PlanError("The run was cancelled. What was released is kept: invoke again to go on with it.")
             released = self._source.next_token(candidate.message, candidate.tokens)
             with contextlib.suppress(StopIteration):
                 plan.send(released)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables.config import run_in_executor
 
 from langchain_dp import _checks
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
@@ -206,19 +208,43 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         _checks.check_no_kwargs(kwargs)
         return self.optimize(input, config).template()
 
+    async def ainvoke(
+        self,
+        input: Examples,  # noqa: A002
+        config: RunnableConfig | None = None,
+        **kwargs: Any,
+    ) -> ChatPromptTemplate:
+        """Async twin of :meth:`invoke`. A cancelled call spends nothing more; the next one goes on from there."""
+        _checks.check_no_kwargs(kwargs)
+        return (await self.aoptimize(input, config)).template()
+
     def optimize(self, examples: Examples, config: RunnableConfig | None = None) -> OptimizedPrompt:
         """As :meth:`invoke`, but returns the prompt with certificate and settings, ready to be saved.
 
         Ctrl-C loses nothing: call again with the same examples, and the run is taken up where it stopped; with a
         ledger in a file that holds for a new process too. A complete run gives its prompt again, at no further cost.
         """
+        return self._optimize(examples, config, lambda: False)
+
+    async def aoptimize(self, examples: Examples, config: RunnableConfig | None = None) -> OptimizedPrompt:
+        """Async twin of :meth:`optimize`, in a worker thread, which stops before its next call when cancelled."""
+        cancelled = threading.Event()
+        try:
+            return await run_in_executor(config, self._optimize, examples, config, cancelled.is_set)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    def _optimize(
+        self, examples: Examples, config: RunnableConfig | None, halted: Callable[[], bool]
+    ) -> OptimizedPrompt:
         records = self._checked(examples)  # before the run: what is wrong with an example is no callback's business
         result: list[OptimizedPrompt] = []
 
         def run(_: str) -> str:
             check_environment()
             with self._lock:
-                result.append(self._run(records))
+                result.append(self._run(records, halted))
             return result[0].instruction
 
         RunnableLambda(run, name=self.get_name()).invoke(_SHOWN, config)
@@ -229,9 +255,9 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         checks.check_records(records, self.settings.prompts, self.settings.labels)
         return records
 
-    def _run(self, records: PrivateRecords) -> OptimizedPrompt:
+    def _run(self, records: PrivateRecords, halted: Callable[[], bool]) -> OptimizedPrompt:
         if self._private is not None:
-            return self._private.run(records)
+            return self._private.run(records, halted=halted)
         if self.settings.method == "opt":
             return run_opt(self._engine, self.settings, records, rng=self._randomness(), progress=self._progress)
         coins = random.SystemRandom() if self._seed is None else random.Random(self._seed)  # noqa: S311  # not private

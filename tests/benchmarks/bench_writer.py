@@ -35,6 +35,8 @@ HEAD = "Here are messages to a clinic and what they were sorted into.\n\n"
 TAIL = "\nWrite the instruction by which they were sorted. The instruction begins with"
 BATCH = 8
 
+now: Callable[[], float] = time.perf_counter
+
 
 def prompts(members: int, shots: int) -> list[MemberPrompt]:
     """Disjoint subsets of the sample's rows."""
@@ -44,10 +46,10 @@ def prompts(members: int, shots: int) -> list[MemberPrompt]:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Wall-clock time of one call."""
-    began = time.perf_counter()
+    """Time of one call."""
+    began = now()
     call()
-    return time.perf_counter() - began
+    return now() - began
 
 
 class Clock:
@@ -58,11 +60,11 @@ class Clock:
         inner = getattr(owner, name)
 
         def timed(*args: Any, **options: Any) -> Any:
-            began = time.perf_counter()
+            began = now()
             try:
                 return inner(*args, **options)
             finally:
-                self.total += time.perf_counter() - began
+                self.total += now() - began
 
         setattr(owner, name, timed)
 
@@ -130,7 +132,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=None, help="CPU threads of both (default: what is fastest)")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--flash-attention", action="store_true")
+    parser.add_argument("--cpu-time", action="store_true", help="count CPU time, on a busy machine with --threads 1")
     options = parser.parse_args()
+    if options.cpu_time:
+        global now
+        now = time.process_time
     asked = prompts(options.members, options.shots)
     decoding = Decoding(temperature=options.temperature, chat=True)
     path = options.model_path or prepared_model_path()
@@ -152,11 +158,11 @@ def main() -> None:
         shares: list[dict[str, float]] = []
         for _ in range(options.tokens):
             before = {name: clock.total for name, clock in clocks.items()}
-            began = time.perf_counter()
+            began = now()
             votes = engine.next_tokens(
                 [Continuation(one, written, i / 97 % 1) for i, one in enumerate(asked)], decoding
             )
-            steps.append(time.perf_counter() - began)
+            steps.append(now() - began)
             shares.append({name: clock.total - before[name] for name, clock in clocks.items()})
             written += (max(set(votes) - {None}, key=votes.count),)  # most votes; end tokens too: the work is the same
         warm, whole = statistics.median(steps[1:]), sum(steps)

@@ -136,3 +136,11 @@ def test_warming_lets_no_text_out() -> None:
             raise RuntimeError(prompts[0].body)
 
     classifier(Broken()).warm()
+
+
+def test_a_certificate_carries_what_the_engine_has_to_say() -> None:
+    """An engine that cannot keep members apart says so, and the certificate leaves it out."""
+    engine = VotingEngine()
+    assert "the server saw them" not in classifier(engine).certificate().notes
+    engine.notes = ("the server saw them",)  # type: ignore[attr-defined]
+    assert "the server saw them" in classifier(engine).invoke_with_certificate("x").certificate.notes

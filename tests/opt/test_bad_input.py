@@ -294,15 +294,17 @@ def test_nothing_is_promised_before_a_run_or_by_other_methods() -> None:
 
 
 def test_records_are_copied_when_a_run_starts() -> None:
-    """If it breaks, what is added during a run joins it, outside of the number that the plan was made for."""
+    """If it breaks, what is added or forgotten during a run reaches it: it ends in a KeyError, and is paid for."""
     records = PrivateRecords(examples())
 
     def look(bodies: list[str]) -> None:
-        if len(records) == 40:
+        if len(records) == 40 and "Student" not in bodies[0]:
             records.add({"text": "late comer", "label": "positive"})
+            for name in records.ids()[:20]:
+                records.forget(name)
 
     engine = Looking(look)
     optimizer(engine).invoke(records)
-    assert len(records) == 41
+    assert len(records) == 21
     assert "late comer" not in "".join(engine.shown)
     assert optimizer(WordEngine(agreeing(SENTENCE))).invoke(iter(examples())) is not None

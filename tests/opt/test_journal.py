@@ -34,14 +34,11 @@ from langchain_dp.opt import journal, private
 from langchain_dp.opt.journal import Journal
 
 DAMAGES: dict[str, Callable[[dict[str, Any]], object]] = {
-    "version": lambda fields: fields.update(version=2),
+    "version": lambda fields: fields.update(version=1),
     "no version": lambda fields: fields.pop("version"),
     "no settings": lambda fields: fields.pop("settings"),
     "no templates": lambda fields: fields["settings"].pop("templates"),
     "strange settings": lambda fields: fields.update(settings=[1]),
-    "short key": lambda fields: fields.update(split_key="00ff"),
-    "key of letters": lambda fields: fields.update(split_key="zz" * 32),
-    "key of numbers": lambda fields: fields.update(split_key=7),
     "winner too large": lambda fields: fields.update(winner=9),
     "winner below zero": lambda fields: fields.update(winner=-1),
     "strange winner": lambda fields: fields.update(winner="0"),
@@ -88,6 +85,47 @@ def refused(folder: Path, path: Path) -> None:
             optimizer(engine, ledger=ledger).invoke(examples())
         assert used(ledger) == {"training": 3, "validation": 0}
     assert engine.shown == []
+
+
+@pytest.mark.parametrize("content", [None, "", "00ff", "zz" * 32, "00" * 33, "\xe9"])
+def test_a_key_that_is_lost_or_damaged_is_refused(content: str | None, tmp_path: Path) -> None:
+    """If it breaks, a run goes on with another split: a record of the training part is read again for validation."""
+    stopped(tmp_path, stopping(2))
+    path = key_of(tmp_path)
+    path.unlink() if content is None else path.write_text(content, encoding="latin-1")
+    engine = Looking()
+    with ledger_in(tmp_path) as ledger:
+        with pytest.raises(PlanError, match=rf"{re.escape(path.name)} to hold .*key.*another name="):
+            optimizer(engine, ledger=ledger).invoke(examples())
+        assert used(ledger) == {"training": 3, "validation": 0}
+    assert engine.shown == []
+
+
+def test_a_journal_alone_does_not_let_a_guess_be_tested(tmp_path: Path) -> None:
+    """If it breaks, whoever is shown the journal can check a guess at all records against their hash."""
+    stopped(tmp_path, stopping(2))
+    key = key_of(tmp_path).read_text()
+    assert len(bytes.fromhex(key)) == 32
+    assert key not in journal_of(tmp_path).read_text()
+    assert stat.S_IMODE(key_of(tmp_path).stat().st_mode) == 0o600
+
+
+def test_a_key_that_a_crash_left_alone_is_replaced(tmp_path: Path) -> None:
+    """If it breaks, a crash between the two files makes the run's name unusable, or mixes two keys."""
+    stopped(tmp_path, stopping(2))
+    left = key_of(tmp_path).read_text()
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    (fresh / key_of(tmp_path).name).write_text(left)
+    stopped(fresh, stopping(2))
+    assert key_of(fresh).read_text() != left
+    with ledger_in(fresh) as ledger:
+        assert optimizer(ledger=ledger).invoke(examples()) is not None
+
+
+def key_of(folder: Path) -> Path:
+    path = journal_of(folder)
+    return path.with_name(f"{path.name}.key")
 
 
 def test_a_lost_journal_is_refused(tmp_path: Path) -> None:
@@ -173,7 +211,12 @@ def test_the_journal_is_for_its_owner_and_holds_no_record(tmp_path: Path) -> Non
     assert "note" not in text
     for file in tmp_path.iterdir():
         assert CANARY.encode() not in file.read_bytes(), file.name
-    assert {file.name for file in tmp_path.iterdir()} == {"ledger.db", path.name, f"{path.name}.lock"}
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "ledger.db",
+        path.name,
+        f"{path.name}.key",
+        f"{path.name}.lock",
+    }
 
 
 def test_the_journal_says_nothing_of_a_private_number_of_records(tmp_path: Path) -> None:
@@ -262,6 +305,6 @@ def test_runs_of_two_names_on_one_ledger_are_two_runs(tmp_path: Path) -> None:
         for name in ("one", "two"):
             optimizer(ledger=ledger, name=name, budget=half).invoke(examples())
         assert used(ledger, "one") == used(ledger, "two") == {"training": 12, "validation": 1}
-        keys = {json.loads(path.read_text())["split_key"] for path in tmp_path.glob("*.run.json")}
+        keys = {path.read_text() for path in tmp_path.glob("*.run.json.key")}
         assert len(keys) == 2
         assert ledger.reserved() == (200.0, 0.1)

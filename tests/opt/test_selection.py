@@ -117,12 +117,11 @@ def test_calibration_divides_by_texts_without_content() -> None:
 
     class Loving(WordEngine):
         def score_labels(self, prompts: Any, words: Any, **options: Any) -> Any:
-            said = {"good": [-3.0, -2.5], "bad": [-1.0, -4.0]}
+            said = {"good": [-2.0, -2.5], "bad": [-1.0, -4.0]}
             return [next((row for mark, row in said.items() if mark in p.body), [-1.0, -3.0]) for p in prompts]
 
-    assert forward(Loving(), calibrate=False).predict("Say yes.", ["good", "bad"]) == [1, 0]
-    love = forward(Loving())
-    assert love.predict("Say yes.", ["good", "bad", "so so"]) == [1, 0, 0]
+    assert forward(Loving(), calibrate=False).predict("Say yes.", ["good", "bad"]) == [0, 0]
+    assert forward(Loving()).predict("Say yes.", ["good", "bad"]) == [1, 0]
 
 
 def test_a_candidate_that_is_too_long_for_the_model_loses_and_raises_nothing() -> None:
