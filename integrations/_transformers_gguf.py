@@ -1,14 +1,11 @@
 """One GGUF file of the Llama architecture as a model and a tokenizer of transformers.
 
-transformers loads such files itself, but parses their vocabulary three times over at some seconds each, wants one
-more package for it, and rebuilds neither the splitting of digits nor the control tokens: the same text would be other
-tokens than in llama.cpp. The format is described in ggml's docs/gguf.md.
+transformers loads such files itself, but rebuilds neither the splitting of digits nor the control tokens: the same text
+would be other tokens than in llama.cpp. The package ``gguf`` reads the file.
 """
 
 from __future__ import annotations
 
-import mmap
-import struct
 from typing import Any
 
 import numpy as np
@@ -16,8 +13,6 @@ import numpy.typing as npt
 
 from langchain_dp.errors import InvalidParameter
 
-_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
 _CONTROL, _USER_DEFINED = 3, 4
 
 _LAYER = {
@@ -42,23 +37,17 @@ class GGUFFile:
     """
 
     def __init__(self, path: str) -> None:
+        import gguf
+
         self._path = path
-        self._at = 4
-        self.values: dict[str, Any] = {}
         try:
-            with open(path, "rb") as file:
-                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            if self._bytes[:4] != b"GGUF" or self._number("I") not in (2, 3):
-                raise ValueError
-            tensors, keys = self._number("Q"), self._number("Q")
-            for _ in range(keys):
-                key = self._string()
-                self.values[key] = self._value(self._number("I"))
-            self._tensors = [self._tensor() for _ in range(tensors)]
-        except (ValueError, KeyError, IndexError, struct.error):
+            reader = gguf.GGUFReader(path)
+            self.values: dict[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
+        except OSError:
+            raise
+        except Exception:  # whatever a damaged file makes of the reader
             raise InvalidParameter(f"Expected path={path!r} to be a GGUF file of version 2 or 3.") from None
-        alignment = int(self.values.get("general.alignment", 32))
-        self._data = -(-self._at // alignment) * alignment
+        self._tensors = list(reader.tensors)
 
     def model(self) -> Any:
         """The model in float32.
@@ -70,9 +59,9 @@ class GGUFFile:
         from transformers import LlamaConfig, LlamaForCausalLM
         from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-        if self.values.get("general.architecture") != "llama" or any("rope" in name for name, *_ in self._tensors):
+        if self.values.get("general.architecture") != "llama" or any("rope" in tensor.name for tensor in self._tensors):
             raise self._unfit("hold the Llama architecture with plain rotary embeddings")
-        tied = all(name != "output.weight" for name, *_ in self._tensors)
+        tied = all(tensor.name != "output.weight" for tensor in self._tensors)
         try:
             config = LlamaConfig(**self._config(), tie_word_embeddings=tied)
         except KeyError as missing:
@@ -80,9 +69,9 @@ class GGUFFile:
         with torch.device("meta"):
             model = LlamaForCausalLM(config)
         shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
-        weights = {self._name(tensor[0]): tensor for tensor in self._tensors}
+        weights = {self._name(tensor.name): tensor for tensor in self._tensors}
         expected = set(shapes) - ({"lm_head.weight"} if tied else set())
-        if set(weights) != expected or any(tensor[1] != shapes[name] for name, tensor in weights.items()):
+        if set(weights) != expected or any(_shape(tensor) != shapes[name] for name, tensor in weights.items()):
             raise self._unfit("hold the weights of a plain Llama model, and no others")
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
         loaded = {
@@ -156,14 +145,11 @@ class GGUFFile:
             return f"model.layers.{place[1]}.{_LAYER.get(place[2], place[2])}.{place[3]}"
         return f"{_OUTSIDE.get(place[0], place[0])}.{place[-1]}"
 
-    def _weights(self, tensor: tuple[str, tuple[int, ...], int, int], heads: int) -> npt.NDArray[Any]:
+    def _weights(self, tensor: Any, heads: int) -> npt.NDArray[Any]:
         import gguf
 
-        _, shape, kind, offset = tensor
-        elements, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)]
-        row, start = shape[-1] // elements * size, self._data + offset
-        stored = np.frombuffer(self._bytes, np.uint8, row * int(np.prod(shape[:-1])), start).reshape(*shape[:-1], row)
-        whole = np.array(gguf.dequantize(stored, gguf.GGMLQuantizationType(kind)), np.float32).reshape(shape)
+        shape = _shape(tensor)
+        whole = np.array(gguf.dequantize(tensor.data, tensor.tensor_type), np.float32).reshape(shape)
         if heads:
             # llama.cpp turns neighbouring pairs where transformers turns the two halves of a head.
             pairs = whole.reshape(heads, shape[0] // heads // 2, 2, *shape[1:])
@@ -175,31 +161,7 @@ class GGUFFile:
             f"Expected path={self._path!r} to {what}. Load the model's own folder, or the file with LlamaCppEnsemble."
         )
 
-    def _number(self, form: str) -> Any:
-        (value,) = struct.unpack_from(f"<{form}", self._bytes, self._at)
-        self._at += struct.calcsize(f"<{form}")
-        return value
 
-    def _string(self) -> str:
-        length = self._number("Q")
-        self._at += length
-        return self._bytes[self._at - length : self._at].decode()
-
-    def _value(self, kind: int) -> Any:
-        if kind == _STRING:
-            return self._string()
-        if kind != _ARRAY:
-            return self._number(_FORMATS[kind])
-        inner, count = self._number("I"), self._number("Q")
-        if inner in _FORMATS:
-            values = struct.unpack_from(f"<{count}{_FORMATS[inner]}", self._bytes, self._at)
-            self._at += struct.calcsize(f"<{count}{_FORMATS[inner]}")
-            return list(values)
-        return [self._value(inner) for _ in range(count)]
-
-    def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
-        """Name, shape with the fastest axis last, number of its type, and offset in the data."""
-        name = self._string()
-        axes = [self._number("Q") for _ in range(self._number("I"))]
-        kind, offset = self._number("I"), self._number("Q")
-        return name, tuple(reversed(axes)), kind, offset
+def _shape(tensor: Any) -> tuple[int, ...]:
+    """Shape with the fastest axis last; the file has it first."""
+    return tuple(int(size) for size in reversed(tensor.shape))

@@ -118,6 +118,15 @@ def test_policies_and_what_they_let_pass(table: list[str], piped: Piped) -> None
         assert said in err
 
 
+def test_words_outside_the_table(table: list[str], piped: Piped) -> None:
+    """If it breaks, --unknown is ignored: a public vector has few nearest words, a random word is any (1e-6)."""
+    given = "zzzz " * 50
+    one = piped(given.encode(), [*table, *SURE])[1].decode().split()
+    many = piped(given.encode(), [*table, *SURE, "--unknown", "random"])[1].decode().split()
+    assert len(one) == len(many) == 50
+    assert len(set(one)) <= 2 < 5 <= len(set(many))
+
+
 def test_rows(table: list[str], tmp_path: Path) -> None:
     """If it breaks, a field that nobody named leaves in clear, or one that was named is lost."""
     given, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"

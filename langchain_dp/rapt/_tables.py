@@ -102,15 +102,16 @@ def read_strings(path: Path) -> list[str]:
         MissingExtra: pyarrow is not installed.
     """
     try:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import ArrowException, default_memory_pool, parquet
     except ImportError:
         raise MissingExtra(f"Expected the package pyarrow to read {path.name}. {INSTALL.format('rapt')}") from None
     try:
-        words = parquet.read_table(path).column(0).to_pylist()
+        words = parquet.read_table(path, use_threads=False).column(0).to_pylist()
     except (ArrowException, OSError, IndexError, ValueError) as error:
         words, reason = [], f"is damaged ({type(error).__name__})"
     else:
         reason = "holds something else"
+    default_memory_pool().release_unused()  # half a table of 400,000 words would stay
     if not words or not all(isinstance(word, str) for word in words):
         raise InvalidParameter(
             f"Expected path={str(path)!r} to hold a Parquet column of strings, but it {reason}. "

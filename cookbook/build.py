@@ -1,0 +1,29 @@
+"""Write the notebooks from their scripts and run them: `make cookbook`, or `python cookbook/build.py 03`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import jupytext
+import nbclient
+import nbformat
+
+
+def build(script: Path) -> None:
+    """Execute one script cell by cell, in an empty folder, and write the notebook beside it with its outputs."""
+    notebook = jupytext.read(script)
+    with tempfile.TemporaryDirectory() as folder:
+        nbclient.NotebookClient(notebook, timeout=3600, resources={"metadata": {"path": folder}}).execute()
+    for number, cell in enumerate(notebook.cells):
+        cell["id"] = f"cell-{number}"  # random ones would change with every build
+        cell.metadata.pop("execution", None)  # times of this machine
+    nbformat.write(notebook, script.with_suffix(".ipynb"))
+
+
+if __name__ == "__main__":
+    for path in sorted(Path(__file__).parent.glob("[0-9]*.py")):
+        if not sys.argv[1:] or path.name.startswith(tuple(sys.argv[1:])):
+            print(path.name, flush=True)
+            build(path)
