@@ -14,7 +14,7 @@ from ._completion_calls import Calibrations, Calls
 from ._completion_dialect import END, probed
 from ._completion_http import Server
 from ._completion_labels import scores
-from ._llama_emptied import emptied
+from ._emptied import emptied
 
 
 class CompletionServerEnsemble:

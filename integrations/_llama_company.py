@@ -9,7 +9,7 @@ import numpy as np
 
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt
 
-from ._llama_choice import Choice
+from ._choice import Choice
 from ._llama_context import CELLS, LlamaContext, Logits
 from ._llama_evaluate import ROWS, Evaluator
 from ._llama_members import Members, body_digest

@@ -23,10 +23,10 @@ from typing import NoReturn, Self
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
-from ._llama_choice import Choice
+from ._choice import Choice
+from ._emptied import emptied
 from ._llama_company import company_is_harmless
 from ._llama_context import CELLS, LlamaContext
-from ._llama_emptied import emptied
 from ._llama_evaluate import ROWS, Evaluator
 from ._llama_labels import LabelScorer
 from ._llama_members import Members

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Token
 
+from ._choice import is_token
 from ._llama_chat_parts import ChatParts, chat_parts
-from ._llama_choice import is_token
 from ._llama_context import LlamaContext
 
 

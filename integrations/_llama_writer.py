@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from langchain_dp.ports import Continuation
 
-from ._llama_choice import Choice, is_token
+from ._choice import Choice, is_token
 from ._llama_context import LlamaContext, Logits
 from ._llama_members import body_digest
 from ._llama_seats import Asked, Key, Seats, common, steps_of

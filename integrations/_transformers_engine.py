@@ -20,8 +20,8 @@ from langchain_dp._validate import integer, one_of
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
-from ._llama_choice import Choice, is_token
-from ._llama_emptied import emptied
+from ._choice import Choice, is_token
+from ._emptied import emptied
 from ._transformers_evaluate import Evaluator
 from ._transformers_load import DTYPES, ends, from_folder, from_gguf, prepared, trained_on, width
 from ._transformers_members import Members

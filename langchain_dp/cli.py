@@ -1,4 +1,4 @@
-"""Command line: ``langchain-dp demo | optimize | sanitize``. Each command has a file, named ``_cli_<command>.py``."""
+"""Command line: ``langchain-dp demo | optimize | sanitize | audit``. Each command has a file, ``_cli_<command>.py``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from langchain_dp import _cli_demo, _cli_optimize, _cli_sanitize
+from langchain_dp import _cli_audit, _cli_demo, _cli_optimize, _cli_sanitize
 from langchain_dp._cli_parts import FAILED, INTERRUPTED, epilog, formatter
 from langchain_dp.errors import LangChainDPError
 
-COMMANDS = (_cli_demo, _cli_optimize, _cli_sanitize)
+COMMANDS = (_cli_demo, _cli_optimize, _cli_sanitize, _cli_audit)
 """In the order of the help. A module of a command has ``EXAMPLES``, ``add_parser(commands)`` and ``run(options)``."""
 
 

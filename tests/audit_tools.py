@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 
-from scipy.stats import beta
+from langchain_dp.audit.bounds import lower_limit, upper_limit
 
 ERROR_RATE = 1e-6
 """Chance that an audit fails sound code. Every statistical test of this project states it this way."""
 
 
 def lower(successes: int, runs: int, error: float = ERROR_RATE) -> float:
-    """Clopper-Pearson lower confidence limit of a probability."""
-    return 0.0 if successes == 0 else float(beta.ppf(error / 2, successes, runs - successes + 1))
+    """Clopper-Pearson lower confidence limit of a probability: one of two, which share the error."""
+    return lower_limit(successes, runs, error / 2)
 
 
 def upper(successes: int, runs: int, error: float = ERROR_RATE) -> float:
-    """Clopper-Pearson upper confidence limit of a probability."""
-    return 1.0 if successes == runs else float(beta.ppf(1 - error / 2, successes + 1, runs - successes))
+    """Clopper-Pearson upper confidence limit of a probability: one of two, which share the error."""
+    return upper_limit(successes, runs, error / 2)
 
 
 def violates(hits: int, other_hits: int, runs: int, *, epsilon: float, delta: float) -> bool:

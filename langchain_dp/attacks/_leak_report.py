@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from os import PathLike
+from typing import Any
 
 from langchain_dp.attacks._words import words_of
 
@@ -92,6 +94,7 @@ class LeakReport:
         rows: Number of rows searched.
         held_out: Number of held-out rows searched.
         own_words: Words of the prompt that are not public.
+        pieces: Sentences and forged examples of the prompt that are not public.
     """
 
     prompt: str
@@ -101,6 +104,7 @@ class LeakReport:
     rows: int
     held_out: int
     own_words: int
+    pieces: int = 0
 
     @property
     def rate(self) -> float:
@@ -117,6 +121,60 @@ class LeakReport:
         """Spans with more bits than every span of the held-out rows: what a copy explains, and chance badly."""
         heaviest = max((span.bits for span in self.by_chance), default=0.0)
         return tuple(span for span in self.spans if span.bits > heaviest)
+
+    @property
+    def baseline(self) -> float:
+        """:attr:`rate_by_chance`, under the name that all attacks have."""
+        return self.rate_by_chance
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95% interval of the rate: Clopper-Pearson, as if every sentence leaked or not as a whole.
+
+        The rate of this very prompt is exact; the interval is for prompts like it. Few sentences say little.
+        """
+        from langchain_dp.attacks._intervals import clopper_pearson  # numerics, which the search does without
+
+        return clopper_pearson(self.rate * self.pieces, self.pieces) if self.pieces else (0.0, 1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Figures as plain values, without any text: name, rate, low, high, baseline, n, settings."""
+        low, high = self.interval
+        return {
+            "name": "leaked rows in prompt",
+            "rate": self.rate,
+            "low": low,
+            "high": high,
+            "baseline": self.baseline,
+            "n": self.own_words,
+            "settings": {
+                "rows": self.rows,
+                "held_out": self.held_out,
+                "spans": len(self.spans),
+                "spans_by_chance": len(self.by_chance),
+                "beyond_chance": len(self.beyond_chance),
+                "sentences": self.pieces,
+                "nearest": max((row.similarity for row in self.nearest), default=None),
+                "measure": "own words in runs",
+                "interval": "Clopper-Pearson over sentences",
+            },
+        }
+
+    def plot(self, path: str | PathLike[str]) -> None:
+        """Write a picture of the spans: bits of each, in order, above the heaviest that chance gave. No text.
+
+        Raises:
+            MissingExtra: matplotlib is not installed.
+        """
+        from langchain_dp.attacks._result import new_figure
+
+        figure, axes = new_figure(3.5)
+        bits = [span.bits for span in self.spans]
+        axes.bar(range(1, len(bits) + 1), bits, color="C0", label="spans of training rows")
+        axes.axhline(max((span.bits for span in self.by_chance), default=0.0), color="C1", label="heaviest by chance")
+        axes.set(xlabel="span", ylabel="bits", title=f"{self.rate:.0%} of {self.own_words} own words")
+        axes.legend(loc="upper right", frameon=False)
+        figure.savefig(path)
 
     def _share(self, spans: Sequence[LeakedSpan]) -> float:
         taken = {place for span in spans for place in range(span.start, span.end)}

@@ -20,7 +20,8 @@ from langchain_dp.attacks._similar import Embed, similarities
 from langchain_dp.attacks._words import Rarity, words_of
 from langchain_dp.errors import InvalidParameter
 
-_PIECE = re.compile(r"(?<=[.!?])\s+|\n+")
+# A sentence ends, a line ends, or a cue begins a part of a forged example: "Input:", "# Student errors", "Output:".
+_PIECE = re.compile(r"(?<=[.!?])\s+|\n+|\s*(?:#+ ?)?\b[A-Z]\w*(?: [A-Z]\w*)?:\s|\s*#+ (?=\w)")
 
 
 def find_leaks(
@@ -50,7 +51,8 @@ def find_leaks(
             words, or a shorter text as a whole, are not held against the prompt.
         held_out: Rows of the same kind that the prompt was not made from. What is found of them is chance.
         shortest: Words that make a run, at least 2.
-        embed: Texts to vectors, for the nearest rows; None compares character n-grams. The search is exact.
+        embed: Texts to vectors, for the nearest rows, such as :class:`langchain_dp.attacks.SentenceEmbeddings`; None
+            compares character n-grams. The search is exact: every sentence and forged example with every row.
 
     Raises:
         InvalidParameter: The prompt is no string, there are no rows, a row is no string, or ``embed`` does not give
@@ -74,6 +76,7 @@ def find_leaks(
         len(rows),
         len(held_out),
         search.own_words,
+        len(search.pieces()),
     )
 
 
@@ -146,7 +149,7 @@ class _Search:
         )
 
     def nearest(self, rows: _Rows, held_out: _Rows, embed: Embed | None) -> tuple[NearestRow, ...]:
-        pieces = _Rows(self._pieces())
+        pieces = _Rows(self.pieces())
         if not pieces.texts:
             return ()
         table = similarities(pieces.plain, [*rows.plain, *held_out.plain], embed)
@@ -165,8 +168,8 @@ class _Search:
         ]
         return tuple(sorted(found, key=lambda row: -row.similarity))
 
-    def _pieces(self) -> list[str]:
-        """Sentences with at least three words that are not public."""
+    def pieces(self) -> list[str]:
+        """Sentences and forged examples with at least three words that are not public."""
         pieces, at = [], 0
         for cut in [*_PIECE.finditer(self._prompt), None]:
             end = len(self._prompt) if cut is None else cut.start()

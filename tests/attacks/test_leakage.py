@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,6 +85,9 @@ def test_public_text_is_not_held_against_the_prompt() -> None:
     (span,) = find_leaks(f"{INSTRUCTION[:-1]} by its tone and by Bram's frown", rows, public=[INSTRUCTION]).spans
     assert span.words == 7  # the public ones do not count
     assert find_leaks(INSTRUCTION, rows).spans
+    mixed = "complaint praise message say"  # public words in an order of their own
+    assert not find_leaks(mixed, [mixed, *rows], public=[INSTRUCTION]).spans
+    assert found(find_leaks(mixed, [mixed, *rows])) == [(mixed, (0,))]
 
 
 def test_rows_that_share_a_run_are_named_together_and_inner_runs_are_dropped() -> None:
@@ -130,6 +135,39 @@ def test_the_nearest_row_is_exact_and_the_embedding_pluggable() -> None:
 
 def plain(text: str) -> str:
     return "".join(letter for letter in text.replace("\u2019", "'") if letter.isalnum() or letter in " '")
+
+
+def test_forged_examples_on_one_line_are_compared_one_by_one() -> None:
+    """If it breaks, a prompt whose forged examples stand on one line is compared as a whole, and none is found."""
+    prompt = (
+        f"{INSTRUCTION} # Student successes Input: My soups were cold, nobody answers the bell "
+        "Correct Output: complaint Input: I cannot thank Okafor for my knee Correct Output: praise"
+    )
+    public = [INSTRUCTION, "# Student successes", "Input:", "Correct Output:"]
+    report = find_leaks(prompt, ROWS, public=public)
+    assert sorted((near.row, near.text) for near in report.nearest) == [
+        (1, "My soups were cold, nobody answers the bell"),
+        (2, "I cannot thank Okafor for my knee"),
+    ]
+    assert report.pieces == 2
+
+
+def test_the_report_gives_plain_figures_and_a_picture(tmp_path: Path) -> None:
+    """If it breaks, the report of an operator lacks the leak search, or shows private text in it."""
+    report = find_leaks(f"{ROWS[0]} Where do I leave my car tonight?", ROWS, held_out=["Where do I park my car?"])
+    figures = report.to_dict()
+    assert list(figures) == ["name", "rate", "low", "high", "baseline", "n", "settings"]
+    assert json.loads(json.dumps(figures)) == figures
+    assert "sedation" not in str(figures)
+    assert (figures["rate"], figures["baseline"]) == (report.rate, report.rate_by_chance)
+    assert figures["low"] < report.rate < figures["high"]
+    assert figures["settings"]["sentences"] == 2
+    assert figures["settings"]["nearest"] == pytest.approx(1.0)
+    report.plot(tmp_path / "leaks.svg")
+    assert "sedation" not in (tmp_path / "leaks.svg").read_text()
+    empty = find_leaks("word", ROWS)  # a prompt of one word
+    assert (empty.rate, empty.interval) == (0.0, (0.0, 1.0))
+    empty.plot(tmp_path / "none.svg")
 
 
 def test_every_maximal_run_is_found() -> None:

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from langchain_dp.integrations._llama_choice import Choice
+from langchain_dp.integrations._choice import Choice
 from langchain_dp.integrations._llama_model_files import prepared_model_path
 from langchain_dp.integrations._llama_writer import Writer
 from langchain_dp.integrations._transformers_load import from_gguf

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from langchain_dp.integrations import _llama_chat_parts as parts
-from langchain_dp.integrations._llama_choice import Choice
+from langchain_dp.integrations._choice import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
