@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench bench-accuracy bench-opt clean
+.PHONY: demo test lint audit cookbook bench bench-accuracy bench-opt bench-sanitized bench-tuning bench-attacks clean
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Building $(VENV). The first time this compiles llama.cpp, which takes 8 to 15 minutes without output."
@@ -26,6 +26,14 @@ lint: $(READY)
 test: lint
 	$(BIN)/python -m pytest
 
+# Every audit with its planted faults, and a table at the end.
+audit: $(READY)
+	$(BIN)/python -m langchain_dp.audit
+
+# Runs every notebook and writes it with its outputs.
+cookbook: $(READY)
+	$(BIN)/python cookbook/build.py
+
 bench: $(READY)
 	$(BIN)/python tests/benchmarks/bench_icl.py
 	$(BIN)/python tests/benchmarks/bench_writer.py
@@ -38,6 +46,18 @@ bench-accuracy: $(READY)
 # Needs LANGCHAIN_DP_DATA: a folder with sst2/ and trec/. Takes hours; goes on where it stopped.
 bench-opt: $(READY)
 	$(BIN)/python tests/benchmarks/bench_opt.py
+
+# Needs LANGCHAIN_DP_DATA: a folder with sst2/. Goes on where it stopped.
+bench-sanitized: $(READY)
+	$(BIN)/python tests/benchmarks/bench_sanitized.py
+
+# Needs LANGCHAIN_DP_DATA: a folder with sst2/. Takes hours; goes on where it stopped.
+bench-tuning: $(READY)
+	$(BIN)/python tests/benchmarks/bench_tuning.py
+
+# Needs LANGCHAIN_DP_DATA: a folder with sst2/, mpqa/ and trustpilot/. Goes on where it stopped.
+bench-attacks: $(READY)
+	$(BIN)/python tests/benchmarks/bench_attacks.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -8,6 +8,8 @@ setting is appended to the results file, and a restart skips it. With --picture 
 from __future__ import annotations
 
 import argparse
+import difflib
+import functools
 import json
 import math
 import os
@@ -22,6 +24,7 @@ from tqdm import tqdm
 
 from langchain_dp import DPICLClassifier, PrivacyBudget, RAPTSanitizer
 from langchain_dp.icl import SST2
+from langchain_dp.rapt import Vocabulary, load
 from langchain_dp.records import read_jsonl
 
 MECHANISMS = ("exponential", "laplace")
@@ -82,12 +85,11 @@ def _one(
             calibration_texts=[row["text"] for row in train[:500]],
         )
         clear, texts = texts, sanitizer.batch(texts)
-        pairs = [(a, b) for x, y in zip(clear, texts, strict=True) for a, b in _aligned(x, y)]
-        found = {
-            "eta": sanitizer.calibration().eta,
-            "replaced": statistics.fmean(a != b for a, b in pairs),
-            "words": len(pairs),
-        }
+        pairs = [
+            (_words(options.table, one), _words(options.table, other)) for one, other in zip(clear, texts, strict=True)
+        ]
+        kept, words = sum(_kept(*pair) for pair in pairs), sum(len(one) for one, _ in pairs)
+        found = {"eta": sanitizer.calibration().eta, "replaced": 1 - kept / words, "words": words}
     asked = tqdm(texts, desc=f"{mechanism or 'plain'} {target:g}", unit="row")
     right = [classifier.invoke(text) == row["label"] for text, row in zip(asked, test, strict=True)]
     accuracy = statistics.fmean(right)
@@ -102,10 +104,18 @@ def _one(
     }
 
 
-def _aligned(clear: str, released: str) -> list[tuple[str, str]]:
-    """Words side by side, of texts that have as many."""
-    one, other = clear.lower().split(), released.lower().split()
-    return list(zip(one, other, strict=True)) if len(one) == len(other) else []
+@functools.cache
+def _vocabulary(table: str) -> Vocabulary:
+    return load(table)
+
+
+def _words(table: str, text: str) -> list[str]:
+    return [word.lower() for word in _vocabulary(table).surfaces(text)]
+
+
+def _kept(one: list[str], other: list[str]) -> int:
+    """Words that are still there, in their order: what is released may be cut into words at other places."""
+    return sum(block.size for block in difflib.SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks())
 
 
 def _table(done: list[dict[str, Any]]) -> None:

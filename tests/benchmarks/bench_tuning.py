@@ -1,0 +1,348 @@
+"""Prompt tuning on privatised text against its baselines, on real SST-2: `make bench-tuning`.
+
+Reads LANGCHAIN_DP_DATA/sst2/{train,dev,test}.jsonl. Four arms: texts in clear ("clear"), privatised only
+("privatised"), privatised behind plain tokens without L_rec ("plain"), and with it ("reconstruction"). Under one seed
+all arms train on the same rows, and the three private ones on the same release of them; test texts are privatised too,
+once a seed. The learning rate of every arm is the one of --rates with the best accuracy on privatised dev rows, found
+with a seed of its own. Every finished run is appended to --out, and a restart goes on in the middle of a run
+(--minutes stops after so long).
+
+--cost instead measures seconds per step against plain prefix tuning with peft alone, steps of both in turn.
+--ablations instead adds the runs of section 4.5: content, number and length of plain tokens, size and vocabulary of the
+head, length of the prefix, reduction of the loss, and other tables for the client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peft
+import torch
+
+from langchain_dp.rapt import RAPTSanitizer
+from langchain_dp.rapt.tuning import (
+    Backbone,
+    NotSanitized,
+    PlainTokens,
+    PrivatisedExamples,
+    RAPTPromptTuner,
+    RAPTProvider,
+    Request,
+    TuningSettings,
+)
+from langchain_dp.records import read_jsonl
+
+ARMS = ("clear", "privatised", "plain", "reconstruction")
+LABELS = ["negative", "positive"]
+PLAIN_LENGTH = 40
+
+
+WORKED_OUT: dict[int, Any] = {}
+
+
+class TimeUp(Exception):
+    """The minutes are over."""
+
+
+def main() -> None:
+    """Run what is missing and print the table."""
+    options = _options()
+    if options.cost:
+        cost(options)
+        return
+    data = os.environ.get("LANGCHAIN_DP_DATA")
+    if not data:
+        sys.exit("Set LANGCHAIN_DP_DATA to a folder with sst2/ (train.jsonl, dev.jsonl and test.jsonl).")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGALRM, _time_up)
+    if options.minutes:
+        signal.alarm(round(60 * options.minutes))
+    try:
+        for plan in _plans(options):
+            _run(plan, Path(data) / "sst2", options)
+    except TimeUp:
+        print("time is up: start again to go on", file=sys.stderr)
+    _table(_read(options.out))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--methods", nargs="+", default=["prefix", "prompt"])
+    parser.add_argument("--replacements", nargs="+", type=float, default=[0.1, 0.15, 0.3])
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--rates", nargs="+", type=float, default=[1e-3, 3e-3, 1e-2])
+    parser.add_argument("--rows", type=int, default=2_000)
+    parser.add_argument("--dev-rows", type=int, default=872)
+    parser.add_argument("--test-rows", type=int, default=1_821)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--choice", choices=["fixed", "sets", "fresh"], default="fresh")
+    parser.add_argument("--reduction", choices=["sum", "mean"], default="mean")
+    parser.add_argument("--mechanism", choices=["exponential", "laplace"], default="exponential")
+    parser.add_argument("--prompt-length", type=int, default=None)
+    parser.add_argument("--minutes", type=float, default=0)
+    parser.add_argument("--ablations", action="store_true")
+    parser.add_argument("--cost", action="store_true")
+    parser.add_argument("--steps", type=int, default=20, help="of --cost")
+    parser.add_argument("--folder", type=Path, default=Path("bench_tuning"), help="states and stored releases")
+    parser.add_argument("--out", type=Path, default=Path("bench_tuning.jsonl"))
+    return parser.parse_args()
+
+
+# ------------------------------------------------------------------------------------------------------ what to run
+
+
+def _plans(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Settings of every run, in order; those of the chosen rate once the rates were tried."""
+    if options.ablations:
+        yield from _ablations(options)
+        return
+    for replacement in options.replacements:
+        for method in options.methods:
+            rates = {}
+            for arm in options.arms:
+                base = {"method": method, "replacement": 0.0 if arm == "clear" else replacement, "arm": arm}
+                if len(options.rates) > 1:
+                    for rate in options.rates:
+                        yield {**base, "seed": 0, "rate": rate}
+                rates[arm] = _best(options, base)
+            for seed in options.seeds:
+                for arm in options.arms:
+                    base = {"method": method, "replacement": 0.0 if arm == "clear" else replacement, "arm": arm}
+                    yield {**base, "seed": seed, "rate": rates[arm]}
+
+
+def _best(options: argparse.Namespace, base: dict[str, Any]) -> float:
+    """Rate with the best accuracy on dev rows."""
+    if len(options.rates) == 1:
+        return float(options.rates[0])
+    tried = [
+        row
+        for row in _read(options.out)
+        if all(row[name] == base[name] for name in base) and row["seed"] == 0 and row["rate"] in options.rates
+    ]
+    return float(max(tried, key=lambda row: row["dev"])["rate"])
+
+
+def _ablations(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    base = {"method": "prefix", "replacement": options.replacements[0], "arm": "reconstruction"}
+    changes: list[dict[str, Any]] = [
+        *({"plain_seed": seed, "choice": "fixed"} for seed in range(1, 6)),  # Table 5
+        *({"choice": "sets", "sets": sets} for sets in (2, 5, 20)),  # Figure 4a
+        {"choice": "fresh"},
+        *({"plain_length": length} for length in (10, 20, 40, 60)),  # Figure 4b
+        *({"head_size": size} for size in (24, 96, 192)),  # Figure 4c
+        *({"vocabulary": size} for size in (100, 1_000, 7_630, 15_000)),  # Figure 4d
+        *({"prompt_length": length} for length in (10, 40, 100)),  # Table 7
+        {"reduction": "sum"},
+        {"reduction": "mean"},
+        {"table": "glove"},  # Table 4
+    ]
+    for seed in options.seeds:
+        for change in changes:
+            yield {**base, "seed": seed, "rate": options.rates[0], **change}
+
+
+# ----------------------------------------------------------------------------------------------------------- one run
+
+
+def _run(plan: dict[str, Any], data: Path, options: argparse.Namespace) -> None:
+    names = ("rows", "tokens", "batch", "epochs", "choice", "reduction", "mechanism", "prompt_length")
+    key = {**{name: getattr(options, name) for name in names}, **plan}
+    if any(row["key"] == key for row in _read(options.out)):
+        return
+    arm, seed = plan["arm"], plan["seed"]
+    with_plain = arm in ("plain", "reconstruction")
+    settings = TuningSettings(
+        method=plan["method"],
+        reconstruction=arm == "reconstruction",
+        prompt_length=key["prompt_length"],
+        plain=PlainTokens(
+            length=key.get("plain_length", PLAIN_LENGTH) if with_plain else 0,
+            choice=key["choice"],
+            sets=key.get("sets", 5),
+            vocabulary=key.get("vocabulary", 7_630),
+            seed=key.get("plain_seed", 0),
+        ),
+        head_size=key.get("head_size", 96),
+        reconstruction_reduction=key["reduction"],
+        learning_rate=plan["rate"],
+        batch_size=options.batch,
+        epochs=options.epochs,
+        max_tokens=options.tokens,
+        seed=seed,
+    )
+    table = key.get("table", "minilm")
+    sanitizer: RAPTSanitizer | NotSanitized = NotSanitized(table)
+    if arm != "clear":
+        mechanism = options.mechanism
+        sanitizer = RAPTSanitizer(table, target_replacement=plan["replacement"], mechanism=mechanism)
+    tuner = RAPTPromptTuner(sanitizer, labels=LABELS, settings=settings)
+    stored = options.folder / (
+        f"{table} {key['mechanism']} {plan['replacement']} {seed} {options.rows} {options.tokens}"
+    )
+    stored.mkdir(exist_ok=True)
+    rows = random.Random(seed).sample(read_jsonl(data / "train.jsonl"), options.rows)
+    train = _release(tuner, stored / "train.json", rows)
+    state = options.folder / "state"
+    began = time.perf_counter()
+    current = options.folder / "current.json"
+    if not current.exists() or json.loads(current.read_bytes()) != key:  # another run was interrupted last
+        shutil.rmtree(state, ignore_errors=True)
+        current.write_text(json.dumps(key))
+    classifier = tuner.fit(train, checkpoint=state, checkpoint_every=10, progress=False)
+    WORKED_OUT[id(sanitizer)] = tuner.client._plain_words
+    found = {}
+    for part, count in (("dev", options.dev_rows), ("test", options.test_rows)):
+        some = read_jsonl(data / f"{part}.jsonl")[:count]
+        found[part] = _accuracy(classifier.provider, tuner, _release(tuner, stored / f"{part}.json", some), seed)
+    report = classifier.report
+    assert report is not None
+    row = {
+        "key": key,
+        **plan,
+        **found,
+        "eta": tuner.client.eta if arm != "clear" else None,
+        "train": report.epochs[-1],
+        "parameters": report.parameters,
+        "steps": report.steps,
+        "seconds_since_start": round(time.perf_counter() - began, 1),
+    }
+    shutil.rmtree(state)
+    with options.out.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps({name: value for name, value in row.items() if name != "key"}), flush=True)
+
+
+@functools.cache
+def _sanitizer(table: str, replacement: float | None, mechanism: Any) -> RAPTSanitizer | NotSanitized:
+    if replacement is None:
+        return NotSanitized(table)
+    return RAPTSanitizer(table, target_replacement=replacement, mechanism=mechanism)
+
+
+def _release(tuner: RAPTPromptTuner, path: Path, rows: list[dict[str, Any]]) -> PrivatisedExamples:
+    """One release of rows, the same for all arms of a seed."""
+    if path.exists():
+        stored = PrivatisedExamples.load(path)
+        if len(stored) == len(rows):
+            return stored
+    released = tuner.privatise(rows)
+    released.save(path)
+    return released
+
+
+def _accuracy(provider: Any, tuner: RAPTPromptTuner, examples: PrivatisedExamples, seed: int) -> float:
+    assert isinstance(provider, RAPTProvider)
+    _, plain = tuner.client.plain_rows(len(examples), np.random.default_rng(seed))
+    answer = provider.predict(Request(examples.kind, plain, list(examples.inputs)))
+    chosen = np.array(answer.probabilities).argmax(axis=1)
+    truth = np.array([LABELS.index(label) for label in examples.labels])
+    return round(float((chosen == truth).mean()), 4)
+
+
+def _time_up(number: int, frame: object) -> None:
+    raise TimeUp
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return read_jsonl(path) if path.exists() else []
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> None:
+    """Mean and standard error over seeds, and of the paired gain of reconstruction."""
+    groups: dict[str, dict[int, float]] = {}
+    for row in rows:
+        if row["seed"]:
+            name = json.dumps({key: value for key, value in row["key"].items() if key != "seed"})
+            groups.setdefault(name, {})[row["seed"]] = row["test"]
+    for name, found in groups.items():
+        key = json.loads(name)
+        print(f"{_mean(list(found.values()))}  {name}")
+        if key["arm"] == "reconstruction":
+            for other_name, other in groups.items():
+                its = json.loads(other_name)
+                same = all(its.get(part) == key[part] for part in ("method", "replacement", "rows", "tokens", "epochs"))
+                both = sorted(set(found) & set(other))
+                if same and its["arm"] in ("privatised", "plain") and both:
+                    print(f"    gain over {its['arm']}: {_mean([found[s] - other[s] for s in both])}")
+
+
+def _mean(values: list[float]) -> str:
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return f"{statistics.fmean(values):+.4f} (standard error {error:.4f}, {len(values)} seeds)"
+
+
+# -------------------------------------------------------------------------------------------------------------- cost
+
+
+def cost(options: argparse.Namespace) -> None:
+    """Seconds per step of prefix tuning with and without our parts, on inputs of one shape, in turn."""
+    from langchain_dp.rapt.tuning.batches import Batch
+    from langchain_dp.rapt.tuning.model import TunedModel
+
+    torch.manual_seed(0)
+    length = options.tokens + PLAIN_LENGTH + 2
+    ids = torch.randint(1_000, 20_000, (options.batch, length))
+    attended = torch.ones_like(ids)
+    labels = torch.randint(2, (options.batch,))
+    targets = torch.randint(7_630, (options.batch, PLAIN_LENGTH))
+    places = torch.arange(1, PLAIN_LENGTH + 1).expand(options.batch, -1)
+    text = torch.zeros_like(ids, dtype=torch.bool)
+    text[:, PLAIN_LENGTH + 1 : -1] = True
+    batch = Batch(ids, attended, text, places, torch.full((options.batch,), -1))
+    settings = TuningSettings(batch_size=options.batch, max_tokens=options.tokens)
+    ours = TunedModel(Backbone(), settings, labels=2, reconstruct=7_630).train()
+    our_optimizer = torch.optim.Adam(ours.learned().values(), lr=1e-4)
+
+    config = peft.PrefixTuningConfig(task_type=peft.TaskType.FEATURE_EXTRACTION, num_virtual_tokens=10)
+    plain = peft.get_peft_model(Backbone().model, config).train()
+    head = torch.nn.Linear(384, 2)
+    own = [p for p in plain.parameters() if p.requires_grad]
+    plain_optimizer = torch.optim.Adam([*own, *head.parameters()], lr=1e-4)
+
+    def our_step() -> None:
+        our_optimizer.zero_grad()
+        ours.losses(batch, labels, targets).total.backward()
+        our_optimizer.step()
+
+    def plain_step() -> None:
+        plain_optimizer.zero_grad()
+        states = plain(input_ids=ids, attention_mask=attended).last_hidden_state
+        torch.nn.functional.cross_entropy(head(states.mean(dim=1)), labels).backward()
+        plain_optimizer.step()
+
+    times: dict[str, list[float]] = {"ours": [], "peft": []}
+    for number in range(options.steps + 2):
+        for name, step in (("ours", our_step), ("peft", plain_step)):
+            began = time.perf_counter()
+            step()
+            if number >= 2:
+                times[name].append(time.perf_counter() - began)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    ratios = [a / b for a, b in zip(times["ours"], times["peft"], strict=True)]
+    print(
+        f"batch {options.batch} x {length} tokens, {options.steps} steps each, in turn: ours {medians['ours']:.3f} s, "
+        f"peft alone {medians['peft']:.3f} s a step; ratio of medians {medians['ours'] / medians['peft']:.3f}, "
+        f"median of ratios {statistics.median(ratios):.3f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
