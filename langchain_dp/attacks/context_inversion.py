@@ -1,0 +1,213 @@
+"""Contextual inversion: a masked language model reads the released text around a word and guesses what stood there.
+
+After the mask-token inference attack of Yue et al. 2021, "Differential privacy for text analytics via natural text
+sanitization". Here the model's guess is weighed against what the released word itself says, so that the attacker uses
+both, and it may read its own guesses again in further rounds. The model is never told what stood there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from langchain_dp import _validate
+from langchain_dp.attacks._channels import Channel, Floats, Ids, UnigramPrior, known_words
+from langchain_dp.attacks._intervals import clopper_pearson
+from langchain_dp.attacks._result import texts_of
+from langchain_dp.attacks.embedding_inversion import INTERVAL, WORDS_GUESSED, InversionResult, likeliest, word_channel
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
+from langchain_dp.rapt.privatise import Mechanism, TextPrivatiser
+from langchain_dp.rapt.vocabulary import Vocabulary
+
+
+@runtime_checkable
+class PredictsMasked(Protocol):
+    """A masked language model over the ids of a vocabulary."""
+
+    @property
+    def name(self) -> str:
+        """Name of the model, for reports."""
+        ...
+
+    def log_probabilities(self, ids: Sequence[int], places: Sequence[int]) -> npt.ArrayLike:
+        """Log-probability of every word of the vocabulary at each place when that place alone is masked.
+
+        Args:
+            ids: A text, without marks of its beginning and end.
+            places: Places in it.
+
+        Returns:
+            One row a place, one column a word of the vocabulary.
+        """
+        ...
+
+
+class TransformersMasked:
+    """A masked language model of the package transformers, whose tokens are the words of the vocabulary.
+
+    Args:
+        model: The model, with its head, such as one loaded by ``AutoModelForMaskedLM``.
+        mask: Id that masks a place.
+        before: Ids that begin every text, such as that of ``[CLS]``.
+        after: Ids that end every text, such as that of ``[SEP]``.
+        name: Name for reports.
+        batch: Masked copies of a text that are read together.
+        longest: Most ids of a text that are read; what comes before and after a place is cut to it.
+
+    Raises:
+        InvalidParameter: A bound is not met.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        mask: int,
+        before: Sequence[int] = (),
+        after: Sequence[int] = (),
+        name: str = "masked language model",
+        batch: int = 16,
+        longest: int = 254,
+    ) -> None:
+        self.name = name
+        self._model = model.eval()
+        self._mask = _validate.integer("mask", mask, at_least=0)
+        self._before, self._after = list(before), list(after)
+        self._batch = _validate.integer("batch", batch, at_least=1)
+        self._longest = _validate.integer("longest", longest, at_least=1)
+
+    def log_probabilities(self, ids: Sequence[int], places: Sequence[int]) -> npt.ArrayLike:
+        """See :class:`PredictsMasked`."""
+        import torch
+
+        found = []
+        for start in range(0, len(places), self._batch):
+            lines, at = [], []
+            for place in places[start : start + self._batch]:
+                first = max(0, min(place - self._longest // 2, len(ids) - self._longest))
+                line = list(ids[first : first + self._longest])
+                line[place - first] = self._mask
+                lines.append([*self._before, *line, *self._after])
+                at.append(len(self._before) + place - first)
+            with torch.inference_mode():
+                logits = self._model(input_ids=torch.tensor(lines)).logits
+                rows = logits[torch.arange(len(at)), torch.tensor(at)].float().log_softmax(dim=-1)
+            found.append(rows.numpy())
+        return np.concatenate(found)
+
+
+def invert_in_context(
+    texts: Sequence[str],
+    *,
+    vocabulary: Vocabulary,
+    eta: float,
+    model: PredictsMasked,
+    prior: UnigramPrior,
+    mechanism: Mechanism = "laplace",
+    weight: float = 0.5,
+    see_word: bool = True,
+    rounds: int = 1,
+    draws: int = 5_000,
+    rng: Randomness | None = None,
+) -> InversionResult:
+    """Release the words of texts and guess them back from the released words and the context.
+
+    Args:
+        texts: Texts to attack. Words outside the table are left out.
+        vocabulary: Public table; its ids are the model's.
+        eta: Privacy loss per unit of distance and word.
+        model: Masked language model, whose context are the released words around.
+        prior: Frequencies of words, which also say which words are candidates.
+        mechanism: "laplace" or "exponential".
+        weight: Weight of the model's log-probability, the rest being the frequencies'; in [0, 1]. A model that reads
+            noise is too sure of itself. 0 is the attack without context.
+        see_word: Whether the released word itself counts. Without, only its neighbours do, as in Yue et al.
+        rounds: How often all places are guessed; from the second time on the context are the guesses.
+        draws: As for :func:`invert_words`.
+        rng: Source of the mechanism's noise; operating-system entropy by default.
+
+    Returns:
+        The rate with a Clopper-Pearson interval; ``settings["without_context"]`` is the rate of the attacker of
+        :func:`invert_words` on the same releases.
+
+    Raises:
+        InvalidParameter: A value is out of bounds, the texts hold no word of the table, or the model's rows do not
+            fit it.
+    """
+    _validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
+    _validate.number("weight", weight, at_least=0.0, at_most=1.0)
+    _validate.integer("rounds", rounds, at_least=1)
+    lines = [line for text in texts_of("texts", texts) if len(line := known_words(vocabulary, [text]))]
+    if not lines:
+        raise InvalidParameter("Expected texts to hold a word of the table, got none. Use the table of their language.")
+    true = np.concatenate(lines)
+    source = rng or SystemRandomness()
+    released = TextPrivatiser(vocabulary, eta, mechanism=mechanism, rng=source).release(true)
+    channel = word_channel(vocabulary, prior, eta, mechanism, draws)
+    alone = likeliest(channel, prior, released)
+    ends = np.cumsum([len(line) for line in lines])
+    attack = _Context(vocabulary, channel, prior, model, weight, see_word, rounds)
+    guesses = np.concatenate([attack.guess(line) for line in np.split(released, ends[:-1])])
+    hits = int((guesses == true).sum())
+    words = vocabulary.words
+    return InversionResult(
+        name=f"inversion in context ({mechanism})",
+        rate=hits / len(true),
+        interval=clopper_pearson(hits, len(true)),
+        baseline=float((true == prior.likeliest).mean()),
+        n=len(true),
+        measure=WORDS_GUESSED,
+        interval_method=INTERVAL,
+        settings={
+            "table": vocabulary.name,
+            "eta": float(eta),
+            "mechanism": mechanism,
+            "model": model.name,
+            "weight": float(weight),
+            "see_word": see_word,
+            "rounds": rounds,
+            "replaced": float((released != true).mean()),
+            "candidates": len(prior.ids),
+            "without_context": float((alone == true).mean()),
+        },
+        replaced=float((released != true).mean()),
+        words=tuple((words[a], words[b], words[c]) for a, b, c in zip(true, released, guesses, strict=True)),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Context:
+    vocabulary: Vocabulary
+    channel: Channel
+    prior: UnigramPrior
+    model: PredictsMasked
+    weight: float
+    see_word: bool
+    rounds: int
+
+    def guess(self, released: Ids) -> Ids:
+        """Words of one text."""
+        score = (1 - self.weight) * self.prior.log
+        seen = self.channel.log_likelihood(released) if self.see_word else np.zeros((len(released), len(score)))
+        context = released
+        for _ in range(self.rounds):
+            total = seen + score
+            if self.weight:
+                total = total + self.weight * self._read(context)
+            context = np.asarray(self.prior.ids[total.argmax(axis=1)])
+        return context
+
+    def _read(self, context: Ids) -> Floats:
+        asked = self.model.log_probabilities(context.tolist(), range(len(context)))
+        rows = np.asarray(asked, dtype=np.float64)
+        if rows.shape != (len(context), len(self.vocabulary)) or np.isnan(rows).any():
+            raise InvalidParameter(
+                f"Expected model {self.model.name!r} to give {len(context)} rows of {len(self.vocabulary)} numbers, "
+                f"but it gave an array of shape {rows.shape}. Use the model that belongs to the table."
+            )
+        return np.maximum(rows[:, self.prior.ids], -1e4)

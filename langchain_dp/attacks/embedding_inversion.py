@@ -1,0 +1,229 @@
+"""Embedding inversion: which word stood there, guessed from what a mechanism of metric privacy let out.
+
+Two attackers. The nearest-neighbour one takes the word nearest to what it sees (Song and Raghunathan 2020; Li, Tan,
+Liu 2023, appendix A.3.2). The maximum-a-posteriori one knows table, mechanism, eta and the frequencies of words, and
+takes the likeliest word given all that: no attacker who looks at one token at a time guesses more words right on
+average over these frequencies.
+
+Attacked are released words, as the sanitizer lets them out, or, as a warning, the noisy vectors themselves, which it
+never shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from langchain_dp import _validate
+from langchain_dp.attacks._channels import (
+    Channel,
+    ExponentialChannel,
+    Ids,
+    LaplaceChannel,
+    UnigramPrior,
+    VectorChannel,
+    known_words,
+    unigram_prior,
+)
+from langchain_dp.attacks._intervals import clopper_pearson
+from langchain_dp.attacks._result import AttackResult, texts_of
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms._nearest import ROWS
+from langchain_dp.mechanisms.metric_laplace import checked_eta, noise
+from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
+from langchain_dp.rapt.privatise import Mechanism, TextPrivatiser
+from langchain_dp.rapt.vocabulary import Vocabulary
+
+__all__ = ["InversionResult", "UnigramPrior", "invert_vectors", "invert_words", "unigram_prior"]
+
+Attacker = Literal["nearest", "map"]
+
+_DRAWS = 5_000
+INTERVAL = "Clopper-Pearson over words"  # whose noise is independent: it holds for these texts
+WORDS_GUESSED = "words guessed"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InversionResult(AttackResult):
+    """How many words were guessed. PRIVATE inside: ``side_by_side`` shows the words; ``repr`` and ``str`` do not.
+
+    Args:
+        replaced: Share of the words that came out as another word, or, of vectors, nearer to another.
+        words: What stood there, what came out, and the guess, for each word. Private.
+    """
+
+    replaced: float
+    words: tuple[tuple[str, str, str], ...] = dataclasses.field(repr=False)
+
+    def side_by_side(self, count: int = 20) -> str:
+        """The first words as they stood, as they came out, and as they were guessed. PRIVATE."""
+        rows = [("stood there", "came out", "guess"), *self.words[:count]]
+        widths = [max(len(row[i]) for row in rows) for i in range(2)]
+        return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows)
+
+
+def invert_words(
+    texts: Sequence[str],
+    *,
+    vocabulary: Vocabulary,
+    eta: float,
+    mechanism: Mechanism = "laplace",
+    attacker: Attacker = "map",
+    prior: UnigramPrior | None = None,
+    draws: int = _DRAWS,
+    rng: Randomness | None = None,
+) -> InversionResult:
+    """Release the words of texts and guess them back from the released words.
+
+    Args:
+        texts: Texts to attack: the user's own, or public ones like them. Words outside the table are left out.
+        vocabulary: Public table.
+        eta: Privacy loss per unit of distance and word.
+        mechanism: "laplace" or "exponential".
+        attacker: "map" guesses the likeliest word: exactly for the exponential mechanism, from simulation for the noise
+            mechanism, whose chances have no closed form. "nearest" takes the released word as it is.
+        prior: Frequencies of words, from :func:`unigram_prior`; needed by "map".
+        draws: Releases that "map" simulates against the noise mechanism; more are closer to exact.
+        rng: Source of the mechanism's noise; operating-system entropy by default.
+
+    Returns:
+        The rate, with a Clopper-Pearson interval for these texts: the noise of every word is independent. The baseline
+        always guesses the prior's most frequent word, or the texts' own without a prior.
+
+    Raises:
+        InvalidParameter: A value is out of bounds, or the texts hold no word of the table.
+    """
+    _validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
+    true = _attacked(texts, vocabulary)
+    prior = _checked_prior(prior, attacker, vocabulary)
+    source = rng or SystemRandomness()
+    released = TextPrivatiser(vocabulary, eta, mechanism=mechanism, rng=source).release(true)
+    guesses = released
+    if attacker == "map":
+        assert prior is not None  # _checked_prior
+        guesses = likeliest(word_channel(vocabulary, prior, eta, mechanism, draws), prior, released)
+    name = f"inversion, words ({mechanism}, {attacker})"
+    return _result(name, vocabulary, eta, mechanism, attacker, prior, true, released, guesses)
+
+
+def invert_vectors(
+    texts: Sequence[str],
+    *,
+    vocabulary: Vocabulary,
+    eta: float,
+    attacker: Attacker = "map",
+    prior: UnigramPrior | None = None,
+    rng: Randomness | None = None,
+) -> InversionResult:
+    """Add the noise mechanism's noise to the words of texts and guess them back from the noisy vectors.
+
+    The sanitizer never releases these vectors. This shows why: exact inversion is far more successful than the share
+    of replaced words lets expect.
+
+    Args:
+        texts: Texts to attack. Words outside the table are left out.
+        vocabulary: Public table.
+        eta: Privacy loss per unit of distance and word.
+        attacker: "map", exactly, or "nearest".
+        prior: Frequencies of words, from :func:`unigram_prior`; needed by "map".
+        rng: Source of noise; operating-system entropy by default.
+
+    Returns:
+        As :func:`invert_words`.
+
+    Raises:
+        InvalidParameter: A value is out of bounds, or the texts hold no word of the table.
+    """
+    eta = checked_eta(eta)
+    true = _attacked(texts, vocabulary)
+    prior = _checked_prior(prior, attacker, vocabulary)
+    source = rng or SystemRandomness()
+    channel = VectorChannel(vocabulary, prior, eta) if prior is not None and attacker == "map" else None
+    nearest, guesses = np.empty_like(true), np.empty_like(true)
+    for start in range(0, len(true), ROWS):
+        block = slice(start, start + ROWS)
+        noisy = vocabulary.points(true[block])
+        noisy += noise(len(noisy), vocabulary.dimension, eta, source)
+        nearest[block] = vocabulary.table.find(noisy)
+        if prior is None or channel is None:
+            guesses[block] = nearest[block]
+        else:
+            guesses[block] = likeliest(channel, prior, noisy)
+    name = f"inversion, noisy vectors ({attacker})"
+    return _result(name, vocabulary, eta, "laplace", attacker, prior, true, nearest, guesses)
+
+
+def word_channel(
+    vocabulary: Vocabulary, prior: UnigramPrior, eta: float, mechanism: Mechanism, draws: int = _DRAWS
+) -> Channel:
+    """Likelihoods of released words under a mechanism."""
+    _validate.integer("draws", draws, at_least=0)
+    if mechanism == "exponential":
+        return ExponentialChannel(vocabulary, prior, eta)
+    return LaplaceChannel(vocabulary, prior, eta, draws)
+
+
+def likeliest(channel: Channel, prior: UnigramPrior, seen: np.ndarray) -> Ids:
+    """Ids of the words that are likeliest given what was seen."""
+    if seen.ndim > 1:
+        return np.asarray(prior.ids[(channel.log_likelihood(seen) + prior.log).argmax(axis=1)])
+    distinct, which = np.unique(seen, return_inverse=True)  # equal words have equal posteriors
+    blocks = np.array_split(distinct, -(-len(distinct) // ROWS))
+    best = np.concatenate([(channel.log_likelihood(block) + prior.log).argmax(axis=1) for block in blocks])
+    return np.asarray(prior.ids[best[which]])
+
+
+def _attacked(texts: Sequence[str], vocabulary: Vocabulary) -> Ids:
+    ids = known_words(vocabulary, texts_of("texts", texts))
+    if not len(ids):
+        raise InvalidParameter("Expected texts to hold a word of the table, got none. Use the table of their language.")
+    return ids
+
+
+def _checked_prior(prior: UnigramPrior | None, attacker: str, vocabulary: Vocabulary) -> UnigramPrior | None:
+    _validate.one_of("attacker", attacker, ("nearest", "map"))
+    if attacker == "map" and prior is None:
+        raise InvalidParameter("Expected prior to be given for attacker='map'. Give unigram_prior(vocabulary, texts).")
+    if prior is not None and prior.ids.max() >= len(vocabulary):
+        raise InvalidParameter(
+            f"Expected prior to hold ids below {len(vocabulary)}, the size of this table. It belongs to another one."
+        )
+    return prior
+
+
+def _result(
+    name: str,
+    vocabulary: Vocabulary,
+    eta: float,
+    mechanism: str,
+    attacker: str,
+    prior: UnigramPrior | None,
+    true: Ids,
+    released: Ids,
+    guesses: Ids,
+) -> InversionResult:
+    hits = int((guesses == true).sum())
+    commonest = int(np.bincount(true).argmax()) if prior is None else prior.likeliest
+    words = vocabulary.words
+    return InversionResult(
+        name=name,
+        rate=hits / len(true),
+        interval=clopper_pearson(hits, len(true)),
+        baseline=float((true == commonest).mean()),
+        n=len(true),
+        measure=WORDS_GUESSED,
+        interval_method=INTERVAL,
+        settings={
+            "table": vocabulary.name,
+            "eta": float(eta),
+            "mechanism": mechanism,
+            "attacker": attacker,
+            "replaced": float((released != true).mean()),
+            "candidates": len(vocabulary) if prior is None else len(prior.ids),
+        },
+        replaced=float((released != true).mean()),
+        words=tuple((words[a], words[b], words[c]) for a, b, c in zip(true, released, guesses, strict=True)),
+    )

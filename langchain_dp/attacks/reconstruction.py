@@ -1,0 +1,161 @@
+"""Reconstruction: a causal language model is shown a privatised text and writes down what it may have been.
+
+The model sees released texts only. Its own knowledge of the language is the attack: public pairs of texts before and
+after privatising may show it what was done. How much of the meaning comes back is for a reader; counted are words.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from langchain_dp import _validate
+from langchain_dp.attacks._intervals import bootstrap_ratio
+from langchain_dp.attacks._result import AttackResult, Setting, texts_of
+from langchain_dp.attacks._words import FUNCTION_WORDS, words_of
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
+
+INSTRUCTION = (
+    "In each text, many words were replaced by random other ones. Guess what the writer meant, and write down the "
+    "whole original text in good English.\n\n"
+)
+"""What the model is told. Public."""
+
+_TOGETHER = 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReconstructionResult(AttackResult):
+    """How many words of the originals a model wrote down. PRIVATE inside: ``side_by_side`` shows the texts.
+
+    Args:
+        by_chance: The rate if every reconstruction is held against another text: words that anybody would write.
+        texts: Original, released text and reconstruction, for each text. Private.
+    """
+
+    by_chance: float
+    texts: tuple[tuple[str, str, str], ...] = dataclasses.field(repr=False)
+
+    def side_by_side(self, count: int = 5) -> str:
+        """The first texts as they were, as they came out, and as the model rewrote them. PRIVATE."""
+        shown = [
+            f"original  {a}\nreleased  {b}\nrewritten {c}"
+            for a, b, c in (map(_line, text) for text in self.texts[:count])
+        ]
+        return "\n\n".join(shown)
+
+
+def reconstruct(
+    texts: Sequence[str],
+    released: Sequence[str],
+    *,
+    model: VotesNextToken | Callable[[str], str],
+    examples: Sequence[tuple[str, str]] = (),
+    instruction: str = INSTRUCTION,
+    max_new_tokens: int = 80,
+    settings: dict[str, Setting] | None = None,
+) -> ReconstructionResult:
+    """Let a model rewrite released texts, and count the words of the originals that come back.
+
+    Args:
+        texts: Originals. The model does not see them.
+        released: What was released of each, such as ``RAPTSanitizer.invoke`` gives.
+        model: An engine that writes tokens (the likeliest one each time), or a function from a prompt to what follows.
+        examples: PUBLIC pairs (released, original) that show the model what was done.
+        instruction: What the model is told first.
+        max_new_tokens: Longest reconstruction.
+        settings: Public facts to keep with the result, such as eta.
+
+    Returns:
+        The share of the originals' words, function words and repeats left out, that stand in the reconstructions, with
+        a bootstrap interval over texts. The baseline is the share that stands in the released texts as they are: what
+        an attacker reads without a model. A rate below it means that the model lost more than it found.
+
+    Raises:
+        InvalidParameter: There is no text, not one release each, or no word to count.
+    """
+    originals, seen = texts_of("texts", texts), texts_of("released", released)
+    _validate.integer("max_new_tokens", max_new_tokens, at_least=1)
+    if len(originals) != len(seen):
+        raise InvalidParameter(
+            f"Expected released to hold one text for each of {len(originals)} texts, got {len(seen)}. Give "
+            "them in order."
+        )
+    wanted = [_content(text) for text in originals]
+    total = np.array([len(words) for words in wanted], dtype=float)
+    if not total.sum():
+        raise InvalidParameter("Expected texts to hold a word that is no function word, got none.")
+    head = instruction + "".join(f"Changed: {_line(a)}\nOriginal: {_line(b)}\n\n" for a, b in examples)
+    bodies = [f"Changed: {_line(text)}\n" for text in seen]
+    tail = "Original:"
+    if isinstance(model, VotesNextToken):
+        written, name = _write(model, head, bodies, tail, max_new_tokens), model.name
+    else:
+        written = [_first_line(model(head + body + tail)) for body in bodies]
+        name = getattr(model, "__name__", type(model).__name__)
+    back = [_content(text) for text in written]
+    hits = _overlap(wanted, back)
+    return ReconstructionResult(
+        name="reconstruction (causal model)",
+        rate=float(hits.sum() / total.sum()),
+        interval=bootstrap_ratio(hits, total),
+        baseline=float(_overlap(wanted, [_content(text) for text in seen]).sum() / total.sum()),
+        n=int(total.sum()),
+        measure="original words written",
+        interval_method="bootstrap over texts",
+        settings={"model": name, "texts": len(originals), "examples": len(examples), **(settings or {})},
+        by_chance=float(_overlap(wanted, back[1:] + back[:1]).sum() / total.sum()),
+        texts=tuple(zip(originals, seen, written, strict=True)),
+    )
+
+
+def _write(model: VotesNextToken, head: str, bodies: Sequence[str], tail: str, longest: int) -> list[str]:
+    """What the engine continues each prompt with, up to a line's end."""
+    found: list[str] = []
+    decoding = Decoding()
+    for start in range(0, len(bodies), _TOGETHER):
+        keys = [("reconstruction", object()) for _ in bodies[start : start + _TOGETHER]]
+        prompts = [
+            MemberPrompt(head, body, tail, key)
+            for body, key in zip(bodies[start : start + _TOGETHER], keys, strict=True)
+        ]
+        written: list[list[Token]] = [[] for _ in prompts]
+        open_ = list(range(len(prompts)))
+        try:
+            for _ in range(longest):
+                asked = [Continuation(prompts[i], tuple(written[i]), 0.0) for i in open_]
+                tokens = model.next_tokens(asked, decoding)
+                still = []
+                for i, token in zip(open_, tokens, strict=True):
+                    if token is None or token in model.end_tokens:
+                        continue
+                    written[i].append(token)
+                    if "\n" not in model.detokenise(written[i]).lstrip():
+                        still.append(i)
+                open_ = still
+                if not open_:
+                    break
+        finally:
+            model.forget(*keys)
+        found += [_first_line(model.detokenise(tokens)) for tokens in written]
+    return found
+
+
+def _content(text: str) -> set[str]:
+    return {word.folded for word in words_of(text)} - FUNCTION_WORDS
+
+
+def _overlap(wanted: Sequence[set[str]], found: Sequence[set[str]]) -> np.ndarray:
+    return np.array([len(a & b) for a, b in zip(wanted, found, strict=True)], dtype=float)
+
+
+def _first_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[0].strip() if lines else ""
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,316 @@
+"""Membership inference where theory gives the answer: normal scores, references per record, randomised response."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pytest
+from audit_tools import lower, upper
+from fakes.next_token import WordEngine
+from fakes.voters import LABELS, VotingEngine, private_examples
+
+from langchain_dp import DPICLClassifier, PrivacyBudget
+from langchain_dp.attacks import PortScorer, attack_answers, attack_prompt, infer_membership, lira_scores
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.ports import MemberPrompt
+
+THEORY = NormalDist().cdf(1.5 / math.sqrt(2))
+"""Area under the curve of two normal laws of unit spread that are 1.5 apart: 0.856."""
+
+
+def records(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which records are members, how easy each is, and its figure: 1.5 higher for members."""
+    rng = np.random.default_rng(seed)
+    member = np.arange(count) % 2 == 0
+    easy = rng.normal(0, 5, count)
+    return member, easy, easy + 1.5 * member + rng.normal(size=count)
+
+
+@pytest.mark.statistical
+def test_a_known_likelihood_ratio_gives_the_area_of_theory() -> None:
+    """If it breaks, the area or its interval is another one than that of the scores.
+
+    Over 20 sets of 400 records the interval holds theory in all but a few: with 95% coverage fewer than 15 of 20 come
+    about in 1 of 3,000. The area for a shift of 1.0 instead of 1.5 must lie outside in most.
+    """
+    held = wrong = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        done = infer_membership({"model": (rng.normal(1.5, 1, 200), rng.normal(0, 1, 200))})
+        held += done.interval[0] <= THEORY <= done.interval[1]
+        wrong += done.interval[0] <= NormalDist().cdf(1 / math.sqrt(2)) <= done.interval[1]
+    assert held >= 15
+    assert wrong < 10
+
+
+def test_references_take_out_what_makes_a_record_easy() -> None:
+    """If it breaks, an easy record looks like a member: LiRA, offline and online, must find what the figures hide.
+
+    With many references the area of theory must lie in the interval; without any the figures tell next to nothing.
+    """
+    member, easy, figures = records(600, 3)
+    rng = np.random.default_rng(4)
+    out = easy + rng.normal(size=(200, 600))
+    into = easy + 1.5 + rng.normal(size=(200, 600))
+    plain = infer_membership({"plain": (figures[member], figures[~member])})
+    assert plain.interval[0] < 0.62
+    for scores in (lira_scores(figures, out), lira_scores(figures, out, into), lira_scores(figures, out, pooled=False)):
+        done = infer_membership({"lira": (scores[member], scores[~member])})
+        assert done.interval[0] < THEORY < done.interval[1]
+        assert done.interval[0] > plain.interval[1]
+    one = lira_scores(figures, out[:1])
+    assert one == pytest.approx(figures - out[0])
+
+
+def test_online_scores_are_log_ratios_of_normal_densities() -> None:
+    """If it breaks, LiRA is not the published ratio: by hand for one record of two references each."""
+    found = lira_scores([1.0, 0.0], [[0.0, 0.0], [2.0, 1.0]], [[3.0, 0.0], [5.0, 1.0]], pooled=False)
+    inside, outside = NormalDist(4, math.sqrt(2)), NormalDist(1, math.sqrt(2))
+    assert found[0] == pytest.approx(math.log(inside.pdf(1.0) / outside.pdf(1.0)))
+
+
+def test_the_best_of_several_candidates_pays_for_the_choice() -> None:
+    """If it breaks, trying many models makes chance look like a leak: 20 candidates without any, 20 times.
+
+    All intervals hold together with 95%, so that a claim above 0.5 comes about in 5% at most (here at most 4 of 20,
+    error rate 0.003); with the plain intervals of each candidate it comes about most of the time.
+    """
+    alarms = careless = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        tried = {f"model {i}": (rng.normal(size=80), rng.normal(size=80)) for i in range(20)}
+        alarms += infer_membership(tried).interval[0] > 0.5
+        careless += any(infer_membership({name: pair}).interval[0] > 0.5 for name, pair in tried.items())
+    assert alarms <= 4
+    assert careless > 4
+    done = infer_membership({"blind": ([0.0, 1.0], [0.0, 1.0]), "sees": ([2.0, 3.0], [0.0, 1.0])})
+    assert (done.best, done.rate, done.baseline) == ("sees", 1.0, 0.5)
+    assert done.by_candidate["blind"][0] == 0.5
+
+
+def test_members_found_at_few_false_alarms_are_counted() -> None:
+    """If it breaks, the rate at 1% false positives, which matters most, is another one."""
+    others = np.arange(100.0)
+    done = infer_membership({"m": (np.array([98.5, 99.5, 96.5, 10.0]), others)})
+    assert {rate: found[0] for rate, found in done.caught.items()} == {0.01: 0.5, 0.05: 0.75, 0.1: 0.75}
+    assert done.to_dict()["settings"]["found_at_0.05"] == 0.75
+    assert done.curve[0] == (0.0, 0.0)
+    assert done.curve[-1] == (1.0, 1.0)
+    assert sorted(done.curve) == list(done.curve)
+
+
+def test_the_resolution_is_said_and_the_curve_drawn(tmp_path: Path) -> None:
+    """If it breaks, an area of .55 from 40 rows reads like a finding."""
+    few = infer_membership({"m": (np.zeros(20), np.zeros(20))})
+    many = infer_membership({"m": (np.zeros(2000), np.zeros(2000))})
+    assert few.resolution > 0.15 > 0.05 > many.resolution > 0
+    assert few.to_dict()["settings"]["resolution"] == few.resolution
+    few.plot(tmp_path / "curve.svg")
+    assert "others accused" in (tmp_path / "curve.svg").read_text()
+
+
+ROWS = [{"text": f"text {i}", "label": ("yes", "no")[i % 2]} for i in range(40)]
+
+
+def remembering(members: Sequence[dict[str, str]]) -> Callable[[str, Sequence[Any]], np.ndarray]:
+    """A model that finds the label of a row likelier under a prompt that quotes it; rows differ in ease."""
+
+    def score(instruction: str, rows: Sequence[Any]) -> np.ndarray:
+        ease = np.array([random.Random(row["text"]).random() for row in rows])
+        return np.array([0.2 * (f"{row['text']};" in instruction) for row in rows]) + ease - 2
+
+    return score
+
+
+def test_a_prompt_that_quotes_its_rows_gives_them_away() -> None:
+    """If it breaks, members and others are mixed up, or the reference prompt does not count."""
+    members, others = ROWS[:20], ROWS[20:]
+    prompt = "Say yes or no. " + " ".join(f"{row['text']};" for row in members)
+    given: dict[str, Any] = {"members": members, "others": others, "references": ["Say yes or no."]}
+    leaking = attack_prompt(prompt, candidates={"model": remembering(members)}, **given)
+    assert leaking.rate == 1.0
+    clean = attack_prompt("Say yes or no, please.", candidates={"model": remembering(members)}, **given)
+    assert clean.rate == 0.5
+    assert leaking.settings["references"] == 1
+    assert "text 1" not in repr(leaking)
+
+
+def test_the_port_is_asked_for_the_log_likelihood_of_the_rows_own_label() -> None:
+    """If it breaks, the attacker reads another label's score, or leaves rows in the engine's cache."""
+
+    class Engine(WordEngine):
+        def score_labels(self, prompts: Sequence[MemberPrompt], words: Sequence[str], **more: Any) -> Any:
+            assert {prompt.head for prompt in prompts} == {"Instruction: Say.\n\n"}
+            assert {prompt.tail for prompt in prompts} == {"Output:"}
+            self.cache.update({prompt.member: prompt.body for prompt in prompts})
+            assert list(words) == [" Yes", " No"]
+            return [None if "text 3" in p.body else [math.log(3.0), math.log(1.0)] for p in prompts]
+
+    engine = Engine()
+    found = PortScorer(engine, {"yes": "Yes", "no": "No"})("Say.", ROWS[:4])
+    assert found == pytest.approx(np.log([0.75, 0.25, 0.75, 0.5]))
+    assert not engine.cache
+    with pytest.raises(InvalidParameter, match="two labels"):
+        PortScorer(engine, {"yes": "Yes"})
+
+
+def test_a_real_port_works_end_to_end() -> None:
+    """If it breaks, the scorer does not fit an engine that implements the port: many rows, in several calls."""
+    rows = [{"text": f"film {i}", "label": ("positive", "negative")[i % 2]} for i in range(70)]
+    scorer = PortScorer(WordEngine(), {"positive": "positive", "negative": "negative"})
+    done = attack_prompt(
+        "Read the review.", members=rows[:40], others=rows[40:], candidates={"words": scorer}, references=["Decide."]
+    )
+    assert 0 <= done.interval[0] <= done.rate <= done.interval[1] <= 1
+
+
+def randomised(epsilon: float, seed: int) -> Callable[[list[Any]], Callable[[str], str]]:
+    """A chain that says whether the canary is there, and lies with chance 1 / (1 + e^epsilon)."""
+    coins = random.Random(seed)
+
+    def build(data: list[Any]) -> Callable[[str], str]:
+        there = any(row["text"] == "canary" for row in data)
+        truth = coins.random() < math.exp(epsilon) / (1 + math.exp(epsilon))
+        return lambda question: "yes" if there == truth else "no"
+
+    return build
+
+
+CANARY = [*ROWS, {"text": "canary", "label": "yes"}]
+
+
+@pytest.mark.statistical
+def test_randomised_response_is_attacked_up_to_its_bound() -> None:
+    """If it breaks, the attack on answers is weaker than the best one, or the bound is not one.
+
+    The best accuracy is e/(1+e) = 0.731 at epsilon 1 (Clopper-Pearson, error rate 1e-6); that at 0.5, .622, must be
+    told apart.
+    """
+    done = attack_answers(randomised(1.0, 0), ROWS, CANARY, questions=["is it there?"], runs=4000, epsilon=1.0)
+    hits = round(done.rate * done.n)
+    assert done.settings["bound"] == pytest.approx(math.e / (1 + math.e))
+    assert lower(hits, done.n) < done.settings["bound"] < upper(hits, done.n)
+    assert lower(hits, done.n) > math.exp(0.5) / (1 + math.exp(0.5))
+
+
+def test_a_chain_that_answers_at_random_tells_nothing_and_one_that_tells_all_is_caught() -> None:
+    """If it breaks, the attacker is told which data set it looks at, or does not see what it is shown."""
+    coins = random.Random(1)
+    blind = attack_answers(lambda data: lambda q: coins.choice("ab"), ROWS, CANARY, questions=["x", "y"], runs=400)
+    assert blind.interval[0] < 0.5 < blind.interval[1]
+    never_twice = attack_answers(lambda data: lambda q: str(coins.random()), ROWS, CANARY, questions=["x"], runs=20)
+    assert never_twice.rate == 0.5  # answers the attacker did not learn from
+    open_ = attack_answers(lambda data: lambda q: str(len(data)), ROWS, CANARY, questions=["x"], runs=10)
+    assert (open_.rate, open_.n, open_.baseline) == (1.0, 10, 0.5)
+    silent = attack_answers(lambda data: lambda q: "no", ROWS, CANARY, questions=["x"], runs=10)
+    assert silent.rate == 0.5
+
+
+def test_more_questions_tell_more() -> None:
+    """If it breaks, answers of one chain are not put together."""
+    coins = random.Random(2)
+
+    def build(data: list[Any]) -> Callable[[str], str]:
+        return lambda q: "yes" if coins.random() < (0.65 if len(data) > len(ROWS) else 0.35) else "no"
+
+    once = attack_answers(build, ROWS, CANARY, questions=["x"], runs=1000)
+    often = attack_answers(build, ROWS, CANARY, questions=["x", "y"], repeats=5, runs=1000)
+    assert often.interval[0] > once.interval[1]
+
+
+class Watching(VotingEngine):
+    """Votes "positive" if it sees the canary, else "negative"."""
+
+    def score_labels(self, prompts: Sequence[MemberPrompt], words: Sequence[str], **more: Any) -> Any:
+        return [[1.0, 0.0] if "canary" in prompt.body else [0.0, 1.0] for prompt in prompts]
+
+
+@pytest.mark.statistical
+def test_the_answers_of_a_private_chain_stay_under_its_bound() -> None:
+    """If it breaks, the attack does not run against DP-ICL as it is, or its noise is too small for its promise.
+
+    The one subset's vote says whether the canary is there: the worst case. Epsilon 1 for the two answers allows an
+    accuracy of 0.731; the lower end of the interval may not exceed it (error rate below 0.025). Without noise the
+    accuracy is 1, which the attack must see.
+    """
+    rows: list[Any] = private_examples(6)
+    neighbor = [*rows[:-1], {"text": "canary", "label": "negative"}]
+
+    def build(data: list[Any]) -> Callable[[str], str]:
+        chain = DPICLClassifier(
+            llm=Watching(),
+            examples=data,
+            labels=LABELS,
+            budget=PrivacyBudget(1.0),
+            max_queries=2,
+            shots=6,
+            partitions=1,
+            sampling_probability=1.0,
+            calibrate=False,
+            not_private_seed=seeds.randrange(10**9),
+        )
+        return chain.invoke
+
+    seeds = random.Random(5)
+    given: dict[str, Any] = {"questions": ["q", "r"], "runs": 20, "epsilon": 1.0, "delta": 1e-5}
+    done = attack_answers(build, rows, neighbor, **given)
+    assert done.interval[0] < float(str(done.settings["bound"]))
+    assert done.rate < 0.9
+
+    def noiseless(data: list[Any]) -> Callable[[str], str]:
+        return lambda question: "positive" if any(row["text"] == "canary" for row in data) else "negative"
+
+    assert attack_answers(noiseless, rows, neighbor, **given).interval[0] > float(str(done.settings["bound"]))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"neighbor": [*CANARY, {"text": "more", "label": "no"}]}, "0 are missing and 2 are new"),
+        ({"neighbor": ROWS}, "0 are missing and 0 are new"),
+        ({"neighbor": [*ROWS[2:], *CANARY[-1:]]}, "2 are missing"),
+        ({"runs": 9}, "runs"),
+        ({"runs": 11}, "even"),
+        ({"questions": []}, "questions"),
+        ({"questions": "one"}, "questions"),
+        ({"epsilon": -1.0}, "epsilon"),
+    ],
+)
+def test_bad_data_sets_and_runs_are_named(change: dict[str, Any], says: str) -> None:
+    """If it breaks, an attack on data sets that differ in two records is held against a promise about one."""
+    given: dict[str, Any] = {"rows": ROWS, "neighbor": CANARY, "questions": ["x"], "runs": 10, **change}
+    with pytest.raises(InvalidParameter, match=says) as caught:
+        attack_answers(lambda data: lambda q: "no", given.pop("rows"), given.pop("neighbor"), **given)
+    assert "canary" not in str(caught.value)
+
+
+def test_bad_scores_and_references_are_named() -> None:
+    """If it breaks, a wrong argument ends in an area without meaning."""
+    with pytest.raises(InvalidParameter, match="at least one"):
+        infer_membership({})
+    with pytest.raises(InvalidParameter, match="'m'"):
+        infer_membership({"m": ([], [1.0])})
+    with pytest.raises(InvalidParameter, match="'m'"):
+        infer_membership({"m": ([math.nan], [1.0])})
+    with pytest.raises(InvalidParameter, match="at least 2 lines"):
+        lira_scores([1.0, 2.0], [[1.0, 2.0]], pooled=False)
+    with pytest.raises(InvalidParameter, match="one figure for each"):
+        lira_scores([1.0, 2.0], [[1.0]])
+    with pytest.raises(InvalidParameter, match="finite"):
+        lira_scores([1.0, math.inf], [[1.0, 2.0]])
+    good: dict[str, Any] = {"members": ROWS[:2], "others": ROWS[2:4], "references": ["a"], "candidates": {}}
+    for change, says in (
+        ({"members": []}, "members"),
+        ({"references": "a"}, "references"),
+        ({"candidates": {"m": lambda prompt, rows: [0.0]}}, "each of 4 rows"),
+    ):
+        with pytest.raises(InvalidParameter, match=says):
+            attack_prompt("prompt", **{**good, **change})
+    with pytest.raises(InvalidParameter, match="not empty"):
+        attack_prompt(" ", **good)
