@@ -58,8 +58,8 @@ print("reserved", ledger.reserved(), "spent", ledger.spent())
 # A prompt is written from the same messages with epsilon 5. The ledger composes what differs: votes for labels, votes
 # for tokens, a choice among candidates.
 #
-# With so few messages the votes may fall short of the threshold. Then nothing is released, the call is paid for, and the
-# initial instruction stays in the race.
+# With so few messages the votes may fall short of the threshold. Then nothing is released, the call is paid for, and
+# the initial instruction stays in the race.
 
 # %%
 optimizer = DPPromptOptimizer(

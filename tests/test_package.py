@@ -16,7 +16,8 @@ ROOT = Path(__file__).parent.parent
 
 def test_every_exported_name_exists() -> None:
     """If it breaks, the public surface promises a name that is not there."""
-    for module in ("langchain_dp", "langchain_dp.accounting", "langchain_dp.mechanisms", "langchain_dp.icl"):
+    for name in ("", ".accounting", ".attacks", ".audit", ".icl", ".mechanisms", ".opt", ".rapt", ".rapt.tuning"):
+        module = f"langchain_dp{name}"
         loaded = importlib.import_module(module)
         assert loaded.__all__ == sorted(loaded.__all__, key=lambda name: (name.islower(), name.upper() != name, name))
         for name in loaded.__all__:

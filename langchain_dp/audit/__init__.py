@@ -1,0 +1,39 @@
+"""Audits: run a mechanism or a whole chain, and bound its epsilon from below; and the report that an auditor reads.
+
+Use::
+
+    pair = canary_pair(["yes", "no"], votes=[0, 3])  # everybody votes; the canary's label trails by three
+    print(audit_mechanism(answer, pair.one, pair.other, epsilon=3.0, delta=0.01, neighbors="replace-one"))
+
+where ``answer`` takes examples and returns what is released of them, by fresh randomness in each call.
+:func:`audit_pipeline` needs one run only, over many canaries.
+
+``python -m langchain_dp.audit`` audits this installation, and shows that the audits see planted faults.
+``langchain-dp audit`` writes the report of a ledger.
+"""
+
+from __future__ import annotations
+
+from langchain_dp.audit.bounds import epsilon_bound, gaussian_bound, lower_limit, runs_needed, upper_limit
+from langchain_dp.audit.empirical import Audited, audit_mechanism
+from langchain_dp.audit.one_run import OneRunAudit, audit_pipeline, canaries_needed, one_run_bound, one_run_p_value
+from langchain_dp.audit.pairs import CanaryPair, canary_pair, check_neighbors, worst_margin
+
+__all__ = [
+    "Audited",
+    "CanaryPair",
+    "OneRunAudit",
+    "audit_mechanism",
+    "audit_pipeline",
+    "canaries_needed",
+    "canary_pair",
+    "check_neighbors",
+    "epsilon_bound",
+    "gaussian_bound",
+    "lower_limit",
+    "one_run_bound",
+    "one_run_p_value",
+    "runs_needed",
+    "upper_limit",
+    "worst_margin",
+]

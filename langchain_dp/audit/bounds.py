@@ -1,0 +1,112 @@
+"""Confidence limits of frequencies, and the epsilon that two frequencies disprove. Every limit states its error.
+
+An (epsilon, delta) claim says P(S) <= e^epsilon Q(S) + delta for every event S and every pair of neighbours. Two
+frequencies of one event disprove it once the lower limit of the one exceeds what the upper limit of the other allows.
+
+Reference: Clopper, Pearson. The use of confidence or fiducial limits illustrated in the case of the binomial. 1934.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import ndtri
+from scipy.stats import beta
+
+from langchain_dp import _validate
+from langchain_dp.accounting.profiles import gaussian
+from langchain_dp.errors import InvalidParameter
+
+
+def lower_limit(hits: int, runs: int, error: float) -> float:
+    """Lower limit of a probability: above the true one with chance at most ``error`` (Clopper and Pearson)."""
+    return 0.0 if hits == 0 else float(beta.ppf(error, hits, runs - hits + 1))
+
+
+def upper_limit(hits: int, runs: int, error: float) -> float:
+    """Upper limit of a probability: below the true one with chance at most ``error`` (Clopper and Pearson)."""
+    return 1.0 if hits == runs else float(beta.ppf(1 - error, hits + 1, runs - hits))
+
+
+def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error: float) -> float:
+    """Largest epsilon that an event's frequencies on two neighbouring data sets disprove at ``delta``.
+
+    Args:
+        hits: How often the event came on the data set where it is more likely.
+        other_hits: How often on the other.
+        runs: Independent runs on each.
+        delta: Of the claim.
+        error: Chance, at most, that the true epsilon is below the answer, half of it for each frequency.
+
+    Returns:
+        Nats, at least 0; 0 where nothing is disproved.
+
+    Formal guarantee:
+        With probability at least 1 - ``error`` the mechanism is not (epsilon', delta)-private for any epsilon' below
+        the answer. The event must be chosen before these runs.
+    """
+    likely = lower_limit(hits, runs, error / 2) - delta
+    return 0.0 if likely <= 0 else max(0.0, math.log(likely / upper_limit(other_hits, runs, error / 2)))
+
+
+def gaussian_bound(hits: int, other_hits: int, runs: int, *, delta: float, error: float) -> float:
+    """Epsilon at ``delta`` of the Gaussian pair that two frequencies prove, for mechanisms known to be Gaussian pairs.
+
+    Report noisy max in which everybody votes is one, seen through its winner. Frequencies near one half settle the
+    distance of the pair with few runs, and the distance gives epsilon at any delta, however small (Nasr et al. 2023).
+
+    Args: as in :func:`epsilon_bound`, ``delta`` above 0.
+
+    Formal guarantee:
+        As :func:`epsilon_bound`, under the assumption that the two output distributions are post-processings of two
+        Gaussians of equal variance that hold no other difference.
+    """
+    _validate.number("delta", delta, above=0.0, below=1.0)
+    here, there = lower_limit(hits, runs, error / 2), upper_limit(other_hits, runs, error / 2)
+    distance = float(ndtri(here) - ndtri(there))
+    if not 0 < distance < math.inf:
+        return 0.0
+
+    def excess(epsilon: float) -> float:
+        return float(gaussian(np.array([epsilon]), distance=distance, sigma=1.0)[0]) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    high = 1.0
+    while excess(high) > 0:
+        high *= 2
+    return float(brentq(excess, 0.0, high))
+
+
+def runs_needed(epsilon: float, *, delta: float, error: float) -> int:
+    """Fewest runs on each data set in which even an event that always tells the two apart disproves ``epsilon``.
+
+    Args:
+        epsilon: The claim, in nats.
+        delta: Of the claim.
+        error: Chance, at most, that a true claim is disproved.
+    """
+    epsilon = _validate.number("epsilon", epsilon, at_least=0.0)
+    delta = _validate.number("delta", delta, at_least=0.0, below=1.0)
+    error = _validate.number("error", error, above=0.0, below=1.0)
+    # All hits here and none there: (x - delta) / (1 - x) > e^epsilon with x = (error / 2)^(1 / runs).
+    ratio = (1 - delta) / (1 + math.exp(epsilon))  # 1 - x must be below this
+    return math.floor(math.log(error / 2) / math.log1p(-ratio)) + 1
+
+
+def check_runs(runs: int, *, epsilon: float, delta: float, error: float) -> int:
+    """Return ``runs`` if they can disprove the claim at all.
+
+    Raises:
+        InvalidParameter: They cannot. The message says how many would do.
+    """
+    least = runs_needed(epsilon, delta=delta, error=error)
+    if runs < least:
+        raise InvalidParameter(
+            f"Expected runs={runs} that test the claim to be at least {least}: with fewer not even an event that "
+            f"always tells the two data sets apart disproves epsilon={epsilon:g}, delta={delta:g} at error={error:g}. "
+            "Give more runs, or a larger error."
+        )
+    return runs

@@ -1,0 +1,181 @@
+"""An empirical lower bound on epsilon: run a mechanism, or a whole chain, on two neighbouring data sets.
+
+Which event to count is chosen in a pilot and tested on fresh runs only. The test looks at its runs a fixed number of
+times and shares its error between the looks, so that it may stop as soon as the claim is disproved.
+
+References:
+    [1] Jagielski, Ullman, Oprea. Auditing differentially private machine learning. NeurIPS 2020 (the bound).
+    [2] Ding, Wang, Wang, Zhang, Kifer. Detecting violations of differential privacy. CCS 2018 (choice of the event).
+    [3] Nasr et al. Tight auditing of differentially private machine learning. USENIX Security 2023 (Gaussian pairs).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from tqdm import tqdm
+
+from langchain_dp import _validate
+from langchain_dp.accounting import Neighbors
+from langchain_dp.audit._events import Event, choose_event
+from langchain_dp.audit.bounds import check_runs, epsilon_bound
+from langchain_dp.audit.pairs import check_neighbors
+
+D = TypeVar("D")
+
+_PILOT = 0.2  # share of the runs that chooses the event
+_LOOKS = 5  # the first look is at a sixteenth of the test's runs, every further one at twice as many
+
+
+@dataclasses.dataclass(frozen=True)
+class Audited:
+    """What an audit found, beside the claim. Frequencies are those of runs on made-up data: nothing here is private.
+
+    Args:
+        epsilon: Lower bound of the true epsilon at ``delta``, in nats.
+        claimed: The claim, in nats.
+        delta: Of the claim and of the bound.
+        error: Chance, at most, that the bound is above the true epsilon.
+        runs: Runs on each data set, those of the pilot included.
+        tested: Runs on each data set that the bound rests on.
+        hits: How often the event came on the data set where it is more likely.
+        other_hits: How often on the other.
+        event: The event in words.
+        likelier: "one" or "other": where it is more likely.
+    """
+
+    epsilon: float
+    claimed: float
+    delta: float
+    error: float
+    runs: int
+    tested: int
+    hits: int
+    other_hits: int
+    event: str
+    likelier: str
+
+    @property
+    def violated(self) -> bool:
+        """Whether the claim is disproved."""
+        return self.epsilon > self.claimed
+
+    @property
+    def share(self) -> float:
+        """Lower bound over claim: near 1 the claim is known to be tight."""
+        return self.epsilon / self.claimed if self.claimed else math.inf
+
+    def __str__(self) -> str:
+        verdict = "DISPROVED" if self.violated else "not disproved"
+        return (
+            f"claim epsilon <= {self.claimed:.4g} at delta {self.delta:g}: {verdict}. Measured: epsilon >= "
+            f"{self.epsilon:.4g} ({self.event}: {self.hits} against {self.other_hits} of {self.tested} runs, error "
+            f"{self.error:g})"
+        )
+
+
+def audit_mechanism(
+    mechanism: Callable[[D], Any],
+    one: D,
+    other: D,
+    *,
+    epsilon: float,
+    delta: float,
+    neighbors: Neighbors | str | None = None,
+    statistic: Callable[[Any], float] | None = None,
+    runs: int = 10_000,
+    error: float = 1e-3,
+    progress: bool = False,
+) -> Audited:
+    """Run a mechanism again and again on two data sets, and bound its epsilon from below.
+
+    Args:
+        mechanism: Called with one of the data sets; returns what is released, by fresh randomness in each call. What it
+            raises is raised.
+        one: A data set.
+        other: A neighbour of it. :func:`canary_pair` makes the two for a vote.
+        epsilon: The claim, in nats: what one call is charged.
+        delta: Of the claim, in [0, 1).
+        neighbors: Checks that the two are neighbours in this relation; they must be lists of records. None: the caller
+            vouches for it, for data that are no lists of records (histograms, vectors).
+        statistic: A number for each release, large where ``one`` or where ``other`` is more likely; an event is then to
+            lie above or below a threshold. None: releases are compared as such, and must be hashable.
+        runs: Calls on each data set at most. A fifth of them chooses the event.
+        error: Chance, at most, that the answer is above the true epsilon, so that a true claim is disproved.
+        progress: Show progress on the terminal.
+
+    Returns:
+        The bound beside the claim. It stops early, after at least a quarter of ``runs``, once the claim is disproved.
+
+    Raises:
+        InvalidParameter: The data sets are no neighbours, or too few runs are asked for to disprove the claim at this
+            error; the message says how many would do.
+
+    Formal guarantee:
+        With probability at least 1 - ``error``, the mechanism is not (epsilon', delta)-private for any epsilon' below
+        the answer. A bound below the claim proves nothing: the data sets, or the event, may be the wrong ones.
+    """
+    _check(runs, epsilon=epsilon, delta=delta, error=error)
+    if neighbors is not None:
+        check_neighbors(one, other, neighbors)  # type: ignore[arg-type]  # checked there
+    pilot = max(1, round(_PILOT * runs))
+    with tqdm(total=2 * runs, desc="audit", unit="run", disable=not progress) as bar:
+
+        def released(data: D, count: int) -> Iterator[Any]:
+            for _ in range(count):
+                yield mechanism(data)
+                bar.update()
+
+        def statistics(data: D, count: int) -> list[Any]:
+            return [each if statistic is None else statistic(each) for each in released(data, count)]
+
+        event = choose_event(
+            statistics(one, pilot),
+            statistics(other, pilot),
+            numeric=statistic is not None,
+            runs=runs - pilot,
+            delta=delta,
+            error=error / _LOOKS,
+        )
+        return _test(event, one, other, statistics, pilot, runs - pilot, epsilon=epsilon, delta=delta, error=error)
+
+
+def _check(runs: int, *, epsilon: float, delta: float, error: float) -> None:
+    _validate.integer("runs", runs, at_least=1)
+    _validate.number("epsilon", epsilon, at_least=0.0, at_most=500.0)
+    _validate.number("delta", delta, at_least=0.0, below=1.0)
+    _validate.number("error", error, above=0.0, below=1.0)
+    check_runs(runs - max(1, round(_PILOT * runs)), epsilon=epsilon, delta=delta, error=error / _LOOKS)
+
+
+def _test(
+    event: Event,
+    one: D,
+    other: D,
+    statistics: Callable[[D, int], Sequence[Any]],
+    pilot: int,
+    most: int,
+    *,
+    epsilon: float,
+    delta: float,
+    error: float,
+) -> Audited:
+    likely, rare = (other, one) if event.swapped else (one, other)
+    done = hits = other_hits = 0
+    found = Audited(0.0, epsilon, delta, error, pilot, 0, 0, 0, str(event), "other" if event.swapped else "one")
+    for look in range(_LOOKS):
+        fresh = most // 2 ** (_LOOKS - 1 - look) - done
+        hits += sum(map(event.holds, statistics(likely, fresh)))
+        other_hits += sum(map(event.holds, statistics(rare, fresh)))
+        done += fresh
+        bound = epsilon_bound(hits, other_hits, done, delta=delta, error=error / _LOOKS) if done else 0.0
+        # All looks hold together with the stated error, so the best of them does.
+        if bound >= found.epsilon:
+            found = dataclasses.replace(found, epsilon=bound, tested=done, hits=hits, other_hits=other_hits)
+        found = dataclasses.replace(found, runs=pilot + done)
+        if found.violated:
+            break
+    return found

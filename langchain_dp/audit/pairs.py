@@ -1,0 +1,147 @@
+"""Two data sets that differ in one record: the check of a pair that is given, and canaries that make a worst one."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scipy.special import ndtr
+
+from langchain_dp import _validate
+from langchain_dp.accounting import Neighbors
+from langchain_dp.accounting.budget import neighbors_from
+from langchain_dp.audit.bounds import epsilon_bound
+from langchain_dp.errors import InvalidParameter
+
+CANARY = "canary"
+"""Text of the record in which a worst-case pair differs."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class CanaryPair:
+    """Two neighbouring data sets made for an audit.
+
+    Args:
+        one: Examples with the canary.
+        other: The same without it, or with its other version.
+        neighbors: The relation in which they are neighbours.
+    """
+
+    one: tuple[Mapping[str, Any], ...]
+    other: tuple[Mapping[str, Any], ...]
+    neighbors: Neighbors
+
+    def __repr__(self) -> str:
+        return f"CanaryPair({len(self.one)} and {len(self.other)} examples, {self.neighbors.name})"
+
+
+def canary_pair(
+    labels: Sequence[str], votes: Sequence[int], *, neighbors: Neighbors | str = Neighbors.REPLACE_ONE
+) -> CanaryPair:
+    """Worst-case examples for a vote in which every subset holds one of them and names its label (``shots=1``).
+
+    Under replace-one the canary votes for the first label in one data set and for the second in the other; under
+    add/remove it is absent from the other. Which margin of votes shows most says :func:`worst_margin`.
+
+    Args:
+        labels: The public labels, at least two.
+        votes: Votes of the other examples, one whole number a label.
+        neighbors: Replace-one or add/remove. A chain takes no ghosts, so there is no pair for zero-out.
+
+    Raises:
+        InvalidParameter: Labels and votes do not fit, or the relation has no such pair.
+    """
+    neighbors = neighbors_from(neighbors)
+    _validate.integer("number of labels", len(labels), at_least=2)
+    if len(votes) != len(labels):
+        raise InvalidParameter(f"Expected votes of length {len(votes)} to have one number for each of {len(labels)}.")
+    for count in votes:
+        _validate.integer("votes", count, at_least=0)
+    if neighbors is Neighbors.REPLACE_SPECIAL:
+        raise InvalidParameter(
+            f"Expected neighbors={neighbors.name} to be REPLACE_ONE or ADD_OR_REMOVE_ONE: no example is a ghost."
+        )
+    rest = [
+        {"text": f"record {label} {place}", "label": name}
+        for label, (name, count) in enumerate(zip(labels, votes, strict=True))
+        for place in range(count)
+    ]
+    here = {"text": CANARY, "label": labels[0]}
+    there = [{"text": CANARY, "label": labels[1]}] if neighbors is Neighbors.REPLACE_ONE else []
+    return CanaryPair((*rest, here), (*rest, *there), neighbors)
+
+
+def worst_margin(sigma: float, *, delta: float, runs: int, error: float, moved: bool = True) -> int:
+    """Votes by which the canary's label should trail, for the winner of a noisy vote to show the largest epsilon.
+
+    The margin of two noisy counts is Gaussian with variance 2 sigma^2, and the canary shifts it by two votes if its
+    vote moves, else by one. The further its label trails, the larger the ratio of the two chances of its winning, and
+    the more runs it takes to see them: this is where the expected bound is largest.
+
+    Args:
+        sigma: Noise per count, in votes.
+        delta: Of the claim.
+        runs: Runs on each data set that the bound will rest on.
+        error: Of the bound.
+        moved: Whether the canary's vote moves from label to label, or appears.
+    """
+    sigma = _validate.number("sigma", sigma, above=0.0)
+    _validate.integer("runs", runs, at_least=1)
+    spread = math.sqrt(2) * sigma
+
+    def expected(margin: int) -> float:
+        hits, other_hits = (round(runs * float(ndtr((gain - margin) / spread))) for gain in (1, -1 if moved else 0))
+        return epsilon_bound(hits, other_hits, runs, delta=delta, error=error)
+
+    return max(range(math.ceil(8 * sigma) + 1), key=expected)
+
+
+def check_neighbors(one: Sequence[Any], other: Sequence[Any], neighbors: Neighbors | str) -> None:
+    """See that two data sets, record by record in their order, differ in exactly one record.
+
+    Under zero-out the ghost is None.
+
+    Raises:
+        InvalidParameter: They differ in none, or in more. The message holds numbers and positions, never a record.
+    """
+    neighbors = neighbors_from(neighbors)
+    for name, data in (("one", one), ("other", other)):
+        if isinstance(data, (str, bytes)) or not isinstance(data, Sequence):
+            raise InvalidParameter(f"Expected {name} of type {type(data).__name__} to be a list of records.")
+    if neighbors is Neighbors.ADD_OR_REMOVE_ONE:
+        _check_joined(*sorted((one, other), key=len))
+        return
+    if len(one) != len(other):
+        raise InvalidParameter(
+            f"Expected one with {len(one)} records and other with {len(other)} to be of equal length under "
+            f"{neighbors.name}. Replace one record, or give neighbors=ADD_OR_REMOVE_ONE."
+        )
+    places = [place for place, (here, there) in enumerate(zip(one, other, strict=True)) if here != there]
+    if len(places) != 1:
+        raise InvalidParameter(
+            f"Expected the two data sets to differ in one record, but they differ in {len(places)}"
+            f"{f' (positions {places[0]} and {places[1]}, ...)' if places else ''}. Give neighbours: an audit of "
+            "others says nothing about the claim."
+        )
+    ghosts = [data[places[0]] is None for data in (one, other)]
+    if neighbors is Neighbors.REPLACE_SPECIAL and sum(ghosts) != 1:
+        raise InvalidParameter(
+            f"Expected the record at position {places[0]} to be None, the ghost, in one of the two data sets under "
+            f"{neighbors.name}."
+        )
+
+
+def _check_joined(fewer: Sequence[Any], more: Sequence[Any]) -> None:
+    if len(more) != len(fewer) + 1:
+        raise InvalidParameter(
+            f"Expected data sets of {len(fewer)} and {len(more)} records to differ by one record under "
+            "ADD_OR_REMOVE_ONE. Add one record to one of them."
+        )
+    at = next((place for place, record in enumerate(fewer) if record != more[place]), len(fewer))
+    if any(record != more[place + 1] for place, record in enumerate(fewer[at:], at)):
+        raise InvalidParameter(
+            f"Expected the shorter data set to be the longer one without one record, but they differ in more (the "
+            f"first at position {at}). Give neighbours: an audit of others says nothing about the claim."
+        )

@@ -1,0 +1,63 @@
+"""Limits of frequencies, what they disprove, and how many runs it takes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from langchain_dp.accounting import NoisyMaxEvent, epsilon
+from langchain_dp.audit import epsilon_bound, gaussian_bound, lower_limit, runs_needed, upper_limit
+from langchain_dp.audit.bounds import check_runs
+from langchain_dp.errors import InvalidParameter
+
+
+@pytest.mark.parametrize("runs", [1, 7, 40])
+def test_limits_hold_with_the_stated_error_whatever_the_probability(runs: int) -> None:
+    """If it breaks, an audit accuses sound code more often than it says. By enumeration: no tolerance."""
+    error, hits = 0.05, np.arange(runs + 1)
+    low = np.array([lower_limit(int(h), runs, error) for h in hits])
+    high = np.array([upper_limit(int(h), runs, error) for h in hits])
+    for p in np.linspace(0.001, 0.999, 101):
+        law = binom.pmf(hits, runs, p)
+        assert law[low > p].sum() <= error + 1e-12
+        assert law[high < p].sum() <= error + 1e-12
+    assert (low[0], high[-1]) == (0.0, 1.0)
+    # a limit that is twice as daring is wrong more often than stated
+    daring = np.array([lower_limit(int(h), runs, 3 * error) for h in hits])
+    assert runs < 7 or max(binom.pmf(hits, runs, p)[daring > p].sum() for p in np.linspace(0.01, 0.99, 99)) > error
+
+
+def test_a_bound_disproves_what_the_definition_disproves() -> None:
+    """If it breaks, the printed epsilon is not the one that the frequencies exclude."""
+    bound = epsilon_bound(900, 100, 1000, delta=0.05, error=1e-3)
+    low, high = lower_limit(900, 1000, 5e-4), upper_limit(100, 1000, 5e-4)
+    assert low == pytest.approx(math.exp(bound) * high + 0.05)
+    assert 1.5 < bound < math.log(0.85 / 0.1)
+    assert epsilon_bound(900, 100, 1000, delta=0.9, error=1e-3) == 0.0
+    assert epsilon_bound(100, 900, 1000, delta=0.0, error=1e-3) == 0.0
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5, 0.1])
+@pytest.mark.parametrize("claim", [0.0, 1.0, 5.0])
+def test_the_runs_that_are_asked_for_are_enough_and_no_fewer_are(claim: float, delta: float) -> None:
+    """If it breaks, an audit that can never accuse is run, or one that could is refused."""
+    least = runs_needed(claim, delta=delta, error=1e-3)
+    assert epsilon_bound(least, 0, least, delta=delta, error=1e-3) > claim
+    assert epsilon_bound(least - 1, 0, least - 1, delta=delta, error=1e-3) <= claim + 1e-9
+    with pytest.raises(InvalidParameter, match=f"at least {least}"):
+        check_runs(least - 1, epsilon=claim, delta=delta, error=1e-3)
+    assert check_runs(least, epsilon=claim, delta=delta, error=1e-3) == least
+
+
+def test_a_gaussian_pair_is_read_at_any_delta() -> None:
+    """If it breaks, the tightness of DP-ICL at a small delta is misjudged. Frequencies are exact here."""
+    runs, sigma = 10**9, 2.0
+    share = 0.5 * math.erfc(-1 / (math.sqrt(2) * sigma) / math.sqrt(2))  # winner of (1, 0) votes
+    found = gaussian_bound(round(share * runs), round((1 - share) * runs), runs, delta=1e-5, error=0.01)
+    exact = epsilon([(NoisyMaxEvent(sigma), 1)], 1e-5)
+    assert exact * 0.999 < found < exact
+    assert gaussian_bound(50, 50, 100, delta=1e-5, error=0.01) == 0.0
+    assert gaussian_bound(100, 0, 100, delta=1e-5, error=0.01) > 3

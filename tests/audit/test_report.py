@@ -1,0 +1,204 @@
+"""The report of a ledger: what it says, what it never shows, and that it changes nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from dp_accounting.dp_event import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
+
+from langchain_dp.accounting import (
+    LimitedDomainEvent,
+    MetricLedger,
+    Neighbors,
+    NoisyMaxEvent,
+    PartEvent,
+    PrivacyBudget,
+    PrivacyLedger,
+)
+from langchain_dp.accounting.metric import Owner
+from langchain_dp.audit import _words
+from langchain_dp.audit._labels import label
+from langchain_dp.audit._page import page
+from langchain_dp.audit._results import AttackResult
+from langchain_dp.audit.report import report
+
+SECRET = "Zebedee Quillfeather was treated for gout"
+SCRIPT = "<script>alert(1)</script>"
+
+
+def test_a_ledger_is_told_as_it_is(ledger: Path) -> None:
+    """If it breaks, the auditor reads other numbers than the ledger holds."""
+    found = report(ledger)
+    with PrivacyLedger(PrivacyBudget(8.0, 1e-5), ledger) as made:
+        assert found.reserved == made.reserved()
+        assert found.spent == pytest.approx(made.spent())
+        [answers, prompt] = found.plans
+        assert answers.spent == pytest.approx(made.plans()[0].spent()[0])
+    assert (found.kind, found.file, found.total, found.budget) == ("ledger", "budget.db", 6, (8.0, 1e-5))
+    assert (answers.name, answers.releases[0].used, answers.releases[0].most) == ("tickets", 6, 100)
+    assert answers.releases[0].chains == {"desk": 6}
+    assert answers.releases[0].first < answers.releases[0].last
+    assert [(release.used, release.most, release.first) for release in prompt.releases] == [(0, 40, ""), (0, 1, "")]
+    assert "number of records is public" in found.neighbors
+    assert found.curve[-1][1] == pytest.approx(found.spent[0])
+    assert [value for _, value in found.curve] == sorted(value for _, value in found.curve)
+
+
+def test_a_metric_ledger_is_told_as_it_is(metric: Path) -> None:
+    """If it breaks, eta is taken for an epsilon, or the largest account is not shown."""
+    found = report(metric)
+    assert (found.kind, found.total, found.spent, found.budget) == ("metric ledger", 5, (10.0, 7.0), (20.0, 10.0))
+    assert [(release.used, release.parameters) for release in found.plans[0].releases] == [
+        (4, "eta 2.5 nats per unit of distance in glove-50d"),
+        (1, "eta 7 nats per unit of distance in glove-50d"),
+    ]
+    assert dict(found.facts)["Users with an account"] == "1"
+    assert dict(found.facts)["Releases that named no user"] == "1"
+    assert [value for _, value in found.curve] == [2.5, 5.0, 7.5, 10.0, 10.0]
+    assert "epsilon, at delta" not in page(found)
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["spent"] == [10.0, 7.0]
+
+
+def test_a_metric_ledger_with_a_key_elsewhere_and_no_limit_is_read(tmp_path: Path) -> None:
+    """If it breaks, the auditor needs a secret, or infinity breaks the page or its JSON."""
+    with MetricLedger(None, tmp_path / "keyed.db", key=os.urandom(32)) as made:
+        made.spend(1.0, [Owner("one")], table="/home/zebedee/private/words.vec")
+    found = report(tmp_path / "keyed.db")
+    assert found.budget == (math.inf, math.inf)
+    assert found.spent == (0.0, 1.0)
+    assert found.to_dict()["budget"] == ["inf", "inf"]
+    assert "no limit" in page(found)
+    assert "zebedee" not in page(found) + str(found.to_dict())
+
+
+def test_no_text_that_stands_in_a_name_is_shown(tmp_path: Path) -> None:
+    """If it breaks, a caller who passed a private text as a name finds it in the auditor's hands."""
+    path = tmp_path / f"{SECRET}.db"
+    event = PartEvent(SECRET, NoisyMaxEvent(2.0))
+    with PrivacyLedger(PrivacyBudget(8.0, 1e-5), path) as made:
+        made.reserve([(event, 5)], name=SECRET).spend(event, chain=SECRET)
+    with MetricLedger(20.0, tmp_path / "texts.db") as texts:
+        texts.spend(1.0, [Owner(SECRET, SECRET)], table=SECRET, chain=SECRET)
+    attack = (AttackResult(label(SECRET), 0.5, 0.4, 0.6, 0.5, 10, {label(SECRET): label(SECRET)}),)
+    for found in (report(path, attacks=attack), report(tmp_path / "texts.db")):
+        for shown in (page(found), json.dumps(found.to_dict())):
+            assert not [word for word in ("Zebedee", "Quillfeather", "gout", str(tmp_path)) if word in shown]
+            assert "not shown" in shown
+            assert not re.search(r"\b[0-9a-f]{32,}\b", shown)  # nor a keyed hash, nor the ledger's id
+
+
+@pytest.mark.parametrize("name", ["tickets", "dp-opt", "run 3 (of 5)", "glove-6b-50d", "a/b", "café", "sst2@2026-01"])
+def test_labels_are_shown(name: str) -> None:
+    """If it breaks, an auditor cannot tell plans apart."""
+    assert label(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", [SECRET, "one two three four five", "x" * 49, "a\nb", SCRIPT, '"quoted"', "a & b", "", "I'm ill", "50 €"]
+)
+def test_what_reads_like_a_text_is_not(name: str) -> None:
+    """If it breaks, text or markup passes for a label."""
+    shown = label(name)
+    assert "not shown" in shown
+    assert not name or name not in shown
+
+
+class Tags(HTMLParser):
+    """Tags, and every attribute that could fetch something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.addresses: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.addresses += [f"{name}={value}" for name, value in attributes if name in ("src", "href", "srcset", "data")]
+        if tag not in ("meta", "br", "line", "path"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert not self.open or self.open.pop() == tag or tag in ("path", "line")
+
+
+@pytest.mark.parametrize("kind", ["ledger", "metric", "empty"])
+def test_the_page_is_whole_and_asks_nobody_for_anything(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """If it breaks, opening the report tells somebody, or a browser shows half of it."""
+    if kind == "empty":
+        PrivacyLedger(PrivacyBudget(1.0), tmp_path / "empty.db").close()
+    path = tmp_path / "empty.db" if kind == "empty" else request.getfixturevalue(kind)
+    attacks = (AttackResult("inversion", 0.5, 0.4, 0.6, 0.1, 10, {"eta": 7.0}),)
+    written = page(report(path, attacks=attacks))
+    tags = Tags()
+    tags.feed(written)
+    assert not tags.open
+    assert not tags.addresses
+    assert not tags.tags & {"script", "link", "img", "iframe", "object", "form"}
+    assert not re.search(r"https?:|url\(|@import", written)
+    assert "default-src 'none'" in written
+    assert "What is NOT protected" in written
+    assert "prefers-color-scheme:dark" in written
+    assert "@media print" in written
+    assert ("<svg" in written) == (kind != "empty")
+    assert ("Nothing was released yet" in written) == (kind == "empty")
+
+
+def test_everything_is_escaped(ledger: Path) -> None:
+    """If it breaks, a name runs as a script in the auditor's browser. The label rule stands before it; both must."""
+    found = report(ledger, attacks=(AttackResult(SCRIPT, 0.5, 0.4, 0.6, 0.1, 10, {SCRIPT: SCRIPT}),))
+    object.__setattr__(found.plans[0], "name", SCRIPT)
+    object.__setattr__(found.plans[0].releases[0], "chains", {SCRIPT: 1})
+    object.__setattr__(found, "file", SCRIPT)
+    written = page(found)
+    assert "<script" not in written
+    assert written.count("&lt;script&gt;") == 7  # title twice, plan, chain, attack, setting and its value
+
+
+def test_words_follow_from_the_definition() -> None:
+    """If it breaks, the page promises more, or less, than (epsilon, delta) does."""
+    assert _words.guess(0.0, 0.0) == 0.5
+    assert _words.guess(1.0, 0.0) == pytest.approx(math.e / (1 + math.e))
+    assert _words.guess(1.0, 0.1) == pytest.approx((math.e + 0.1) / (1 + math.e))
+    assert _words.guess(1000.0, 0.1) == _words.caught(1000.0, 0.1, 0.01) == 1.0
+    assert _words.caught(0.0, 0.0, 0.01) == pytest.approx(0.01)
+    assert _words.caught(1.0, 0.05, 0.01) == pytest.approx(0.01 * math.e + 0.05)
+    assert _words.caught(8.0, 0.0, 0.01) == pytest.approx(1 - 0.99 * math.exp(-8))
+    assert "weak" in _words.meaning(8.0, 1e-5)
+    assert "weak" not in _words.meaning(1.0, 1e-5)
+    assert "3.49 votes" in _words.calibration(NoisyMaxEvent(1.5), Neighbors.REPLACE_ONE)
+    assert "25 votes" in _words.calibration(LimitedDomainEvent(0.4, 0.01), Neighbors.REPLACE_ONE)
+    assert "24 votes" in _words.calibration(LimitedDomainEvent(0.4, 0.01), Neighbors.REPLACE_SPECIAL)
+    for relation in Neighbors:
+        if relation.name in ("REPLACE_ONE", "ADD_OR_REMOVE_ONE", "REPLACE_SPECIAL"):
+            assert len(_words.limits(relation)) == 7
+
+
+def test_events_of_the_library_have_words_too(tmp_path: Path) -> None:
+    """If it breaks, a ledger that holds another mechanism has no report."""
+    gaussian, laplace = GaussianDpEvent(4.0), LaplaceDpEvent(9.0)
+    events = [(gaussian, 2), (laplace, 3), (PoissonSampledDpEvent(0.1, gaussian), 4)]
+    with PrivacyLedger(PrivacyBudget(8.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE), tmp_path / "other.db", plan=events):
+        pass
+    [plan] = report(tmp_path / "other.db").plans
+    assert {(release.mechanism, release.parameters) for release in plan.releases} == {
+        ("Gaussian mechanism", "noise multiplier 4"),
+        ("Laplace mechanism", "noise multiplier 9"),
+        ("Gaussian mechanism, sampled", "noise multiplier 4, sampling probability 0.1"),
+    }
+
+
+def test_the_curve_of_a_metric_ledger_never_falls(tmp_path: Path) -> None:
+    """If it breaks, a small account that is charged later hides the largest one."""
+    with MetricLedger(20.0, tmp_path / "two.db") as made:
+        for user, eta in (("a", 5.0), ("b", 1.0), ("a", 2.0), ("b", 1.5)):
+            made.spend(eta, [Owner(f"{user}{eta}", user)], table="glove-50d")
+    assert [value for _, value in report(tmp_path / "two.db").curve] == [5.0, 7.0, 7.0]

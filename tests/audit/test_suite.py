@@ -1,0 +1,134 @@
+"""The audits of this package: none accuses the sound code, each sees its planted faults, and the command says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langchain_dp import PrivacyBudget
+from langchain_dp.audit import __main__ as command
+from langchain_dp.audit import _suite
+from langchain_dp.audit._checks import Check, Finding
+from langchain_dp.audit._checks_accountant import order
+from langchain_dp.audit._checks_chains import tightness
+from langchain_dp.audit._suite import CORE, Row, checks, run, table
+
+CHECKS = {check.name: check for check in checks()}
+REPEATED = [name for name, check in CHECKS.items() if not check.once]
+SOUND, BROKEN = Finding(False, "well"), Finding(True, "ill")
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("name", REPEATED)
+def test_the_sound_code_passes_and_every_planted_fault_is_seen(name: str) -> None:
+    """If it breaks, the code lost a guarantee or the audit its eyes. Error rate 1e-6 an audit, power above 0.999."""
+    check = CHECKS[name]
+    found = check.sound()
+    assert not found.broken, found.seen
+    for fault, planted in check.planted.items():
+        seen = planted()
+        assert seen.broken, (fault, seen.seen)
+
+
+@pytest.mark.statistical
+def test_the_claim_of_one_answer_is_tight() -> None:
+    """If it breaks, DP-ICL wastes budget, or costs more than it says. Above 60% but for a chance of 1e-4."""
+    found = tightness(PrivacyBudget(2.0, 0.1), runs=8_000)
+    assert not found.violated
+    assert 0.6 <= found.share <= 1.0
+
+
+def test_schemes_stand_in_order() -> None:
+    """If it breaks, the cheaper scheme is charged more, or the weaker promise is dearer."""
+    assert not order().broken
+
+
+def test_every_classic_fault_is_planted_once() -> None:
+    """If it breaks, the table leaves out a fault that published code has had."""
+    planted = [name for check in CHECKS.values() for name in check.planted]
+    assert len(CORE) == 10
+    assert set(CORE) <= set(planted)
+    assert len(set(planted)) == len(planted)
+
+
+def test_stand_ins_are_not_offered() -> None:
+    """If it breaks, something deliberately broken can be imported by its public name."""
+    import langchain_dp.audit as audit
+    from langchain_dp.audit import _planted
+
+    assert not [name for name in vars(_planted) if name in audit.__all__]
+    users = Path(audit.__file__).parent.parent.rglob("*.py")
+    assert not [path for path in users if "_planted" in path.read_text("utf-8") and path.parent.name != "audit"]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
+    """Three audits without any work: a good one, one that accuses, one that is blind."""
+    made = [
+        Check("good", "holds", lambda: SOUND, {"fault": lambda: BROKEN}),
+        Check("nervous", "holds", lambda: BROKEN, {}),
+        Check("blind", "holds", lambda: SOUND, {"unseen": lambda: SOUND}, once=True),
+    ]
+    monkeypatch.setattr(_suite, "checks", lambda: made)
+    monkeypatch.setattr(command, "checks", lambda: made)
+    return made
+
+
+def test_rows_count_runs_and_verdicts(few: list[Check]) -> None:
+    """If it breaks, a blind or nervous audit is printed as a good one."""
+    rows = run(sound=4, planted=3, quiet=True)
+    assert [(row.audit, row.planted, row.broken, row.runs, row.fine) for row in rows] == [
+        ("good", False, 0, 4, True),
+        ("good", True, 3, 3, True),
+        ("nervous", False, 4, 4, False),
+        ("blind", False, 0, 1, True),
+        ("blind", True, 0, 1, False),
+    ]
+    printed = table(rows)
+    for said in ("holds", "detected", "BROKEN", "MISSED", "planted: unseen"):
+        assert said in printed
+    assert "2 alarms" not in command.verdict(rows)
+    assert "4 alarms in 9 runs of 3 audits. Planted faults: 1 of 2 detected" in command.verdict(rows)
+
+
+@pytest.mark.parametrize(("broken", "fine"), [(10, True), (9, True), (8, False)])
+def test_nine_of_ten_are_enough(broken: int, fine: bool) -> None:
+    """If it breaks, the bar is another than the one that is promised."""
+    assert Row("a", "b", True, broken, 10, "").fine == fine
+    assert not Row("a", "b", False, 1, 20, "").fine
+
+
+@pytest.mark.parametrize(("names", "code"), [(["good"], 0), (["nervous"], 1), (["blind"], 1), ([], 1)])
+def test_the_exit_code_tells(few: list[Check], names: list[str], code: int, capsys: Any) -> None:
+    """If it breaks, make goes on although an audit failed."""
+    assert command.main(["--quick", *names]) == code
+    assert "Sound code:" in capsys.readouterr().out
+
+
+def test_the_command_prints_one_json_object(few: list[Check], capsys: Any) -> None:
+    """If it breaks, a program cannot read the audits."""
+    assert command.main(["--json", "--sound", "2", "--planted", "2", "good"]) == 0
+    out, err = capsys.readouterr()
+    assert not err
+    assert [row["runs"] for row in json.loads(out)["rows"]] == [2, 2]
+
+
+@pytest.mark.parametrize("arguments", [["nobody"], ["--sound", "0"], ["--planted", "-1"]])
+def test_wrong_arguments_are_refused(few: list[Check], arguments: list[str], capsys: Any) -> None:
+    """If it breaks, a misspelt audit passes as one without findings."""
+    with pytest.raises(SystemExit) as stopped:
+        command.main(arguments)
+    assert stopped.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_every_row_fits_its_column() -> None:
+    """If it breaks, the table is crooked."""
+    for check in CHECKS.values():
+        assert len(check.name) <= 12
+        assert len(check.promise) <= 38
+        assert all(len(f"planted: {name}") <= 38 for name in check.planted)
+    assert max(map(len, table([Row("a", "b", True, 1, 1, "word " * 90)]).splitlines())) <= 124

@@ -1,0 +1,170 @@
+"""The command that writes the report of a ledger."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langchain_dp.accounting import MetricLedger, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting.metric import Owner
+from langchain_dp.cli import main
+
+SECRET = "Zebedee Quillfeather was treated for gout"
+GOOD = {"name": "inversion", "rate": 0.5, "low": 0.4, "high": 0.6, "baseline": 0.1, "n": 10, "settings": {"eta": 7.0}}
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    path = tmp_path / "budget.db"
+    with PrivacyLedger(PrivacyBudget(3.0, 1e-5), path) as made:
+        made.reserve([(NoisyMaxEvent(4.0, 0.1), 10)], name="tickets").spend(NoisyMaxEvent(4.0, 0.1), 2)
+    return path
+
+
+def run(*arguments: object) -> int:
+    return main(["audit", *map(str, arguments)])
+
+
+def test_a_page_is_written(ledger: Path, capsys: Any) -> None:
+    """If it breaks, there is no report, or the ledger is another one after it."""
+    before, out = ledger.read_bytes(), ledger.with_name("report.html")
+    assert run("--ledger", ledger, "--out", out) == 0
+    assert capsys.readouterr().out.endswith("report.html: ledger with 2 releases\n")
+    written = out.read_text("utf-8")
+    assert written.startswith("<!DOCTYPE html>")
+    assert "tickets" in written
+    assert "Attacks" not in written
+    assert ledger.read_bytes() == before
+    assert sorted(path.name for path in ledger.parent.iterdir()) == ["budget.db", "report.html"]
+    assert run("--ledger", ledger, "--out", out) == 0  # written again
+
+
+def test_a_page_has_the_rights_of_any_new_file(ledger: Path) -> None:
+    """If it breaks, nobody but its writer can read the report."""
+    out, other = ledger.with_name("report.html"), ledger.with_name("other")
+    other.touch()
+    run("--ledger", ledger, "--out", out)
+    assert stat.S_IMODE(out.stat().st_mode) == stat.S_IMODE(other.stat().st_mode)
+
+
+def test_json_alone_is_one_object(ledger: Path, capsys: Any) -> None:
+    """If it breaks, a program cannot read the report."""
+    assert run("--ledger", ledger, "--json") == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert not err
+    assert (found["kind"], found["total"], found["plans"][0]["name"]) == ("ledger", 2, "tickets")
+    assert run("--ledger", ledger, "--json", "--out", ledger.with_name("report.html")) == 0
+    assert json.loads(capsys.readouterr().out)["budget"] == [3.0, 1e-5]
+    assert ledger.with_name("report.html").exists()
+
+
+def test_attacks_stand_in_the_report(ledger: Path, capsys: Any) -> None:
+    """If it breaks, measured attacks are left out, or one that beats guessing is not said to."""
+    attacks, out = ledger.with_name("attacks.json"), ledger.with_name("report.html")
+    attacks.write_text(json.dumps([GOOD, GOOD | {"name": "membership", "baseline": 0.5, "settings": {}}]))
+    assert run("--ledger", ledger, "--out", out, "--attacks", attacks, "--json") == 0
+    assert [attack["name"] for attack in json.loads(capsys.readouterr().out)["attacks"]] == ["inversion", "membership"]
+    written = out.read_text("utf-8")
+    assert written.count(">better than guessing<") == 1
+    assert written.count(">no better than guessing<") == 1
+    assert "0.500 <small>[0.400, 0.600]" in written
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (SECRET, "to be JSON"),
+        ("[" * 100_000, "to be JSON"),
+        (json.dumps([{}]), "attack 0 to be an object"),
+        (json.dumps([GOOD, SECRET]), "attack 1 to be an object"),
+        (json.dumps([GOOD | {"text": SECRET}]), "and nothing else"),
+        (json.dumps([GOOD | {"rate": 1.5}]), "rate of attack 0=1.5"),
+        (json.dumps([GOOD | {"rate": float("nan")}]), "rate of attack 0"),
+        (json.dumps([GOOD | {"low": SECRET}]), "low of attack 0"),
+        (json.dumps([GOOD | {"low": 0.9}]), "low <= rate <= high"),
+        (json.dumps([GOOD | {"n": -1}]), "n of attack 0"),
+        (json.dumps([GOOD | {"n": 1.5}]), "n of attack 0"),
+        (json.dumps([GOOD | {"name": ""}]), "name of attack 0"),
+        (json.dumps([GOOD | {"settings": [SECRET]}]), "settings of attack 0"),
+    ],
+)
+def test_a_wrong_file_of_attacks_is_one_line_without_its_content(
+    content: str, said: str, ledger: Path, capsys: Any
+) -> None:
+    """If it breaks, half a result is shown, or what an attack found is printed."""
+    attacks = ledger.with_name("attacks.json")
+    attacks.write_text(content)
+    out = ledger.with_name("report.html")
+    assert run("--ledger", ledger, "--out", out, "--attacks", attacks) == 1
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert said in err
+    assert "Zebedee" not in err
+    assert not out.exists()
+
+
+def test_settings_that_are_texts_are_not_shown(ledger: Path, capsys: Any) -> None:
+    """If it breaks, a span that an attack found stands in the auditor's page."""
+    attacks, out = ledger.with_name("attacks.json"), ledger.with_name("report.html")
+    attacks.write_text(json.dumps(GOOD | {"name": SECRET, "settings": {"span": SECRET, "rows": [SECRET], SECRET: 1}}))
+    assert run("--ledger", ledger, "--out", out, "--attacks", attacks, "--json") == 0
+    for shown in (out.read_text("utf-8"), capsys.readouterr().out):
+        assert "Zebedee" not in shown
+        assert "not shown" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--ledger", "gone.db", "--out", "r.html"], "nothing is there"),
+        (["--ledger", "budget.db"], "--out to name the page"),
+        (["--ledger", "budget.db", "--out", "budget.db"], "would be overwritten"),
+        (["--ledger", "budget.db", "--out", "link.html"], "would be overwritten"),
+        (["--ledger", "budget.db", "--out", "nowhere/r.html"], "existing folder"),
+        (["--ledger", "budget.db", "--out", "."], "to be a file"),
+        (["--ledger", ".", "--out", "r.html"], "to be a file"),
+        (["--ledger", "notes.txt", "--out", "r.html"], "no ledger"),
+        (["--ledger", "budget.db", "--out", "r.html", "--attacks", "gone.json"], "gone.json"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_costs_nothing(
+    arguments: list[str], said: str, ledger: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, a slip overwrites the ledger, creates one, or ends in a traceback."""
+    monkeypatch.chdir(ledger.parent)
+    Path("notes.txt").write_text("a note\n" * 100)
+    os.symlink("budget.db", "link.html")
+    before = {path.name: path.read_bytes() for path in ledger.parent.iterdir()}
+    assert main(["audit", *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert not out
+    assert len(err.splitlines()) == 1
+    assert said in err
+    assert {path.name: path.read_bytes() for path in ledger.parent.iterdir()} == before
+
+
+def test_the_command_runs_as_a_program_on_a_metric_ledger(tmp_path: Path) -> None:
+    """If it breaks, the installed command lacks a part that tests import by themselves."""
+    with MetricLedger(20.0, tmp_path / "texts.db") as made:
+        made.spend(2.0, [Owner(SECRET, SECRET)], table="glove-50d")
+    command = [sys.executable, "-m", "langchain_dp.cli", "audit", "--ledger", "texts.db", "--out", "report.html"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "report.html: metric ledger with 1 releases\n", "")
+    assert "2 nats per unit of distance" in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_help_shows_what_to_type(capsys: Any) -> None:
+    """If it breaks, nobody finds out how to call it."""
+    with pytest.raises(SystemExit):
+        run("--help")
+    said = capsys.readouterr().out
+    assert "langchain-dp audit --ledger budget.db --out report.html" in said
+    assert "python -m langchain_dp.audit" in said
