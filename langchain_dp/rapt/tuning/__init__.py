@@ -1,0 +1,85 @@
+"""RAPT's prompt tuning: win back, on privatised text, the accuracy that privatisation costs.
+
+A frozen backbone learns a prompt (or prefix, or adapters) from privatised texts and, with it, to reconstruct a public
+row of *plain tokens* that is privatised like the text before which it stands. Tuning needs the extra ``tuning``;
+:class:`RAPTClient`, the part that a user of somebody else's model runs, needs neither torch nor the model. Names are
+imported when they are first used.
+
+Reference: Li, Tan, Liu 2023, "Privacy-preserving prompt tuning for large language model services", section 3.2.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from langchain_dp.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from langchain_dp.rapt.tuning.analysis import attribute_map, layer_distances, layer_representations
+    from langchain_dp.rapt.tuning.backbone import Backbone, BackboneTable
+    from langchain_dp.rapt.tuning.classifier import RAPTClassifier
+    from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
+    from langchain_dp.rapt.tuning.examples import PrivatisedExamples
+    from langchain_dp.rapt.tuning.provider import RAPTProvider
+    from langchain_dp.rapt.tuning.settings import PlainTokens, TuningSettings
+    from langchain_dp.rapt.tuning.training import TrainingReport
+    from langchain_dp.rapt.tuning.tuner import RAPTPromptTuner
+    from langchain_dp.rapt.tuning.wire import Request
+
+__all__ = [
+    "Backbone",
+    "BackboneTable",
+    "NotSanitized",
+    "PlainTokens",
+    "PrivatisedExamples",
+    "RAPTClassifier",
+    "RAPTClient",
+    "RAPTPromptTuner",
+    "RAPTProvider",
+    "Request",
+    "TrainingReport",
+    "TuningSettings",
+    "attribute_map",
+    "layer_distances",
+    "layer_representations",
+]
+
+_HOME = {
+    "Backbone": "backbone",
+    "BackboneTable": "backbone",
+    "NotSanitized": "client",
+    "PlainTokens": "settings",
+    "PrivatisedExamples": "examples",
+    "RAPTClassifier": "classifier",
+    "RAPTClient": "client",
+    "RAPTPromptTuner": "tuner",
+    "RAPTProvider": "provider",
+    "Request": "wire",
+    "TrainingReport": "training",
+    "TuningSettings": "settings",
+    "attribute_map": "analysis",
+    "layer_distances": "analysis",
+    "layer_representations": "analysis",
+}
+_NEEDED = frozenset({"peft", "safetensors", "torch", "transformers"})
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    except ModuleNotFoundError as missing:
+        package = str(missing.name).partition(".")[0]
+        if package not in _NEEDED:
+            raise
+        raise MissingExtra(
+            f"Expected the package {package} for {name}. Install it with: pip install 'langchain-dp[tuning]'."
+        ) from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,144 @@
+"""What tuning does to representations: their distance layer by layer, and whether they show a private attribute."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from langchain_dp import _validate
+from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.rapt.tuning.batches import collate
+from langchain_dp.rapt.tuning.provider import RAPTProvider
+from langchain_dp.rapt.tuning.wire import Request
+
+Floats = NDArray[np.float64]
+
+
+def layer_representations(provider: RAPTProvider, request: Request) -> Floats:
+    """Mean activation of every text in every layer.
+
+    Args:
+        provider: A tuned model.
+        request: Privatised texts, from the client of this model; clear ones for a model tuned without privatisation.
+
+    Returns:
+        (layers + 1, texts, hidden size), the inputs of the first layer first.
+
+    Raises:
+        InvalidParameter: The request was not made for this model.
+    """
+    rows, _ = provider.assembler.rows(request)
+    found = []
+    size = provider.settings.batch_size
+    provider.model.eval()
+    for start in range(0, len(rows), size):
+        batch = collate(rows[start : start + size], provider.backbone.pad).to(provider.device)
+        with torch.no_grad():
+            states = torch.stack(provider.model.activations(batch, every_layer=True)).float()
+        weight = batch.text[None, :, :, None].to(states.dtype)
+        found.append(((states * weight).sum(dim=2) / weight.sum(dim=2)).cpu().numpy())
+    if not found:
+        raise InvalidParameter("Expected a request with at least one text.")
+    return np.concatenate(found, axis=1).astype(np.float64)
+
+
+def layer_distances(one: Floats, other: Floats, *, components: int = 2) -> Floats:
+    """Average distance of the same texts' representations in two models, layer by layer (the paper's Figure 5).
+
+    In each layer the representations of both are projected onto their common principal components.
+
+    Args:
+        one: Of :func:`layer_representations`, (layers, texts, hidden size).
+        other: The same texts in another model.
+        components: Principal components.
+
+    Returns:
+        One distance a layer.
+
+    Raises:
+        InvalidParameter: The shapes differ.
+    """
+    if one.shape != other.shape or one.ndim != 3:
+        raise InvalidParameter(f"Expected representations of equal shapes, got {one.shape} and {other.shape}.")
+    _validate.integer("components", components, at_least=1, at_most=min(2 * one.shape[1], one.shape[2]))
+    distances = []
+    for mine, its in zip(one, other, strict=True):
+        both = np.concatenate([mine, its])
+        axes = np.linalg.svd(both - both.mean(axis=0), full_matrices=False)[2][:components]
+        distances.append(np.linalg.norm((mine - its) @ axes.T, axis=1).mean())
+    return np.array(distances)
+
+
+def attribute_map(representations: Floats, *, perplexity: float = 30.0, seed: int = 0) -> Floats:
+    """A map of representations in the plane, by t-SNE (the paper's Figure 6).
+
+    Args:
+        representations: (texts, hidden size), such as the last layer of :func:`layer_representations`.
+        perplexity: About how many neighbours a text has; below the number of texts.
+        seed: Of the map.
+
+    Returns:
+        (texts, 2).
+
+    Raises:
+        InvalidParameter: A value is out of bounds.
+        MissingExtra: scikit-learn is not installed.
+    """
+    _validate.number("perplexity", perplexity, above=0.0, below=float(len(representations)))
+    try:
+        manifold: Any = importlib.import_module("sklearn.manifold")
+    except ImportError:
+        raise MissingExtra(
+            "Expected the package scikit-learn for t-SNE. Install it with: pip install 'langchain-dp[attacks]'."
+        ) from None
+    placed = manifold.TSNE(perplexity=perplexity, random_state=seed, init="pca").fit_transform(representations)
+    return np.asarray(placed, dtype=np.float64)
+
+
+def plot_layer_distances(distances: Mapping[str, Floats], path: str | PathLike[str]) -> None:
+    """Write a picture of :func:`layer_distances`, one line a comparison.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    figure, axes = _figure()
+    for name, values in distances.items():
+        axes.plot(range(len(values)), values, marker="o", label=name)
+    axes.set(xlabel="layer", ylabel="average distance")
+    axes.legend()
+    figure.savefig(path)
+
+
+def plot_attribute_map(points: Floats, attribute: Sequence[str], path: str | PathLike[str]) -> None:
+    """Write a picture of :func:`attribute_map`, coloured by an attribute that the texts' authors keep private.
+
+    Raises:
+        InvalidParameter: There are not as many values as points.
+        MissingExtra: matplotlib is not installed.
+    """
+    if len(points) != len(attribute):
+        raise InvalidParameter(f"Expected as many values as points, got {len(attribute)} and {len(points)}.")
+    figure, axes = _figure()
+    values = np.array(attribute)
+    for value in sorted(set(attribute)):
+        chosen = points[values == value]
+        axes.scatter(chosen[:, 0], chosen[:, 1], s=8, label=value)
+    axes.legend()
+    figure.savefig(path)
+
+
+def _figure() -> tuple[Any, Any]:
+    try:
+        figures: Any = importlib.import_module("matplotlib.figure")
+    except ImportError:
+        raise MissingExtra(
+            "Expected the package matplotlib to draw a picture. Install it with: pip install 'langchain-dp[plot]'."
+        ) from None
+    figure = figures.Figure(figsize=(6, 4), layout="constrained")
+    return figure, figure.add_subplot()

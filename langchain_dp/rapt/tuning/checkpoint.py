@@ -1,0 +1,165 @@
+"""Where training stands, in files that are each there whole or not at all. They hold privatised text only."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt.tuning.examples import PrivatisedExamples, write_whole
+from langchain_dp.rapt.tuning.model import TunedModel
+from langchain_dp.rapt.tuning.settings import TuningSettings
+
+FORMAT = "langchain-dp tuning checkpoint 1"
+STATE = "state.safetensors"
+
+_MODEL, _BEST, _OPTIMIZER, _RNG = "model.", "best.", "optimizer.", "rng"
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far training came."""
+
+    steps: int = 0
+    epoch: int = 0
+    step: int = 0
+    sums: Counter[str] = dataclasses.field(default_factory=Counter)
+    history: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    best_epoch: int = -1
+    stopped: bool = False
+    best: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+
+    def add(self, texts: int, *, correct: int, means: Mapping[str, float]) -> None:
+        """Count one step."""
+        self.steps += 1
+        self.step += 1
+        self.sums.update(texts=texts, correct=correct)
+        for name, mean in means.items():
+            self.sums[name] += mean * texts  # type: ignore[assignment]  # a Counter of floats
+
+    def end_epoch(self, figures: dict[str, float], *, patience: int | None) -> None:
+        """Close an epoch, find out whether it is the best, and whether to stop."""
+        self.history.append(figures)
+        if "validation_loss" in figures:
+            lows = [one["validation_loss"] for one in self.history]
+            self.best_epoch = lows.index(min(lows))
+            self.stopped = patience is not None and self.epoch - self.best_epoch >= patience
+        self.epoch += 1
+        self.step = 0
+        self.sums = Counter()
+
+
+class Checkpoint:
+    """A folder with the state of training and the privatised texts of the epoch under way.
+
+    Args:
+        folder: Made if absent.
+        settings: What training is done with; a checkpoint of other settings is refused.
+        identity: Further public facts that must be the same: backbone, labels, table, number of texts.
+
+    Raises:
+        InvalidParameter: What is in the folder was made with other settings, or is damaged.
+    """
+
+    def __init__(
+        self, folder: str | PathLike[str], *, settings: TuningSettings, identity: Mapping[str, str | int]
+    ) -> None:
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._settings = settings
+        self._identity = dict(identity)
+        self._state = self._folder / STATE
+        self._facts = self._folder / "checkpoint.json"
+        self._check()
+
+    def _check(self) -> None:
+        facts = {"format": FORMAT, "settings": self._settings.to_dict(), "identity": self._identity}
+        if not self._facts.exists():
+            write_whole(self._facts, json.dumps(facts).encode())
+            return
+        try:
+            found = json.loads(self._facts.read_bytes())
+            settings, identity = TuningSettings.from_dict(found["settings"]), found["identity"]
+        except (ValueError, KeyError, TypeError):
+            raise InvalidParameter(
+                f"Expected checkpoint={str(self._folder)!r} to hold a checkpoint of this version. Give another folder."
+            ) from None
+        others = self._settings.differences(settings)
+        others += sorted(name for name in self._identity if identity.get(name) != self._identity[name])
+        if others:
+            raise InvalidParameter(
+                f"Expected checkpoint={str(self._folder)!r} to be of the same training, but it differs in "
+                f"{', '.join(others)}. Give the same values, or another folder."
+            )
+
+    def examples(self, name: str) -> PrivatisedExamples | None:
+        """Privatised texts that were stored under a name: they are not privatised, and not charged, again."""
+        path = self._folder / f"{name}.json"
+        return PrivatisedExamples.load(path) if path.exists() else None
+
+    def keep(self, name: str, examples: PrivatisedExamples) -> None:
+        """Store privatised texts. Those of earlier epochs make room."""
+        examples.save(self._folder / f"{name}.json")
+        if name.startswith("epoch-"):
+            for path in self._folder.glob("epoch-*.json"):
+                if path.stem != name:
+                    path.unlink()
+
+    def save(self, done: Progress, model: TunedModel, optimizer: Any, scaler: Any) -> None:
+        """Write the state."""
+        learned = model.learned()
+        tensors = {f"{_MODEL}{name}": tensor for name, tensor in learned.items()}
+        tensors |= {f"{_BEST}{name}": tensor for name, tensor in done.best.items()}
+        for name, parameter in learned.items():
+            for part, value in optimizer.state.get(parameter, {}).items():
+                tensors[f"{_OPTIMIZER}{part}.{name}"] = value
+        tensors[_RNG] = torch.get_rng_state()
+        told = {field.name: getattr(done, field.name) for field in dataclasses.fields(done) if field.name != "best"}
+        metadata = {"progress": json.dumps(told), "scaler": json.dumps(scaler.state_dict())}
+        whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        write_whole(self._state, save(whole, metadata))
+
+    def restore(self, model: TunedModel, optimizer: Any, scaler: Any) -> Progress | None:
+        """Go back to where training stood; None if it had not begun.
+
+        Raises:
+            InvalidParameter: The state is damaged or does not fit the model.
+        """
+        if not self._state.exists():
+            return None
+        try:
+            with safe_open(self._state, framework="pt") as file:
+                metadata = file.metadata()
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+            told = json.loads(metadata["progress"])
+        except (SafetensorError, KeyError, ValueError, TypeError):
+            raise InvalidParameter(
+                f"Expected {str(self._state)!r} to be the state of a training; it is damaged. Give another folder."
+            ) from None
+        model.put(_part(tensors, _MODEL), reconstruction=True)
+        for name, parameter in model.learned().items():
+            parts = _part(tensors, _OPTIMIZER)
+            state = {key.partition(".")[0]: value for key, value in parts.items() if key.partition(".")[2] == name}
+            if state:
+                optimizer.state[parameter] = {
+                    key: value if key == "step" else value.to(parameter.device) for key, value in state.items()
+                }
+        if scaled := json.loads(metadata["scaler"]):
+            scaler.load_state_dict(scaled)
+        torch.set_rng_state(tensors[_RNG])
+        told["sums"] = Counter(told["sums"])
+        return Progress(**told, best=_part(tensors, _BEST))
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

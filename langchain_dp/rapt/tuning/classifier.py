@@ -1,0 +1,278 @@
+"""The tuned classifier as a Runnable: text in, sanitised inside, a label out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from langchain_core.runnables import Runnable, RunnableConfig
+from numpy.typing import NDArray
+
+from langchain_dp._checks import check_no_kwargs
+from langchain_dp.accounting.metric import MetricCertificate
+from langchain_dp.errors import InvalidParameter, LangChainDPError
+from langchain_dp.rapt._shell import WITHHELD
+from langchain_dp.rapt.runnable import RAPTSanitizer
+from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
+from langchain_dp.rapt.tuning.examples import write_whole
+from langchain_dp.rapt.tuning.wire import Answer
+
+if TYPE_CHECKING:  # the client's machine needs neither torch nor a model
+    from langchain_dp.rapt.tuning.provider import RAPTProvider
+    from langchain_dp.rapt.tuning.training import TrainingReport
+
+CERTIFICATE = "certificate.json"
+
+_AT_ONCE = 256
+_AGAIN = (
+    "Every question is privatised and charged like a training text; a question that was asked before is given the "
+    "release of then."
+)
+
+
+class RAPTClassifier(Runnable[str, str]):
+    """Answers with a label. The text is sanitised first; only the release reaches the model.
+
+    Callbacks and tracers see that something was asked, and the label, never the text. The root run of a chain shows
+    the chain's own input all the same: run it in ``with private_run():``.
+
+    Args:
+        client: Sanitises.
+        provider: The tuned model; or a function that posts a JSON body to one and returns the body of its answer.
+        training: Certificate of the training texts.
+        report: What training did.
+        name: Name of the run.
+
+    Formal guarantee:
+        That of the sanitizer for every question, one release each. Labels and probabilities are post-processing.
+    """
+
+    def __init__(
+        self,
+        client: RAPTClient,
+        provider: RAPTProvider | Callable[[bytes], bytes],
+        *,
+        training: MetricCertificate | None = None,
+        report: TrainingReport | None = None,
+        name: str = "RAPTClassifier",
+    ) -> None:
+        self.name = name
+        self.client = client
+        self.provider = provider
+        self.training = training
+        self.report = report
+
+    # ------------------------------------------------------------------------------------------------ questions
+
+    def invoke(
+        self,
+        input: str,  # noqa: A002  # Runnable's name
+        config: RunnableConfig | None = None,
+        *,
+        user: str | None = None,
+        **kwargs: Any,
+    ) -> str:
+        """Classify one text.
+
+        Args:
+            input: Private text. Callbacks do not see it.
+            config: LangChain config.
+            user: Whose account is charged.
+            **kwargs: None are taken.
+
+        Raises:
+            InvalidParameter: It is no text. Nothing was charged.
+            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
+            LedgerError: The ledger cannot be trusted or written. Nothing was released.
+        """
+        check_no_kwargs(kwargs)
+        return self._call_with_config(lambda _: self._labels([input], user)[0], WITHHELD, config)
+
+    async def ainvoke(
+        self,
+        input: str,  # noqa: A002
+        config: RunnableConfig | None = None,
+        *,
+        user: str | None = None,
+        **kwargs: Any,
+    ) -> str:
+        """Async twin of :meth:`invoke`; the work is done in a thread."""
+        check_no_kwargs(kwargs)
+
+        async def run(_: str) -> str:
+            return (await asyncio.to_thread(self._labels, [input], user))[0]
+
+        return await self._acall_with_config(run, WITHHELD, config)
+
+    def batch(
+        self,
+        inputs: Sequence[str],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        user: str | None = None,
+        **kwargs: Any,
+    ) -> list[str]:
+        """Classify many texts: one charge for all of them, all or none, and few passes of the model.
+
+        With ``return_exceptions`` a text that is refused does not keep the others back.
+        """
+        check_no_kwargs(kwargs)
+        return self._batch_with_config(
+            lambda _: self._all(list(inputs), return_exceptions, user),
+            [WITHHELD] * len(inputs),
+            config,
+            return_exceptions=return_exceptions,
+        )
+
+    async def abatch(
+        self,
+        inputs: Sequence[str],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        user: str | None = None,
+        **kwargs: Any,
+    ) -> list[str]:
+        """Async twin of :meth:`batch`."""
+        check_no_kwargs(kwargs)
+
+        async def run(_: list[str]) -> list[Any]:
+            return await asyncio.to_thread(self._all, list(inputs), return_exceptions, user)
+
+        return await self._abatch_with_config(
+            run, [WITHHELD] * len(inputs), config, return_exceptions=return_exceptions
+        )
+
+    def predict_proba(self, texts: Sequence[str], *, user: str | None = None) -> NDArray[np.float64]:
+        """Probabilities of the labels, (texts, labels), in the order of :attr:`labels`. Charged like :meth:`batch`.
+
+        Raises: As :meth:`invoke`.
+        """
+        if isinstance(texts, str):
+            raise InvalidParameter("Expected texts to be a list of strings. Give [text].")
+        answer = self._answer(texts, user)
+        return np.array(answer.probabilities, dtype=np.float64).reshape(len(texts), -1 if texts else 0)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The public labels, in the order of the probabilities.
+
+        Raises:
+            InvalidParameter: The model is behind a function, which tells the labels with its answers only.
+        """
+        if callable(self.provider):
+            raise InvalidParameter("Expected a provider in this process. A remote one tells its labels with answers.")
+        return self.provider.labels
+
+    def _labels(self, texts: Sequence[str], user: str | None) -> list[str]:
+        answer = self._answer(texts, user)
+        return [answer.labels[max(range(len(row)), key=row.__getitem__)] for row in answer.probabilities]
+
+    def _answer(self, texts: Sequence[str], user: str | None) -> Answer:
+        request = self.client.request(texts, user=user)
+        labels: tuple[str, ...] = ()
+        rows: list[list[float]] = []
+        for start in range(0, len(request), _AT_ONCE):
+            some = slice(start, start + _AT_ONCE)
+            part = type(request)(request.kind, request.plain[some], request.inputs[some])
+            if callable(self.provider):
+                answer = Answer.from_json(self.provider(part.to_json()), texts=len(part))
+            else:
+                answer = self.provider.predict(part)
+            labels = answer.labels
+            rows += answer.probabilities
+        return Answer(labels, rows)
+
+    def _all(self, texts: list[str], tolerant: bool, user: str | None) -> list[str | Exception]:
+        try:
+            return list(self._labels(texts, user))
+        except LangChainDPError:
+            if not tolerant:
+                raise
+        results: list[str | Exception] = []
+        for text in texts:
+            try:
+                results += self._labels([text], user)
+            except LangChainDPError as error:
+                results.append(error)
+        return results
+
+    # --------------------------------------------------------------------------------------------- the promise
+
+    def certificate(self) -> MetricCertificate:
+        """The promise for questions, with what is spent so far; that of the training texts is :attr:`training`."""
+        notes = [_AGAIN]
+        trained = self.training
+        if trained is not None and trained.eta != self.client.eta:
+            notes.append(
+                f"The model was trained on texts privatised at eta={trained.eta:g}, not at the eta of questions."
+            )
+        return self.client.certificate(notes)
+
+    # ------------------------------------------------------------------------------------------- save and load
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write both parts: ``client.json``; ``provider.json`` with ``model.safetensors``; and ``certificate.json``.
+
+        No pickle, no text, no account. A provider needs the second part only, a client the first.
+        """
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        if not callable(self.provider):
+            self.provider.save(folder)
+        self.client.save(folder)
+        if self.training is not None:
+            write_whole(Path(folder) / CERTIFICATE, json.dumps(self.training.to_dict()).encode())
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | PathLike[str],
+        sanitizer: RAPTSanitizer | NotSanitized,
+        *,
+        backbone: str | PathLike[str] | Any = "minilm",
+        tokenizer: Any = None,
+        device: str = "auto",
+    ) -> RAPTClassifier:
+        """Build the classifier that :meth:`save` wrote.
+
+        Args:
+            folder: What was written.
+            sanitizer: Of this machine, over the table of the training; its account is charged for questions.
+            backbone: The backbone of the training.
+            tokenizer: Tokenizer of a given model.
+            device: Where to compute.
+
+        Raises:
+            InvalidParameter: A file is damaged, or table or backbone are others.
+        """
+        from langchain_dp.rapt.tuning.provider import RAPTProvider  # torch
+
+        client = RAPTClient.load(folder, sanitizer)
+        provider = RAPTProvider.load(folder, backbone, tokenizer=tokenizer, device=device)
+        return cls(client, provider, training=load_certificate(folder))
+
+    def __repr__(self) -> str:
+        where = "remote" if callable(self.provider) else repr(self.provider)
+        return f"RAPTClassifier({self.client!r}, {where})"
+
+
+def load_certificate(folder: str | PathLike[str]) -> MetricCertificate | None:
+    """Certificate of the training texts, if it was saved.
+
+    Raises:
+        InvalidParameter: The file is damaged.
+    """
+    path = Path(folder) / CERTIFICATE
+    if not path.exists():
+        return None
+    try:
+        fields = json.loads(path.read_bytes())
+    except ValueError:
+        fields = {}
+    return MetricCertificate.from_dict(fields)

@@ -1,0 +1,169 @@
+"""Labelled texts on their way into training: raw ones are checked, privatised ones can be stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from langchain_dp.accounting.metric import MetricCertificate
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt.tuning.wire import MOST, Kind, Privatised, Request
+from langchain_dp.records import PrivateRecords
+
+FORMAT = "langchain-dp privatised examples 1"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class RawExamples:
+    """Checked raw examples. Private.
+
+    Args:
+        texts: Private texts.
+        labels: Numbers of their labels.
+        users: Whose they are; None for nobody's account.
+    """
+
+    texts: list[str]
+    labels: list[int]
+    users: list[str | None]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __repr__(self) -> str:
+        return "RawExamples(<private>)"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class PrivatisedExamples:
+    """Training texts as a provider may see them: privatised, with their labels in clear.
+
+    Args:
+        kind: "tokens" or "text", as of :class:`~langchain_dp.rapt.tuning.wire.Request`.
+        inputs: Privatised texts, without plain tokens.
+        labels: Names of their labels. They are in clear.
+        truncated: How many texts were longer than the limit and were cut before they were privatised.
+        certificate: Under which promise.
+    """
+
+    kind: Kind
+    inputs: Sequence[Privatised]
+    labels: Sequence[str]
+    truncated: int
+    certificate: MetricCertificate
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.labels):
+            raise InvalidParameter(
+                f"Expected as many labels as privatised texts, got {len(self.labels)} and {len(self.inputs)}."
+            )
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __repr__(self) -> str:
+        return f"PrivatisedExamples({len(self)}, {self.certificate!r})"
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write one JSON file, whole or not at all."""
+        fields = {
+            "format": FORMAT,
+            "kind": self.kind,
+            "inputs": list(self.inputs),
+            "labels": list(self.labels),
+            "truncated": self.truncated,
+            "certificate": self.certificate.to_dict(),
+        }
+        write_whole(Path(path), json.dumps(fields).encode())
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> PrivatisedExamples:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            InvalidParameter: It is no such file.
+        """
+        fields = read_json(Path(path), FORMAT)
+        inputs = fields["inputs"]
+        for start in range(0, len(inputs), MOST):  # checked as if they came from outside
+            some = inputs[start : start + MOST]
+            Request(fields["kind"], [[] for _ in some], some)
+        certificate = MetricCertificate.from_dict(fields["certificate"])
+        return cls(fields["kind"], fields["inputs"], fields["labels"], fields["truncated"], certificate)
+
+
+def checked(
+    examples: Iterable[Mapping[str, Any]] | PrivateRecords,
+    labels: Sequence[str],
+    *,
+    user_key: str | None,
+    what: str = "example",
+    both: bool = True,
+) -> RawExamples:
+    """Check examples before anything is charged.
+
+    Args:
+        examples: Mappings with ``text`` and ``label``.
+        labels: The public labels.
+        user_key: Key that says whose an example is.
+        what: Their name in messages.
+        both: Whether two labels or more must occur.
+
+    Raises:
+        InvalidParameter: Text, label or user are missing, a label is unknown, or there is only one label. Messages
+            name positions, never content.
+    """
+    records = PrivateRecords(examples)
+    rows = [records.get(name) for name in records.ids()]
+    users: list[str | None] = []
+    for position, row in enumerate(rows):
+        if row["label"] not in labels:
+            raise InvalidParameter(
+                f"Expected the label of {what} {position} to be one of {list(labels)}. Repair it, or add the label."
+            )
+        user = None if user_key is None else row.get(user_key)
+        if user_key is not None and (not isinstance(user, str) or not user):
+            raise InvalidParameter(f"Expected {what} {position} to have a string under user_key={user_key!r}.")
+        users.append(user)
+    numbers = [list(labels).index(row["label"]) for row in rows]
+    if not rows:
+        raise InvalidParameter(f"Expected at least one {what}, got none.")
+    if both and len(set(numbers)) < 2:
+        raise InvalidParameter(
+            f"Expected {what}s of at least two labels, but all {len(rows)} have one. There is nothing to learn."
+        )
+    return RawExamples([row["text"] for row in rows], numbers, users)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that is there whole or not at all, even after a crash."""
+    part = path.with_name(f"{path.name}.part")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def read_json(path: Path, form: str) -> dict[str, Any]:
+    """A JSON object of a known format.
+
+    Raises:
+        InvalidParameter: There is no such file, or it holds something else.
+    """
+    try:
+        fields = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InvalidParameter(
+            f"Expected {str(path)!r} to be a file that can be read ({type(error).__name__})."
+        ) from None
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict) or fields.get("format") != form:
+        raise InvalidParameter(f"Expected {str(path)!r} to hold {form!r}. It is damaged, or of another version.")
+    return fields

@@ -1,0 +1,223 @@
+"""The provider's part: a tuned model that takes privatised tokens or privatised text, and never a raw one."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from langchain_dp import _validate
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt.tuning.backbone import Backbone
+from langchain_dp.rapt.tuning.batches import Assembler, Row
+from langchain_dp.rapt.tuning.examples import read_json, write_whole
+from langchain_dp.rapt.tuning.model import RECONSTRUCTION, TunedModel
+from langchain_dp.rapt.tuning.settings import TuningSettings
+from langchain_dp.rapt.tuning.training import autocast, probabilities_of
+from langchain_dp.rapt.tuning.wire import Answer, Kind, Request
+
+FORMAT = "langchain-dp rapt provider 1"
+FILE = "provider.json"
+WEIGHTS = "model.safetensors"
+
+
+class RAPTProvider:
+    """Answers requests of privatised texts with probabilities of the labels.
+
+    It holds no sanitizer, no account and no raw text: what it can be told is a :class:`Request`. The reconstruction
+    head is not part of it.
+
+    Args:
+        model: The tuned model.
+        backbone: What it was built around.
+        labels: The public labels.
+        kind: What it was tuned on, and takes: token ids ("tokens") or text ("text"). The other kind is refused, so that
+            a model of tokens cannot be sent a raw text by mistake.
+        verbaliser: Word that stands for each label; None: a head of its own.
+        template: Public text behind every input, for a verbaliser.
+    """
+
+    def __init__(
+        self,
+        model: TunedModel,
+        backbone: Backbone,
+        *,
+        labels: Sequence[str],
+        kind: Kind,
+        verbaliser: Mapping[str, str] | None,
+        template: str,
+    ) -> None:
+        self.labels = tuple(labels)
+        self.kind: Kind = _validate.one_of("kind", kind, ("tokens", "text"))
+        self.model = model
+        self.backbone = backbone
+        self.settings = model.settings
+        self._verbaliser = verbaliser
+        self._template = template
+        self.assembler = assembler(backbone, model.settings, verbaliser, template)
+        self._device = str(next(iter(model.learned().values())).device)
+
+    @property
+    def device(self) -> str:
+        """Where it computes."""
+        return self._device
+
+    def predict(self, request: Request) -> Answer:
+        """Probabilities of the labels for every text of a request.
+
+        Raises:
+            InvalidParameter: The request was not made for this model.
+        """
+        if request.kind != self.kind:
+            raise InvalidParameter(f"Expected a request of the kind {self.kind!r}. Use the client of this model.")
+        rows, _ = self.assembler.rows(request)
+        return Answer(self.labels, self._probabilities(rows))
+
+    def answer(self, body: bytes) -> bytes:
+        """Answer a request in JSON with JSON: all that a server has to call.
+
+        Raises:
+            InvalidParameter: ``body`` is no request for this model; the message holds nothing of it.
+        """
+        return self.predict(Request.from_json(body)).to_json()
+
+    def _probabilities(self, rows: Sequence[Row]) -> list[list[float]]:
+        if not rows:
+            return []
+        found = probabilities_of(
+            self.model, rows, self.backbone.pad, self._device, lambda: autocast(self.settings.precision, self._device)
+        )
+        values: list[list[float]] = torch.cat(list(found)).tolist()
+        return values
+
+    # -------------------------------------------------------------------------------------------- save and load
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write ``provider.json`` and ``model.safetensors``: what was learned, without backbone and without pickle.
+
+        Under the method "full" all weights were learned, so that all are written.
+        """
+        facts = {
+            "format": FORMAT,
+            "labels": list(self.labels),
+            "kind": self.kind,
+            "settings": self.settings.to_dict(),
+            "verbaliser": None if self._verbaliser is None else dict(self._verbaliser),
+            "template": self._template,
+            "backbone": {"kind": self.backbone.kind, "fingerprint": self.backbone.fingerprint},
+        }
+        kept = {
+            name: tensor.detach().cpu().contiguous()
+            for name, tensor in self.model.learned().items()
+            if not name.startswith(RECONSTRUCTION)
+        }
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        write_whole(Path(folder) / WEIGHTS, save(kept))
+        write_whole(Path(folder) / FILE, json.dumps(facts).encode())
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | PathLike[str],
+        backbone: str | PathLike[str] | Backbone | Any = "minilm",
+        *,
+        tokenizer: Any = None,
+        device: str = "auto",
+    ) -> RAPTProvider:
+        """Build the provider that :meth:`save` wrote, around the same backbone.
+
+        Raises:
+            InvalidParameter: The files are none, or were made with another backbone.
+            MissingExtra: The package of "minilm" is not installed.
+        """
+        facts = read_json(Path(folder) / FILE, FORMAT)
+        verbaliser: Mapping[str, str] | None = facts["verbaliser"]
+        if isinstance(backbone, Backbone):
+            base = copy.deepcopy(backbone)
+        else:
+            base = Backbone(backbone, tokenizer=tokenizer, words=verbaliser is not None)
+        wanted = facts["backbone"]
+        if base.fingerprint != wanted["fingerprint"]:
+            raise InvalidParameter(
+                f"Expected the backbone with which {str(folder)!r} was tuned ({wanted['kind']}, "
+                f"{wanted['fingerprint'][:8]}), got {base.kind}, {base.fingerprint[:8]}. Give that one."
+            )
+        settings = TuningSettings.from_dict(facts["settings"])
+        model = TunedModel(
+            base, settings, labels=len(facts["labels"]), words=label_words(base, facts["labels"], verbaliser)
+        )
+        try:
+            tensors = load_file(Path(folder) / WEIGHTS)
+        except (OSError, SafetensorError) as error:
+            raise InvalidParameter(
+                f"Expected {str(Path(folder) / WEIGHTS)!r} to hold safetensors ({type(error).__name__})."
+            ) from None
+        model.put(tensors, reconstruction=False)
+        model.to(chosen_device(device)).eval()
+        return cls(
+            model,
+            base,
+            labels=facts["labels"],
+            kind=facts["kind"],
+            verbaliser=verbaliser,
+            template=facts["template"],
+        )
+
+    def __repr__(self) -> str:
+        return f"RAPTProvider({self.settings.method}, {self.backbone!r}, labels={list(self.labels)})"
+
+
+def assembler(
+    backbone: Backbone, settings: TuningSettings, verbaliser: Mapping[str, str] | None, template: str
+) -> Assembler:
+    """What makes rows of requests for a model of these settings."""
+    return Assembler(
+        backbone,
+        max_tokens=settings.max_tokens,
+        plain_length=settings.plain.length,
+        virtual=settings.virtual_tokens,
+        template=template if verbaliser is not None and backbone.family == "encoder" else None,
+    )
+
+
+def label_words(backbone: Backbone, labels: Sequence[str], verbaliser: Mapping[str, str] | None) -> list[int] | None:
+    """First token of every label's word.
+
+    Raises:
+        InvalidParameter: A label has no word, or its word has no token.
+    """
+    if verbaliser is None:
+        return None
+    if set(verbaliser) != set(labels):
+        raise InvalidParameter(f"Expected verbaliser to name one word for each of {list(labels)}.")
+    found = []
+    for label in labels:
+        # Tokenizers of bytes know a word inside a text by the blank before it.
+        space = "" if backbone.family == "seq2seq" or backbone.kind == "bert" else " "
+        tokens = backbone.cut(space + verbaliser[label])
+        if not tokens or tokens[0] == backbone.unknown:
+            raise InvalidParameter(f"Expected the word {verbaliser[label]!r} of label {label!r} to have a token.")
+        found.append(tokens[0])
+    return found
+
+
+def chosen_device(device: str) -> str:
+    """The device itself, or the best that is there.
+
+    Raises:
+        InvalidParameter: torch cannot use it.
+    """
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as problem:
+        raise InvalidParameter(f"Expected device={device!r} to be one that torch can use.") from problem
+    return device

@@ -1,0 +1,176 @@
+"""Public settings of prompt tuning, with the paper's values as defaults. Nothing private, no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from langchain_dp import _validate
+from langchain_dp.errors import InvalidParameter
+
+Method = Literal["prompt", "prefix", "adapter", "full"]
+Choice = Literal["fixed", "sets", "fresh"]
+
+_PROMPT_LENGTH = {"prompt": 150, "prefix": 10}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlainTokens:
+    """The public tokens that stand before every text, are privatised with it, and are to be reconstructed.
+
+    Args:
+        length: Their number m; 0 for none. The paper has 40.
+        choice: "fixed": the same tokens before every text, as in the paper's main results; "sets": one of ``sets``
+            rows, drawn for each text; "fresh": drawn anew for each text, so that no position can be memorised.
+        sets: Number of rows under "sets".
+        vocabulary: Size |T| of the set of tokens that they are drawn from, and of the reconstruction head's output;
+            fewer if the table has fewer that fit. The paper has 7,630.
+        words: The rows themselves, each of ``length`` words of the client's table, instead of drawn ones.
+        seed: Public seed of the drawing.
+
+    Raises:
+        InvalidParameter: A value is out of bounds, or the rows do not fit the other values.
+    """
+
+    length: int = 40
+    choice: Choice = "fixed"
+    sets: int = 5
+    vocabulary: int = 7_630
+    words: Sequence[Sequence[str]] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _validate.integer("length", self.length, at_least=0)
+        _validate.one_of("choice", self.choice, get_args(Choice))
+        _validate.integer("sets", self.sets, at_least=1)
+        _validate.integer("vocabulary", self.vocabulary, at_least=2)
+        _validate.integer("seed", self.seed, at_least=0)
+        if isinstance(self.words, str) or any(isinstance(row, str) for row in self.words):
+            raise InvalidParameter("Expected words to be rows of words. Give [['one', 'two']].")
+        words = tuple(tuple(row) for row in self.words)
+        object.__setattr__(self, "words", words)  # frozen: the only way
+        if any(len(row) != self.length for row in words):
+            raise InvalidParameter(
+                f"Expected every row of words to hold length={self.length} words, got "
+                f"{sorted({len(row) for row in words})}."
+            )
+        rows = {"fixed": 1, "sets": self.sets, "fresh": 0}[self.choice]
+        if words and len(words) != rows:
+            raise InvalidParameter(
+                f"Expected words to hold {rows} rows under choice={self.choice!r} and sets={self.sets}, got "
+                f"{len(words)}."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TuningSettings:
+    """What is learned and how. The defaults are the paper's: Adam at 6e-5, batches of 128, 4 epochs, 128 tokens.
+
+    Args:
+        method: "prompt": vectors before the input (Lester et al. 2021); "prefix": keys and values before those of
+            every layer (Li and Liang 2021); "adapter": bottlenecks in every layer (Houlsby et al. 2019); "full": all
+            weights of the backbone. But for "full" the backbone is frozen.
+        reconstruction: Whether the plain tokens are reconstructed while training.
+        prompt_length: Vectors of a prompt or prefix; None: 150 and 10, as in the paper.
+        adapter_size: Width of an adapter.
+        start: Where a prompt or prefix starts from: "words" (random words of the backbone's vocabulary, or their keys
+            and values: Li and Liang 2021, section 7.4) or "random".
+        plain: The plain tokens.
+        head_size: Hidden size c of the reconstruction head.
+        reconstruction_weight: Factor of L_rec in the loss; the paper has 1.
+        reconstruction_reduction: "sum" over the plain tokens, as in the paper's equation 7, or their "mean".
+        pooling: What a classification head reads: the "mean" of the text's outputs, or the "first" output.
+        learning_rate: Of Adam, constant.
+        batch_size: Texts a step.
+        epochs: Passes over the texts, at most.
+        max_tokens: Longest text, in tokens; what is longer is cut, counted and reported.
+        privatise: "once": every training text is privatised once, and the release is used in all epochs; "epoch":
+            anew for each epoch, each time at the full price.
+        patience: Stop when the validation loss did not fall for so many epochs, and keep the best; None: never.
+        device: "auto", "cpu", "cuda", ...
+        precision: "float32", or mixed precision in "bfloat16" or "float16".
+        seed: Public seed of the order of texts, of starting values and of dropout.
+
+    Raises:
+        InvalidParameter: A value is out of bounds, or two contradict each other.
+    """
+
+    method: Method = "prefix"
+    reconstruction: bool = True
+    prompt_length: int | None = None
+    adapter_size: int = 64
+    start: Literal["words", "random"] = "words"
+    plain: PlainTokens = PlainTokens()
+    head_size: int = 96
+    reconstruction_weight: float = 1.0
+    reconstruction_reduction: Literal["sum", "mean"] = "sum"
+    pooling: Literal["mean", "first"] = "mean"
+    learning_rate: float = 6e-5
+    batch_size: int = 128
+    epochs: int = 4
+    max_tokens: int = 128
+    privatise: Literal["once", "epoch"] = "once"
+    patience: int | None = None
+    device: str = "auto"
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _validate.one_of("method", self.method, get_args(Method))
+        if not isinstance(self.plain, PlainTokens):
+            raise InvalidParameter(f"Expected plain of type {type(self.plain).__name__} to be PlainTokens(...).")
+        if not isinstance(self.reconstruction, bool):
+            raise InvalidParameter(f"Expected reconstruction={self.reconstruction!r} to be True or False.")
+        if self.reconstruction and not self.plain.length:
+            raise InvalidParameter(
+                "Expected plain.length=0 only with reconstruction=False: there is nothing to reconstruct."
+            )
+        if self.prompt_length is not None:
+            _validate.integer("prompt_length", self.prompt_length, at_least=1)
+        for name in ("adapter_size", "head_size", "batch_size", "epochs", "max_tokens"):
+            _validate.integer(name, getattr(self, name), at_least=1)
+        if self.patience is not None:
+            _validate.integer("patience", self.patience, at_least=1)
+        _validate.integer("seed", self.seed, at_least=0)
+        _validate.number("learning_rate", self.learning_rate, above=0.0)
+        _validate.number("reconstruction_weight", self.reconstruction_weight, at_least=0.0)
+        _validate.one_of("start", self.start, ("words", "random"))
+        _validate.one_of("reconstruction_reduction", self.reconstruction_reduction, ("sum", "mean"))
+        _validate.one_of("pooling", self.pooling, ("mean", "first"))
+        _validate.one_of("privatise", self.privatise, ("once", "epoch"))
+        _validate.one_of("precision", self.precision, ("float32", "bfloat16", "float16"))
+
+    @property
+    def virtual_tokens(self) -> int:
+        """Vectors of the prompt or prefix in force; 0 for the other methods."""
+        if self.method not in _PROMPT_LENGTH:
+            return 0
+        return _PROMPT_LENGTH[self.method] if self.prompt_length is None else self.prompt_length
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that JSON can hold."""
+        fields = dataclasses.asdict(self)
+        fields["plain"]["words"] = [list(row) for row in self.plain.words]
+        return fields
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> TuningSettings:
+        """Return the settings that :meth:`to_dict` wrote.
+
+        Raises:
+            InvalidParameter: A field is missing or unknown.
+        """
+        names = {field.name for field in dataclasses.fields(cls)}
+        plain = {field.name for field in dataclasses.fields(PlainTokens)}
+        if set(fields) != names or set(fields["plain"]) != plain:
+            raise InvalidParameter(
+                f"Expected settings with the fields {sorted(names)}, got {sorted(map(str, fields))}. They were written "
+                "by another version."
+            )
+        return cls(**{**fields, "plain": PlainTokens(**fields["plain"])})
+
+    def differences(self, other: TuningSettings) -> list[str]:
+        """Names of the fields in which two settings differ, but for the device."""
+        mine, its = self.to_dict(), other.to_dict()
+        return sorted(name for name in mine if name != "device" and mine[name] != its[name])

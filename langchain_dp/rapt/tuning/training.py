@@ -1,0 +1,246 @@
+"""The training loop: privatised rows in, learned tensors and a report out. Nothing private passes here."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt.tuning.batches import Assembler, Row, collate
+from langchain_dp.rapt.tuning.checkpoint import Checkpoint, Progress
+from langchain_dp.rapt.tuning.model import TunedModel
+from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, Privatised, Request
+
+Rows = tuple[Any, list[Plain]]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class TrainingTexts:
+    """Privatised texts of one epoch, with the numbers of their labels."""
+
+    inputs: Sequence[Privatised]
+    labels: Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingReport:
+    """What training did.
+
+    Args:
+        steps: Steps of the optimiser.
+        epochs: One mapping an epoch: loss, task, reconstruction, accuracy, recovered (share of plain tokens), and
+            validation_loss and validation_accuracy if there was a validation.
+        best_epoch: Number of the epoch whose weights were kept, from 0.
+        stopped_early: Whether patience ran out.
+        parameters: Numbers that were trained and are kept.
+        head_parameters: Numbers of the reconstruction head, which was thrown away.
+        truncated: Texts that were cut because they were longer than the limit.
+        seconds_per_step: Mean wall-clock time of a step, in this call.
+    """
+
+    steps: int
+    epochs: tuple[dict[str, float], ...]
+    best_epoch: int
+    stopped_early: bool
+    parameters: int
+    head_parameters: int
+    truncated: int
+    seconds_per_step: float
+
+
+class Trainer:
+    """Trains one model.
+
+    Args:
+        model: Its learned tensors are changed.
+        assembler: Makes rows of requests.
+        kind: What privatised inputs are.
+        plain: Draws plain tokens for so many texts with public coins: what is to be reconstructed, and what is sent.
+        pad: Token that fills batches up.
+        device: Where to compute.
+        checkpoint: Where to keep what is needed to go on; None: nowhere.
+        every: Steps between checkpoints, beside one an epoch; None: only these.
+        progress: Whether to show a bar with loss and accuracy.
+    """
+
+    def __init__(
+        self,
+        model: TunedModel,
+        assembler: Assembler,
+        *,
+        kind: Kind,
+        plain: Callable[[int, np.random.Generator], Rows],
+        pad: int,
+        device: str,
+        checkpoint: Checkpoint | None = None,
+        every: int | None = None,
+        progress: bool = True,
+    ) -> None:
+        self._model, self._assembler, self._settings = model.to(device), assembler, model.settings
+        self._kind: Kind = kind
+        self._plain, self._pad, self._device = plain, pad, device
+        self._checkpoint, self._every, self._progress = checkpoint, every, progress
+        self._optimizer = torch.optim.Adam(model.learned().values(), lr=self._settings.learning_rate)
+        half = self._settings.precision == "float16"
+        self._scaler = torch.amp.GradScaler(device.partition(":")[0], enabled=half)
+        self._cut = 0
+
+    def fit(self, data: Callable[[int], TrainingTexts], validation: TrainingTexts | None) -> TrainingReport:
+        """Train until the epochs are over or patience runs out, and keep the best weights.
+
+        Args:
+            data: Texts of an epoch.
+            validation: Texts for early stopping; None: the last epoch is kept.
+
+        Raises:
+            InvalidParameter: The loss is no number any more.
+        """
+        devices = [torch.device(self._device)] if self._device.startswith("cuda") else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(self._settings.seed)  # type: ignore[no-untyped-call]  # torch's own
+            done = Progress()
+            if self._checkpoint is not None:
+                done = self._checkpoint.restore(self._model, self._optimizer, self._scaler) or done
+            return self._fit(data, validation, done)
+
+    def _fit(
+        self, data: Callable[[int], TrainingTexts], validation: TrainingTexts | None, done: Progress
+    ) -> TrainingReport:
+        settings = self._settings
+        held = None if validation is None else self._held(validation)
+        began, steps_before = time.perf_counter(), done.steps
+        while done.epoch < settings.epochs and not done.stopped:
+            self._epoch(data(done.epoch), done)
+            sums = done.sums
+            figures = {
+                "loss": sums["loss"] / sums["texts"],
+                "task": sums["task"] / sums["texts"],
+                "reconstruction": sums["reconstruction"] / sums["texts"],
+                "accuracy": sums["correct"] / sums["texts"],
+                "recovered": sums["recovered"] / sums["texts"],
+            }
+            if held is not None:
+                loss, accuracy = self._evaluate(*held)
+                figures |= {"validation_loss": loss, "validation_accuracy": accuracy}
+            done.end_epoch(figures, patience=settings.patience if held is not None else None)
+            if held is not None and done.best_epoch == done.epoch - 1:
+                done.best = {name: tensor.detach().cpu().clone() for name, tensor in self._model.learned().items()}
+            self._save(done)
+        if done.best:
+            self._model.put(done.best, reconstruction=True)
+        learned = self._model.learned()
+        head = sum(t.numel() for name, t in learned.items() if name.startswith("reconstruction."))
+        steps = done.steps - steps_before
+        return TrainingReport(
+            steps=done.steps,
+            epochs=tuple(done.history),
+            best_epoch=done.best_epoch if done.best else done.epoch - 1,
+            stopped_early=done.stopped,
+            parameters=sum(tensor.numel() for tensor in learned.values()) - head,
+            head_parameters=head,
+            truncated=self._cut,
+            seconds_per_step=(time.perf_counter() - began) / steps if steps else math.nan,
+        )
+
+    def _epoch(self, texts: TrainingTexts, done: Progress) -> None:
+        settings, model = self._settings, self._model
+        seeds = [settings.seed, 1, done.epoch]
+        targets, rows = self._rows(texts, np.random.default_rng(seeds))
+        order = np.random.default_rng([settings.seed, 2, done.epoch]).permutation(len(rows))
+        batches = [order[i : i + settings.batch_size] for i in range(0, len(order), settings.batch_size)]
+        labels = torch.tensor(texts.labels)
+        model.train()
+        bar = tqdm(
+            total=len(batches), initial=done.step, desc=f"epoch {done.epoch + 1}", unit="step",
+            disable=not self._progress,
+        )  # fmt: skip
+        with bar:
+            for batch in batches[done.step :]:
+                self._step([rows[i] for i in batch], labels[batch], targets[batch], done)
+                sums = done.sums
+                bar.set_postfix(loss=sums["loss"] / sums["texts"], accuracy=sums["correct"] / sums["texts"])
+                bar.update()
+                if self._every is not None and done.steps % self._every == 0 and done.step < len(batches):
+                    self._save(done)
+
+    def _step(self, rows: Sequence[Row], labels: Tensor, targets: Tensor, done: Progress) -> None:
+        batch = collate(rows, self._pad).to(self._device)
+        self._optimizer.zero_grad(set_to_none=True)
+        with self._autocast():
+            losses = self._model.losses(batch, labels.to(self._device), targets.to(self._device))
+        total = float(losses.total.detach())
+        if not math.isfinite(total):
+            raise InvalidParameter(
+                f"Expected a finite loss, got {total} in step {done.steps}: learning_rate="
+                f"{self._settings.learning_rate:g} is too high. Give a smaller one, or precision='float32'."
+            )
+        self._scaler.scale(losses.total).backward()  # type: ignore[no-untyped-call]  # torch's own
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        figures = {"loss": total, "task": losses.task, "reconstruction": losses.reconstruction}
+        done.add(len(rows), correct=losses.correct, means={**figures, "recovered": losses.recovered})
+
+    def _rows(self, texts: TrainingTexts, coins: np.random.Generator) -> tuple[Tensor, list[Row]]:
+        targets, plain = self._plain(len(texts.inputs), coins)
+        rows: list[Row] = []
+        cut = 0
+        for start in range(0, len(plain), MOST):
+            some = slice(start, start + MOST)
+            made, longer = self._assembler.rows(Request(self._kind, plain[some], list(texts.inputs[some])))
+            rows += made
+            cut += longer
+        self._cut = max(self._cut, cut)
+        return torch.as_tensor(targets), rows
+
+    def _held(self, texts: TrainingTexts) -> tuple[list[Row], Tensor]:
+        cut = self._cut
+        _, rows = self._rows(texts, np.random.default_rng([self._settings.seed, 3]))
+        self._cut = cut
+        return rows, torch.tensor(texts.labels)
+
+    def _evaluate(self, rows: Sequence[Row], labels: Tensor) -> tuple[float, float]:
+        """Mean loss of the task, and accuracy."""
+        probabilities = torch.cat(list(probabilities_of(self._model, rows, self._pad, self._device, self._autocast)))
+        chosen = probabilities[torch.arange(len(labels)), labels].clamp_min(1e-12)
+        correct = (probabilities.argmax(dim=1) == labels).float().mean()
+        return float(-chosen.log().mean()), float(correct)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return autocast(self._settings.precision, self._device)
+
+    def _save(self, done: Progress) -> None:
+        if self._checkpoint is not None:
+            self._checkpoint.save(done, self._model, self._optimizer, self._scaler)
+
+
+def autocast(precision: str, device: str) -> AbstractContextManager[Any]:
+    """Mixed precision where it is asked for."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.partition(":")[0], dtype=getattr(torch, precision))
+
+
+def probabilities_of(
+    model: TunedModel,
+    rows: Sequence[Row],
+    pad: int,
+    device: str,
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Iterator[Tensor]:
+    """Probabilities of the labels, batch by batch, on the CPU."""
+    model.eval()
+    size = model.settings.batch_size
+    for start in range(0, len(rows), size):
+        batch = collate(rows[start : start + size], pad).to(device)
+        with torch.no_grad(), context():
+            logits = model.logits(batch, model.activations(batch)[0])
+        yield logits.float().softmax(dim=1).cpu()

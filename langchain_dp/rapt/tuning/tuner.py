@@ -1,0 +1,250 @@
+"""Tuning a backbone on privatised text, with the privatised plain tokens to be reconstructed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt.runnable import RAPTSanitizer
+from langchain_dp.rapt.tuning.backbone import Backbone
+from langchain_dp.rapt.tuning.checkpoint import Checkpoint
+from langchain_dp.rapt.tuning.classifier import RAPTClassifier
+from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
+from langchain_dp.rapt.tuning.examples import PrivatisedExamples, RawExamples, checked
+from langchain_dp.rapt.tuning.model import TunedModel
+from langchain_dp.rapt.tuning.provider import RAPTProvider, assembler, chosen_device, label_words
+from langchain_dp.rapt.tuning.settings import TuningSettings
+from langchain_dp.rapt.tuning.training import Trainer, TrainingReport, TrainingTexts
+from langchain_dp.records import PrivateRecords
+
+Examples = Iterable[Mapping[str, Any]] | PrivateRecords
+LABELS_IN_CLEAR = "The labels of the training texts are in clear."
+
+
+class RAPTPromptTuner:
+    """Learns to classify privatised texts: prompt tuning, prefix tuning, adapters or all weights.
+
+    Every training text is privatised by the sanitizer and charged to its ledger; public plain tokens, privatised by the
+    same mechanism, stand before it; the model learns the labels and, with a head that is thrown away afterwards, to
+    reconstruct the plain tokens. The result is a Runnable that sanitises what it is asked.
+
+    Args:
+        sanitizer: Privatises training texts and, later, questions. :class:`NotSanitized` is for baselines.
+        labels: The public labels.
+        backbone: "minilm", a folder, a model of transformers (which is copied), or a :class:`Backbone`.
+        tokenizer: Tokenizer of a given model.
+        settings: What is learned and how; the paper's values by default.
+        verbaliser: A word for each label, predicted by the backbone's own head for words (in a T5, by its decoder);
+            None: a linear head on the text's activations.
+        template: Public text behind every input of an encoder, with ``{mask}`` where the word is predicted.
+        user_key: Key of an example that says whose account is charged.
+
+    Raises:
+        InvalidParameter: A value is out of bounds, two contradict each other, or the backbone cannot be used.
+        MissingExtra: torch, transformers or peft is not installed.
+
+    Formal guarantee:
+        That of the sanitizer: metric privacy for the words of every training text, one release each, or one release an
+        epoch under ``privatise="epoch"``. The labels, the number of texts and their lengths are in clear. The tuned
+        model is post-processing of the releases. It is NOT differentially private in the number or presence of texts.
+        Source: Li, Tan, Liu 2023, section 3.2.
+    """
+
+    def __init__(
+        self,
+        sanitizer: RAPTSanitizer | NotSanitized,
+        *,
+        labels: Sequence[str],
+        backbone: str | PathLike[str] | Backbone | Any = "minilm",
+        tokenizer: Any = None,
+        settings: TuningSettings | None = None,
+        verbaliser: Mapping[str, str] | None = None,
+        template: str = "It was {mask}.",
+        user_key: str | None = None,
+    ) -> None:
+        if settings is not None and not isinstance(settings, TuningSettings):
+            raise InvalidParameter(f"Expected settings of type {type(settings).__name__} to be TuningSettings(...).")
+        if isinstance(labels, str) or len(set(labels)) < 2 or len(set(labels)) < len(labels):
+            raise InvalidParameter("Expected labels to be a list of at least two different labels.")
+        self.settings = settings or TuningSettings()
+        self.labels = tuple(labels)
+        if not isinstance(backbone, Backbone):
+            backbone = Backbone(backbone, tokenizer=tokenizer, words=verbaliser is not None)
+        self.backbone: Backbone = backbone
+        self._verbaliser, self._template, self._user_key = verbaliser, template, user_key
+        self._words = label_words(backbone, self.labels, verbaliser)
+        self._device = chosen_device(self.settings.device)
+        draft = RAPTClient(sanitizer, self.settings.plain, max_tokens=self.settings.max_tokens)
+        self.client = draft
+        if not backbone.matches(draft.vocabulary):
+            self.client = RAPTClient(sanitizer, self.settings.plain, kind="text", max_tokens=self.settings.max_tokens)
+        self._assembler = assembler(backbone, self.settings, verbaliser, template)
+
+    def privatise(self, examples: Examples) -> PrivatisedExamples:
+        """Privatise labelled texts, once, as they may be stored and sent to a provider: charged together, or none.
+
+        Raises:
+            InvalidParameter: An example lacks text or label, or all have one label; nothing was charged.
+            BudgetExceeded: An account has too little left; nothing was charged.
+        """
+        return self._privatised(checked(examples, self.labels, user_key=self._user_key), fresh=False)
+
+    def fit(
+        self,
+        examples: Examples | PrivatisedExamples,
+        *,
+        validation: Examples | PrivatisedExamples | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        checkpoint_every: int | None = None,
+        progress: bool = True,
+    ) -> RAPTClassifier:
+        """Privatise, train, and return the classifier.
+
+        Args:
+            examples: Mappings with ``text`` and ``label``; or what :meth:`privatise` gave, at no further cost.
+            validation: The same for early stopping; they are privatised once and charged like the others.
+            checkpoint: Folder to keep the state in, privatised texts among it; an interrupted call goes on from it
+                when it is repeated, without a further charge for what is stored there.
+            checkpoint_every: Steps between two states, beside one after each epoch.
+            progress: Whether to show a bar with loss and accuracy.
+
+        Raises:
+            InvalidParameter: As for :meth:`privatise`; or the checkpoint is of other settings.
+            BudgetExceeded: An account has too little left; nothing was charged for what was refused.
+        """
+        if self.settings.patience is not None and validation is None:
+            raise InvalidParameter(
+                f"Expected patience={self.settings.patience} only with validation=: without it nothing tells when to "
+                "stop. Give some labelled texts as validation."
+            )
+        again = self.settings.privatise == "epoch"
+        if again and isinstance(examples, PrivatisedExamples):
+            raise InvalidParameter("Expected raw examples under privatise='epoch': they are privatised anew each time.")
+        train = self._checked(examples, "example", both=True)
+        held = None if validation is None else self._checked(validation, "validation example", both=False)
+        state = self._checkpoint(checkpoint, train, held)
+        model = TunedModel(
+            copy.deepcopy(self.backbone),
+            self.settings,
+            labels=len(self.labels),
+            words=self._words,
+            reconstruct=len(self.client.plain) if self.settings.reconstruction else 0,
+        )
+        released: list[PrivatisedExamples] = []
+
+        def texts(epoch: int) -> TrainingTexts:
+            if again or not released:
+                name = f"epoch-{epoch}" if again else "examples"
+                released[:] = [self._stored(state, name, train, fresh=again)]
+            return self._texts(released[0])
+
+        trainer = Trainer(
+            model,
+            self._assembler,
+            kind=self.client.kind,
+            plain=self.client.plain_rows,
+            pad=self.backbone.pad,
+            device=self._device,
+            checkpoint=state,
+            every=checkpoint_every,
+            progress=progress,
+        )
+        validated = None if held is None else self._texts(self._stored(state, "validation", held, fresh=False))
+        report = trainer.fit(texts, validated)
+        if not released:  # everything was done when the call was resumed
+            texts(max(0, len(report.epochs) - 1))
+        return self._classifier(model.eval(), report, released[0].truncated, len(train))
+
+    def _checked(self, examples: Examples | PrivatisedExamples, what: str, *, both: bool) -> Any:
+        if not isinstance(examples, PrivatisedExamples):
+            return checked(examples, self.labels, user_key=self._user_key, what=what, both=both)
+        if examples.kind != self.client.kind or examples.certificate.table != self.client.table:
+            raise InvalidParameter(
+                f"Expected {what}s privatised over {self.client.table!r} as {self.client.kind}, got "
+                f"{examples.certificate.table!r} as {examples.kind}. Privatise them with this tuner."
+            )
+        if not set(examples.labels) <= set(self.labels) or (both and len(set(examples.labels)) < 2):
+            raise InvalidParameter(f"Expected {what}s with at least two of the labels {list(self.labels)}.")
+        return examples
+
+    def _checkpoint(self, folder: str | PathLike[str] | None, train: Any, held: Any) -> Checkpoint | None:
+        if folder is None:
+            return None
+        identity: dict[str, str | int] = {
+            "backbone": self.backbone.fingerprint,
+            "labels": " | ".join(self.labels),
+            "verbaliser": str(self._verbaliser),
+            "table": self.client.table,
+            "eta": repr(self.client.eta),
+            "texts": len(train),
+            "validation texts": 0 if held is None else len(held),
+        }
+        return Checkpoint(folder, settings=self.settings, identity=identity)
+
+    def _stored(self, state: Checkpoint | None, name: str, examples: Any, *, fresh: bool) -> PrivatisedExamples:
+        if isinstance(examples, PrivatisedExamples):
+            return examples
+        found = None if state is None else state.examples(name)
+        if found is None:
+            found = self._privatised(examples, fresh=fresh)
+            if state is not None:
+                state.keep(name, found)
+        return found
+
+    def _privatised(self, raw: RawExamples, *, fresh: bool) -> PrivatisedExamples:
+        released = self.client.release(raw, fresh=fresh)
+        return PrivatisedExamples(
+            self.client.kind,
+            released.inputs,
+            [self.labels[number] for number in raw.labels],
+            released.truncated,
+            self.client.certificate([LABELS_IN_CLEAR]),
+        )
+
+    def _texts(self, examples: PrivatisedExamples) -> TrainingTexts:
+        return TrainingTexts(examples.inputs, [self.labels.index(label) for label in examples.labels])
+
+    def _classifier(self, model: TunedModel, report: TrainingReport, cut: int, texts: int) -> RAPTClassifier:
+        truncated = max(cut, report.truncated)
+        epochs = len(report.epochs)
+        once = self.settings.privatise == "once"
+        notes = [
+            LABELS_IN_CLEAR,
+            "Every training text was privatised once and stored: all epochs saw the one release."
+            if once
+            else f"Every training text was privatised anew for each of {epochs} epochs, each time at the full price: "
+            "the releases of a text add up.",
+        ]
+        if truncated:
+            notes.append(
+                f"{truncated} of {texts} training texts were longer than {self.settings.max_tokens} tokens and were "
+                "cut."
+            )
+        parameters: dict[str, float | int | str] = {
+            "training_privatised": self.settings.privatise,
+            "training_texts": texts,
+            "training_epochs": epochs,
+            "training_releases_of_a_text": 1 if once else epochs,
+        }
+        certificate = self.client.certificate(notes, parameters)
+        provider = RAPTProvider(
+            model,
+            model.backbone,
+            labels=self.labels,
+            kind=self.client.kind,
+            verbaliser=self._verbaliser,
+            template=self._template,
+        )
+        model.reconstruction = None
+        return RAPTClassifier(self.client, provider, training=certificate, report=_with_cut(report, truncated))
+
+    def __repr__(self) -> str:
+        return f"RAPTPromptTuner({self.settings.method}, {self.backbone!r}, labels={list(self.labels)})"
+
+
+def _with_cut(report: TrainingReport, truncated: int) -> TrainingReport:
+    make: Callable[..., TrainingReport] = type(report)
+    return make(**{**vars(report), "truncated": truncated})

@@ -1,0 +1,122 @@
+"""What crosses the boundary between client and provider: privatised tokens or privatised text, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from langchain_dp.errors import InvalidParameter
+
+Kind = Literal["tokens", "text"]
+Privatised = list[int] | str
+"""A privatised text: token ids of the backbone, or text that its tokenizer is to cut."""
+Plain = list[int] | list[str]
+"""Privatised plain tokens: ids of the backbone, or words."""
+
+VERSION = 1
+MOST = 4_096
+"""Texts that one request may hold."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Request:
+    """Privatised texts and the privatised plain tokens before them, as a provider takes them.
+
+    Args:
+        kind: "tokens": ids of the backbone's vocabulary (-1: unknown); "text": text for the backbone's tokenizer.
+        plain: Privatised plain tokens, one row a text; empty rows if there are none.
+        inputs: Privatised texts, of the same kind.
+
+    Raises:
+        InvalidParameter: Something of another form; the message holds nothing of it.
+    """
+
+    kind: Kind
+    plain: Sequence[Plain]
+    inputs: Sequence[Privatised]
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("tokens", "text"):
+            raise InvalidParameter("Expected a request of the kind 'tokens' or 'text'.")
+        if not isinstance(self.plain, list) or not isinstance(self.inputs, list):
+            raise InvalidParameter("Expected a request with lists of plain tokens and of inputs.")
+        if len(self.plain) != len(self.inputs) or len(self.inputs) > MOST:
+            raise InvalidParameter(
+                f"Expected a request with as many rows of plain tokens as inputs, at most {MOST}, got "
+                f"{len(self.plain)} and {len(self.inputs)}."
+            )
+        one = int if self.kind == "tokens" else str
+        for position, (plain, text) in enumerate(zip(self.plain, self.inputs, strict=True)):
+            if not _row(plain, one) or not (isinstance(text, str) if one is str else _row(text, int)):
+                raise InvalidParameter(
+                    f"Expected row {position} of a request to be of the kind {self.kind!r}. Make it with a RAPTClient."
+                )
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __repr__(self) -> str:
+        return f"Request({self.kind}, {len(self)} privatised texts)"
+
+    def to_json(self) -> bytes:
+        """UTF-8 JSON."""
+        fields = {"version": VERSION, "kind": self.kind, "plain": self.plain, "inputs": self.inputs}
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Request:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            InvalidParameter: It is no such request.
+        """
+        try:
+            fields = json.loads(body)
+        except (ValueError, RecursionError):
+            fields = None
+        if not isinstance(fields, Mapping) or set(fields) != {"version", "kind", "plain", "inputs"}:
+            raise InvalidParameter("Expected a JSON request with version, kind, plain and inputs.") from None
+        if fields["version"] != VERSION:
+            raise InvalidParameter(f"Expected a request of version {VERSION}. Update the older side.")
+        return cls(fields["kind"], fields["plain"], fields["inputs"])
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Answer:
+    """What a provider answers.
+
+    Args:
+        labels: The public labels.
+        probabilities: One row a text, one column a label.
+    """
+
+    labels: tuple[str, ...]
+    probabilities: list[list[float]]
+
+    def to_json(self) -> bytes:
+        """UTF-8 JSON."""
+        return json.dumps({"labels": list(self.labels), "probabilities": self.probabilities}).encode()
+
+    @classmethod
+    def from_json(cls, body: bytes, *, texts: int) -> Answer:
+        """Read an answer for so many texts.
+
+        Raises:
+            InvalidParameter: It is none.
+        """
+        try:
+            fields: Any = json.loads(body)
+            labels, rows = tuple(fields["labels"]), [[float(p) for p in row] for row in fields["probabilities"]]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            labels, rows = (), []
+        if not all(isinstance(label, str) for label in labels) or len(rows) != texts:
+            labels = ()
+        if not labels or any(len(row) != len(labels) for row in rows):
+            raise InvalidParameter(f"Expected the provider to answer with labels and {texts} rows of probabilities.")
+        return cls(labels, rows)
+
+
+def _row(value: object, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(one, kind) and not isinstance(one, bool) for one in value)

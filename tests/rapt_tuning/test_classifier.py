@@ -1,0 +1,208 @@
+"""The classifier as a Runnable, and what it leaves on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables import RunnableLambda
+from rapt_tuning import tiny
+
+from langchain_dp.accounting.metric import MetricLedger
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError
+from langchain_dp.rapt.tuning import RAPTClassifier, RAPTClient, RAPTProvider
+
+RAW = "the quetzal movie was awful"
+STYLES: dict[str, Callable[[Any, Any], Any]] = {
+    "invoke": lambda chain, config: chain.invoke(RAW, config),
+    "ainvoke": lambda chain, config: asyncio.run(chain.ainvoke(RAW, config)),
+    "batch": lambda chain, config: chain.batch([RAW], config)[0],
+    "abatch": lambda chain, config: asyncio.run(chain.abatch([RAW], config))[0],
+    "batch_as_completed": lambda chain, config: next(chain.batch_as_completed([RAW], config))[1],
+    "stream": lambda chain, config: list(chain.stream(RAW, config))[-1],
+    "transform": lambda chain, config: list(chain.transform(iter([RAW]), config))[-1],
+}
+
+
+class Watching(BaseCallbackHandler):
+    """Writes down everything that callbacks are shown."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def on_chain_start(self, *args: Any, **kwargs: Any) -> None:
+        self.seen.append(repr((args, kwargs)))
+
+    def on_chain_end(self, *args: Any, **kwargs: Any) -> None:
+        self.seen.append(repr((args, kwargs)))
+
+    def on_chain_error(self, *args: Any, **kwargs: Any) -> None:
+        self.seen.append(repr((args, kwargs)))
+
+
+@pytest.fixture(scope="module")
+def trained() -> RAPTClassifier:
+    return tiny.tuner(method="full", epochs=30, learning_rate=0.01).fit(tiny.examples(40), progress=False)
+
+
+def with_sanitizer(trained: RAPTClassifier, **options: Any) -> RAPTClassifier:
+    """The same model behind another account."""
+    client = RAPTClient(tiny.sanitizer(**options), trained.client.plain.settings, max_tokens=12)
+    return RAPTClassifier(client, trained.provider, training=trained.training)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_every_style_answers_with_a_label_and_shows_no_text(trained: RAPTClassifier, style: str) -> None:
+    """If it breaks, a call style fails, or tells callbacks what was asked."""
+    watching = Watching()
+    assert STYLES[style](trained, {"callbacks": [watching]}) == "negative"
+    assert watching.seen
+    assert not any("quetzal" in seen for seen in watching.seen)
+    assert any("withheld" in seen for seen in watching.seen)
+    assert any("negative" in seen for seen in watching.seen)
+
+
+def test_probabilities_are_those_of_the_labels(trained: RAPTClassifier) -> None:
+    """If it breaks, columns are in another order than labels, or rows in another order than texts."""
+    chances = trained.predict_proba(["the movie was very good", "the movie was very bad", "good", ""])
+    assert chances.shape == (4, 2)
+    assert np.allclose(chances.sum(axis=1), 1)
+    assert [trained.labels[i] for i in chances.argmax(axis=1)][:2] == ["positive", "negative"]
+    assert trained.batch([]) == []
+    assert trained.predict_proba([]).shape[0] == 0
+
+
+def test_the_answer_is_a_function_of_what_was_released(trained: RAPTClassifier) -> None:
+    """If it breaks, the raw text finds a way around the sanitizer: at eta near 0 labels must not follow the texts."""
+    held = tiny.examples(200, seed=8)
+    noisy = with_sanitizer(trained, eta=tiny.CLOSE)
+    answers = noisy.batch([row["text"] for row in held])
+    right = np.mean([a == row["label"] for a, row in zip(answers, held, strict=True)])
+    # 200 fair coins leave 0.5 by 0.17 less than once in 10^5 runs; a leak would give 1.
+    assert 0.33 < right < 0.67
+    clear = trained.batch([row["text"] for row in held])
+    assert np.mean([a == row["label"] for a, row in zip(clear, held, strict=True)]) > 0.9
+
+
+def test_a_batch_is_charged_together_or_not_at_all(trained: RAPTClassifier) -> None:
+    """If it breaks, half a batch is paid for when the other half is refused, or return_exceptions is ignored."""
+    ledger = MetricLedger(10.0, document_limit=100.0)
+    asked = with_sanitizer(trained, eta=4.0, ledger=ledger)
+    texts = ["good movie", "bad movie", "great movie"]
+    with pytest.raises(BudgetExceeded):
+        asked.batch(texts, user="anna")
+    assert not list(ledger.entries())
+    found = asked.batch(texts, user="anna", return_exceptions=True)
+    assert [type(one) for one in found] == [str, str, BudgetExceeded]
+    again = asyncio.run(asked.abatch(texts, user="anna", return_exceptions=True))
+    assert [type(one) for one in again] == [str, str, BudgetExceeded]  # plain tokens are drawn anew
+    with pytest.raises(BudgetExceeded):
+        asyncio.run(asked.ainvoke("a new one", user="anna"))
+    assert ledger.spent(user="anna") == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize("wrong", [7, None, ["text"], {"text": "quetzal"}])
+def test_what_is_no_text_is_refused(trained: RAPTClassifier, wrong: Any) -> None:
+    """If it breaks, something is charged for what cannot be answered, or an error repeats it."""
+    ledger = MetricLedger()
+    asked = with_sanitizer(trained, eta=4.0, ledger=ledger)
+    for call in (asked.invoke, lambda one: asked.batch([one])):
+        with pytest.raises(InvalidParameter, match="to be a string") as refused:
+            call(wrong)
+        assert "quetzal" not in str(refused.value)
+    assert not list(ledger.entries())
+    with pytest.raises(InvalidParameter):
+        asked.predict_proba("one text")
+    with pytest.raises(InvalidParameter):
+        asked.invoke("text", document="x")
+
+
+def test_it_stands_in_a_chain(trained: RAPTClassifier) -> None:
+    """If it breaks, it is no Runnable."""
+    chain = RunnableLambda(lambda row: row["text"]) | trained | str.upper
+    assert chain.invoke({"text": "the movie was very good"}) == "POSITIVE"
+
+
+@pytest.mark.parametrize("verbalised", [False, True])
+@pytest.mark.parametrize("method", ["prompt", "prefix", "adapter", "full"])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_saved_classifier_answers_as_before(family: str, method: str, verbalised: bool, tmp_path: Path) -> None:
+    """If it breaks, weights, labels, plain tokens or template are lost on disk."""
+    base = tiny.backbone(family)
+    made = tiny.tuner(base, method=method, epochs=1, verbalised=verbalised).fit(tiny.examples(16), progress=False)
+    made.save(tmp_path)
+    # What is not learned must come from the backbone: another one would give other answers.
+    back = RAPTClassifier.load(tmp_path, tiny.sanitizer(base), backbone=tiny.model(family), tokenizer=base.tokenizer)
+    texts = [row["text"] for row in tiny.examples(12, seed=4)]
+    assert np.allclose(made.predict_proba(texts), back.predict_proba(texts), atol=1e-6)
+    assert back.training == made.training
+    assert back.labels == made.labels
+    assert (
+        back.client.plain_rows(2, np.random.default_rng(0))[1] == made.client.plain_rows(2, np.random.default_rng(0))[1]
+    )
+
+
+def test_files_are_json_and_safetensors_without_text(trained: RAPTClassifier, tmp_path: Path) -> None:
+    """If it breaks, loading a model can run code, or a model carries the texts it was trained on."""
+    trained.save(tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"client.json", "provider.json", "model.safetensors", "certificate.json"}
+    for path in tmp_path.glob("*.json"):
+        json.loads(path.read_bytes())
+    content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"the movie was" not in content
+    header = int.from_bytes((tmp_path / "model.safetensors").read_bytes()[:8], "little")
+    assert json.loads((tmp_path / "model.safetensors").read_bytes()[8 : 8 + header])
+
+
+def test_another_backbone_or_table_is_refused(trained: RAPTClassifier, tmp_path: Path) -> None:
+    """If it breaks, a model is put around another backbone, or asked in tokens of another table: answers are noise."""
+    trained.save(tmp_path)
+    base = tiny.backbone()
+    with pytest.raises(InvalidParameter, match="Expected the backbone with which"):
+        RAPTProvider.load(tmp_path, tiny.model("bert", seed=1), tokenizer=base.tokenizer)
+    with pytest.raises(InvalidParameter, match="Expected the backbone with which"):
+        RAPTProvider.load(tmp_path, tiny.model("roberta"), tokenizer=tiny.tokenizer("roberta"))
+    with pytest.raises(InvalidParameter, match="as in training"):
+        RAPTClient.load(tmp_path, tiny.sanitizer(tiny.backbone(seed=1)))
+    (tmp_path / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(InvalidParameter, match="to hold safetensors"):
+        RAPTProvider.load(tmp_path, base)
+    (tmp_path / "provider.json").write_text("{")
+    with pytest.raises(InvalidParameter, match="damaged, or of another version"):
+        RAPTProvider.load(tmp_path, base)
+    with pytest.raises(InvalidParameter, match="a file that can be read"):
+        RAPTProvider.load(tmp_path / "nowhere", base)
+
+
+def test_weights_of_other_shapes_are_refused(tmp_path: Path) -> None:
+    """If it breaks, weights that belong to other settings are mixed in silently."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    tiny.tuner(prompt_length=3, epochs=1).fit(tiny.examples(8), progress=False).save(one)
+    tiny.tuner(prompt_length=4, epochs=1).fit(tiny.examples(8), progress=False).save(two)
+    (one / "model.safetensors").write_bytes((two / "model.safetensors").read_bytes())
+    with pytest.raises(InvalidParameter, match="same names and shapes"):
+        RAPTProvider.load(one, tiny.backbone())
+
+
+def test_certificates_tell_training_from_questions(trained: RAPTClassifier) -> None:
+    """If it breaks, a reader takes the promise for training texts for that of questions."""
+    asked = with_sanitizer(trained, eta=4.0)
+    assert "trained on texts privatised at eta=1e+06" in " ".join(asked.certificate().notes)
+    assert asked.certificate().eta == 4.0
+    assert asked.training == trained.training
+    assert "trained on" not in " ".join(trained.certificate().notes)
+
+
+def test_it_is_not_pickled(trained: RAPTClassifier) -> None:
+    """If it breaks, a copy of the sanitizer's account travels, and pickles come into use."""
+    with pytest.raises(PrivateDataError):
+        pickle.dumps(trained)
+    assert "quetzal" not in repr(trained)

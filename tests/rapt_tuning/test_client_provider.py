@@ -1,0 +1,315 @@
+"""The two parts in two processes: the client hands out privatised tokens, the provider gets nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.rapt import TABLE as WORDS_TABLE
+from rapt_tuning import tiny
+
+from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.rapt import RAPTSanitizer, tuning
+from langchain_dp.rapt.tuning import NotSanitized, PlainTokens, RAPTClassifier, RAPTClient, RAPTProvider, Request
+from langchain_dp.rapt.tuning.wire import Answer
+
+RAW = "the movie was very awful and the plot was rather poor, a quetzal writes"
+SECRETS = ("quetzal", "movie", "awful", "plot")
+SERVER = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from rapt_tuning import tiny
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt.tuning import RAPTProvider
+
+folder, seen = sys.argv[1:]
+base = tiny.backbone()
+provider = RAPTProvider.load(folder, base.model, tokenizer=base.tokenizer)
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        with open(seen, "ab") as file:  # every byte that arrived
+            file.write(self.requestline.encode() + bytes(self.headers) + body)
+        try:
+            code, answer = 200, provider.answer(body)
+        except InvalidParameter as error:
+            code, answer = 400, str(error).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *args):
+        pass
+
+
+server = HTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+def looks_raw(body: bytes) -> bool:
+    """Whether bytes hold words of the raw text, or a row of token ids that stands for some of them."""
+    ids = tiny.backbone().cut(RAW)[:11]  # up to the comma: whole words that the backbone knows
+    rows = [ids[i : i + 5] for i in range(7)]  # five in a row come out at random once in 10^7 places
+    spelt = [",".join(map(str, row)).encode() for row in rows]
+    return any(one in body.lower().replace(b" ", b"") for one in [*spelt, *(word.encode() for word in SECRETS)])
+
+
+@contextmanager
+def provider_process(folder: Path, seen: Path) -> Iterator[str]:
+    """A provider in a process of its own, behind HTTP."""
+    tests = str(Path(__file__).parent.parent)
+    code = f"import sys; sys.path.insert(0, {tests!r}); exec(compile({SERVER!r}, 'server', 'exec'))"
+    process = subprocess.Popen([sys.executable, "-c", code, folder, seen], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def test_a_provider_in_another_process_gets_no_raw_word(tmp_path: Path) -> None:
+    """If it breaks, a byte of raw text crosses the boundary, or the remote answer is another one than the local."""
+    base = tiny.backbone()
+    made = tiny.tuner(base, tiny.sanitizer(base, eta=tiny.CLOSE))
+    made.fit(tiny.examples(16), progress=False).save(tmp_path)
+    assert not (tmp_path / "state").exists()
+    seen = tmp_path / "seen"
+    client = RAPTClient.load(tmp_path, tiny.sanitizer(base, eta=tiny.CLOSE))
+    local = RAPTProvider.load(tmp_path, base)
+
+    with provider_process(tmp_path, seen) as address:
+
+        def post(body: bytes) -> bytes:
+            assert address.startswith("http://127.0.0.1:")
+            with urllib.request.urlopen(urllib.request.Request(address, data=body), timeout=60) as answer:
+                return bytes(answer.read())
+
+        remote = RAPTClassifier(client, post)
+        assert remote.invoke(RAW) in tiny.LABELS
+        assert len(remote.batch([f"{RAW} {i}" for i in range(300)])) == 300
+        assert remote.predict_proba([RAW]).sum() == pytest.approx(1.0)
+        request = client.request([RAW])
+        assert Answer.from_json(post(request.to_json()), texts=1).probabilities[0] == pytest.approx(
+            local.predict(request).probabilities[0], abs=1e-6
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            post(json.dumps({"text": RAW}).encode())
+        assert not looks_raw(refused.value.read())
+        refused.value.close()
+    arrived = seen.read_bytes()
+    arrived = arrived[: arrived.rindex(b'{"text"')]  # the last one was sent by hand
+    assert len(arrived) > 5_000
+    assert arrived.count(b'"kind":"tokens"') == 5  # 256 of the 300 at once
+    assert not looks_raw(arrived)
+
+
+@pytest.mark.parametrize("kind", ["tokens", "text"])
+def test_the_raw_text_would_have_been_found(kind: Any) -> None:
+    """If it breaks, the test above looks in the wrong place: what passes in clear must be found, and only that."""
+    base = tiny.backbone()
+    for by, raw in (
+        (NotSanitized(base.table()), True),
+        (tiny.sanitizer(base), True),  # so little noise that every word stays
+        (tiny.sanitizer(base, eta=tiny.CLOSE, length=12), False),
+    ):
+        client = RAPTClient(by, PlainTokens(length=2, vocabulary=20), kind=kind)
+        body = client.request([RAW]).to_json()
+        if kind == "text" and not raw:  # words of the table may come out by chance: not the row of them
+            assert RAW[:30] not in body.decode()
+            assert "quetzal" not in body.decode()
+        else:
+            assert looks_raw(body) == raw
+
+
+def test_privatised_tokens_reach_the_backbone_one_for_one() -> None:
+    """If it breaks, privatised tokens are joined to text and cut anew: other tokens than those that were paid for."""
+    base = tiny.backbone()
+    made = tiny.tuner(base, tiny.sanitizer(base, eta=tiny.CLOSE))
+    assert made.client.kind == "tokens"
+    request = made.client.request(["the movie was awful", "", "good"])
+    assert [len(row) for row in request.inputs] == [4, 0, 1]
+    rows, _ = made._assembler.rows(request)
+    for row, plain, text in zip(rows, request.plain, request.inputs, strict=True):
+        assert row.ids == [base.tokenizer.cls_token_id, *plain, *text, base.tokenizer.sep_token_id]
+        assert row.plain == [1, 2, 3, 4]
+
+
+def test_another_table_sends_text() -> None:
+    """If it breaks, a client with word vectors of its own cannot use a backbone that knows other tokens."""
+    base = tiny.backbone()
+    made = tiny.tuner(base, RAPTSanitizer(WORDS_TABLE, eta=tiny.FAR), max_tokens=8, epochs=1)
+    assert made.client.kind == "text"
+    request = made.client.request(["the heart was good", "the the the the the the the the the the"])
+    assert isinstance(request.inputs[0], str)
+    assert isinstance(request.inputs[1], str)
+    rows, cut = made._assembler.rows(request)
+    assert cut == 1
+    start, end = rows[0].text
+    assert base.tokens[rows[0].ids[start:end][0]] == "the"
+    for row, plain in zip(rows, request.plain, strict=True):
+        firsts = [base.cut(word)[0] for word in plain if isinstance(word, str)]
+        assert [row.ids[place] for place in row.plain] == firsts
+    rows16 = [{"text": f"the heart {i}", "label": tiny.LABELS[i % 2]} for i in range(16)]
+    classifier = made.fit(rows16, progress=False)
+    assert classifier.invoke("the heart") in tiny.LABELS
+    assert classifier.training is not None
+
+
+def test_plain_words_of_several_tokens_are_found_by_their_first() -> None:
+    """If it breaks, reconstruction reads outputs of other tokens as soon as a word of the client has two."""
+    base = tiny.backbone()
+    made = tiny.tuner(base, RAPTSanitizer(WORDS_TABLE, eta=tiny.FAR), max_tokens=8)
+    plain = ["movie plot", "very", "", "good bad"]
+    [row], _ = made._assembler.rows(Request("text", [plain], ["the film"]))
+    words = [base.tokens[i] for i in row.ids]
+    assert words[1:-1] == ["movie", "plot", "very", "[UNK]", "good", "bad", "the", "film"]
+    assert row.plain == [1, 3, 4, 5]
+    assert row.text == (7, 9)
+
+
+def test_special_tokens_in_a_text_are_words() -> None:
+    """If it breaks, a text can end its own input, or put a mask where the answer is read."""
+    base = tiny.backbone()
+    for spelt in ("[SEP]", "[MASK] good", "[CLS]"):
+        assert not {2, 3, 4} & set(base.cut(spelt))
+
+
+def test_kept_features_pass_in_clear_and_are_said() -> None:
+    """If it breaks, what a user chose to keep is lost on the way through token ids, or the certificate hides it."""
+    base = tiny.backbone()
+    by = tiny.sanitizer(base, eta=tiny.CLOSE, keep=["movie", "plot"])
+    client = RAPTClient(by, PlainTokens(length=0), max_tokens=5)
+    [row] = client.request(["the movie was good plot"]).inputs
+    assert isinstance(row, list)
+    assert len(row) == 5
+    assert [base.tokens[row[1]], base.tokens[row[4]]] == ["movie", "plot"]
+    assert "2 chosen words" in " ".join(client.certificate().notes)
+    [row] = client.request(["the movie was good very movie plot movie"]).inputs
+    assert len(row) == 5
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"quetzal",
+        b"[]",
+        b'{"text": "quetzal"}',
+        b'{"version":2,"kind":"tokens","plain":[],"inputs":[]}',
+        b'{"version":1,"kind":"raw","plain":[[]],"inputs":["quetzal"]}',
+        b'{"version":1,"kind":"tokens","plain":[[1,2,3,4]],"inputs":["quetzal"]}',
+        b'{"version":1,"kind":"tokens","plain":[[1,2,3,4]],"inputs":[[1.5]]}',
+        b'{"version":1,"kind":"tokens","plain":[[1,2,3,4]],"inputs":[[true]]}',
+        b'{"version":1,"kind":"tokens","plain":[[1,2,3,4]],"inputs":[[9999]]}',
+        b'{"version":1,"kind":"tokens","plain":[[1,2,3,4]],"inputs":[[-2]]}',
+        b'{"version":1,"kind":"tokens","plain":[[1,2]],"inputs":[[1]]}',
+        b'{"version":1,"kind":"tokens","plain":[],"inputs":[[1]]}',
+        b'{"version":1,"kind":"text","plain":[["a",1,"b","c"]],"inputs":["quetzal"]}',
+        b'{"version":1,"kind":"text","plain":[["a","d","b","c"]],"inputs":["quetzal"]}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ],
+)
+def test_a_provider_refuses_what_is_no_request(body: bytes) -> None:
+    """If it breaks, a provider crashes on, or repeats in its error, what somebody sent by mistake."""
+    base = tiny.backbone()
+    provider = tiny.tuner(base, epochs=1).fit(tiny.examples(8), progress=False).provider
+    assert isinstance(provider, RAPTProvider)
+    with pytest.raises(InvalidParameter) as refused:
+        provider.answer(body)
+    assert "quetzal" not in str(refused.value)
+    assert "quetzal" not in repr(refused.value.__cause__)
+
+
+def test_a_client_refuses_an_answer_that_is_none() -> None:
+    """If it breaks, a broken provider looks like a label."""
+    for body in (b"", b"{}", b'{"labels":["a"],"probabilities":[[0.5]]}', b'{"labels":["a"],"probabilities":[1,2]}'):
+        with pytest.raises(InvalidParameter, match="Expected the provider to answer"):
+            Answer.from_json(body, texts=2)
+
+
+def without(*packages: str) -> str:
+    """Code that hides packages as if they were not installed."""
+    return (
+        "import sys\n"
+        "class Hidden:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] in {packages!r}: raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Hidden())\n"
+    )
+
+
+def test_a_client_needs_neither_torch_nor_a_model(tmp_path: Path) -> None:
+    """If it breaks, whoever wants to use a remote model must install the tools to train one."""
+    made = tiny.tuner(by=RAPTSanitizer(WORDS_TABLE, eta=tiny.FAR))
+    made.client.save(tmp_path)
+    tests = str(Path(__file__).parent.parent)
+    code = (
+        f"import sys; sys.path.insert(0, {tests!r})\n"
+        + without("torch", "transformers", "peft", "safetensors", "tokenizers")
+        + "from fakes.rapt import TABLE\n"
+        "from langchain_dp.rapt import RAPTSanitizer\n"
+        "from langchain_dp.rapt.tuning import RAPTClassifier, RAPTClient\n"
+        f"client = RAPTClient.load({str(tmp_path)!r}, RAPTSanitizer(TABLE, eta=5.0))\n"
+        'answer = b\'{"labels": ["no", "yes"], "probabilities": [[0.1, 0.9]]}\'\n'
+        "print(RAPTClassifier(client, lambda body: answer).invoke('the heart'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "yes", done.stderr
+
+
+def test_without_torch_one_line_names_the_extra() -> None:
+    """If it breaks, a user without torch gets a trace of somebody else's modules."""
+    code = (
+        without("torch") + "try:\n    from langchain_dp.rapt.tuning import RAPTPromptTuner\n"
+        "except ImportError as error: print(type(error).__name__, error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("MissingExtra Expected the package torch for RAPTPromptTuner")
+    assert "pip install 'langchain-dp[tuning]'" in done.stdout
+    assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("package", ["peft", "transformers", "safetensors"])
+def test_other_missing_packages_are_named_too(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, only a missing torch is explained; or an error in our own modules is called a missing package."""
+
+    def hidden(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=f"{package}.tuners")
+
+    monkeypatch.setattr(tuning.importlib, "import_module", hidden)
+    with pytest.raises(MissingExtra, match=f"the package {package} for RAPTProvider"):
+        tuning.__getattr__("RAPTProvider")
+
+    def broken(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'typo'", name="typo")
+
+    monkeypatch.setattr(tuning.importlib, "import_module", broken)
+    with pytest.raises(ModuleNotFoundError, match="typo"):
+        tuning.__getattr__("RAPTProvider")
+    with pytest.raises(AttributeError):
+        tuning.__getattr__("Nothing")
+
+
+def test_requests_say_nothing_in_a_repr() -> None:
+    """If it breaks, a log shows privatised texts, which are still what a user wrote, in part."""
+    request = tiny.tuner().client.request(["the movie"])
+    assert "movie" not in repr(request)
+    assert len(Request.from_json(request.to_json())) == 1
+    _, rows = tiny.tuner().client.plain_rows(3, np.random.default_rng(0))
+    assert len(rows) == 3
