@@ -132,7 +132,8 @@ def test_a_whole_chain_is_audited_in_one_run() -> None:
         said = "".join(engine.asked.values())
         return ["in" if f"canary {number}\nLabel: in" in said else "out" for number in range(len(coins))]
 
-    assert audit_pipeline(leaking, guess, canaries=40, epsilon=1.0, delta=1e-5).violated
+    # Of 200 fair coins at least 50 show either side, but for 3e-13: a hundred guesses can all be right.
+    assert audit_pipeline(leaking, guess, canaries=200, epsilon=1.0, delta=1e-5).violated
 
 
 def test_every_coin_is_fair_and_fresh() -> None:

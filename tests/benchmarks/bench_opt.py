@@ -32,6 +32,7 @@ from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model
 from langchain_openai import ChatOpenAI
 
 from langchain_dp import PrivacyBudget
+from langchain_dp.attacks import find_leaks
 from langchain_dp.opt import SST2, TREC, DLNSettings, DPPromptOptimizer, OptimizedPrompt, OptTask, evaluate_prompt
 from langchain_dp.opt.forward import Forward
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
@@ -183,6 +184,9 @@ def _one(
         "seconds": round(seconds, 1),
         "test_rows": len(test),
     }
+    texts = [task.prompts.render(row) for row in rows[: options.rows]]
+    leaks = find_leaks(instruction, texts, public=[task.instruction, task.prompts.meta, *task.prompts.messages])
+    found["leaked_runs"] = [span.words for span in leaks.spans]  # their number of words; their text stays here
     if prompt is not None and prompt.certificate.private:
         found["certificate"] = {
             "epsilon": prompt.certificate.epsilon,
