@@ -108,10 +108,14 @@ class Shown:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Result:
-    """Instructions in order; of the private run its released candidates, plan and certificate."""
+    """Instructions in order; of the private run its released candidates, plan and certificate.
+
+    ``sampled`` are the leak searches of all prompts that DLN-1 sampled, its best among them. PRIVATE.
+    """
 
     task: Task
     shown: Sequence[Shown]
+    sampled: Sequence[LeakReport]
     candidates: Sequence[str]
     plan: OptPlanReport
     certificate: PrivacyCertificate
@@ -164,16 +168,18 @@ def run(
     plan = private.plan(task.train)
     others: list[tuple[str, Method]] = [("DLN-1", "dln-1"), ("OPT", "opt")]
     written: list[tuple[str, str, float | None]] = [("start", settings.instruction, 0.0)]
+    sampled: list[LeakReport] = []
     for name, method in others:
-        made = _optimizer(task, engine, sizes, method, quiet).optimize(task.train)
-        written.append((name, made.instruction, None))
+        optimizer = _optimizer(task, engine, sizes, method, quiet)
+        written.append((name, optimizer.optimize(task.train).instruction, None))
+        sampled += [_leaks(text, task, settings) for text in optimizer.released()]
     written.append(("DP-OPT", private.optimize(task.train).instruction, epsilon))
     texts = dict.fromkeys(instruction for _, instruction, _ in written)  # equal ones are scored once
     with tqdm(total=len(texts) * len(task.test), desc="scoring", unit="row", disable=quiet, file=sys.stderr) as bar:
         scores = {text: score_instruction(engine, settings, text, task.test, advance=bar.update) for text in texts}
     leaks = {text: _leaks(text, task, settings) for text in texts}
     shown = [Shown(name, text, scores[text], leaks[text], cost) for name, text, cost in written]
-    return Result(task, shown, private.released(), plan, private.certificate())
+    return Result(task, shown, sampled, private.released(), plan, private.certificate())
 
 
 def _optimizer(

@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 
+from langchain_dp.attacks import LeakReport
 from langchain_dp.demo_opt import Result, Shown
 
 RED, SIGNS = ("\x1b[1;31m", "\x1b[0m"), (">>", "<<")
@@ -27,15 +28,12 @@ def table(result: Result, *, color: bool) -> str:
         f"Words of private rows are {'red' if color else f'between {marks[0]} and {marks[1]}'}.",
     ]
     for shown in result.shown:
-        lines += ["", f"{shown.method}: {_origin(shown)}", *_marked(shown, marks)]
-        for span in shown.leaks.spans:
-            what = "all of it" if span.whole else f"{span.words} words"
-            lines += _wrapped(f"{what} of row {span.rows[0]}: {_printable(span.row_text)}", "      ")
+        lines += ["", f"{shown.method}: {_origin(shown)}", *_found(shown.leaks, marks)]
         if shown.method == "DP-OPT":
             lines.append("    chosen, with noise, among the first and:")
             lines += [part for text in result.candidates for part in _wrapped(_printable(text), "      ")]
         if shown.method == "DLN-1" and not shown.leaks.spans:
-            lines.append("    This time it repeats no row. Nothing promises that: run it again.")
+            lines += _others(result.sampled, marks)
     lines += ["", *_scores(result.shown), "", str(result.plan), "", str(result.certificate)]
     return "\n".join(lines)
 
@@ -49,9 +47,27 @@ def _origin(shown: Shown) -> str:
     }[shown.method]
 
 
-def _marked(shown: Shown, marks: tuple[str, str]) -> list[str]:
+def _others(sampled: Sequence[LeakReport], marks: tuple[str, str]) -> list[str]:
+    """Where the best prompt repeats no row: the worst of those that could have been the best."""
+    leaking = [leaks for leaks in sampled if leaks.spans]
+    if not leaking:
+        return [f"    None of the {len(sampled)} prompts it sampled repeats a row this time. Nothing promises that."]
+    some = f"{len(leaking)} of the {len(sampled)} prompts it sampled"
+    worst = max(leaking, key=lambda leaks: sum(span.bits for span in leaks.spans))
+    return [f"    This one repeats no row, but {some} did. It could have been:", *_found(worst, marks)]
+
+
+def _found(leaks: LeakReport, marks: tuple[str, str]) -> list[str]:
+    lines = _marked(leaks, marks)
+    for span in leaks.spans:
+        what = "all of it" if span.whole else f"{span.words} words"
+        lines += _wrapped(f"{what} of row {span.rows[0]}: {_printable(span.row_text)}", "      ")
+    return lines
+
+
+def _marked(leaks: LeakReport, marks: tuple[str, str]) -> list[str]:
     lines, inside = [], False
-    for line in shown.leaks.marked(_OPEN, _CLOSE).splitlines():
+    for line in leaks.marked(_OPEN, _CLOSE).splitlines():
         for part in _wrapped(_printable(line), "  | "):
             # A mark that is open at the end of a line is closed there, and opened again behind the next margin.
             opened, inside = inside, part.rfind(_OPEN) > part.rfind(_CLOSE) or (inside and _CLOSE not in part)

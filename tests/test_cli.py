@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -183,6 +184,20 @@ def test_the_demo_marks_what_leaked(shown: demo_opt.Result) -> None:
     assert all(line.count(">>") == line.count("<<") for line in marked)
     for part in ("NOT PRIVATE", "Privacy certificate", "not resolved", "epsilon 30", "a token needs"):
         assert part in text
+
+
+def test_the_demo_shows_what_could_have_leaked(shown: demo_opt.Result) -> None:
+    """If it breaks, a run in which DLN-1's best prompt is clean by luck shows no leak, or claims one."""
+    assert len(shown.sampled) == 2
+    start, dln, *rest = shown.shown
+    clean = dataclasses.replace(dln, instruction=SAID, leaks=start.leaks)
+    lucky = dataclasses.replace(shown, shown=[start, clean, *rest])
+    text = demo_opt_table.table(lucky, color=False)
+    assert "but 2 of the 2 prompts it sampled did" in text
+    assert "all of it of row" in text
+    none = demo_opt_table.table(dataclasses.replace(lucky, sampled=[start.leaks]), color=False)
+    assert "None of the 1 prompts it sampled" in none
+    assert "all of it of row" not in none
 
 
 def test_colours_end_on_their_line_and_models_cannot_steer_the_terminal(shown: demo_opt.Result) -> None:

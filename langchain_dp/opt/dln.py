@@ -57,6 +57,9 @@ class DLN1:
         settings: Numbers of the run.
         text: Instruction that written tokens spell, and how the next one is taken, at the settings' temperature.
         rng: Source of samples.
+
+    Attributes:
+        sampled: Every prompt that was sampled so far. Any of them could have been the best.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class DLN1:
         self._settings = settings
         self._text = text
         self._rng = rng
+        self.sampled: list[str] = []
 
     def run(
         self,
@@ -120,7 +124,9 @@ class DLN1:
             found = [self._written(instruction, body, member) for _ in range(self._settings.prompts_per_step)]
         finally:
             self._engine.forget(member)
-        return [text for text in map(self._text.instruction, found) if text]
+        texts = [text for text in map(self._text.instruction, found) if text]
+        self.sampled += texts
+        return texts
 
     def _written(self, instruction: str, body: str, member: tuple[int, int]) -> list[Token]:
         message = self._rng.randrange(len(self._prompts.messages))

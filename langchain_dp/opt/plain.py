@@ -64,8 +64,8 @@ def run_dln(
     *,
     coins: random.Random,
     progress: bool | None,
-) -> OptimizedPrompt:
-    """Algorithm 3."""
+) -> tuple[OptimizedPrompt, list[str]]:
+    """Algorithm 3. Also returns every prompt that was sampled."""
     data = prepare(records, settings, Neighbors.REPLACE_ONE, coins.randbytes(32))
     text = Text(engine, dataclasses.replace(settings.decoding, temperature=dln.temperature), settings.stop)
     run = DLN1(
@@ -80,7 +80,7 @@ def run_dln(
     disabled = None if progress is None else not progress
     with tqdm(total=dln.steps, desc="dln-1", unit="step", disable=disabled) as bar:
         best = run.run(settings.instruction, data.rows(data.training), data.rows(data.validation), advance=bar.update)
-    return described(engine, settings, best, not_private(settings, engine))
+    return described(engine, settings, best, not_private(settings, engine)), run.sampled
 
 
 def not_private(settings: Settings, engine: VotesNextToken) -> PrivacyCertificate:

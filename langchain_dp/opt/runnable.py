@@ -166,6 +166,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         self._progress = progress
         self._seed = not_private_seed
         self._lock = threading.Lock()
+        self._sampled: list[str] = []
         self._private: PrivateRuns | None = None
         if method == "dp-opt":
             self._private = PrivateRuns(
@@ -261,13 +262,19 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         if self.settings.method == "opt":
             return run_opt(self._engine, self.settings, records, rng=self._randomness(), progress=self._progress)
         coins = random.SystemRandom() if self._seed is None else random.Random(self._seed)  # noqa: S311  # not private
-        return run_dln(self._engine, self.settings, self._dln, records, coins=coins, progress=self._progress)
+        prompt, self._sampled = run_dln(
+            self._engine, self.settings, self._dln, records, coins=coins, progress=self._progress
+        )
+        return prompt
 
     # ------------------------------------------------------------------------------------------------- promise
 
     def released(self) -> list[str]:
-        """Candidates that were released so far, complete or not; the initial instruction is not among them."""
-        return [] if self._private is None else self._private.released()
+        """Candidates that were released so far, complete or not; the initial instruction is not among them.
+
+        Of DLN-1 every prompt that its last run sampled. None of them is private.
+        """
+        return list(self._sampled) if self._private is None else self._private.released()
 
     def certificate(self) -> PrivacyCertificate:
         """The promise of the run as it stands.
