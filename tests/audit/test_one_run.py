@@ -99,8 +99,9 @@ def test_sound_pipelines_are_accused_as_rarely_as_stated(delta: float) -> None:
 def test_a_leaking_pipeline_is_accused() -> None:
     """If it breaks, the auditor is blind."""
     assert all(audited(3.0, 1.0, seed).violated for seed in range(10))
+    # All answers are true, but the guesses are half "in" and half "out", which sixty coins need not be.
     shown = audited(50.0, 1.0, 1, canaries=60)
-    assert shown.correct == shown.guesses
+    assert shown.correct > 0.7 * shown.guesses
     assert "DISPROVED" in str(shown)
 
 
