@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
+from langchain_dp._pictures import new_figure
 from langchain_dp.attacks._words import words_of
 
 _WIDTH = 100
@@ -166,9 +167,7 @@ class LeakReport:
         Raises:
             MissingExtra: matplotlib is not installed.
         """
-        from langchain_dp.attacks._result import new_figure
-
-        figure, axes = new_figure(3.5)
+        figure, axes = new_figure(7, 3.5)
         bits = [span.bits for span in self.spans]
         axes.bar(range(1, len(bits) + 1), bits, color="C0", label="spans of training rows")
         axes.axhline(max((span.bits for span in self.by_chance), default=0.0), color="C1", label="heaviest by chance")

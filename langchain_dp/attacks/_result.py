@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp._pictures import new_figure
+from langchain_dp.errors import InvalidParameter
 
 Setting = str | int | float | bool | None
 
@@ -90,7 +90,7 @@ def plot_attacks(results: Sequence[AttackResult], path: str | PathLike[str]) -> 
     """
     if not results:
         raise InvalidParameter("Expected results to hold at least one attack, got none. Run one first.")
-    figure, axes = new_figure(1.2 + 0.5 * len(results))
+    figure, axes = new_figure(7, 1.2 + 0.5 * len(results))
     for place, result in enumerate(results):
         low, high = result.interval
         axes.plot([low, high], [place, place], color="C0", lw=2, zorder=1)
@@ -100,22 +100,6 @@ def plot_attacks(results: Sequence[AttackResult], path: str | PathLike[str]) -> 
     axes.set_yticks(range(len(results)), [result.name for result in results])
     axes.legend(loc="best", frameon=False)
     figure.savefig(path)
-
-
-def new_figure(height: float) -> tuple[Any, Any]:
-    """A figure of its own, known to no global state, with its axes.
-
-    Raises:
-        MissingExtra: matplotlib is not installed.
-    """
-    try:
-        figures: Any = importlib.import_module("matplotlib.figure")
-    except ImportError:
-        raise MissingExtra(
-            "Expected the package matplotlib to draw a picture. Install it with: pip install 'langchain-dp[plot]'."
-        ) from None
-    figure = figures.Figure(figsize=(7, height), layout="constrained")
-    return figure, figure.add_subplot()
 
 
 def texts_of(name: str, texts: Sequence[str], *, at_least: int = 1) -> list[str]:

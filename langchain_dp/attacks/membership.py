@@ -17,10 +17,11 @@ from os import PathLike
 import numpy as np
 import numpy.typing as npt
 
+from langchain_dp._pictures import new_figure
 from langchain_dp.attacks._answer_membership import attack_answers
 from langchain_dp.attacks._intervals import Floats, auc, auc_interval, clopper_pearson
 from langchain_dp.attacks._lira import PortScorer, Row, lira_scores
-from langchain_dp.attacks._result import AttackResult, Setting, new_figure
+from langchain_dp.attacks._result import AttackResult, Setting
 from langchain_dp.errors import InvalidParameter
 
 Scorer = Callable[[str, Sequence[Row]], npt.ArrayLike]
@@ -63,7 +64,7 @@ class MembershipResult(AttackResult):
         Raises:
             MissingExtra: matplotlib is not installed.
         """
-        figure, axes = new_figure(5.0)
+        figure, axes = new_figure(7, 5.0)
         axes.plot([0, 1], [0, 1], color="C1", lw=1, label="chance")
         axes.step(*zip(*self.curve, strict=True), where="post", color="C0", label=f"{self.best}: {self.rate:.3f}")
         axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="others accused", ylabel="members found", title=self.name)

@@ -7,11 +7,9 @@ nothing. Everything here is measured on public texts and the public table: it co
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +17,8 @@ from scipy.optimize import brentq
 from scipy.special import betaincinv
 
 from langchain_dp import _validate
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp._pictures import new_figure
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_laplace import checked_eta
 from langchain_dp.rapt import tokenise
 from langchain_dp.rapt._attack import Inversion, distinct_outputs, simulated
@@ -107,14 +106,7 @@ class Calibration:
         Raises:
             MissingExtra: matplotlib is not installed.
         """
-        try:
-            figures: Any = importlib.import_module("matplotlib.figure")
-        except ImportError:
-            raise MissingExtra(
-                "Expected the package matplotlib to draw a picture. Install it with: pip install 'langchain-dp[plot]'."
-            ) from None
-        figure = figures.Figure(figsize=(6, 4), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = new_figure(6, 4)
         etas, shares = zip(*self.curve, strict=True)
         axes.plot(etas, shares)
         low, high = self.interval

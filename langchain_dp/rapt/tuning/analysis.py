@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from langchain_dp import _validate
+from langchain_dp._pictures import new_figure
 from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.rapt.tuning.batches import collate
 from langchain_dp.rapt.tuning.provider import RAPTProvider
@@ -107,7 +108,7 @@ def plot_layer_distances(distances: Mapping[str, Floats], path: str | PathLike[s
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    figure, axes = _figure()
+    figure, axes = new_figure(6, 4)
     for name, values in distances.items():
         axes.plot(range(len(values)), values, marker="o", label=name)
     axes.set(xlabel="layer", ylabel="average distance")
@@ -124,21 +125,10 @@ def plot_attribute_map(points: Floats, attribute: Sequence[str], path: str | Pat
     """
     if len(points) != len(attribute):
         raise InvalidParameter(f"Expected as many values as points, got {len(attribute)} and {len(points)}.")
-    figure, axes = _figure()
+    figure, axes = new_figure(6, 4)
     values = np.array(attribute)
     for value in sorted(set(attribute)):
         chosen = points[values == value]
         axes.scatter(chosen[:, 0], chosen[:, 1], s=8, label=value)
     axes.legend()
     figure.savefig(path)
-
-
-def _figure() -> tuple[Any, Any]:
-    try:
-        figures: Any = importlib.import_module("matplotlib.figure")
-    except ImportError:
-        raise MissingExtra(
-            "Expected the package matplotlib to draw a picture. Install it with: pip install 'langchain-dp[plot]'."
-        ) from None
-    figure = figures.Figure(figsize=(6, 4), layout="constrained")
-    return figure, figure.add_subplot()
