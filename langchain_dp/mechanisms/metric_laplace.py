@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from langchain_dp import _validate
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.mechanisms._bits import uniforms
+from langchain_dp.mechanisms._bits import Words
 from langchain_dp.mechanisms._nearest import ROWS, NearestVector, sharded
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 
@@ -61,17 +61,21 @@ def metric_laplace(
     points = checked(points, table)
     source = rng or SystemRandomness()
 
-    def noisy() -> Iterator[NDArray[np.float64]]:
+    def blocks() -> Iterator[tuple[NDArray[np.float64], Noise]]:
         for start in range(0, len(points), ROWS):
             block = points[start : start + ROWS]
-            yield block + noise(len(block), points.shape[1], eta, source)
+            yield block, Noise(len(block), points.shape[1], eta, source)
 
-    found = list(sharded(table.find, noisy(), threads if len(points) > ROWS else 1))
+    def nearest(block: tuple[NDArray[np.float64], Noise]) -> NDArray[np.int64]:
+        private, unformed = block
+        return table.find(private + unformed.vectors())
+
+    found = list(sharded(nearest, blocks(), threads if len(points) > ROWS else 1))
     return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
 
-def noise(count: int, dimension: int, eta: float, rng: Randomness) -> NDArray[np.float64]:
-    """Independent vectors, (count, dimension), of density proportional to exp(-eta |z|).
+class Noise:
+    """Independent vectors, (count, dimension), of density proportional to exp(-eta |z|), formed by whichever thread.
 
     The direction is that of a Gaussian vector, made of pairs (Box and Muller 1958): each pair's squared length is twice
     an exponential variable. A Gaussian vector's length is independent of its direction, so these variables serve a
@@ -79,26 +83,39 @@ def noise(count: int, dimension: int, eta: float, rng: Randomness) -> NDArray[np
     odd dimensions the last pair's second number, independent of the others, is left out of the direction. Every row
     uses its own bits, and a fixed number of them.
     """
-    drawn = np.empty((count, dimension))
-    step = max(1, _STEP // dimension)
-    for start in range(0, count, step):
-        block = drawn[start : start + step]
-        block[:] = _noise(len(block), dimension, eta, rng)
-    return drawn
+
+    def __init__(self, count: int, dimension: int, eta: float, rng: Randomness) -> None:
+        self._shape = count, dimension
+        self._eta = eta
+        self._pairs = (dimension + 1) // 2
+        self._words = Words(rng, count, dimension + self._pairs)
+
+    def vectors(self) -> NDArray[np.float64]:
+        """The vectors. To be called once: operating-system entropy gives others the second time."""
+        count, dimension = self._shape
+        drawn = np.empty(self._shape)
+        step = max(1, _STEP // dimension)
+        for start in range(0, count, step):
+            stop = min(start + step, count)
+            drawn[start:stop] = self._formed(self._words.uniforms(start, stop))
+        return drawn
+
+    def _formed(self, uniform: NDArray[np.float64]) -> NDArray[np.float64]:
+        dimension, pairs = self._shape[1], self._pairs
+        exponential = -np.log(uniform[:, :dimension])
+        radius = np.sqrt(2.0 * exponential[:, :pairs])
+        angle = 2.0 * np.pi * uniform[:, dimension:]
+        direction = np.empty((len(uniform), 2 * pairs))
+        np.multiply(radius, np.cos(angle), out=direction[:, :pairs])
+        np.multiply(radius, np.sin(angle), out=direction[:, pairs:])
+        direction = direction[:, :dimension]
+        direction *= (exponential.sum(axis=1) / (self._eta * np.linalg.norm(direction, axis=1)))[:, None]
+        return direction
 
 
-def _noise(count: int, dimension: int, eta: float, rng: Randomness) -> NDArray[np.float64]:
-    pairs = (dimension + 1) // 2
-    uniform = uniforms(rng, count, dimension + pairs)
-    exponential = -np.log(uniform[:, :dimension])
-    radius = np.sqrt(2.0 * exponential[:, :pairs])
-    angle = 2.0 * np.pi * uniform[:, dimension:]
-    direction = np.empty((count, 2 * pairs))
-    np.multiply(radius, np.cos(angle), out=direction[:, :pairs])
-    np.multiply(radius, np.sin(angle), out=direction[:, pairs:])
-    direction = direction[:, :dimension]
-    direction *= (exponential.sum(axis=1) / (eta * np.linalg.norm(direction, axis=1)))[:, None]
-    return direction
+def noise(count: int, dimension: int, eta: float, rng: Randomness) -> NDArray[np.float64]:
+    """Independent vectors, (count, dimension), of density proportional to exp(-eta |z|): see :class:`Noise`."""
+    return Noise(count, dimension, eta, rng).vectors()
 
 
 def checked_eta(eta: float) -> float:

@@ -16,8 +16,8 @@ from scipy import stats
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, metric_laplace
 from langchain_dp.mechanisms import _nearest as nearest_module
-from langchain_dp.mechanisms._bits import uniforms
-from langchain_dp.mechanisms._nearest import NearestVector
+from langchain_dp.mechanisms._bits import Words
+from langchain_dp.mechanisms._nearest import ROWS, NearestVector
 from langchain_dp.mechanisms.metric_laplace import noise
 
 DRAWS = {1: 100_000, 2: 100_000, 50: 40_000, 384: 20_000}
@@ -176,6 +176,13 @@ def test_the_noise_follows_the_operating_system_only() -> None:
     assert outputs[0] != outputs[1]
 
 
+def test_blocks_of_two_threads_have_noise_of_their_own() -> None:
+    """If it breaks, threads that draw at the same time share bits, and one half tells the noise of the other."""
+    vectors = PUBLIC.standard_normal((200, 3))
+    found = metric_laplace(np.repeat(vectors[:1], 2 * ROWS, axis=0), table(vectors), 0.5, threads=2)
+    assert (found[:ROWS] != found[ROWS:]).any()
+
+
 def test_uniform_numbers_never_reach_an_end() -> None:
     """If it breaks, a logarithm of 0 or a length of 0 comes out for extreme bits."""
 
@@ -188,7 +195,7 @@ def test_uniform_numbers_never_reach_an_end() -> None:
         def randbelow(self, upper: int) -> int:
             return (upper - 1) * self._bits
 
-    low, high = (float(uniforms(Extreme(bits), 1, 1)[0, 0]) for bits in (0, 1))
+    low, high = (float(Words(Extreme(bits), 1, 1).uniforms(0, 1)[0, 0]) for bits in (0, 1))
     assert 0 < low < 1e-15
     assert 1 - 1e-15 < high < 1
     assert np.isfinite(noise(1, 3, 1.0, Extreme(0))).all()
