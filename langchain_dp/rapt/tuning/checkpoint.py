@@ -15,8 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from langchain_dp._whole_files import write_whole
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.tuning.examples import PrivatisedExamples, write_whole
+from langchain_dp.rapt.tuning.examples import PrivatisedExamples
 from langchain_dp.rapt.tuning.model import TunedModel
 from langchain_dp.rapt.tuning.settings import TuningSettings
 

@@ -14,12 +14,12 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from numpy.typing import NDArray
 
 from langchain_dp._checks import check_no_kwargs
+from langchain_dp._whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError
 from langchain_dp.rapt._shell import WITHHELD
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
-from langchain_dp.rapt.tuning.examples import write_whole
 from langchain_dp.rapt.tuning.wire import Answer
 
 if TYPE_CHECKING:  # the client's machine needs neither torch nor a model
@@ -206,7 +206,7 @@ class RAPTClassifier(Runnable[str, str]):
     # --------------------------------------------------------------------------------------------- the promise
 
     def certificate(self) -> MetricCertificate:
-        """The promise for questions, with what is spent so far; that of the training texts is :attr:`training`."""
+        """The promise for questions, with what is spent so far; that of the training texts is ``training``."""
         notes = [_AGAIN]
         trained = self.training
         if trained is not None and trained.eta != self.client.eta:

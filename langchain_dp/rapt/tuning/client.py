@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from langchain_dp import _validate
+from langchain_dp._whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_exponential import MetricExponential
@@ -22,7 +23,7 @@ from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.privatise import TextPrivatiser
 from langchain_dp.rapt.release import Releases, Unit
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.rapt.tuning.examples import RawExamples, read_json, write_whole
+from langchain_dp.rapt.tuning.examples import RawExamples, read_json
 from langchain_dp.rapt.tuning.plain import Ids, PlainSource
 from langchain_dp.rapt.tuning.settings import PlainTokens
 from langchain_dp.rapt.tuning.wire import Kind, Plain, Privatised, Request

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from langchain_dp._whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.tuning.wire import MOST, Kind, Privatised, Request
@@ -138,16 +138,6 @@ def checked(
             f"Expected {what}s of at least two labels, but all {len(rows)} have one. There is nothing to learn."
         )
     return RawExamples([row["text"] for row in rows], numbers, users)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that is there whole or not at all, even after a crash."""
-    part = path.with_name(f"{path.name}.part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def read_json(path: Path, form: str) -> dict[str, Any]:

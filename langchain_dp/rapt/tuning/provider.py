@@ -14,10 +14,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from langchain_dp import _validate
+from langchain_dp._whole_files import write_whole
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.tuning.backbone import Backbone
 from langchain_dp.rapt.tuning.batches import Assembler, Row
-from langchain_dp.rapt.tuning.examples import read_json, write_whole
+from langchain_dp.rapt.tuning.examples import read_json
 from langchain_dp.rapt.tuning.model import RECONSTRUCTION, TunedModel
 from langchain_dp.rapt.tuning.settings import TuningSettings
 from langchain_dp.rapt.tuning.training import autocast, probabilities_of

@@ -1,0 +1,54 @@
+"""Files that are there whole or not at all, after an exception, a kill or a crash of the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def whole(path: Path, *, owner_only: bool = False) -> Iterator[BinaryIO]:
+    """A file to write beside ``path``. It takes that name once all is on disk, and is removed if anything fails.
+
+    Args:
+        path: Where it will be; what is there stays until then.
+        owner_only: Nobody else may read it (mode 0600), however the process creates its files.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    part = path.with_name(f".{secrets.token_hex(8)}.part")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600 if owner_only else 0o666)
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_whole(path: Path, content: bytes | str, *, owner_only: bool = False) -> None:
+    """Write a file at once; a string as UTF-8. See :func:`whole`."""
+    with whole(path, owner_only=owner_only) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make sure that names which were given or taken away in a folder survive a crash."""
+    if os.name == "posix":  # elsewhere a folder cannot be synced
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+_BINARY = getattr(os, "O_BINARY", 0)  # Windows would turn line ends otherwise

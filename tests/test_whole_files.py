@@ -1,0 +1,52 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from langchain_dp._whole_files import whole, write_whole
+
+
+def test_what_was_there_stays_until_all_is_written(tmp_path: Path) -> None:
+    """If it breaks, a crash in the middle leaves half a report, or half a journal, under the good one's name."""
+    path = tmp_path / "report.html"
+    write_whole(path, "the old one")
+
+    def write_half() -> None:
+        with whole(path) as file:
+            file.write(b"half of the ne")
+            file.flush()
+            assert path.read_text() == "the old one"
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_half()
+    assert path.read_text() == "the old one"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"], "no scratch file stays"
+
+
+def test_it_is_replaced_by_the_whole_of_the_new_one(tmp_path: Path) -> None:
+    """If it breaks, the end of a longer old file stands after the new text."""
+    path = tmp_path / "prompt.json"
+    write_whole(path, "a longer old one")
+    write_whole(path, "kürzer")
+    assert path.read_bytes() == "kürzer".encode()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+def test_what_is_private_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """If it breaks, another user of the machine reads the journal's key, or nobody else can read a report."""
+    before = os.umask(0o022)
+    try:
+        for name, only, mode in (("journal", True, 0o600), ("report", False, 0o644)):
+            with whole(tmp_path / name, owner_only=only) as file:
+                (part,) = tmp_path.glob(".*.part")
+                assert stat.S_IMODE(part.stat().st_mode) == mode, "from the first byte on"
+                file.write(b"x")
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == mode
+    finally:
+        os.umask(before)
