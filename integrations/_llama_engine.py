@@ -123,6 +123,7 @@ class LlamaCppEnsemble:
             or not company_is_harmless(self._context, evaluator, slots=slots, max_tokens=max_tokens)
         )
         self._together = 1 if alone else min(slots, _LARGEST_BATCH // ROWS)
+        evaluator.rooms = 1 if alone else slots
         self._members = Members(self._context, evaluator, self._store, max_tokens)
         parts = (self._context, evaluator, self._members, self._store)
         self._labels = LabelScorer(*parts, max_tokens=max_tokens, together=self._together)

@@ -21,22 +21,36 @@ class Evaluator:
 
     def __init__(self, context: LlamaContext) -> None:
         self._context = context
+        self.rooms = 1
+        """Sequences to evaluate members in, one after the other, before all memory must be overwritten again. More
+        than one only where sequences have caches of their own that do not change each other's bits."""
+        self._used = 0
+        self._generation = -1
 
     def extended(
         self, start: MemberState, tokens: Sequence[int], digest: bytes, *, sequence: int | None = None
     ) -> MemberState:
         """``start`` followed by ``tokens``, evaluated alone and saved: in ``sequence``, which is empty and keeps them.
 
-        Without it, in an emptied context.
+        Without it, in a context that holds nothing else, in a sequence that held nothing since all were overwritten.
         """
-        if sequence is None:
-            self._context.clear()
-        at = sequence or 0
+        at = self._fresh() if sequence is None else sequence
         if start.tokens:
             self._context.restore(start.state, at)
         self._context.prefill(tokens, first=start.tokens, sequence=at)
         count = start.tokens + len(tokens)
-        return MemberState(self._context.save(at) if count else np.empty(0, np.uint8), count, digest)
+        saved = MemberState(self._context.save(at) if count else np.empty(0, np.uint8), count, digest)
+        if sequence is None:
+            self._context.truncate(at, 0)
+        return saved
+
+    def _fresh(self) -> int:
+        """A sequence of zeros. Overwriting a large context takes longer than evaluating a short member in it."""
+        if self._generation != self._context.generation or self._used >= self.rooms:
+            self._context.clear()
+            self._generation, self._used = self._context.generation, 0
+        self._used += 1
+        return self._used - 1
 
     def load(self, member: MemberState, sequence: int) -> None:
         """Put head and body of a member into an empty sequence."""
