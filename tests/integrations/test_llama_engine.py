@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from langchain_dp.integrations._choice import Choice
+from langchain_dp.integrations._llama_store import MemberState
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
@@ -122,6 +123,21 @@ def test_what_memory_held_before_does_not_reach_a_member(
     assert engine.score_labels([prompt(1, 12)], WORDS) == [None]
     assert len(evaluated) == 1  # it was restored and evaluated: the NaN did get into the cache
     assert engine.score_labels([prompt(0)], WORDS) == expected
+
+
+def test_what_a_sequence_held_before_does_not_reach_who_is_evaluated_in_it(engine: LlamaCppEnsemble) -> None:
+    """If this fails, a member is evaluated where a broken one was, and its state holds what that one left."""
+    evaluator, tokens = engine._evaluator, engine._context.tokenize("The room was cold and the nurse was kind.")
+    nothing = MemberState(np.empty(0, np.uint8), 0, b"")
+    expected = evaluator.extended(nothing, tokens, b"")
+    broken = evaluator.extended(nothing, tokens * 2, b"")
+    broken.state[-14_000:-9_000] = 0x7E  # NaN, as above, in the values of the last layer but one: what follows tells
+    for _ in range(evaluator.rooms):
+        evaluator.extended(broken, tokens, b"")
+    assert evaluator.rooms > 1, "else there is nothing to show"
+    found = [evaluator.extended(nothing, tokens, b"") for _ in range(evaluator.rooms)]
+    (logits,) = evaluator.vectors([expected], tokens)
+    assert all(np.array_equal(logits, row) for state in found for row in evaluator.vectors([state], tokens))
 
 
 def states(engine: LlamaCppEnsemble) -> dict[object, str]:
