@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from langchain_dp import _validate
-from langchain_dp.attacks._intervals import accuracy_bound, clopper_pearson
+from langchain_dp._binomial import clopper_pearson
+from langchain_dp.attacks._intervals import accuracy_bound
 from langchain_dp.attacks._lira import Row
 from langchain_dp.attacks._result import AttackResult, Setting
 from langchain_dp.errors import InvalidParameter

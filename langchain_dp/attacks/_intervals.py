@@ -8,27 +8,15 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import betaincinv
 from scipy.stats import rankdata
+
+from langchain_dp._binomial import clopper_pearson
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 
 _ERROR = 0.05
 _RESAMPLES = 2_000
-
-
-def clopper_pearson(hits: float, runs: float, *, error: float = _ERROR) -> Interval:
-    """Exact interval of a binomial share: each side misses at most ``error`` / 2 of the time.
-
-    Args:
-        hits: Successes; a fraction where only a share of an effective number of runs is known.
-        runs: Independent runs, above 0.
-        error: Chance to miss, both sides together.
-    """
-    low = float(betaincinv(hits, runs - hits + 1, error / 2)) if hits > 0 else 0.0
-    high = float(betaincinv(hits + 1, runs - hits, 1 - error / 2)) if hits < runs else 1.0
-    return low, high
 
 
 def bootstrap_ratio(hits: Floats, runs: Floats) -> Interval:

@@ -134,7 +134,7 @@ class LeakReport:
 
         The rate of this very prompt is exact; the interval is for prompts like it. Few sentences say little.
         """
-        from langchain_dp.attacks._intervals import clopper_pearson  # numerics, which the search does without
+        from langchain_dp._binomial import clopper_pearson  # numerics, which the search does without
 
         return clopper_pearson(self.rate * self.pieces, self.pieces) if self.pieces else (0.0, 1.0)
 

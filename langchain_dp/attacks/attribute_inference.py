@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from langchain_dp import _validate
-from langchain_dp.attacks._intervals import clopper_pearson
+from langchain_dp._binomial import clopper_pearson
 from langchain_dp.attacks._representations import SentenceEmbeddings, mean_embeddings
 from langchain_dp.attacks._result import AttackResult, Setting
 from langchain_dp.errors import InvalidParameter, MissingExtra

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from langchain_dp import _validate
+from langchain_dp._binomial import clopper_pearson
 from langchain_dp.attacks._channels import Channel, Floats, Ids, UnigramPrior, known_words
-from langchain_dp.attacks._intervals import clopper_pearson
 from langchain_dp.attacks._result import texts_of
 from langchain_dp.attacks.embedding_inversion import INTERVAL, WORDS_GUESSED, InversionResult, likeliest, word_channel
 from langchain_dp.errors import InvalidParameter

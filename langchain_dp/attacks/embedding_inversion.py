@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 
 from langchain_dp import _validate
+from langchain_dp._binomial import clopper_pearson
 from langchain_dp.attacks._channels import (
     Channel,
     ExponentialChannel,
@@ -28,7 +29,6 @@ from langchain_dp.attacks._channels import (
     known_words,
     unigram_prior,
 )
-from langchain_dp.attacks._intervals import clopper_pearson
 from langchain_dp.attacks._result import AttackResult, texts_of
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms._nearest import ROWS

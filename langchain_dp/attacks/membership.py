@@ -17,9 +17,10 @@ from os import PathLike
 import numpy as np
 import numpy.typing as npt
 
+from langchain_dp._binomial import clopper_pearson
 from langchain_dp._pictures import new_figure
 from langchain_dp.attacks._answer_membership import attack_answers
-from langchain_dp.attacks._intervals import Floats, auc, auc_interval, clopper_pearson
+from langchain_dp.attacks._intervals import Floats, auc, auc_interval
 from langchain_dp.attacks._lira import PortScorer, Row, lira_scores
 from langchain_dp.attacks._result import AttackResult, Setting
 from langchain_dp.errors import InvalidParameter

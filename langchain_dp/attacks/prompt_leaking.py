@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from langchain_dp import _validate
-from langchain_dp.attacks._intervals import clopper_pearson
+from langchain_dp._binomial import clopper_pearson
 from langchain_dp.attacks._leak_report import LeakReport
 from langchain_dp.attacks._result import AttackResult, texts_of
 from langchain_dp.attacks.leakage import find_leaks

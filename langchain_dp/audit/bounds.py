@@ -13,21 +13,11 @@ import math
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtri
-from scipy.stats import beta
 
 from langchain_dp import _validate
+from langchain_dp._binomial import lower_limit, upper_limit
 from langchain_dp.accounting.profiles import gaussian
 from langchain_dp.errors import InvalidParameter
-
-
-def lower_limit(hits: int, runs: int, error: float) -> float:
-    """Lower limit of a probability: above the true one with chance at most ``error`` (Clopper and Pearson)."""
-    return 0.0 if hits == 0 else float(beta.ppf(error, hits, runs - hits + 1))
-
-
-def upper_limit(hits: int, runs: int, error: float) -> float:
-    """Upper limit of a probability: below the true one with chance at most ``error`` (Clopper and Pearson)."""
-    return 1.0 if hits == runs else float(beta.ppf(1 - error, hits + 1, runs - hits))
 
 
 def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error: float) -> float:
@@ -57,7 +47,12 @@ def gaussian_bound(hits: int, other_hits: int, runs: int, *, delta: float, error
     Report noisy max in which everybody votes is one, seen through its winner. Frequencies near one half settle the
     distance of the pair with few runs, and the distance gives epsilon at any delta, however small (Nasr et al. 2023).
 
-    Args: as in :func:`epsilon_bound`, ``delta`` above 0.
+    Args:
+        hits: How often the event came on the data set where it is more likely.
+        other_hits: How often on the other.
+        runs: Independent runs on each.
+        delta: Of the claim, above 0.
+        error: Chance, at most, that the true epsilon is below the answer, half of it for each frequency.
 
     Formal guarantee:
         As :func:`epsilon_bound`, under the assumption that the two output distributions are post-processings of two

@@ -62,7 +62,12 @@ def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: f
 def one_run_bound(*, canaries: int, guesses: int, correct: int, delta: float, error: float) -> float:
     """Largest epsilon that these guesses disprove at ``delta``; 0 if they disprove none.
 
-    Args: as in :func:`one_run_p_value`.
+    Args:
+        canaries: Coins m that were thrown.
+        guesses: Guesses r that were made, at most m; the others are abstentions.
+        correct: Correct guesses v among them.
+        delta: Of the claim.
+        error: Chance, at most, that the answer is above the true epsilon, in (0, 1).
 
     Formal guarantee:
         Above the true epsilon with probability at most ``error``, if the number of guesses was fixed in advance.
@@ -191,7 +196,12 @@ def _guess(
 
 
 def canaries_needed(epsilon: float, *, error: float) -> int:
-    """Fewest guesses that disprove ``epsilon`` if all of them are right."""
+    """Fewest guesses that disprove ``epsilon`` if all of them are right.
+
+    Args:
+        epsilon: Of the claim, in nats.
+        error: Chance, at most, of disproving a claim that holds, in (0, 1).
+    """
     _validate.number("epsilon", epsilon, at_least=0.0)
     _validate.number("error", error, above=0.0, below=1.0)
     return math.ceil(-math.log(error) / math.log1p(math.exp(-epsilon)))

@@ -103,6 +103,11 @@ def check_neighbors(one: Sequence[Any], other: Sequence[Any], neighbors: Neighbo
 
     Under zero-out the ghost is None.
 
+    Args:
+        one: Records of the one data set.
+        other: Records of the other.
+        neighbors: The relation, or its name ("replace-one").
+
     Raises:
         InvalidParameter: They differ in none, or in more. The message holds numbers and positions, never a record.
     """

@@ -14,9 +14,9 @@ from os import PathLike
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import betaincinv
 
 from langchain_dp import _validate
+from langchain_dp._binomial import clopper_pearson
 from langchain_dp._pictures import new_figure
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_laplace import checked_eta
@@ -192,7 +192,7 @@ def calibrate(
         unchanged=tuple((share, float(np.quantile(chances, share))) for share in QUANTILES),
         distinct=distinct_outputs(_systematic(np.unique(sample), _WORDS), RELEASES, release, chosen),
         inversion=hits / len(sample),
-        inversion_interval=_clopper_pearson(hits, len(sample)),
+        inversion_interval=clopper_pearson(hits, len(sample)),
         blind=attack.blind,
         neighbor_distance=near,
         texts=described,
@@ -254,9 +254,3 @@ def _interval(chances: NDArray[np.float64], error: float) -> tuple[float, float]
     half = 1.96 * math.hypot(float(chances.std(ddof=1)) / math.sqrt(len(chances)), error)
     mean = float(chances.mean())
     return max(0.0, mean - half), min(1.0, mean + half)
-
-
-def _clopper_pearson(hits: int, runs: int) -> tuple[float, float]:
-    low = float(betaincinv(hits, runs - hits + 1, 0.025)) if hits else 0.0
-    high = float(betaincinv(hits + 1, runs - hits, 0.975)) if hits < runs else 1.0
-    return low, high

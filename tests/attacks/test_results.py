@@ -13,6 +13,7 @@ import pytest
 from fakes.vocabularies import small
 
 import langchain_dp.attacks
+from langchain_dp._binomial import clopper_pearson
 from langchain_dp.attacks import (
     AttackResult,
     attack_answers,
@@ -25,7 +26,7 @@ from langchain_dp.attacks import (
     plot_attacks,
     reconstruct,
 )
-from langchain_dp.attacks._intervals import accuracy_bound, auc, auc_interval, bootstrap_ratio, clopper_pearson
+from langchain_dp.attacks._intervals import accuracy_bound, auc, auc_interval, bootstrap_ratio
 from langchain_dp.audit._results import read_attacks
 from langchain_dp.errors import InvalidParameter, MissingExtra
 

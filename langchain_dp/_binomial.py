@@ -1,0 +1,35 @@
+"""Exact limits of a probability from a count.
+
+Reference: Clopper, Pearson. The use of confidence or fiducial limits illustrated in the case of the binomial. 1934.
+"""
+
+from __future__ import annotations
+
+from scipy.special import betaincinv
+
+
+def lower_limit(hits: float, runs: float, error: float) -> float:
+    """Lower limit of a probability: above the true one with chance at most ``error`` (Clopper and Pearson).
+
+    Args:
+        hits: How often it happened, in [0, ``runs``]; a fraction where only a share of an effective number is known.
+        runs: Independent runs, above 0.
+        error: Chance of a limit on the wrong side, in (0, 1).
+    """
+    return 0.0 if hits <= 0 else float(betaincinv(hits, runs - hits + 1, error))
+
+
+def upper_limit(hits: float, runs: float, error: float) -> float:
+    """Upper limit of a probability: below the true one with chance at most ``error`` (Clopper and Pearson).
+
+    Args:
+        hits: How often it happened, in [0, ``runs``]; a fraction where only a share of an effective number is known.
+        runs: Independent runs, above 0.
+        error: Chance of a limit on the wrong side, in (0, 1).
+    """
+    return 1.0 if hits >= runs else float(betaincinv(hits + 1, runs - hits, 1 - error))
+
+
+def clopper_pearson(hits: float, runs: float, *, error: float = 0.05) -> tuple[float, float]:
+    """Both limits, each of which is on the wrong side at most ``error`` / 2 of the time."""
+    return lower_limit(hits, runs, error / 2), upper_limit(hits, runs, error / 2)
