@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from langchain_dp._cli_parts import DONE, epilog, formatter
+from langchain_dp import _cli_options as shared
+from langchain_dp._cli_parts import DONE, WrongArguments, new_command, print_json
+from langchain_dp._whole_files import write_whole
 from langchain_dp.errors import InvalidParameter
 
 EXAMPLES = """\
-  langchain-dp audit --ledger budget.db --out report.html
-  langchain-dp audit --ledger budget.db --out report.html --attacks attacks.json
-  langchain-dp audit --ledger budget.db --json
+  langchain-dp audit --ledger privacy.ledger --out report.html
+  langchain-dp audit --ledger privacy.ledger --out report.html --attacks attacks.json
+  langchain-dp audit --ledger privacy.ledger --json
 """
 
 _NOTES = """\
 The ledger is read and not changed, be it counted in epsilon or in eta. The page makes no request and holds no text of
 any record. --attacks: a JSON list of {"name", "rate", "low", "high", "baseline", "n", "settings"}. To audit the code
 of this installation instead of a ledger: python -m langchain_dp.audit
+--json: what the page shows, {"kind", "budget": [epsilon, delta], "reserved", "spent", "total", "plans", "curve", ...}.
+For the state of a ledger on a terminal: langchain-dp ledger
 """
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "audit",
-        help="report of a ledger: what was released, when, and what is left",
-        epilog=epilog(EXAMPLES, _NOTES),
-        formatter_class=formatter,
+    parser = new_command(
+        commands, "audit", "report of a ledger: what was released, when, and what is left", EXAMPLES, _NOTES
     )
     parser.add_argument("--ledger", type=Path, required=True, help="file of a ledger, of either kind")
     parser.add_argument("--out", type=Path, help="HTML file to write (required without --json)")
     parser.add_argument("--attacks", type=Path, help="JSON of attack results to show beside it")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    shared.add_json(parser)
     return parser
 
 
@@ -47,15 +46,15 @@ def run(options: argparse.Namespace) -> int:
     from langchain_dp.audit.report import report
 
     if options.out is None and not options.json:
-        raise InvalidParameter("Expected --out to name the page to write, or --json to print the report instead.")
+        raise WrongArguments("Expected --out to name the page to write, or --json to print the report instead.")
     if options.out is not None:
         _check_out(options.out, options.ledger, options.attacks)
     attacks = () if options.attacks is None else read_attacks(options.attacks)
     found = report(options.ledger, attacks=attacks)
     if options.out is not None:
-        _write(options.out, page(found))
+        write_whole(options.out, page(found))
     if options.json:
-        print(json.dumps(found.to_dict(), allow_nan=False))
+        print_json(found.to_dict())
     else:
         print(f"{options.out}: {found.kind} with {found.total:,} releases")
     return DONE
@@ -67,18 +66,3 @@ def _check_out(out: Path, *kept: Path | None) -> None:
     for path in kept:
         if path is not None and out.exists() and path.exists() and os.path.samefile(out, path):
             raise InvalidParameter(f"Expected --out {out} to be another file than {path}, which would be overwritten.")
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all: a page that is half there must not be taken for a report."""
-    descriptor, building = tempfile.mkstemp(dir=path.parent, prefix=".report-", suffix=".new")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(building, 0o666 & ~mask)
-        os.replace(building, path)
-    except BaseException:
-        os.unlink(building)
-        raise

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from langchain_dp._cli_parts import DONE, add_model_options, epilog, formatter, read_off
-from langchain_dp.errors import MissingExtra
+from langchain_dp import _cli_options as shared
+from langchain_dp._cli_parts import (
+    DONE,
+    WrongArguments,
+    count,
+    new_command,
+    note,
+    positive,
+    print_json,
+    read_off,
+)
+from langchain_dp.errors import InvalidParameter, MissingExtra
 
 if TYPE_CHECKING:
     from langchain_dp.ports import ScoresLabels, VotesNextToken
@@ -26,38 +35,31 @@ EXAMPLES = """\
 _NOTES = """\
 --system icl (DP-ICL): private answers, accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one
 that leaks. Without --system, both on the own sample, and icl on --data.
+--json: {"rows": [{"method", "epsilon", "accuracy", "n", ...}]}, one row a method; epsilon is null where there is none.
 """
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "demo",
-        help="what privacy costs, with a model that runs on this machine",
-        epilog=epilog(EXAMPLES, _NOTES),
-        formatter_class=formatter,
+    parser = new_command(
+        commands, "demo", "what privacy costs, with a model that runs on this machine", EXAMPLES, _NOTES
     )
     parser.add_argument("--system", choices=("icl", "opt"), help="show one of them")
     parser.add_argument("--data", type=Path, help="JSONL of {text, label}: the private rows (default: the own sample)")
     parser.add_argument("--test", type=Path, help="JSONL of rows to score (default: a held-out fifth of --data)")
-    parser.add_argument("--labels", nargs="+", help="the public labels (default: those found in --data)")
-    parser.add_argument("--limit", type=int, default=80, help="rows to score at most (default: %(default)s)")
-    parser.add_argument("--rows", type=int, default=8000, help="private rows at most (default: %(default)s)")
-    parser.add_argument("--delta", type=float, default=1e-5, help="default: %(default)s")
-    add_model_options(parser)
-    parser.add_argument(
-        "--json", action="store_true", help="print rows {method, epsilon, accuracy, n} and nothing else"
-    )
+    shared.add_labels(parser)
+    parser.add_argument("--limit", type=count, default=80, help="rows to score at most (default: %(default)s)")
+    parser.add_argument("--rows", type=count, default=8000, help="private rows at most (default: %(default)s)")
+    shared.add_delta(parser)
+    shared.add_model(parser)
+    shared.add_json(parser)
     icl = parser.add_argument_group("icl")
-    icl.add_argument("--prompt", choices=["plain", "sst2", "amazon", "agnews", "trec"], default="plain")
-    icl.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 3.0, 8.0], help="default: 1 3 8")
-    icl.add_argument("--queries", type=int, help="releases the noise is made for (default: the rows scored)")
-    icl.add_argument("--shots", type=int, default=4, help="examples per subset (default: %(default)s)")
-    icl.add_argument("--subsets", type=int, default=10, help="expected votes per question (default: %(default)s)")
+    icl.add_argument("--epsilon", type=positive, nargs="+", default=[1.0, 3.0, 8.0], help="default: 1 3 8")
+    shared.add_icl(icl, "the rows scored")
     icl.add_argument("--picture", type=Path, default=Path("accuracy_vs_epsilon.png"), help="default: %(default)s")
     opt = parser.add_argument_group("opt")
     opt.add_argument("--instruction", help="what to start from (default: to classify the text as one of the labels)")
-    opt.add_argument("--opt-epsilon", type=float, default=8.0, help="default: %(default)s")
+    opt.add_argument("--opt-epsilon", type=positive, default=8.0, help="default: %(default)s")
     return parser
 
 
@@ -65,8 +67,12 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
-    data = _data(options)
     systems = [options.system] if options.system else ["icl", "opt"] if options.data is None else ["icl"]
+    if "icl" in systems and not options.json and not options.picture.parent.is_dir():
+        raise InvalidParameter(
+            f"Expected the folder of --picture {options.picture} to be there. Make it, or name another."
+        )
+    data = _data(options)
     rows: list[dict[str, Any]] = []
     with LlamaCppEnsemble(model_path=options.model, n_gpu_layers=options.gpu_layers) as engine:
         for system in systems:
@@ -74,9 +80,9 @@ def run(options: argparse.Namespace) -> int:
                 print(f"\n{'-' * 100}\n")
             rows += _icl(options, data, engine) if system == "icl" else _opt(options, data, engine)
     if options.json:
-        print(json.dumps(rows))
-    elif options.data is not None and options.labels is None:
-        print(f"\n{read_off(data.labels)}")
+        print_json({"rows": rows})
+    if options.data is not None and options.labels is None:
+        note(read_off(data.labels))
     return DONE
 
 
@@ -93,6 +99,8 @@ def _data(options: argparse.Namespace) -> _Data:
     from langchain_dp.records import PrivateRecords, read_jsonl
 
     if options.data is None:
+        if options.test or options.labels:
+            raise WrongArguments("Expected --test and --labels together with --data: the own sample has its own.")
         train, test = sample.load()
         return _Data("Feedback to a clinic (invented)", train[: options.rows], test[: options.limit], [*sample.LABELS])
     train = read_jsonl(options.data)
@@ -124,7 +132,7 @@ def _icl(options: argparse.Namespace, data: _Data, engine: ScoresLabels) -> list
             demo.picture(result, options.picture)
             print(f"\nPicture of accuracy against epsilon: {options.picture}")
         except MissingExtra as missing:
-            print(f"\n{missing}")
+            note(missing)
     return [score.to_dict() for score in result.scores]
 
 

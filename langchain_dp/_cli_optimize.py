@@ -5,24 +5,34 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from langchain_dp._cli_parts import DONE, INTERRUPTED, add_model_options, epilog, formatter, read_off
+from langchain_dp import _cli_options as shared
+from langchain_dp._cli_parts import (
+    DONE,
+    INTERRUPTED,
+    WrongArguments,
+    count,
+    new_command,
+    not_negative,
+    note,
+    positive,
+    print_json,
+    read_off,
+    whole,
+)
+from langchain_dp._cli_plan_shown import show_opt
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerMismatch, PlanError
 
 if TYPE_CHECKING:
     from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
-    from langchain_dp.opt import DPPromptOptimizer, OptimizedPrompt, OptPlanReport, OptTask, PromptScore
+    from langchain_dp.opt import DPPromptOptimizer, OptimizedPrompt, OptTask, PromptScore
     from langchain_dp.opt.settings import Settings
     from langchain_dp.ports import VotesNextToken
-
-NEIGHBORS = ("replace-one", "add-or-remove-one", "replace-special")
-TASKS = ("sst2", "trec", "mpqa", "disaster")
 
 EXAMPLES = """\
   langchain-dp optimize --data train.jsonl --task sst2 --epsilon 8 --out prompt.json --plan
@@ -35,54 +45,44 @@ _NOTES = """\
 The file holds "prompt", ready for any chat model, and its "certificate". A ledger and the journal of the run lie beside
 it. After Ctrl-C, what was released is kept, and the same command goes on; a finished one gives the same prompt again,
 at no cost. In messages, num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
+--json: what the file holds, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
+"after"}} under --test. --plan is `langchain-dp plan opt` with the tokens counted by the model that would write.
 """
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "optimize",
-        help="write a prompt from private rows with a model on this machine (DP-OPT)",
-        epilog=epilog(EXAMPLES, _NOTES),
-        formatter_class=formatter,
+    parser = new_command(
+        commands, "optimize", "write a prompt from private rows with a model on this machine (DP-OPT)", EXAMPLES, _NOTES
     )
     parser.add_argument("--data", type=Path, required=True, help="JSONL of {text, label}: the private rows")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write: the prompt and its certificate")
-    task = parser.add_argument_group("task")
-    task.add_argument("--task", choices=TASKS, help="labels, instruction, templates, shots and subsets of a known task")
-    task.add_argument("--instruction", help="what to start from, public (default: that of --task)")
-    task.add_argument("--labels", nargs="+", help="the public labels (default: of --task, or those found in --data)")
+    shared.add_task(parser.add_argument_group("task"))
     promise = parser.add_argument_group("promise")
-    promise.add_argument("--epsilon", type=float, help="the budget; required for the private method")
-    promise.add_argument("--delta", type=float, default=1e-5, help="default: %(default)s")
-    promise.add_argument("--neighbors", choices=NEIGHBORS, default=NEIGHBORS[0], help="default: %(default)s")
+    shared.add_budget(promise, required=False)
     promise.add_argument("--ledger", type=Path, help="ledger file to charge (default: --out with .ledger)")
     promise.add_argument(
         "--ledger-budget",
-        type=float,
+        type=positive,
         nargs=2,
         metavar=("EPSILON", "DELTA"),
         help="budget of a ledger that several runs share, each under its own --name (default: this run's)",
     )
     promise.add_argument("--name", default="dp-opt", help="name of the run in the ledger (default: %(default)s)")
-    promise.add_argument("--seed-not-private", type=int, help="reproducible coins and noise: the result is NOT private")
-    run = parser.add_argument_group("run (defaults: those of DPPromptOptimizer)")
+    promise.add_argument(
+        "--seed-not-private", type=whole(0), help="reproducible coins, noise: the result is NOT private"
+    )
+    run = parser.add_argument_group("run")
     run.add_argument("--method", choices=("dp-opt", "opt", "dln-1"), default="dp-opt", help="the others: NOT private")
-    run.add_argument("--shots", type=int, help="examples of one subset")
-    run.add_argument("--subsets", type=int, help="expected number of subsets that vote on one token")
-    run.add_argument("--partitions", type=int, help="number of all subsets (required for add-or-remove-one)")
-    run.add_argument("--sampling-probability", type=float, help="rate of a subset (required for add-or-remove-one)")
-    run.add_argument("--prompts", type=int, help="candidates")
-    run.add_argument("--tokens", type=int, help="tokens of one candidate")
-    run.add_argument("--steps", type=int, help="rounds of dln-1")
-    run.add_argument("--temperature", type=float, help="of the votes; 0 is the most probable token")
+    shared.add_writing(run)
+    run.add_argument("--steps", type=count, help="rounds of dln-1")
+    run.add_argument("--temperature", type=not_negative, help="of the votes; 0 is the most probable token")
     run.add_argument("--chat", action="store_true", help="use the model's chat template")
-    run.add_argument("--validation", type=float, help="share of the rows that select")
-    add_model_options(parser)
-    parser.add_argument("--max-tokens", type=int, help="context of one subset, in tokens (default: the engine's)")
+    shared.add_model(parser)
+    shared.add_context(parser)
     parser.add_argument("--test", type=Path, help="JSONL to score the local model on, before and after")
     parser.add_argument("--plan", action="store_true", help="say what it would cost, and stop: nothing is spent")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    shared.add_json(parser)
     return parser
 
 
@@ -92,15 +92,11 @@ def run(options: argparse.Namespace) -> int:
     from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
     from langchain_dp.records import PrivateRecords, read_jsonl
 
+    task, budget = known_task(options), _budget(options)
     _check_out(options.out)
-    task, budget = _task(options.task), _budget(options)
-    if options.instruction is None and task is None:
-        raise InvalidParameter("Expected --instruction to say what the task is: a plain sentence. It is public.")
     rows = read_jsonl(options.data)
     records = PrivateRecords(rows)
-    labels = options.labels or (list(task.labels) if task else sorted({str(row["label"]) for row in rows}))
-    if options.labels is None and task is None:
-        print(f"langchain-dp: {read_off(labels)}", file=sys.stderr)
+    labels = labels_of(options, task, rows)
     test = read_jsonl(options.test) if options.test else []
     sizes = {} if options.max_tokens is None else {"max_tokens": options.max_tokens}
     path = _ledger_path(options)
@@ -109,28 +105,49 @@ def run(options: argparse.Namespace) -> int:
         engine = held.enter_context(
             LlamaCppEnsemble(model_path=options.model, n_gpu_layers=options.gpu_layers, **sizes)
         )
-        optimizer = _optimizer(options, engine, task, labels, budget)
+        optimizer = optimizer_for(options, engine, task, labels, budget)
         if options.test:
             check_test(test, optimizer.settings)
         if options.plan:
-            report = optimizer.plan(records)
-            print(json.dumps(_plain(report)) if options.json else report)
+            show_opt(optimizer.plan(records), counted_by=engine.name, as_json=options.json)
             return DONE
         if path is not None:
             if ledger is None:
                 optimizer.plan(records)  # what cannot run is refused before there is a ledger that holds its budget
                 ledger = held.enter_context(_ledger(path, options))
-            optimizer = _optimizer(options, engine, task, labels, budget, ledger)
+            optimizer = optimizer_for(options, engine, task, labels, budget, ledger)
         try:
             with _explained():
                 prompt = optimizer.optimize(records)
         except KeyboardInterrupt:
-            print(f"langchain-dp: {_interrupted(optimizer, path)}", file=sys.stderr)
+            note(_interrupted(optimizer, path))
             return INTERRUPTED
         prompt.save(options.out)
         scores = _scores(engine, optimizer.settings, prompt, test)
     _show(prompt, scores, options)
     return DONE
+
+
+def known_task(options: argparse.Namespace) -> OptTask | None:
+    """The task that was named.
+
+    Raises:
+        WrongArguments: Neither a task nor an instruction says what to do.
+    """
+    from langchain_dp import opt
+
+    if (options.instruction is None and options.task is None) or options.instruction == "":
+        raise WrongArguments("Expected --instruction to say what the task is: a plain sentence. It is public.")
+    return None if options.task is None else getattr(opt, options.task.upper())
+
+
+def labels_of(options: argparse.Namespace, task: OptTask | None, rows: Iterable[dict[str, Any]]) -> list[str]:
+    """The labels that were given, or known, or else those of the rows, which is said."""
+    if options.labels or task:
+        return list(options.labels or task.labels)  # type: ignore[union-attr]  # one of them is there
+    labels = sorted({str(row["label"]) for row in rows})
+    note(read_off(labels))
+    return labels
 
 
 @contextlib.contextmanager
@@ -163,19 +180,13 @@ def _check_out(out: Path) -> None:
             raise InvalidParameter(f"Expected --out {out} to be new, or a saved prompt. Name another file.") from None
 
 
-def _task(name: str | None) -> OptTask | None:
-    from langchain_dp import opt
-
-    return None if name is None else getattr(opt, name.upper())
-
-
 def _budget(options: argparse.Namespace) -> PrivacyBudget | None:
     from langchain_dp.accounting import PrivacyBudget
 
     if options.epsilon is not None:
         return PrivacyBudget(options.epsilon, options.delta, options.neighbors)
     if options.method == "dp-opt":
-        raise InvalidParameter("Expected --epsilon to be given: it is the promise. Usual budgets are 1 to 10.")
+        raise WrongArguments("Expected --epsilon to be given: it is the promise. Usual budgets are 1 to 10.")
     return None
 
 
@@ -194,7 +205,7 @@ def _ledger(path: Path, options: argparse.Namespace) -> PrivacyLedger:
         return PrivacyLedger(PrivacyBudget(epsilon, delta, options.neighbors), path)
 
 
-def _optimizer(
+def optimizer_for(
     options: argparse.Namespace,
     engine: VotesNextToken,
     task: OptTask | None,
@@ -202,6 +213,7 @@ def _optimizer(
     budget: PrivacyBudget | None,
     ledger: PrivacyLedger | None = None,
 ) -> DPPromptOptimizer:
+    """The optimizer of these options, over an engine."""
     from langchain_dp.opt import DLNSettings, DPPromptOptimizer
 
     dln = _given(
@@ -273,7 +285,7 @@ def _scores(
 def _show(prompt: OptimizedPrompt, scores: dict[str, PromptScore], options: argparse.Namespace) -> None:
     if options.json:
         tested = {name: dataclasses.asdict(score) for name, score in scores.items()}
-        print(json.dumps(prompt.to_dict() | ({"test": tested} if tested else {}), ensure_ascii=False))
+        print_json(prompt.to_dict() | ({"test": tested} if tested else {}))
         return
     print(f"{prompt.instruction}\n\n{prompt.certificate}\n")
     if prompt.instruction == options.instruction:
@@ -281,19 +293,3 @@ def _show(prompt: OptimizedPrompt, scores: dict[str, PromptScore], options: argp
     for name, score in scores.items():
         print(f"{name:<7} {score}, on the local model")
     print(f"Prompt and certificate: {options.out}")
-
-
-def _plain(report: OptPlanReport) -> dict[str, Any]:
-    """The plan as plain values for JSON."""
-    fields = dataclasses.asdict(report)
-    budget = fields.pop("budget")
-    scheme = fields.pop("scheme")
-    return {
-        **{name: str(value.name).lower() if name == "neighbors" else value for name, value in budget.items()},
-        **scheme,
-        "epsilon0": report.token.epsilon0,
-        "delta0": report.token.delta0,
-        "epsilon_selection": report.selection.epsilon,
-        "votes_needed": report.votes_needed,
-        **{name: value for name, value in fields.items() if name not in ("token", "selection")},
-    }

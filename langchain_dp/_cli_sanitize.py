@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import secrets
 import sqlite3
 import sys
@@ -16,8 +15,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from langchain_dp import _cli_options as shared
 from langchain_dp import _sanitized_files as files
-from langchain_dp._cli_parts import DONE, FAILED, INTERRUPTED, epilog, formatter
+from langchain_dp._cli_parts import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    because,
+    count,
+    new_command,
+    note,
+    positive,
+    print_json,
+    quiet_stdout,
+)
+from langchain_dp._cli_plan_shown import show_calibration
+from langchain_dp._whole_files import whole
 from langchain_dp.errors import InvalidParameter, LangChainDPError
 
 if TYPE_CHECKING:
@@ -39,10 +52,11 @@ metric privacy: eta is no epsilon, and --calibration says what it means before a
 what the options let pass: how many lines there are, in what order, and how many words each has (unless --length).
 A file is written whole or not at all. With --ledger, the same command on the same lines gives out again what it
 released before, at no cost; without, the account ends with the run.
+--json: the certificate, {"kind", "mechanism", "eta", "table", "releases", ...}, on stdout; on stderr where the lines
+themselves go to stdout. --calibration is `langchain-dp plan rapt`.
 """
 
 _CHAIN = "langchain-dp sanitize"
-_REPLACEMENT = 0.5
 _TREATMENTS = ("privatise", "keep", "placeholder")
 _KINDS = {
     "numbers": "numbers, times and amounts",
@@ -55,12 +69,7 @@ _KINDS = {
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "sanitize",
-        help="privatise lines and files word by word (RAPT)",
-        epilog=epilog(EXAMPLES, _NOTES),
-        formatter_class=formatter,
-    )
+    parser = new_command(commands, "sanitize", "privatise lines and files word by word (RAPT)", EXAMPLES, _NOTES)
     parser.add_argument("--in", dest="source", type=Path, metavar="PATH", help="file or folder (default: stdin)")
     parser.add_argument("--out", dest="target", type=Path, metavar="PATH", help="file or folder (default: stdout)")
     parser.add_argument("--overwrite", action="store_true", help="replace what is there at --out")
@@ -69,15 +78,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--keep-fields", nargs="+", metavar="NAME", help="fields in clear; all others are dropped")
     parser.add_argument("--errors", choices=("strict", "replace"), default="strict", help="of bytes that are not UTF-8")
     promise = parser.add_argument_group("promise")
-    promise.add_argument("--embeddings", default="glove", help="glove, minilm or a path (default: %(default)s)")
-    how = promise.add_mutually_exclusive_group()
-    how.add_argument("--eta", type=float, help="loss per unit of distance, in nats")
-    how.add_argument(
-        "--replacement", type=float, metavar="P", help=f"share of words replaced (default: {_REPLACEMENT})"
-    )
-    promise.add_argument("--mechanism", choices=("exponential", "laplace"), default="exponential")
+    shared.add_table(promise)
     promise.add_argument("--ledger", type=Path, help="file of the account to charge, made if absent")
-    promise.add_argument("--limit", type=float, help="what one user's releases, and one document's, may add up to")
+    promise.add_argument("--limit", type=positive, help="what one user's releases, and one document's, may add up to")
     promise.add_argument("--user-field", metavar="NAME", help="field of a row that says whose account is charged")
     clear = parser.add_argument_group("in clear (nothing by default)")
     clear.add_argument("--keep", nargs="+", default=[], metavar="WORD", help="words that stay")
@@ -86,10 +89,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     clear.add_argument("--casing", action="store_true", help="capitals stand where they stood")
     words = parser.add_argument_group("words")
     words.add_argument("--unknown", choices=("vector", "random"), default="vector", help="words outside the table")
-    words.add_argument("--length", type=int, help="every text comes out at exactly this many tokens")
+    words.add_argument("--length", type=count, help="every text comes out at exactly this many tokens")
     parser.add_argument("--calibration", action="store_true", help="say what to know before trusting it, and stop")
     parser.add_argument("--certificate", action="store_true", help="print the certificate on stderr at the end")
-    parser.add_argument("--json", action="store_true", help="the certificate (or the calibration) as JSON")
+    shared.add_json(parser, "print the certificate (or the calibration) as one JSON object")
     return parser
 
 
@@ -105,14 +108,14 @@ def run(options: argparse.Namespace) -> int:
             releases = _releases(options, held)
             _sanitize(jobs, fields, releases, run_so_far, replace=options.errors == "replace")
             if options.certificate or options.json:
-                _show(_certificate(releases, fields, jobs), as_json=options.json)
+                _show(_certificate(releases, fields, jobs), options)
     except BrokenPipeError:
-        _quiet_stdout()
+        quiet_stdout()
         return run_so_far.ended("nobody reads the output any more.", FAILED)
     except KeyboardInterrupt:
         return run_so_far.ended("interrupted.", INTERRUPTED)
     except (LangChainDPError, OSError) as error:
-        return run_so_far.ended(str(error), FAILED)
+        return run_so_far.ended(because(error), FAILED)
     except RuntimeError as error:  # of a foreign library: its text may quote what it was given
         return run_so_far.ended(f"{type(error).__name__} while texts were sanitised; its text is withheld.", FAILED)
     return DONE
@@ -132,7 +135,7 @@ class _Run:
         self.job, self.lines = job, 0
 
     def ended(self, why: str, code: int) -> int:
-        print(" ".join(f"langchain-dp: {why} {self._said()}".split()), file=sys.stderr)
+        note(f"{why} {self._said()}")
         return code
 
     def _said(self) -> str:
@@ -195,7 +198,7 @@ def _releases(options: argparse.Namespace, held: contextlib.ExitStack) -> Formal
     from langchain_dp.rapt.formal import FormalReleases
     from langchain_dp.rapt.policies import Policies
 
-    targets = Targets(eta=options.eta, target_replacement=_replacement(options))
+    targets = Targets(**shared.targets(options))
     words = WordOptions(
         mechanism=options.mechanism,
         policies=Policies(**{kind: getattr(options, kind) for kind in _KINDS}, unknown=options.unknown),
@@ -211,13 +214,6 @@ def _releases(options: argparse.Namespace, held: contextlib.ExitStack) -> Formal
     ledger.check_table(tried.engine.table)
     # Without a file no later run can ask again, and within a run no document comes twice.
     return FormalReleases(tried.engine, ledger, tried.calibration, reuse=options.ledger is not None, chain=_CHAIN)
-
-
-def _replacement(options: argparse.Namespace) -> float | None:
-    if options.replacement is None and options.eta is None:
-        return _REPLACEMENT
-    replacement: float | None = options.replacement
-    return replacement
 
 
 def _ledger(options: argparse.Namespace, held: contextlib.ExitStack) -> MetricLedger:
@@ -274,16 +270,8 @@ def _target(job: files.Job) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         return
     job.target.parent.mkdir(parents=True, exist_ok=True)
-    with files.whole(job.target) as file:
+    with whole(job.target) as file:
         yield file
-
-
-def _quiet_stdout() -> None:
-    """The interpreter flushes at its end; that must not fail once more."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
 
 
 def _certificate(releases: FormalReleases, fields: files.Fields, jobs: list[files.Job]) -> MetricCertificate:
@@ -295,19 +283,15 @@ def _certificate(releases: FormalReleases, fields: files.Fields, jobs: list[file
     return releases.certificate((*releases.notes(), *notes), {})
 
 
-def _show(certificate: MetricCertificate, *, as_json: bool) -> None:
-    print(json.dumps(certificate.to_dict()) if as_json else certificate, file=sys.stderr)
+def _show(certificate: MetricCertificate, options: argparse.Namespace) -> None:
+    """On stderr, out of the way of the lines; a JSON object on stdout where no lines are."""
+    if options.json:
+        print_json(certificate.to_dict(), file=sys.stderr if options.target is None else None)
+    else:
+        print(certificate, file=sys.stderr)
 
 
 def _calibration(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as held:
-        calibration = _releases(options, held).calibration()
-    if options.json:
-        print(json.dumps(dataclasses.asdict(calibration) | {"neighbor_loss": calibration.neighbor_loss}))
-        return DONE
-    print(calibration)
-    print(
-        "\nThis is metric privacy: eta is no epsilon. Words near one another in the table are hidden among each other, "
-        "far ones\nless. Releases of one text, and of one user's texts, add up."
-    )
+        show_calibration(_releases(options, held).calibration(), as_json=options.json)
     return DONE

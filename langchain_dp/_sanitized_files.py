@@ -7,10 +7,9 @@ import contextlib
 import dataclasses
 import json
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from langchain_dp.errors import InvalidParameter
 
@@ -212,18 +211,3 @@ def batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-@contextlib.contextmanager
-def whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write beside ``path``, which takes its name once all is written, and is removed otherwise."""
-    part = path.with_name(f".{secrets.token_hex(8)}.part")
-    try:
-        with part.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise

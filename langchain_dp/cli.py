@@ -1,43 +1,92 @@
-"""Command line: ``langchain-dp demo | optimize | sanitize | audit``. Each command has a file, ``_cli_<command>.py``."""
+"""Command line ``langchain-dp``. Each command has a file, ``_cli_<command>.py``."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
-from langchain_dp import _cli_audit, _cli_demo, _cli_optimize, _cli_sanitize
-from langchain_dp._cli_parts import FAILED, INTERRUPTED, epilog, formatter
+from langchain_dp import (
+    __version__,
+    _cli_audit,
+    _cli_completion,
+    _cli_demo,
+    _cli_ledger,
+    _cli_optimize,
+    _cli_plan,
+    _cli_sanitize,
+)
+from langchain_dp._cli_parts import (
+    FAILED,
+    INTERRUPTED,
+    PROGRAM,
+    WRONG,
+    Parser,
+    WrongArguments,
+    because,
+    epilog,
+    note,
+    quiet_stdout,
+)
 from langchain_dp.errors import LangChainDPError
 
-COMMANDS = (_cli_demo, _cli_optimize, _cli_sanitize, _cli_audit)
+COMMANDS = (_cli_demo, _cli_plan, _cli_optimize, _cli_sanitize, _cli_ledger, _cli_audit, _cli_completion)
 """In the order of the help. A module of a command has ``EXAMPLES``, ``add_parser(commands)`` and ``run(options)``."""
+
+_NOTES = """\
+Every command has --help with its own examples. Results go to stdout; notes, errors and, on a terminal only, progress
+to stderr. --json: one JSON object on stdout.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    """Run the command line; returns the exit code.
+
+    Raises:
+        SystemExit: With 0 after --help and --version, with 2 where the arguments cannot be parsed.
+    """
+    options = parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()  # here, where it is known what to say of a reader that is gone
+        return code
+    except BrokenPipeError:
+        quiet_stdout()
+        note("nobody reads the output any more.")
+        return FAILED
+    except WrongArguments as error:
+        note(f"{error} See {options.parser.prog} --help.")
+        return WRONG
     except (LangChainDPError, OSError) as error:
-        print(f"langchain-dp: {error}", file=sys.stderr)
+        note(because(error))
         return FAILED
     except KeyboardInterrupt:
-        print("langchain-dp: interrupted", file=sys.stderr)
+        note("interrupted")
         return INTERRUPTED
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="langchain-dp",
+def parser() -> Parser:
+    """The parser of all commands."""
+    whole = Parser(
+        prog=PROGRAM,
         description="Differential privacy for LangChain.",
-        epilog=epilog("".join(command.EXAMPLES for command in COMMANDS)),
-        formatter_class=formatter,
+        epilog=epilog("".join(_first(command.EXAMPLES) for command in COMMANDS), _NOTES),
     )
-    commands = parser.add_subparsers(dest="command", required=True)
+    whole.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    commands = whole.add_subparsers(dest="command", required=True)
     for command in COMMANDS:
-        command.add_parser(commands).set_defaults(run=command.run)
-    return parser
+        made = command.add_parser(commands)
+        made.set_defaults(run=command.run, parser=made)
+    return whole
+
+
+def _first(examples: str) -> str:
+    """The first example, with the lines that it goes on over."""
+    first = ""
+    for each in examples.splitlines(keepends=True):
+        first += each
+        if not each.rstrip().endswith("\\"):
+            break
+    return first
 
 
 if __name__ == "__main__":

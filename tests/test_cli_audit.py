@@ -125,7 +125,6 @@ def test_settings_that_are_texts_are_not_shown(ledger: Path, capsys: Any) -> Non
     ("arguments", "said"),
     [
         (["--ledger", "gone.db", "--out", "r.html"], "nothing is there"),
-        (["--ledger", "budget.db"], "--out to name the page"),
         (["--ledger", "budget.db", "--out", "budget.db"], "would be overwritten"),
         (["--ledger", "budget.db", "--out", "link.html"], "would be overwritten"),
         (["--ledger", "budget.db", "--out", "nowhere/r.html"], "existing folder"),
@@ -151,6 +150,12 @@ def test_what_cannot_be_is_one_line_and_costs_nothing(
     assert {path.name: path.read_bytes() for path in ledger.parent.iterdir()} == before
 
 
+def test_neither_a_page_nor_json_is_a_wrong_command_line(ledger: Path, capsys: Any) -> None:
+    """If it breaks, a report is worked out and thrown away."""
+    assert run("--ledger", ledger) == 2
+    assert "--out to name the page" in capsys.readouterr().err
+
+
 def test_the_command_runs_as_a_program_on_a_metric_ledger(tmp_path: Path) -> None:
     """If it breaks, the installed command lacks a part that tests import by themselves."""
     with MetricLedger(20.0, tmp_path / "texts.db") as made:
@@ -166,5 +171,5 @@ def test_help_shows_what_to_type(capsys: Any) -> None:
     with pytest.raises(SystemExit):
         run("--help")
     said = capsys.readouterr().out
-    assert "langchain-dp audit --ledger budget.db --out report.html" in said
+    assert "langchain-dp audit --ledger privacy.ledger --out report.html" in said
     assert "python -m langchain_dp.audit" in said

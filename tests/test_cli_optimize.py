@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from fakes.next_token import WordEngine, agreeing
 
-from langchain_dp import _cli_optimize, opt
+from langchain_dp import _cli_options, opt
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.cli import main
 from langchain_dp.opt import load_prompt
@@ -192,11 +192,7 @@ SECRET = "secret words"
         ({}, [{"text": SECRET, "label": "maybe"}] * 300, "labels"),
         ({}, [{"text": SECRET, "label": "yes"}] * 9, "at least subsets"),
         ({"labels": None}, [{"text": SECRET, "label": "yes"}] * 300, "two labels"),
-        ({"epsilon": None}, None, "--epsilon"),
-        ({"epsilon": -1}, None, "epsilon=-1"),
-        ({"instruction": None}, None, "--instruction"),
-        ({"instruction": ""}, None, "instruction=''"),
-        ({"shots": 0}, None, "shots=0"),
+        ({"epsilon": 501}, None, "epsilon=501"),
         ({"neighbors": "add-or-remove-one"}, None, "partitions"),
         ({"method": "opt"}, None, "without budget="),
         ({"out": "no-such-folder/prompt.json"}, None, "no-such-folder"),
@@ -221,6 +217,32 @@ def test_bad_input_is_one_line(
     assert len(notes) == ("labels" in changes)  # that labels were read off the rows
     assert SECRET not in line
     assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"epsilon": None}, "--epsilon"),
+        ({"epsilon": -1}, "--epsilon: expected a number above 0, found '-1'"),
+        ({"delta": 1}, "--delta: expected a number between 0 and 1"),
+        ({"instruction": None}, "--instruction"),
+        ({"instruction": ""}, "--instruction"),
+        ({"shots": 0}, "--shots: expected a whole number of at least 1, found '0'"),
+    ],
+)
+def test_what_the_command_line_alone_gets_wrong_is_told_before_a_model_is_loaded(
+    changes: dict[str, Any], says: str, command: Command, engines: list[Engine], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a slip in an option costs the time to load a model, or looks like a refusal of the library."""
+    try:
+        code = main(command(**changes))
+    except SystemExit as stopped:
+        code = int(stopped.code or 0)
+    assert code == 2
+    line = one_line(capsys)
+    assert says in line
+    assert line.endswith("See langchain-dp optimize --help.")
+    assert not engines
 
 
 def test_a_file_that_is_no_prompt_is_never_replaced(
@@ -306,9 +328,9 @@ def test_two_runs_share_a_ledger(
 
 def test_the_choices_are_those_of_the_library() -> None:
     """If it breaks, the help offers a relation or a task that does not exist, or hides one."""
-    assert {name.replace("-", "_").upper() for name in _cli_optimize.NEIGHBORS} == {each.name for each in Neighbors}
+    assert {name.replace("-", "_").upper() for name in _cli_options.NEIGHBORS} == {each.name for each in Neighbors}
     tasks = {name.lower() for name, value in vars(opt).items() if isinstance(value, opt.OptTask)}
-    assert set(_cli_optimize.TASKS) == tasks
+    assert set(_cli_options.TASKS) == tasks
 
 
 # ------------------------------------------------------------------------------------------------------- interrupted

@@ -11,10 +11,11 @@ _WORDS = 4
 def label(name: str) -> str:
     """The name if it reads like a label, else what is said of it instead.
 
-    At most 48 letters, digits and plain marks in at most four words. What looks like a path is cut to its last part,
-    since folders may be named after people.
+    At most 48 letters, digits and plain marks in at most four words without a digit. What looks like a path is cut to
+    its last part, since folders may be named after people.
     """
     last = re.split(r"[/\\]", name.rstrip("/\\"))[-1] if name.count("/") + name.count("\\") > 1 else name
-    if _PLAIN.fullmatch(last) and len(last.split()) <= _WORDS:
+    words = [word for word in last.split() if not any(letter.isdigit() for letter in word)]  # sizes, hashes are not
+    if _PLAIN.fullmatch(last) and len(words) <= _WORDS:
         return last
     return f"(a name of {len(name)} characters that reads like a text: not shown)"

@@ -124,7 +124,7 @@ def calibrate(
     inversion: float | None = None,
     max_loss: float | None = None,
     eta: float | None = None,
-    mechanism: Mechanism = "laplace",
+    mechanism: Mechanism = "exponential",
     texts: Sequence[str] | None = None,
     threads: int | None = None,
 ) -> Calibration:
@@ -137,7 +137,7 @@ def calibrate(
         inversion: Share of running words that an attacker may guess from their release, in (0, 1).
         max_loss: Largest eta times mean distance to the nearest neighbour, in nats, above 0.
         eta: No target: what this eta does.
-        mechanism: "laplace" or "exponential".
+        mechanism: "laplace" or "exponential", as the sanitizer has it: the eta of one means nothing to the other.
         texts: PUBLIC texts like those to be privatised: how frequent a word is matters. By default a page of English
             that is built in.
         threads: Threads to work with; by default as many as there are processors.

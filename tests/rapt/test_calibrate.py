@@ -197,7 +197,7 @@ def test_the_report_can_be_read_and_drawn(tmp_path: Path, monkeypatch: pytest.Mo
     found = calibrate(SMALL, target_replacement=0.5, texts=TEXTS)
     report = str(found)
     for part in (
-        "small, laplace",
+        "small, exponential",
         f"{found.eta:g} nats",
         "words replaced",
         "N_w",

@@ -1,0 +1,180 @@
+"""The command that shows a ledger: what it says, and that it changes nothing."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langchain_dp.accounting import (
+    ExponentialEvent,
+    LimitedDomainEvent,
+    MetricLedger,
+    NoisyMaxEvent,
+    PartEvent,
+    PrivacyBudget,
+    PrivacyLedger,
+    epsilon,
+)
+from langchain_dp.accounting.metric import Owner
+from langchain_dp.cli import main
+
+SECRET = "Zebedee Quillfeather was treated for gout on Monday"
+ANSWER = NoisyMaxEvent(4.0, 0.1)
+TOKEN = PartEvent("training", LimitedDomainEvent(0.2, 1e-8, 0.1, "fixed"))
+CHOICE = PartEvent("validation", ExponentialEvent(0.5))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    path = tmp_path / "privacy.ledger"
+    with PrivacyLedger(PrivacyBudget(3.0, 1e-5), path) as made:
+        made.reserve([(ANSWER, 10)], name="tickets", epsilon=1.0, delta=4e-6).spend(ANSWER, 2, chain="web")
+        prompts = made.reserve([(TOKEN, 10), (CHOICE, 1)], name="prompts", epsilon=1.5, delta=4e-6)
+        prompts.spend(TOKEN, 3)
+    return path
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.ledger"
+    with MetricLedger(20.0, path, document_limit=9.0) as made:
+        made.spend(2.0, [Owner(SECRET, SECRET), Owner("another", SECRET)], table="glove-50d", chain="mail")
+        made.spend(3.0, [Owner(SECRET)], table="glove-50d")
+    return path
+
+
+def shown(path: Path, capsys: Any) -> tuple[str, dict[str, Any]]:
+    """What the command prints for people and for programs; the file and its folder stay as they are."""
+    before = {each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in path.parent.iterdir()}
+    assert main(["ledger", str(path)]) == 0
+    text, error = capsys.readouterr()
+    assert not error
+    assert main(["ledger", str(path), "--json"]) == 0
+    out, error = capsys.readouterr()
+    assert not error
+    assert {each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in path.parent.iterdir()} == before
+    assert "Zebedee" not in text + out
+    return text, json.loads(out)
+
+
+def test_budget_plans_parts_and_releases(ledger: Path, capsys: Any) -> None:
+    """If it breaks, somebody believes that more is left than is, or a release is not shown."""
+    text, found = shown(ledger, capsys)
+    with PrivacyLedger(PrivacyBudget(3.0, 1e-5), ledger) as opened:
+        spent = opened.spent()
+    assert (found["kind"], found["unit"], found["total"]) == ("ledger", "epsilon", 5)
+    assert found["budget"] == {"epsilon": 3.0, "delta": 1e-5}
+    assert found["reserved"] == pytest.approx({"epsilon": 2.5, "delta": 8e-6})
+    assert found["left"] == pytest.approx({"epsilon": 0.5, "delta": 2e-6})
+    assert (found["spent"]["epsilon"], found["spent"]["delta"]) == pytest.approx(spent)
+    tickets, prompts = found["plans"]
+    assert (tickets["name"], tickets["epsilon"], tickets["parts"]) == ("tickets", 1.0, {})
+    (release,) = tickets["releases"]
+    assert [release[name] for name in ("mechanism", "used", "most", "left")] == ["Report noisy max", 2, 10, 8]
+    assert release["chains"] == {"web": 2}
+    assert release["first"] == release["last"] != ""
+    assert prompts["parts"] == {"training": pytest.approx(epsilon([(TOKEN, 3)], 4e-6)), "validation": 0.0}
+    assert [release["left"] for release in prompts["releases"]] == [7, 1]
+    for part in (
+        "budget           epsilon = 3, delta = 1e-05",
+        "left to reserve  epsilon = 0.5, delta = 2e-06",
+        "Plan tickets, made 20",
+        "2 of 10 used, 8 left",
+        "asked for by web (2)",
+        f"part training: epsilon = {prompts['parts']['training']:g} of 1.5 spent",
+        "0 of 1 used, 1 left",
+    ):
+        assert part in text
+
+
+def test_accounts_in_eta(texts: Path, capsys: Any) -> None:
+    """If it breaks, a ledger of sanitised texts is shown in the wrong unit, or with the wrong account."""
+    text, found = shown(texts, capsys)
+    assert (found["kind"], found["unit"], found["total"]) == ("metric ledger", "eta", 3)
+    assert found["budget"] == {"user": 20.0, "document": 9.0}
+    assert found["spent"] == {"user": 4.0, "document": 5.0}
+    assert found["left"] == {"user": 16.0, "document": 4.0}
+    (plan,) = found["plans"]
+    assert [(each["used"], each["chains"]) for each in plan["releases"]] == [(2, {"mail": 2}), (1, {"(no name)": 1})]
+    assert found["facts"]["Users with an account"] == "1"
+    assert "fullest user                 eta = 4 of 20 spent, 16 left" in text
+    assert "epsilon" not in text
+    with MetricLedger(None, texts.with_name("open.ledger")):
+        pass
+    assert shown(texts.with_name("open.ledger"), capsys)[1]["left"] == {"user": "inf", "document": "inf"}
+
+
+def test_an_empty_ledger_and_names_that_are_texts(tmp_path: Path, capsys: Any) -> None:
+    """If it breaks, a new ledger cannot be shown, or a name that somebody filled with private text is printed."""
+    path = tmp_path / "new.ledger"
+    with PrivacyLedger(PrivacyBudget(1.0), path) as made:
+        assert "Nothing was reserved" in shown(path, capsys)[0]
+        made.reserve([(PartEvent(SECRET, ExponentialEvent(0.1)), 2)], name=SECRET).spend(
+            PartEvent(SECRET, ExponentialEvent(0.1)), 1, chain=SECRET
+        )
+        text, found = shown(path, capsys)
+    assert "reads like a text: not shown" in text
+    assert found["total"] == 1
+
+
+WRITER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+connection.execute("CREATE TABLE unfinished (row)")
+print("writing", flush=True)
+sys.stdin.read()
+connection.execute("ROLLBACK")
+"""
+
+
+@pytest.mark.parametrize("kind", ["ledger", "texts"])
+def test_it_reads_while_another_process_writes(kind: str, request: pytest.FixtureRequest, capsys: Any) -> None:
+    """If it breaks, a ledger in use cannot be looked at, or looking at it stops who uses it."""
+    path: Path = request.getfixturevalue(kind)
+    program = [sys.executable, "-S", "-c", WRITER, str(path)]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "writing\n"
+        assert path.with_name(f"{path.name}-journal").exists()
+        assert shown(path, capsys)[1]["total"] > 0
+        writer.communicate("")
+    assert writer.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("gone.ledger", "nothing is there"),
+        (".", "to be a file"),
+        ("notes.txt", "no ledger"),
+        ("empty", "empty file"),
+        ("other.db", "no ledger of this package"),
+        ("damaged.ledger", "damaged.ledger"),
+    ],
+)
+def test_what_is_no_ledger_is_one_line_and_stays_as_it_is(
+    name: str, says: str, ledger: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, a slip makes a ledger, migrates a foreign database, or ends in a traceback."""
+    monkeypatch.chdir(ledger.parent)
+    Path("notes.txt").write_text(f"{SECRET}\n" * 100)
+    Path("empty").touch()
+    Path("damaged.ledger").write_bytes(ledger.read_bytes()[:5000])
+    with sqlite3.connect("other.db") as other:
+        other.execute("CREATE TABLE ledger (time TEXT)")
+    other.close()
+    before = {path.name: path.read_bytes() for path in ledger.parent.iterdir()}
+    for more in ([], ["--json"]):
+        assert main(["ledger", name, *more]) == 1
+        out, err = capsys.readouterr()
+        assert (out, len(err.splitlines())) == ("", 1)
+        assert says in err
+        assert "Zebedee" not in err
+    assert {path.name: path.read_bytes() for path in ledger.parent.iterdir()} == before

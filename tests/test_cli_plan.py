@@ -1,0 +1,176 @@
+"""What a run would need: the same figures as the library's, without a model, and at no cost."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.next_token import WordEngine
+from langchain_core.runnables import RunnableLambda
+
+from langchain_dp import DPICLClassifier, DPPromptOptimizer, Neighbors, PrivacyBudget
+from langchain_dp.cli import main
+
+LABELS = ["praise", "complaint"]
+ROWS = [{"text": f"note {i:03d} with some words", "label": LABELS[i % 2]} for i in range(120)]
+SECRET = "Zebedee Quillfeather"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    path = tmp_path / "tickets.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def _no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def loaded(**_: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", loaded)
+
+
+def planned(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    assert main(["plan", *map(str, arguments), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_icl_says_what_the_library_says(data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, the plan of the command is not that of the chain: in noise, calls, tokens, money or survival."""
+    chain = DPICLClassifier(
+        llm=RunnableLambda(lambda _: "praise"),
+        examples=ROWS,
+        labels=LABELS,
+        budget=PrivacyBudget(2.0, 1e-6),
+        max_queries=50,
+        shots=2,
+        subsets=8,
+    )
+    wanted = chain.plan(price_per_million_tokens=3.0)
+    asked = ["icl", "--data", data, "--labels", *LABELS, "--epsilon", 2, "--delta", 1e-6, "--queries", 50]
+    asked += ["--shots", 2, "--subsets", 8, "--price", 3]
+    found = planned(capsys, *asked)
+    assert (found["epsilon"], found["delta"], found["neighbors"]) == (2.0, 1e-6, "replace_one")
+    assert (found["sigma"], found["groups"], found["queries"]) == (wanted.event.sigma, 60, 50)
+    assert (found["calls"], found["tokens"]) == (8 * 50, wanted.tokens_per_query * 50)
+    assert found["price"] == pytest.approx(wanted.tokens_per_query * 50 * 3 / 1e6)
+    assert found["survival"] == {str(share): chance for share, chance in wanted.survival.items()}
+    assert found["warning"] == wanted.warning
+    assert main(["plan", *map(str, asked)]) == 0
+    assert str(wanted) in capsys.readouterr().out
+
+
+def test_icl_needs_only_the_number_of_records(data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, a plan before there are data has another noise than the one with them."""
+    common = ["--labels", *LABELS, "--epsilon", 3, "--queries", 40]
+    known = planned(capsys, "icl", "--data", data, *common)
+    guessed = planned(capsys, "icl", "--records", len(ROWS), *common)
+    differing = {name for name in known if known[name] != guessed[name]}
+    assert differing <= {"tokens_per_query", "tokens"}
+    shorter = planned(capsys, "icl", "--records", len(ROWS), *common, "--characters", 20)
+    assert shorter["tokens"] < guessed["tokens"]
+
+
+def test_icl_takes_constants_prompts_and_relations(capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, an option of the plan is ignored, and the noise it shows is that of another run."""
+    common = ["icl", "--records", 400, "--labels", "positive", "negative", "--epsilon", 3, "--queries", 40]
+    constants = ["--neighbors", "add-or-remove-one", "--partitions", 90, "--sampling-probability", 0.125]
+    found = planned(capsys, *common, *constants)
+    assert (found["neighbors"], found["groups"], found["sampling_probability"]) == ("add_or_remove_one", 90, 0.125)
+    assert found["price"] is None
+    titled = planned(capsys, *common, "--sampling", "resample", "--subsets", 7, "--prompt", "amazon")
+    assert titled["groups"] == 7
+    assert titled["tokens_per_query"] != pytest.approx(found["tokens_per_query"] * 7 / found["calls_per_query"])
+
+
+def test_opt_says_what_the_library_says(data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, the plan of the command is not that of the run: in noise, calls, or votes that a token needs."""
+    wanted = DPPromptOptimizer(
+        model=WordEngine(),
+        labels=LABELS,
+        instruction="Praise or complaint?",
+        budget=PrivacyBudget(8.0, neighbors=Neighbors.REPLACE_SPECIAL),
+        shots=3,
+        subsets=24,
+        num_prompts=2,
+        max_new_tokens=6,
+        validation=0.2,
+    ).plan(len(ROWS))
+    asked = ["--labels", *LABELS, "--instruction", "Praise or complaint?", "--epsilon", 8, "--shots", 3]
+    asked += ["--subsets", 24, "--prompts", 2, "--tokens", 6, "--validation", 0.2, "--neighbors", "replace-special"]
+    for rows in (["--data", data], ["--records", len(ROWS)]):
+        found = planned(capsys, "opt", *rows, *asked)
+        assert (found["epsilon0"], found["delta0"]) == (wanted.token.epsilon0, wanted.token.delta0)
+        assert (found["votes_needed"], found["max_calls"]) == (wanted.votes_needed, 12)
+        assert (found["groups"], found["training"]) == (wanted.scheme.groups, 96)
+        assert found["warm_tokens"] > 0
+        assert "no model" in found["tokens_counted_by"]
+
+
+def test_opt_counts_by_a_model_that_is_named(
+    data: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, tokens are guessed although a model that counts them was given."""
+    made: list[dict[str, Any]] = []
+
+    class Engine(WordEngine):
+        name = "big"
+
+        def __enter__(self) -> Engine:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    def make(**options: Any) -> Engine:
+        made.append(options)
+        return Engine()
+
+    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", make)
+    asked = ["opt", "--data", data, "--instruction", "x", "--epsilon", 8, "--subsets", 20, "--shots", 2]
+    found = planned(capsys, *asked, "--tokens", 3, "--model", "big.gguf", "--max-tokens", 900)
+    assert made == [{"model_path": "big.gguf", "max_tokens": 900}]
+    assert found["tokens_counted_by"] == "big"
+
+
+def test_rapt_says_what_an_eta_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, the plan shows another eta than `sanitize` would use, or a limit that holds fewer texts."""
+    words = ["the", "of", "and", "to", "a", "in", "is", "was", "it", "for", "doctor", "patient"]
+    table = tmp_path / "words.vec"
+    table.write_text("".join(f"{word} {place % 4} {place // 4}\n" for place, word in enumerate(words)))
+    options = ["--table", table, "--target-replacement", 0.3]
+    found = planned(capsys, "rapt", *options, "--releases", 40)
+    assert main(["sanitize", *map(str, options), "--calibration", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {k: v for k, v in found.items() if k not in ("releases", "limit")}
+    assert found["target"] == "target_replacement=0.3"
+    assert found["limit"] == pytest.approx(40 * found["eta"])
+    assert main(["plan", "rapt", *map(str, options), "--releases", "40"]) == 0
+    shown = capsys.readouterr().out
+    assert f"need --limit {found['limit']:g}" in shown
+    assert f"more than {math.exp(found['neighbor_loss']):,.4g} times" in shown
+
+
+@pytest.mark.parametrize("system", ["icl", "opt"])
+def test_plans_leave_no_file_and_show_no_row(
+    system: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, to ask for the price is to pay it, or a plan that is passed around holds a row."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"text": f"{SECRET} {i}", "label": LABELS[i % 2]} for i in range(120)]
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = ["plan", system, "--data", "rows.jsonl", "--epsilon", "8", "--shots", "2", "--subsets", "20"]
+    asked += ["--instruction", "x", "--tokens", "3"] if system == "opt" else ["--queries", "5"]
+    for more in ([], ["--json"]):
+        assert main([*asked, *more]) == 0
+        out, err = capsys.readouterr()
+        assert "Zebedee" not in out + err
+        assert len(err.splitlines()) == 1
+    Path("rows.jsonl").write_text(json.dumps({"text": SECRET}) + "\n")
+    assert main(asked) == 1
+    assert "Zebedee" not in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]

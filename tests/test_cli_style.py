@@ -1,0 +1,397 @@
+"""What all commands have in common: help, examples, refusals, JSON, progress. And the shells' completion."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.next_token import WordEngine, agreeing
+
+from langchain_dp import __version__, cli
+from langchain_dp._cli_completion import SHELLS, script
+from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger
+from langchain_dp.cli import main
+from langchain_dp.rapt import Vocabulary, vocabulary
+from langchain_dp.rapt._english import TEXTS
+
+ATTACK = {"name": "inversion", "rate": 0.5, "low": 0.4, "high": 0.6, "baseline": 0.1, "n": 10, "settings": {}}
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """A parser and all below it."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from parsers(below)
+
+
+ALL = {each.prog.removeprefix("langchain-dp").strip(): each for each in parsers(cli.parser())}
+COMMANDS = [name for name in ALL if name not in ("", "plan")]
+"""Those that do something."""
+
+
+def helped(name: str) -> str:
+    """What --help prints."""
+    return ALL[name].format_help()
+
+
+def examples(name: str) -> list[str]:
+    """The commands that a help text shows, each on one line."""
+    shown = helped(name).split("examples:\n")[1].split("\n\n")[0]
+    return [line.strip() for line in shown.replace("\\\n", " ").splitlines()]
+
+
+def arguments(example: str) -> tuple[list[str], dict[str, str]]:
+    """Arguments of an example, and the files that stand after its < and >."""
+    example = re.sub(r'^eval "\$\((.*)\)"$', r"\1", example)
+    program, *words = shlex.split(example)
+    assert program == "langchain-dp"
+    streams = {}
+    for sign in "<>":
+        if sign in words:
+            place = words.index(sign)
+            streams[sign] = words[place + 1]
+            del words[place : place + 2]
+    return words, streams
+
+
+# ---------------------------------------------------------------------------------------------------- help, examples
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_help_names_exit_codes_and_examples(name: str) -> None:
+    """If it breaks, a command is missing, or one must read the code to script it."""
+    shown = helped(name)
+    for part in ("0 done", "1 refused", "2 wrong arguments", "130 interrupted", "examples:", "langchain-dp"):
+        assert part in " ".join(shown.split())
+    if "--json" in shown and name in COMMANDS:
+        assert "--json: " in shown, "the shape of the object is not told"
+    assert max(map(len, shown.split("examples:")[1].splitlines())) <= 120
+    assert ALL[name].description
+
+
+def test_every_command_but_those_that_print_scripts_speaks_json() -> None:
+    """If it breaks, a program must read a table that was made for people."""
+    assert [name for name in COMMANDS if "--json" not in helped(name)] == ["completion"]
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, a bug report cannot say what it is about."""
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"langchain-dp {__version__}\n"
+
+
+class Closing(WordEngine):
+    """A word engine that closes like the real one."""
+
+    def __enter__(self) -> Closing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that should be refused and is not must not start a run of minutes."""
+
+    def loaded(**_: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", loaded)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files that the examples name, a small table of words and a model of words."""
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"text": f"note {i}", "label": label, "subject": "the", "body": "of it", "customer": str(i)}
+        for i, label in enumerate(["praise", "complaint"] * 60)
+    ]
+    films = [{"text": f"film {i}", "label": ["negative", "positive"][i % 2]} for i in range(1200)]
+    for name, content in {
+        "tickets.jsonl": rows,
+        "train.jsonl": films,
+        "test.jsonl": films[:4],
+        "test2.jsonl": rows[:4],
+    }.items():
+        Path(name).write_text("".join(json.dumps(row) + "\n" for row in content))
+    Path("in.txt").write_text("the doctor\n")
+    Path("notes").mkdir()
+    Path("notes/one.md").write_text("it is\n")
+    Path("attacks.json").write_text(json.dumps([ATTACK]))
+    with PrivacyLedger(PrivacyBudget(3.0), "privacy.ledger") as ledger:
+        ledger.reserve([(NoisyMaxEvent(4.0, 0.1), 10)], name="tickets").spend(NoisyMaxEvent(4.0, 0.1), 2)
+    words = sorted({word for text in TEXTS for word in re.findall("[a-z]+", text.lower())})
+    lines = (f"{word} {place % 9} {place // 9 % 9} {place // 81}\n" for place, word in enumerate(words))
+    Path("words.vec").write_text("".join(lines))
+    small = vocabulary.load("words.vec")
+    load: Callable[[Any], Vocabulary] = lambda name: small if name == "glove" else vocabulary.load(name)  # noqa: E731
+    monkeypatch.setattr("langchain_dp.rapt.build.load", load)
+    monkeypatch.setattr("langchain_dp.rapt.load", load)
+    monkeypatch.setattr(
+        "langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: Closing(agreeing(" Say yes."))
+    )
+    return tmp_path
+
+
+def run(words: list[str], streams: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> int:
+    with contextlib.ExitStack() as held:
+        if "<" in streams:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(held.enter_context(open(streams["<"], "rb"))))
+        if ">" in streams:
+            monkeypatch.setattr(sys, "stdout", held.enter_context(open(streams[">"], "w")))
+        return main(words)
+
+
+def too_long(words: list[str]) -> bool:
+    """Whether a model would be asked thousands of times: those examples are parsed only."""
+    return words[0] == "demo" or (words[0] == "optimize" and "--plan" not in words)
+
+
+@pytest.mark.parametrize("example", dict.fromkeys(example for name in ALL for example in examples(name)))
+def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, what the help shows ends in an error."""
+    words, streams = arguments(example)
+    options = cli.parser().parse_args(words)
+    if not too_long(words):
+        assert run(words, streams, monkeypatch) == 0
+    for name in (*streams.values(), *([str(options.out)] if options.command == "audit" and options.out else [])):
+        assert Path(name).stat().st_size > 0
+
+
+# ---------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "expected a command: one of demo, plan, "),
+        ("fly", "expected one of demo, plan, "),
+        ("plan", "expected a system: one of icl, opt, rapt."),
+        ("ledgr x", "Did you mean ledger?"),
+        ("--jsn demo", "unknown option --jsn. See langchain-dp --help."),
+        ("demo --sistem icl", "unknown option --sistem. Did you mean --system? See langchain-dp demo --help."),
+        ("demo --sys icl", "Did you mean --system?"),
+        ("demo --system rapt", "--system: expected one of icl, opt, found 'rapt'"),
+        ("demo --limit 0", "--limit: expected a whole number of at least 1, found '0'"),
+        ("demo --delta 2", "--delta: expected a number between 0 and 1, such as 0.5, found '2'"),
+        ("demo --epsilon 1 nan", "--epsilon: expected a number above 0, found 'nan'"),
+        ("demo --data", "--data: expected one argument"),
+        ("demo train.jsonl", "expected no further argument, found 'train.jsonl'"),
+        ("optimize --data a", "expected --out to be given. See langchain-dp optimize --help."),
+        ("optimize --temperature -1", "--temperature: expected a number that is not negative"),
+        ("optimize --sampling-probability 1.5", "expected a number above 0 and at most 1"),
+        ("plan icl --epsilon 3", "expected one of --data --records to be given. See langchain-dp plan icl --help."),
+        ("plan icl --records 9 --data x --epsilon 1", "not allowed with argument --records"),
+        ("plan icl --records 9 --epsilon 1", "Expected --labels"),
+        ("plan opt --records 9 --epsilon 1 --instruction x", "Expected --labels"),
+        ("plan opt --records 9 --epsilon 1 --labels a b", "Expected --instruction"),
+        ("sanitize --eta 1\n2", "--eta: expected a number above 0"),
+        ("ledger", "expected file to be given"),
+        ("audit --ledger x", "Expected --out"),
+        ("completion tcsh", "expected one of bash, zsh, fish, found 'tcsh'"),
+        ("demo --test x", "together with --data"),
+    ],
+)
+def test_wrong_arguments_are_one_line_with_the_remedy(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, a typo fills the screen, is taken for a refusal, or is not told what to type instead."""
+    try:
+        code = main(line.split(" ") if line else [])
+    except SystemExit as stopped:
+        code = int(stopped.code or 0)
+    out, err = capsys.readouterr()
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert err.startswith("langchain-dp: ")
+    assert says in err
+    assert re.search(r"See langchain-dp[a-z ]* --help\.\n$", err)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("plan icl --epsilon 1 --data gone.jsonl", "Expected gone.jsonl to be there, but nothing is. Check the path."),
+        ("plan opt --epsilon 1 --task sst2 --data .", "Expected . to be a file, but it is a folder."),
+        ("plan icl --epsilon 501 --records 9 --labels a b", "Usual budgets are 1 to 10"),
+        ("plan icl --epsilon 1 --records 9 --labels a a", "each once"),
+        ("plan icl --epsilon 1 --records 9 --labels a b", "at least subsets * shots"),
+        ("plan icl --epsilon 1 --records 90 --labels a b --neighbors add-or-remove-one", "partitions"),
+        ("plan opt --epsilon 0.1 --records 9000 --task sst2", "at least epsilon="),
+        ("plan opt --epsilon 9 --records 900 --task trec --max-tokens 90", "into the model's 90 tokens"),
+        ("plan rapt --table gone.vec", "gone.vec"),
+        ("demo --picture gone/picture.png", "--picture gone/picture.png"),
+    ],
+)
+def test_refusals_are_one_line_with_the_remedy(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, a refusal ends in a traceback, or in what the operating system says of it."""
+    assert main(line.split()) == 1
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert says in err
+
+
+@pytest.mark.parametrize(
+    "line", ["completion bash", "plan icl --records 90 --labels a b --epsilon 3 --queries 5"], ids=["long", "short"]
+)
+def test_a_reader_that_left_is_one_line(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, ``| head`` ends in a traceback, or in one more at the end of the interpreter."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert main(line.split()) == 1
+    assert capsys.readouterr().err == "langchain-dp: nobody reads the output any more.\n"
+
+
+# ---------------------------------------------------------------------------------------- JSON, progress, terminals
+
+SMALL = "--instruction x --subsets 9 --shots 2 --prompts 1 --tokens 2"
+RUNS = {
+    "demo": "demo --data tickets.jsonl --limit 2 --rows 60 --epsilon 3 --shots 2 --subsets 4",
+    "plan icl": "plan icl --data tickets.jsonl --epsilon 3 --queries 50 --price 1",
+    "plan opt": f"plan opt --data tickets.jsonl --epsilon 8 {SMALL}",
+    "plan rapt": "plan rapt --releases 3",
+    "optimize": f"optimize --data tickets.jsonl --epsilon 60 {SMALL} --test test2.jsonl --out prompt.json",
+    "sanitize": "sanitize --in in.txt --out out.txt --overwrite --certificate",
+    "ledger": "ledger privacy.ledger",
+    "audit": "audit --ledger privacy.ledger --out report.html",
+}
+BARS = {"demo": "zero-shot", "optimize": "testing", "sanitize": "sanitising"}
+"""Commands that take long show this on a terminal."""
+
+
+def test_each_command_is_run() -> None:
+    """If it breaks, a new command is left out below."""
+    assert {*RUNS, "completion"} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_json_is_one_object_and_a_pipe_hears_no_progress(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a program that reads stdout stumbles, or a log fills with progress bars."""
+    assert main([*RUNS[name].split(), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert out.endswith("\n")
+    assert out.count("\n") == 1
+    assert isinstance(json.loads(out), dict)
+    assert [line for line in err.splitlines() if "were read off the private rows" not in line] == []
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_terminal_shows_progress_where_it_takes_long(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, minutes pass in silence; or the result stands between the bars instead of on stdout."""
+    pty, termios = pytest.importorskip("pty"), pytest.importorskip("termios")
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    with os.fdopen(theirs, "w") as terminal, os.fdopen(ours, "rb", buffering=0) as screen:
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "stderr", terminal)
+            assert main(RUNS[name].split()) == 0
+            terminal.write("END")
+            terminal.flush()
+        shown = b""
+        while b"END" not in shown:
+            shown += screen.read(4096)
+    if name in BARS:
+        assert BARS[name] in shown.decode()
+        assert "\r" in shown.decode()
+    else:
+        assert b"\r" not in shown.replace(b"\r\n", b"")
+    out = capsys.readouterr().out
+    assert "\r" not in out
+    assert out or name == "sanitize"
+
+
+# -------------------------------------------------------------------------------------------------------- completion
+
+
+@pytest.fixture(scope="module")
+def completed() -> Callable[..., list[str]]:
+    """What a real bash offers after the words of a line, the last of which is being typed."""
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("no bash here")
+    program = script(cli.parser(), "bash") + (
+        "complete -p langchain-dp > /dev/null || exit 9\n"
+        'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); "$(complete -p langchain-dp | sed "s/.*-F //; s/ .*//")"\n'
+        'printf "%s\\n" "${COMPREPLY[@]}"\n'
+    )
+
+    def offered(*words: str) -> list[str]:
+        done = subprocess.run(
+            [bash, "--norc", "-c", program, "bash", "langchain-dp", *words], capture_output=True, text=True, check=True
+        )
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    return offered
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("opt", "optimize"),
+        ("", "demo plan optimize sanitize ledger audit completion"),
+        ("plan ", "icl opt rapt"),
+        ("plan icl --neighb", "--neighbors"),
+        ("plan icl --neighbors re", "replace-one replace-special"),
+        ("demo --system ", "icl opt"),
+        ("demo --system = o", "opt"),
+        ("demo --limit ", ""),
+        ("demo --epsilon 1 3 --lim", "--limit"),
+        ("demo --labels plan icl --sy", "--system"),
+        ("optimize --task ", "sst2 trec mpqa disaster"),
+        ("optimize --plan --tas", "--task"),
+        ("optimize --ledger-budget 3 1 --tok", "--tokens"),
+        ("completion ", "bash zsh fish"),
+        ("sanitize --table ", "glove minilm a_file.jsonl"),
+        ("ledger ", "a_file.jsonl"),
+        ("demo --data a_f", "a_file.jsonl"),
+        ("demo a_f", ""),
+    ],
+)
+def test_bash_completes(
+    typed: str, offered: str, completed: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, the tab key offers nothing, or what the command then refuses."""
+    monkeypatch.chdir(tmp_path)
+    Path("a_file.jsonl").touch()
+    assert completed(*typed.split(" ")) == offered.split()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_scripts_know_every_command_option_and_choice(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, an option is missing in a shell that is not on this machine, or a quote is left open."""
+    assert main(["completion", shell]) == 0
+    text = capsys.readouterr().out
+    assert text.isascii()
+    for name, parser in ALL.items():
+        assert name in text
+        for action in parser._actions:
+            words = [each for each in action.option_strings if each.startswith("--")] + [
+                *map(str, action.choices or ())
+            ]
+            for word in words:
+                assert (f" -l {word[2:]} " if shell == "fish" and word.startswith("--") else word) in f"{text} "
+    for line in text.splitlines():
+        shlex.split(line.replace("\\'", ""), comments=True)
