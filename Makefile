@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint audit cookbook bench bench-accuracy bench-opt bench-sanitized bench-tuning bench-attacks clean
+.PHONY: demo test lint audit cookbook docs package bench bench-accuracy bench-opt bench-sanitized bench-tuning bench-attacks reproduce clean
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Building $(VENV). The first time this compiles llama.cpp, which takes 8 to 15 minutes without output."
@@ -34,6 +34,16 @@ audit: $(READY)
 cookbook: $(READY)
 	$(BIN)/python cookbook/build.py
 
+# The reference, from the docstrings, in site/. A broken reference or an unexplained public name is an error.
+docs: $(READY)
+	$(BIN)/python -m mkdocs build --strict
+	@echo "Open site/index.html"
+
+# The wheel in a clean environment without extras and with each, and the tests this must pass. Needs an index, 4 GB of
+# disk and an hour; EXTRAS="none rapt" tries only these.
+package: $(READY)
+	$(BIN)/python tests/package_checks/run.py $(EXTRAS)
+
 bench: $(READY)
 	$(BIN)/python tests/benchmarks/bench_icl.py
 	$(BIN)/python tests/benchmarks/bench_writer.py
@@ -59,5 +69,10 @@ bench-tuning: $(READY)
 bench-attacks: $(READY)
 	$(BIN)/python tests/benchmarks/bench_attacks.py
 
+# The papers' tables, in docs/reproduction.md. Needs LANGCHAIN_DP_DATA: a folder with sst2/, trec/, agnews/, amazon/ and
+# mpqa/. Takes many hours; goes on where it stopped.
+reproduce: $(READY)
+	$(BIN)/python tests/benchmarks/reproduce.py
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist site *.egg-info

