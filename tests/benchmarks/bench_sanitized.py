@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+from made import made
 from tqdm import tqdm
 
 from langchain_dp import DPICLClassifier, PrivacyBudget, RAPTSanitizer
@@ -101,6 +102,7 @@ def _one(
         "shots": options.shots,
         "subsets": options.subsets,
         **found,
+        **made(),
     }
 
 

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import peft
 import torch
+from made import made
 
 from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.tuning import (
@@ -49,6 +50,17 @@ from langchain_dp.records import read_jsonl
 ARMS = ("clear", "privatised", "plain", "reconstruction")
 LABELS = ["negative", "positive"]
 PLAIN_LENGTH = 40
+CHANGES: dict[str, list[dict[str, Any]]] = {
+    "table-5": [{"plain_seed": seed, "choice": "fixed"} for seed in range(1, 6)],
+    "figure-4a": [*({"choice": "sets", "sets": sets} for sets in (2, 5, 20)), {"choice": "fresh"}],
+    "figure-4b": [{"plain_length": length} for length in (10, 20, 40, 60)],
+    "figure-4c": [{"head_size": size} for size in (24, 96, 192)],
+    "figure-4d": [{"vocabulary": size} for size in (100, 1_000, 7_630, 15_000)],
+    "table-7": [{"prompt_length": length} for length in (10, 40, 100)],
+    "reduction": [{"reduction": "sum"}, {"reduction": "mean"}],
+    "table-4": [{"table": "glove"}],
+}
+"""Of section 4.5, by the table or figure they belong to."""
 
 
 WORKED_OUT: dict[int, Any] = {}
@@ -67,6 +79,7 @@ def main() -> None:
     data = os.environ.get("LANGCHAIN_DP_DATA")
     if not data:
         sys.exit("Set LANGCHAIN_DP_DATA to a folder with sst2/ (train.jsonl, dev.jsonl and test.jsonl).")
+    made()
     options.folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGALRM, _time_up)
     if options.minutes:
@@ -98,6 +111,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--prompt-length", type=int, default=None)
     parser.add_argument("--minutes", type=float, default=0)
     parser.add_argument("--ablations", action="store_true")
+    parser.add_argument("--changes", nargs="+", choices=CHANGES, default=list(CHANGES), help="of --ablations")
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--steps", type=int, default=20, help="of --cost")
     parser.add_argument("--folder", type=Path, default=Path("bench_tuning"), help="states and stored releases")
@@ -142,20 +156,8 @@ def _best(options: argparse.Namespace, base: dict[str, Any]) -> float:
 
 def _ablations(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     base = {"method": "prefix", "replacement": options.replacements[0], "arm": "reconstruction"}
-    changes: list[dict[str, Any]] = [
-        *({"plain_seed": seed, "choice": "fixed"} for seed in range(1, 6)),  # Table 5
-        *({"choice": "sets", "sets": sets} for sets in (2, 5, 20)),  # Figure 4a
-        {"choice": "fresh"},
-        *({"plain_length": length} for length in (10, 20, 40, 60)),  # Figure 4b
-        *({"head_size": size} for size in (24, 96, 192)),  # Figure 4c
-        *({"vocabulary": size} for size in (100, 1_000, 7_630, 15_000)),  # Figure 4d
-        *({"prompt_length": length} for length in (10, 40, 100)),  # Table 7
-        {"reduction": "sum"},
-        {"reduction": "mean"},
-        {"table": "glove"},  # Table 4
-    ]
     for seed in options.seeds:
-        for change in changes:
+        for change in (change for name in options.changes for change in CHANGES[name]):
             yield {**base, "seed": seed, "rate": options.rates[0], **change}
 
 
@@ -223,6 +225,7 @@ def _run(plan: dict[str, Any], data: Path, options: argparse.Namespace) -> None:
         "parameters": report.parameters,
         "steps": report.steps,
         "seconds_since_start": round(time.perf_counter() - began, 1),
+        **made(),
     }
     shutil.rmtree(state)
     with options.out.open("a", encoding="utf-8") as file:

@@ -1,0 +1,40 @@
+"""When a result was made, and from which commit: every benchmark puts this into the rows it writes."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import subprocess
+from pathlib import Path
+
+UNKNOWN = "not recorded"
+SOURCES = ("langchain_dp", "integrations", "tests/benchmarks/*.py")
+
+
+def made() -> dict[str, str]:
+    """The keys "made", today's date, and "commit", for a row of results. Call it once before the work begins."""
+    return {"made": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": commit()}
+
+
+@functools.cache
+def commit() -> str:
+    """The commit that is checked out, with "+" if the sources differ from it.
+
+    Asked once: a commit that is made while a benchmark runs is not the one it runs.
+    """
+    return commit_of(Path(__file__).parent.parent.parent)
+
+
+def commit_of(root: Path) -> str:
+    """The commit of a checkout; "not recorded" where there is none."""
+    try:
+        name = _git(root, "rev-parse", "--short=12", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--", *SOURCES)
+    except (OSError, subprocess.CalledProcessError):
+        return UNKNOWN
+    return f"{name}+" if changed else name
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
