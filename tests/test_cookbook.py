@@ -18,7 +18,8 @@ NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
 @pytest.mark.timeout(900)
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, a newcomer's first hour ends in a traceback."""
-    monkeypatch.delenv("COOKBOOK", raising=False)
+    for name in ("COOKBOOK", "COOKBOOK_CLOUD"):  # small settings, and no cloud
+        monkeypatch.delenv(name, raising=False)
     for name in [name for name in os.environ if name.startswith(("LANGSMITH_", "LANGCHAIN_TRACING"))]:
         monkeypatch.delenv(name)
     notebook = nbformat.read(path, as_version=4)
