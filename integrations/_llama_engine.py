@@ -14,6 +14,7 @@ Why what a member gets holds nothing of another member:
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from collections.abc import Hashable, Sequence
@@ -94,6 +95,8 @@ class LlamaCppEnsemble:
             _whole("n_threads", n_threads, 1, 4096)
         path = prepared_model_path() if model_path is None else model_path
         self._name = os.path.basename(path).removesuffix(".gguf")
+        self._path = path
+        self._sha256: str | None = None
         self._max_tokens = max_tokens
         self._lock = threading.RLock()  # the context is freed under it, also by close(), which holds it
         self._store = StateStore(cache_bytes)
@@ -137,6 +140,35 @@ class LlamaCppEnsemble:
     def name(self) -> str:
         """Name of the model, for certificates: its file name without the ending."""
         return self._name
+
+    def file_sha256(self) -> str:
+        """SHA-256 of the model file, in hexadecimal: read once, at the first call."""
+        if self._sha256 is None:
+            with open(self._path, "rb") as file:
+                self._sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return self._sha256
+
+    def tokens_per_second(self) -> float:
+        """Tokens of a prompt evaluated per second, measured now on public ones. Members leave the model's memory.
+
+        Raises:
+            ModelUnavailable: The engine is closed.
+        """
+        with self._lock:
+            self._check_open()
+            self._seats.put_away()
+            return self._evaluator.tokens_per_second(self._max_tokens)
+
+    def bytes_per_token(self) -> int:
+        """Bytes of the cache that one token of one member takes.
+
+        Raises:
+            ModelUnavailable: The engine is closed.
+        """
+        with self._lock:
+            self._check_open()
+            self._seats.put_away()
+            return self._evaluator.bytes_per_token(self._max_tokens)
 
     @property
     def max_tail_tokens(self) -> int:

@@ -12,6 +12,7 @@ from ._llama_store import MemberState
 
 ROWS = 32
 """Rows of one member in one joint batch."""
+_SAMPLED = 256  # tokens on which speed and appetite are measured
 
 Scores = npt.NDArray[np.float64]
 
@@ -152,6 +153,16 @@ class Evaluator:
         for sequence, member in enumerate(members):
             self.load(member, sequence)
         return [rows[-1] for rows in self._advance([member.tokens for member in members], tail)]
+
+    def tokens_per_second(self, most: int) -> float:
+        """Speed of evaluating up to ``most`` public tokens alone. Everything is cleared."""
+        return self._context.prefill_speed(range(1, 1 + min(_SAMPLED, most)))
+
+    def bytes_per_token(self, most: int) -> int:
+        """Bytes of a saved state a token, of up to ``most`` public tokens. Everything is cleared."""
+        count = min(_SAMPLED, most)
+        nothing = MemberState(np.empty(0, np.uint8), 0, b"")
+        return -(-self.extended(nothing, range(1, 1 + count), b"").state.size // count)
 
 
 def _log_softmax(logits: Logits) -> Scores:

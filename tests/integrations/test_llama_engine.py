@@ -8,6 +8,7 @@ import logging
 import pickle
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from langchain_dp.integrations._llama_store import MemberState
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, ScoresLabels
+from langchain_dp.ports import Continuation, Decoding, HasFile, Measured, MemberPrompt, ScoresLabels
 
 HEAD = "Say whether the review is positive or negative.\n\n"
 SHOTS = (
@@ -138,6 +139,22 @@ def test_what_a_sequence_held_before_does_not_reach_who_is_evaluated_in_it(engin
     found = [evaluator.extended(nothing, tokens, b"") for _ in range(evaluator.rooms)]
     (logits,) = evaluator.vectors([expected], tokens)
     assert all(np.array_equal(logits, row) for state in found for row in evaluator.vectors([state], tokens))
+
+
+def test_the_engine_tells_which_file_it_is(engine: LlamaCppEnsemble, model_path: str) -> None:
+    """If this fails, a saved prompt does not say by which model it was written."""
+    assert isinstance(engine, HasFile)
+    assert engine.file_sha256() == hashlib.sha256(Path(model_path).read_bytes()).hexdigest()
+
+
+def test_it_tells_its_speed_and_appetite(engine: LlamaCppEnsemble) -> None:
+    """If this fails, a plan says nothing of time and memory, or members in memory do not survive the question."""
+    rows = engine.score_labels([prompt(0)], WORDS)
+    assert isinstance(engine, Measured)
+    assert engine.tokens_per_second() > 0
+    tokens = engine.count_tokens(HEAD) + engine.count_tokens(prompt(0).body)
+    assert engine.cached_bytes / tokens == pytest.approx(engine.bytes_per_token(), rel=0.02)
+    assert engine.score_labels([prompt(0)], WORDS) == rows
 
 
 def states(engine: LlamaCppEnsemble) -> dict[object, str]:
