@@ -72,7 +72,7 @@ class Sizes:
     opt_subsets: int = 16
     dln: DLNSettings = dataclasses.field(
         default_factory=lambda: DLNSettings(
-            steps=2, prompts_per_step=8, demonstrations=5, temperature=0.5, max_new_tokens=60
+            steps=2, prompts_per_step=12, demonstrations=5, temperature=0.5, max_new_tokens=60
         )
     )
     dln_stop: tuple[str, ...] = ("\n\n\n",)
