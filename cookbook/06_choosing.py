@@ -44,9 +44,8 @@ from langchain_dp.sample import LABELS, PROMPT, load
 
 FULL = os.environ.get("COOKBOOK") == "full"
 train, test = load()
-private = train[: 600 if FULL else 240]
-published = train[-12:]  # what RAPT's side is allowed to know: suppose that these were public
-asked = test if FULL else [*test[:8], *test[-8:]]
+private = train[: 600 if FULL else 160]
+asked = test if FULL else [*test[:6], *test[-6:]]
 print(len(private), "private messages,", len(asked), "test messages")
 
 
@@ -98,9 +97,6 @@ first_words = {"Is", "I", "Rewrite", "Re", "Improve"}  # a small model repeats w
 banned = {token for token in range(model.vocabulary_size) if model.detokenise([token]).strip() in first_words}
 
 
-teaching = private if FULL else private[:120]  # fewer, to be done in time
-
-
 def writer(epsilon: float) -> DPPromptOptimizer:
     """A run of DP-OPT under a budget of its own."""
     return DPPromptOptimizer(
@@ -110,16 +106,16 @@ def writer(epsilon: float) -> DPPromptOptimizer:
         budget=PrivacyBudget(epsilon),
         prompts=OptPrompts(messages=(request,)),
         shots=1,
-        subsets=32 if FULL else 24,
+        subsets=32,
         num_prompts=1,
-        max_new_tokens=14,
+        max_new_tokens=16,
         banned=banned,
     )
 
 
 for each in EPSILONS:
     try:
-        plan = writer(each).plan(len(teaching))
+        plan = writer(each).plan(len(private))
         print(
             f"epsilon {each:g}: {plan.max_calls} pieces at most, each needs about {plan.votes_needed:.0f} votes of",
             end="",
@@ -159,16 +155,19 @@ for name, score in scores.items():
     print(f"{title:20} {score:.2f} +- {standard_error(score, len(asked)):.2f}")
 
 # %% [markdown]
-# DP-OPT writes one prompt, here at epsilon 8. The embedded model as a chat model stands for the cloud. It answers in
-# free words, so compare its two lines with each other only, and not with DP-ICL, which reads label probabilities.
+# DP-OPT writes one prompt, here at epsilon 8. In the fast settings it is one that notebook 2 released: what was
+# released once may be used by anybody, for ever, at no further cost. The embedded model as a chat model stands for
+# the cloud. It answers in free words, so compare its two lines with each other only, and not with DP-ICL, which reads
+# label probabilities.
 
 # %%
-released = writer(8.0).optimize(teaching)
-print(repr(released.instruction))
+WRITTEN = "Read the message, then choose whether it is praise or complaint."
+instruction = writer(8.0).optimize(private).instruction if FULL else WRITTEN
+print(repr(instruction))
 cloud = ChatLlamaCpp(max_tokens=6, temperature=0.0)
 prompts = {
     "initial instruction": ChatPromptTemplate.from_messages([("human", OptPrompts().forward(START))]),
-    "DP-OPT, epsilon 8": released.template(),
+    "DP-OPT, epsilon 8": ChatPromptTemplate.from_messages([("human", OptPrompts().forward(instruction))]),
 }
 written = {name: evaluate_prompt(prompt, cloud, asked, LABELS) for name, prompt in prompts.items()}
 for name, score in written.items():
@@ -177,14 +176,12 @@ for name, score in written.items():
 # %% [markdown]
 # ## Accuracy against eta: another axis
 #
-# RAPT's question goes to a model that has the public examples only. The more words change, the less there is to
-# read.
+# RAPT's question goes to a model outside, with examples that would have to be public: suppose that these were. The vote
+# without noise stands for that model. The more words change, the less there is to read.
 
 # %%
-outside = DPICLClassifier(
-    llm=model, examples=published, labels=LABELS, prompt=PROMPT, budget=PrivacyBudget(1.0), subsets=3, max_queries=1
-).baseline("vote", private=False)
-sanitised = {0.0: accuracy(outside, texts)}
+outside = icl.baseline("vote", private=False)
+sanitised = {0.0: scores["vote"]}
 sanitised |= {target: accuracy(outside, sanitizer.batch(texts)) for target, sanitizer in sanitizers.items()}
 for target, score in sanitised.items():
     eta = f"eta {sanitizers[target].calibration().eta:.2f}" if target else "as written"
@@ -207,7 +204,7 @@ left.set(xlabel="epsilon (delta = 1e-5), for all answers", ylabel=f"accuracy, {l
 left.set_xscale("log", base=2)
 left.set_xticks(EPSILONS, [f"{each:g}" for each in EPSILONS])
 left.legend(frameon=False, loc="lower right")
-bars(right, sanitised, "RAPT, public examples")
+bars(right, sanitised, "RAPT, then the vote")
 ticks = [f"{target:.0%}\neta {sanitizers[target].calibration().eta:.1f}" if target else "0%" for target in sanitised]
 right.set_xticks(list(sanitised), ticks)
 right.set(xlabel="words replaced (and eta: no epsilon)")
@@ -247,8 +244,8 @@ print(sanitizers[0.3].certificate())
 # ## What was not protected
 #
 # - With DP-ICL and DP-OPT: the questions, the number of examples, and the examples from the model that reads them.
-# - With RAPT: words that came out as themselves, the number of words, and what context tells about a word. The public
-#   examples are not protected at all.
+# - With RAPT: words that came out as themselves, the number of words, and what context tells about a word. The examples
+#   are not protected at all.
 # - The comparison itself: it answered the test messages under three budgets, which add up. Choose on public data, or
 #   pay for the choice.
 # - Times: DP-ICL's answers show how many subsets were asked.
