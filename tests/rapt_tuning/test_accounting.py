@@ -32,7 +32,9 @@ def test_once_is_one_release_a_text_whatever_the_epochs() -> None:
     assert training.private
     assert training.releases == 16
     assert training.document_spent == pytest.approx(ETA)
-    assert dict(training.parameters) == {
+    assert {name: one for name, one in training.parameters.items() if name != "account"} == {
+        "training_eta": ETA,
+        "inference_eta": ETA,
         "training_privatised": "once",
         "training_texts": 16,
         "training_epochs": 3,
@@ -51,6 +53,7 @@ def test_each_epoch_anew_costs_each_time() -> None:
     assert len(list(ledger.entries())) == 48
     training = classifier.training
     assert training is not None
+    assert training.releases == 48
     assert training.document_spent == pytest.approx(3 * ETA)
     assert training.parameters["training_releases_of_a_text"] == 3
     assert "anew for each of 3 epochs, each time at the full price" in " ".join(training.notes)

@@ -10,8 +10,14 @@ import pytest
 from rapt_tuning import tiny
 
 from langchain_dp.errors import InvalidParameter, MissingExtra
-from langchain_dp.rapt.tuning import RAPTProvider, attribute_map, layer_distances, layer_representations
-from langchain_dp.rapt.tuning.analysis import plot_attribute_map, plot_layer_distances
+from langchain_dp.rapt.tuning import (
+    RAPTProvider,
+    attribute_map,
+    layer_distances,
+    layer_representations,
+    plot_attribute_map,
+    plot_layer_distances,
+)
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -43,6 +49,8 @@ def test_distances_are_those_of_the_projections() -> None:
     assert found[2] > 1.0
     with pytest.raises(InvalidParameter, match="equal shapes"):
         layer_distances(one, other[:2])
+    with pytest.raises(InvalidParameter, match="equal shapes"):
+        layer_distances([1.0], [2.0])  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_a_map_keeps_groups_apart(tmp_path: Path) -> None:
@@ -63,6 +71,15 @@ def test_a_map_keeps_groups_apart(tmp_path: Path) -> None:
     assert (tmp_path / "map.png").read_bytes()[:4] == (tmp_path / "layers.png").read_bytes()[:4] == b"\x89PNG"
     with pytest.raises(InvalidParameter, match="as many values as points"):
         plot_attribute_map(points, ["f"], tmp_path / "map.png")
+
+
+def test_a_picture_has_a_title(tmp_path: Path) -> None:
+    """If it breaks, nobody knows which of two maps is that of the model in clear."""
+    for title in ("tuned in clear", None):
+        plot_attribute_map(np.zeros((2, 2)), ["f", "m"], tmp_path / "map.svg", title=title)
+        plot_layer_distances({"privatised": np.arange(3.0)}, tmp_path / "layers.svg", title=title)
+        for name in ("map.svg", "layers.svg"):  # text is drawn as outlines, under a comment
+            assert ("<!-- tuned in clear -->" in (tmp_path / name).read_text(encoding="utf-8")) == bool(title)
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rapt_tuning import tiny
 
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError
-from langchain_dp.rapt.tuning import RAPTClassifier, RAPTClient, RAPTProvider
+from langchain_dp.rapt.tuning import NotSanitized, RAPTClassifier, RAPTClient, RAPTProvider
 
 RAW = "the quetzal movie was awful"
 STYLES: dict[str, Callable[[Any, Any], Any]] = {
@@ -124,6 +124,53 @@ def test_what_is_no_text_is_refused(trained: RAPTClassifier, wrong: Any) -> None
         asked.invoke("text", document="x")
 
 
+@pytest.mark.parametrize("name", ["batch", "abatch", "predict_proba", "request"])
+@pytest.mark.parametrize("text", ["ab", b"ab"])
+def test_one_text_is_no_list_of_letters(trained: RAPTClassifier, name: str, text: Any) -> None:
+    """If it breaks, each letter of a text is asked and charged as a question of its own."""
+    ledger = MetricLedger()
+    asked = with_sanitizer(trained, eta=4.0, ledger=ledger)
+    call = getattr(asked.client if name == "request" else asked, name)
+    with pytest.raises(InvalidParameter, match="a list of strings, not one"):
+        asyncio.run(call(text)) if name == "abatch" else call(text)
+    assert not list(ledger.entries())
+
+
+def test_what_cannot_answer_is_refused_before_a_question_is_charged(trained: RAPTClassifier) -> None:
+    """If it breaks, a question is privatised and paid for, and then an AttributeError says that nobody is there."""
+    client = trained.client
+    plain = RAPTClient(tiny.sanitizer(), tiny.PlainTokens(length=2), max_tokens=12)
+    words = RAPTClient(tiny.sanitizer(), client.plain.settings, kind="text")
+    for parts, said in (
+        ((client, "http://127.0.0.1:1"), r"not an address\. Give a function that posts the body there: lambda body:"),
+        ((client, None), "provider of type NoneType"),
+        ((trained, trained.provider), "client of type RAPTClassifier"),
+        ((plain, trained.provider), "tokens with 4 plain tokens, as the model was trained on, got tokens with 2"),
+        ((words, trained.provider), "got text with 4"),
+    ):
+        with pytest.raises(InvalidParameter, match=said):
+            RAPTClassifier(*parts)  # type: ignore[arg-type]  # wrong on purpose
+    assert RAPTClassifier(client, lambda body: body)
+
+
+def test_a_public_seed_makes_answers_repeat(trained: RAPTClassifier, tmp_path: Path) -> None:
+    """If it breaks, the same question gets another probability, or label, at the next call."""
+    texts = ["the movie was very good", "the plot was rather bad"]
+    asked = with_sanitizer(trained, eta=4.0)
+    assert len({asked.predict_proba(texts[:1]).tobytes() for _ in range(4)}) > 1, "drawn anew by default"
+    asked.client.plain_seed = 7
+    found = asked.predict_proba(texts)
+    assert np.allclose(found, asked.predict_proba(texts), atol=1e-6)
+    assert np.allclose(found[::-1], asked.predict_proba(texts[::-1]), atol=1e-6), "wherever in a batch"
+    asked.save(tmp_path)
+    assert RAPTClient.load(tmp_path, asked.client.sanitizer).request(texts) == asked.client.request(texts)
+    asked.client.plain_seed = -1
+    before = asked.client.certificate().releases
+    with pytest.raises(InvalidParameter, match="plain_seed"):
+        asked.invoke("a question of its own")
+    assert asked.client.certificate().releases == before
+
+
 def test_it_stands_in_a_chain(trained: RAPTClassifier) -> None:
     """If it breaks, it is no Runnable."""
     chain = RunnableLambda(lambda row: row["text"]) | trained | str.upper
@@ -199,6 +246,31 @@ def test_certificates_tell_training_from_questions(trained: RAPTClassifier) -> N
     assert asked.certificate().eta == 4.0
     assert asked.training == trained.training
     assert "trained on" not in " ".join(trained.certificate().notes)
+
+
+def test_a_client_of_another_eta_says_so_without_the_training(trained: RAPTClassifier, tmp_path: Path) -> None:
+    """If it breaks, a loaded client asks at an eta that the model never saw, and no certificate tells."""
+    trained.save(tmp_path)
+    for options, said in (
+        ({"eta": 4.0}, "at eta=1e+06 (exponential); questions are privatised at eta=4 (exponential)"),
+        ({"mechanism": "laplace"}, "at eta=1e+06 (exponential); questions are privatised at eta=1e+06 (laplace)"),
+        ({}, ""),
+    ):
+        client = RAPTClient.load(tmp_path, tiny.sanitizer(**options))
+        notes = " ".join(RAPTClassifier(client, trained.provider).certificate().notes)
+        assert said in notes
+        assert ("trained on" in notes) == bool(said)
+        client.save(tmp_path / "again")  # what it was trained on outlives another sanitizer
+        again = RAPTClient.load(tmp_path / "again", tiny.sanitizer(**options))
+        assert again.trained == client.trained
+    in_clear = RAPTClient.load(tmp_path, NotSanitized(tiny.backbone().table()))
+    notes = " ".join(RAPTClassifier(in_clear, trained.provider).certificate().notes)
+    assert "questions are privatised at eta=inf (none)" in notes
+    fields = json.loads((tmp_path / "client.json").read_bytes())
+    del fields["trained"], fields["plain_seed"]  # as an earlier version wrote it
+    (tmp_path / "client.json").write_text(json.dumps(fields))
+    old = RAPTClassifier(RAPTClient.load(tmp_path, tiny.sanitizer(eta=4.0)), trained.provider)
+    assert "at eta=1e+06; questions are privatised at eta=4" in " ".join(old.certificate().notes)
 
 
 def test_it_is_not_pickled(trained: RAPTClassifier) -> None:

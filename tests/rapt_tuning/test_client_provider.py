@@ -16,9 +16,18 @@ import pytest
 from fakes.rapt import TABLE as WORDS_TABLE
 from rapt_tuning import tiny
 
+from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.rapt import RAPTSanitizer, tuning
-from langchain_dp.rapt.tuning import NotSanitized, PlainTokens, RAPTClassifier, RAPTClient, RAPTProvider, Request
+from langchain_dp.rapt.tuning import (
+    NotSanitized,
+    PlainTokens,
+    PrivatisedExamples,
+    RAPTClassifier,
+    RAPTClient,
+    RAPTProvider,
+    Request,
+)
 from langchain_dp.rapt.tuning.wire import Answer
 
 RAW = "the movie was very awful and the plot was rather poor, a quetzal writes"
@@ -266,11 +275,72 @@ def test_a_client_needs_neither_torch_nor_a_model(tmp_path: Path) -> None:
         "from langchain_dp.rapt import RAPTSanitizer\n"
         "from langchain_dp.rapt.tuning import RAPTClassifier, RAPTClient\n"
         f"client = RAPTClient.load({str(tmp_path)!r}, RAPTSanitizer(TABLE, eta=5.0))\n"
+        "rows = [{'text': 'the heart', 'label': 'no'}, {'text': 'a heart', 'label': 'yes'}]\n"
+        "examples = client.privatise(rows, labels=['no', 'yes'])\n"
+        f"examples.save({str(tmp_path / 'examples.json')!r})\n"
         'answer = b\'{"labels": ["no", "yes"], "probabilities": [[0.1, 0.9]]}\'\n'
         "print(RAPTClassifier(client, lambda body: answer).invoke('the heart'))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "yes", done.stderr
+    stored = PrivatisedExamples.load(tmp_path / "examples.json")
+    assert (stored.kind, stored.labels, stored.certificate.releases) == ("text", ["no", "yes"], 2)
+
+
+def test_a_client_privatises_training_texts_as_a_tuner_does() -> None:
+    """If it breaks, what a client sends cannot be trained on, or is not charged to its authors."""
+    base = tiny.backbone()
+    ledger = MetricLedger()
+    by = tiny.sanitizer(base, eta=3.0, ledger=ledger, cache=False)
+    made = tiny.tuner(base, by, epochs=1)
+    client = RAPTClient(by, max_tokens=12)
+    rows = [{**row, "text": f"{row['text']} {'very ' * 20}"} for row in tiny.examples(9)]
+    examples = client.privatise(rows, labels=tiny.LABELS, user_key="author")
+    same = made.privatise(rows)
+    assert (examples.kind, examples.labels, examples.truncated) == (same.kind, same.labels, same.truncated)
+    assert [len(row) for row in examples.inputs] == [12] * 9
+    assert [ledger.spent(user=f"author {i}") for i in range(3)] == pytest.approx([9.0] * 3)
+    assert made.fit(examples, progress=False).report
+    for bad, said in (
+        ({"labels": ["positive"]}, "at least two different labels"),
+        ({"labels": "positive"}, "at least two different labels"),
+        ({"user_key": "owner"}, "user_key='owner'"),
+        ({"labels": ["one", "two"]}, "label of example 0"),
+    ):
+        with pytest.raises(InvalidParameter, match=said):
+            client.privatise(rows, **({"labels": tiny.LABELS} | bad))  # type: ignore[arg-type]  # wrong on purpose
+    assert len(list(ledger.entries())) == 18
+
+
+@pytest.mark.parametrize("mechanism", ["exponential", "laplace"])
+@pytest.mark.parametrize("kind", ["tokens", "text"])
+def test_a_public_seed_draws_plain_tokens_and_nothing_else(kind: Any, mechanism: Any) -> None:
+    """If it breaks, equal releases get other plain tokens, all get the same, or the seed reaches a text's noise."""
+    plain = PlainTokens(length=24, vocabulary=20, choice="sets", sets=3)
+
+    def client(seed: int | None, eta: float = tiny.CLOSE) -> RAPTClient:
+        by = tiny.sanitizer(base, eta=eta, mechanism=mechanism)
+        return RAPTClient(by, plain, kind=kind, plain_seed=seed)
+
+    base = tiny.backbone()
+    texts = ["the movie was very good and the plot", "a film of the actor", "the movie was very good and the plot"]
+    one, two = client(7), client(7)
+    request = one.request(texts)
+    assert one.request(texts).plain == request.plain
+    assert len({str(row) for row in request.plain}) == 3, "each text has a release, and a draw, of its own"
+    # Words come out at random: eight alike in two accounts happen once in 32^8.
+    assert two.request(texts).inputs[0] != request.inputs[0], "what is private is never drawn by the seed"
+    assert two._rows.before(two.plain, request.inputs, 7) == request.plain, "a function of public seed and release"
+    assert two._rows.before(two.plain, request.inputs, 8) != request.plain
+    ids = two._rows.before(two.plain, [[i] for i in range(60)], 7)
+    rows = [[two._rows._word(i) for i in row] for row in two.plain.candidates[two.plain.rows].tolist()]
+    spelt = [row if kind == "text" else [two._rows._word(i) for i in row] for row in ids]
+    kept = max(np.mean([[a == b for a, b in zip(mine, row, strict=True)] for mine in spelt]) for row in rows)
+    # 1,440 words at random: one in 32 is its own, so that more than one in 10 happens in no run of 10^9.
+    assert kept < 0.1, "plain tokens are privatised all the same"
+    near = client(7, tiny.FAR)._rows.before(two.plain, [[i] for i in range(20)], 7)
+    assert {str(row) for row in near} <= {str(row if kind == "text" else two.plain.candidates[ids].tolist())
+                                          for row, ids in zip(rows, two.plain.rows, strict=True)}  # fmt: skip
 
 
 def test_without_torch_one_line_names_the_extra() -> None:

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 from langchain_dp.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from langchain_dp.rapt.tuning.analysis import attribute_map, layer_distances, layer_representations
+    from langchain_dp.rapt.tuning.analysis import (
+        attribute_map,
+        layer_distances,
+        layer_representations,
+        plot_attribute_map,
+        plot_layer_distances,
+    )
     from langchain_dp.rapt.tuning.backbone import Backbone, BackboneTable
     from langchain_dp.rapt.tuning.classifier import RAPTClassifier
     from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
@@ -43,6 +49,8 @@ __all__ = [
     "attribute_map",
     "layer_distances",
     "layer_representations",
+    "plot_attribute_map",
+    "plot_layer_distances",
 ]
 
 _HOME = {
@@ -61,6 +69,8 @@ _HOME = {
     "attribute_map": "analysis",
     "layer_distances": "analysis",
     "layer_representations": "analysis",
+    "plot_attribute_map": "analysis",
+    "plot_layer_distances": "analysis",
 }
 _NEEDED = frozenset({"peft", "safetensors", "torch", "transformers"})
 

@@ -65,6 +65,7 @@ def layer_distances(one: Floats, other: Floats, *, components: int = 2) -> Float
     Raises:
         InvalidParameter: The shapes differ.
     """
+    one, other = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
     if one.shape != other.shape or one.ndim != 3:
         raise InvalidParameter(f"Expected representations of equal shapes, got {one.shape} and {other.shape}.")
     _validate.integer("components", components, at_least=1, at_most=min(2 * one.shape[1], one.shape[2]))
@@ -102,8 +103,15 @@ def attribute_map(representations: Floats, *, perplexity: float = 30.0, seed: in
     return np.asarray(placed, dtype=np.float64)
 
 
-def plot_layer_distances(distances: Mapping[str, Floats], path: str | PathLike[str]) -> None:
+def plot_layer_distances(
+    distances: Mapping[str, Floats], path: str | PathLike[str], *, title: str | None = None
+) -> None:
     """Write a picture of :func:`layer_distances`, one line a comparison.
+
+    Args:
+        distances: Distances of each comparison, under its name.
+        path: File to write; its ending says the format.
+        title: What stands above the picture; None: nothing.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -111,13 +119,21 @@ def plot_layer_distances(distances: Mapping[str, Floats], path: str | PathLike[s
     figure, axes = new_figure(6, 4)
     for name, values in distances.items():
         axes.plot(range(len(values)), values, marker="o", label=name)
-    axes.set(xlabel="layer", ylabel="average distance")
+    axes.set(xlabel="layer", ylabel="average distance", title=title or "")
     axes.legend()
     figure.savefig(path)
 
 
-def plot_attribute_map(points: Floats, attribute: Sequence[str], path: str | PathLike[str]) -> None:
+def plot_attribute_map(
+    points: Floats, attribute: Sequence[str], path: str | PathLike[str], *, title: str | None = None
+) -> None:
     """Write a picture of :func:`attribute_map`, coloured by an attribute that the texts' authors keep private.
+
+    Args:
+        points: Of :func:`attribute_map`.
+        attribute: Value of each text.
+        path: File to write; its ending says the format.
+        title: What stands above the picture, such as the name of the model: two maps look alike. None: nothing.
 
     Raises:
         InvalidParameter: There are not as many values as points.
@@ -130,5 +146,6 @@ def plot_attribute_map(points: Floats, attribute: Sequence[str], path: str | Pat
     for value in sorted(set(attribute)):
         chosen = points[values == value]
         axes.scatter(chosen[:, 0], chosen[:, 1], s=8, label=value)
+    axes.set_title(title or "")
     axes.legend()
     figure.savefig(path)

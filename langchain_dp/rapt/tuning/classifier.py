@@ -19,7 +19,9 @@ from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError
 from langchain_dp.rapt._shell import WITHHELD
 from langchain_dp.rapt.runnable import RAPTSanitizer
+from langchain_dp.rapt.tuning.asking import check_list, check_parts
 from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
+from langchain_dp.rapt.tuning.promise import TrainedOn
 from langchain_dp.rapt.tuning.wire import Answer
 
 if TYPE_CHECKING:  # the client's machine needs neither torch nor a model
@@ -41,12 +43,22 @@ class RAPTClassifier(Runnable[str, str]):
     Callbacks and tracers see that something was asked, and the label, never the text. The root run of a chain shows
     the chain's own input all the same: run it in ``with private_run():``.
 
+    The same question can get other probabilities, and near one half another label, from call to call: a text that was
+    asked before is given the release of then, but the plain tokens before it are drawn anew, with new noise. They are
+    public, so this protects nothing. ``classifier.client.plain_seed = 0`` derives them from that public seed and the
+    privatised text: equal privatised texts then get equal probabilities, but for rounding. Questions are the same
+    privatised text only where the sanitizer's ``cache`` gives releases out again, to the same user.
+
     Args:
         client: Sanitises.
-        provider: The tuned model; or a function that posts a JSON body to one and returns the body of its answer.
+        provider: The tuned model; or a function that posts a JSON body to one and returns the body of its answer. An
+            address alone is none.
         training: Certificate of the training texts.
         report: What training did.
         name: Name of the run.
+
+    Raises:
+        InvalidParameter: ``client`` or ``provider`` is something else, or they do not belong together.
 
     Formal guarantee:
         That of the sanitizer for every question, one release each. Labels and probabilities are post-processing.
@@ -61,6 +73,7 @@ class RAPTClassifier(Runnable[str, str]):
         report: TrainingReport | None = None,
         name: str = "RAPTClassifier",
     ) -> None:
+        check_parts(client, provider)
         self.name = name
         self.client = client
         self.provider = provider
@@ -121,8 +134,11 @@ class RAPTClassifier(Runnable[str, str]):
         """Classify many texts: one charge for all of them, all or none, and few passes of the model.
 
         With ``return_exceptions`` a text that is refused does not keep the others back.
+
+        Raises: As :meth:`invoke`; and InvalidParameter where one string stands in place of a list.
         """
         check_no_kwargs(kwargs)
+        check_list(inputs)
         return self._batch_with_config(
             lambda _: self._all(list(inputs), return_exceptions, user),
             [WITHHELD] * len(inputs),
@@ -141,6 +157,7 @@ class RAPTClassifier(Runnable[str, str]):
     ) -> list[str]:
         """Async twin of :meth:`batch`."""
         check_no_kwargs(kwargs)
+        check_list(inputs)
 
         async def run(_: list[str]) -> list[Any]:
             return await asyncio.to_thread(self._all, list(inputs), return_exceptions, user)
@@ -154,8 +171,7 @@ class RAPTClassifier(Runnable[str, str]):
 
         Raises: As :meth:`invoke`.
         """
-        if isinstance(texts, str):
-            raise InvalidParameter("Expected texts to be a list of strings. Give [text].")
+        check_list(texts)
         answer = self._answer(texts, user)
         return np.array(answer.probabilities, dtype=np.float64).reshape(len(texts), -1 if texts else 0)
 
@@ -206,14 +222,16 @@ class RAPTClassifier(Runnable[str, str]):
     # --------------------------------------------------------------------------------------------- the promise
 
     def certificate(self) -> MetricCertificate:
-        """The promise for questions, with what is spent so far; that of the training texts is ``training``."""
-        notes = [_AGAIN]
-        trained = self.training
-        if trained is not None and trained.eta != self.client.eta:
-            notes.append(
-                f"The model was trained on texts privatised at eta={trained.eta:g}, not at the eta of questions."
-            )
-        return self.client.certificate(notes)
+        """The promise for questions, with what is spent so far; that of the training texts is ``training``.
+
+        Its notes say so where questions are privatised at another eta, or by another mechanism, than training texts
+        were. Without ``training`` the client's file says what those were.
+        """
+        trained = self.client.trained
+        if self.training is not None:
+            trained = TrainedOn(self.training.eta, self.training.mechanism)
+        other = None if trained is None else trained.note(self.client.eta, self.client.mechanism)
+        return self.client.certificate([_AGAIN] if other is None else [_AGAIN, other])
 
     # ------------------------------------------------------------------------------------------- save and load
 

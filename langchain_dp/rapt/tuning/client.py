@@ -15,16 +15,25 @@ from langchain_dp import _validate
 from langchain_dp._whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.mechanisms.metric_exponential import MetricExponential
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt import tokenise
-from langchain_dp.rapt._engine import WordEngine, table_name
+from langchain_dp.rapt._engine import table_name
 from langchain_dp.rapt.formal import FormalReleases
-from langchain_dp.rapt.privatise import TextPrivatiser
 from langchain_dp.rapt.release import Releases, Unit
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.rapt.tuning.examples import RawExamples, read_json
+from langchain_dp.rapt.tuning.engine import CUT, TokenEngine
+from langchain_dp.rapt.tuning.examples import (
+    LABELS_IN_CLEAR,
+    Examples,
+    PrivatisedExamples,
+    RawExamples,
+    checked,
+    checked_labels,
+    read_json,
+)
 from langchain_dp.rapt.tuning.plain import Ids, PlainSource
+from langchain_dp.rapt.tuning.plain_rows import PlainRows
+from langchain_dp.rapt.tuning.promise import ACCOUNT, FREE, TrainedOn
 from langchain_dp.rapt.tuning.settings import PlainTokens
 from langchain_dp.rapt.tuning.wire import Kind, Plain, Privatised, Request
 from langchain_dp.rapt.vocabulary import Vocabulary, load
@@ -32,10 +41,6 @@ from langchain_dp.rapt.vocabulary import Vocabulary, load
 FORMAT = "langchain-dp rapt client 1"
 FILE = "client.json"
 NOT_PRIVATE = "the texts are not privatised"
-
-_BUCKETS = 12_800  # at most so many numbers a word
-_PLAIN_BYTES = 800_000_000
-_CUT = "+"  # after the tokens of a text that was cut
 
 
 class NotSanitized:
@@ -69,13 +74,20 @@ class RAPTClient:
         kind: "tokens" where the sanitizer's table is the vocabulary of the backbone: then the privatised tokens
             themselves reach it, one for one. "text" for any other table: the backbone's tokenizer cuts the text.
         max_tokens: Longest text in tokens, under "tokens"; what is longer is cut before it is privatised.
+        plain_seed: Public seed from which :meth:`request` draws the plain tokens before a text, and their noise, so
+            that equal privatised texts make equal requests; None: they are drawn anew each time. Also an attribute,
+            which may be set later.
+
+    Attributes:
+        trained: How the texts were privatised that the model was trained on, where training or a file says so.
 
     Raises:
         InvalidParameter: A value is of another type, or the sanitizer's is the mode without a formal promise.
 
     Formal guarantee:
         That of the sanitizer, for every text; one release each. Plain tokens are public. Everything a provider does
-        with a request is post-processing.
+        with a request is post-processing. So is the choice of plain tokens under ``plain_seed``: it depends on public
+        values and on what was released, and the seed draws no noise of a text.
     """
 
     def __init__(
@@ -85,6 +97,7 @@ class RAPTClient:
         *,
         kind: Kind = "tokens",
         max_tokens: int = 128,
+        plain_seed: int | None = None,
     ) -> None:
         if not isinstance(sanitizer, (RAPTSanitizer, NotSanitized)):
             raise InvalidParameter(
@@ -94,8 +107,10 @@ class RAPTClient:
         self.sanitizer = sanitizer
         self.kind: Kind = _validate.one_of("kind", kind, ("tokens", "text"))
         self.max_tokens = _validate.integer("max_tokens", max_tokens, at_least=1)
+        self.plain_seed = plain_seed
+        self._check_seed()
+        self.trained: TrainedOn | None = None
         self._formal: FormalReleases | None = None
-        self._plain_words: MetricExponential | None = None
         if isinstance(sanitizer, RAPTSanitizer):
             self._formal = sanitizer._formal()
             privatiser = self._formal.engine.privatiser
@@ -113,6 +128,7 @@ class RAPTClient:
         else:
             self.vocabulary = sanitizer.vocabulary
         self.plain = PlainSource(self.vocabulary, plain or PlainTokens())
+        self._rows = PlainRows(self.vocabulary, None if self._formal is None else self._formal.engine, self.kind)
 
     # ------------------------------------------------------------------------------------------------- releases
 
@@ -124,13 +140,46 @@ class RAPTClient:
             user: Whose account is charged.
 
         Raises:
-            InvalidParameter: Something is no text. Nothing was charged.
+            InvalidParameter: Something is no text, or one string stands where a list should. Nothing was charged.
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
+        if isinstance(texts, (str, bytes)):  # its letters would be charged one by one
+            raise InvalidParameter("Expected texts to be a list of strings, not one. Give [text].")
+        self._check_seed()
         released = self.release(RawExamples(list(texts), [], [user] * len(texts)))
-        _, rows = self.plain_rows(len(released.inputs), np.random.default_rng())
-        return Request(self.kind, rows, released.inputs)
+        return Request(self.kind, self._rows.before(self.plain, released.inputs, self.plain_seed), released.inputs)
+
+    def privatise(
+        self, examples: Examples, *, labels: Sequence[str], user_key: str | None = None
+    ) -> PrivatisedExamples:
+        """Privatise labelled texts, once, as they may be stored and sent to a provider: charged together, or none.
+
+        Args:
+            examples: Mappings with ``text`` and ``label``, or records.
+            labels: The public labels. That of every text is in clear.
+            user_key: Key of an example that says whose account is charged.
+
+        Raises:
+            InvalidParameter: An example lacks text or label, or all have one label; nothing was charged.
+            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
+            LedgerError: The ledger cannot be trusted or written. Nothing was released.
+        """
+        labels = checked_labels(labels)
+        return self.privatise_checked(checked(examples, labels, user_key=user_key), labels)
+
+    def privatise_checked(self, raw: RawExamples, labels: Sequence[str], *, fresh: bool = False) -> PrivatisedExamples:
+        """The same for examples that were checked before; ``fresh`` as for :meth:`release`."""
+        released = self.release(raw, fresh=fresh)
+        # The account is named so that who joins two certificates knows whether they count the same releases.
+        account = {} if self._formal is None else {ACCOUNT: self._account(self._formal)}
+        return PrivatisedExamples(
+            self.kind,
+            released.inputs,
+            [labels[number] for number in raw.labels],
+            released.truncated,
+            self.certificate([LABELS_IN_CLEAR], account),
+        )
 
     def release(self, examples: RawExamples, *, fresh: bool = False) -> Released:
         """Privatise texts, without plain tokens.
@@ -149,31 +198,12 @@ class RAPTClient:
         if self.kind == "text":
             return Released(list(released), 0)
         pieces = [text.split() for text in released]
-        inputs: list[Privatised] = [[int(i) for i in row if i != _CUT] for row in pieces]
-        return Released(inputs, sum(row[-1:] == [_CUT] for row in pieces))
+        inputs: list[Privatised] = [[int(i) for i in row if i != CUT] for row in pieces]
+        return Released(inputs, sum(row[-1:] == [CUT] for row in pieces))
 
     def plain_rows(self, count: int, coins: np.random.Generator) -> tuple[Ids, list[Plain]]:
         """Plain tokens for so many texts: what is to be reconstructed, (count, m), and what is sent. It is free."""
-        targets, ids = self.plain.draw(count, coins, None if self._formal is None else self._privatised_plain)
-        if self.kind == "tokens":
-            return targets, ids.tolist()
-        return targets, [[self._word(i) for i in row] for row in ids.tolist()]
-
-    def _privatised_plain(self, ids: Ids) -> Ids:
-        """M on public ids, by the sanitizer's law. Its tables stay in memory: there are only |T| words."""
-        assert self._formal is not None
-        privatiser = self._formal.engine.privatiser
-        if privatiser.mechanism != "exponential":
-            return privatiser.release(ids)
-        if self._plain_words is None:
-            needed = 8 * _BUCKETS * len(self.plain)
-            self._plain_words = MetricExponential(
-                self.vocabulary.table, privatiser.eta, cache_bytes=min(needed, _PLAIN_BYTES), threads=privatiser.threads
-            )
-        return self._plain_words.draw(ids, self.vocabulary.points, rng=privatiser._rng)
-
-    def _word(self, place: int) -> str:
-        return "".join(self.vocabulary.decode([place])).replace(tokenise.GLUE, "")
+        return self._rows.draw(self.plain, count, coins)
 
     def _in_clear(self, texts: Sequence[str]) -> Released:
         if self.kind == "text":
@@ -198,10 +228,7 @@ class RAPTClient:
         self, notes: Sequence[str] = (), parameters: Mapping[str, float | int | str] | None = None
     ) -> MetricCertificate:
         """The promise, with what is spent so far."""
-        said = (
-            f"The {self.plain.settings.length} plain tokens before every text are public; privatising them is free.",
-            *notes,
-        )
+        said = (f"The {self.plain.settings.length} plain tokens before every text are public; {FREE}", *notes)
         if self._formal is not None:
             return self._formal.certificate((*self._formal.notes(), *said), parameters or {})
         return MetricCertificate(
@@ -214,6 +241,34 @@ class RAPTClient:
             parameters=parameters or {},
         )
 
+    @property
+    def mechanism(self) -> str:
+        """What draws the words; "none" if texts pass in clear."""
+        return "none" if self._formal is None else self._formal.engine.mechanism
+
+    @property
+    def private(self) -> bool:
+        """Whether texts are privatised, by noise that nobody can reproduce."""
+        return self._formal is not None and self._formal.engine.private
+
+    @property
+    def in_clear(self) -> tuple[str, ...]:
+        """What a certificate says of any text: what of it passes in clear."""
+        return () if self._formal is None else self._formal.notes()
+
+    @property
+    def _plain_words(self) -> object:
+        """Tables of the plain tokens' mechanism, which take long to work out."""
+        return self._rows.words
+
+    def _check_seed(self) -> None:
+        if self.plain_seed is not None:
+            _validate.integer("plain_seed", self.plain_seed, at_least=0)
+
+    @staticmethod
+    def _account(formal: FormalReleases) -> str:
+        return formal.ledger.digest("account", str(formal.ledger._store.ledger_id)).hex()[:16]
+
     # ------------------------------------------------------------------------------------------- save and load
 
     def save(self, folder: str | PathLike[str]) -> None:
@@ -224,67 +279,41 @@ class RAPTClient:
             "max_tokens": self.max_tokens,
             "table": self.table,
             "eta": None if self._formal is None else self.eta,
+            "trained": (self.trained or TrainedOn(self.eta, self.mechanism)).to_dict(),
+            "plain_seed": self.plain_seed,
             "settings": dataclasses.asdict(self.plain.settings),
             "plain": self.plain.to_dict(self.vocabulary),
         }
+        Path(folder).mkdir(parents=True, exist_ok=True)
         write_whole(Path(folder) / FILE, json.dumps(fields).encode())
 
     @classmethod
     def load(cls, folder: str | PathLike[str], sanitizer: RAPTSanitizer | NotSanitized) -> RAPTClient:
         """Build the client that :meth:`save` described, around a sanitizer of this machine.
 
+        Its eta and mechanism may be others than in training: the classifier's certificate then says so.
+
         Raises:
             InvalidParameter: The file is none, or the sanitizer draws from another table.
         """
         fields = read_json(Path(folder) / FILE, FORMAT)
         settings = PlainTokens(**fields["settings"])
-        client = cls(sanitizer, PlainTokens(length=0), kind=fields["kind"], max_tokens=fields["max_tokens"])
+        client = cls(
+            sanitizer,
+            PlainTokens(length=0),
+            kind=fields["kind"],
+            max_tokens=fields["max_tokens"],
+            plain_seed=fields.get("plain_seed"),
+        )
         if client.table != fields["table"]:
             raise InvalidParameter(
                 f"Expected a sanitizer over the table {fields['table']!r}, as in training, got {client.table!r}."
             )
         plain = fields["plain"]
+        eta = math.inf if fields["eta"] is None else fields["eta"]  # all that older files say
+        client.trained = TrainedOn.from_dict(fields["trained"]) if "trained" in fields else TrainedOn(eta)
         client.plain = PlainSource.restored(client.vocabulary, settings, plain["candidates"], plain["rows"])
         return client
 
     def __repr__(self) -> str:
         return f"RAPTClient({self.kind}, {self.sanitizer!r})"
-
-
-class TokenEngine:
-    """An engine of releases whose outcome is token ids, written as numbers.
-
-    Args:
-        words: The sanitizer's own engine.
-        max_tokens: Where a text is cut, before it is privatised.
-    """
-
-    def __init__(self, words: WordEngine, max_tokens: int) -> None:
-        self.eta, self.table, self.pads = words.eta, words.table, words.pads
-        self._privatiser: TextPrivatiser = words.privatiser
-        self._max_tokens = max_tokens
-        settings = {**json.loads(words.settings), "written": "ids", "max_tokens": max_tokens}
-        self.settings = json.dumps(settings, sort_keys=True)
-
-    def privatise(self, texts: Sequence[str]) -> list[str]:
-        """Draw a fresh release of every text: its ids, with a mark at the end if it was cut."""
-        parsed = [self._privatiser._parse(number, text) for number, text in enumerate(texts)]
-        cut = [len(items.ids) > self._max_tokens for items in parsed]
-        for items in parsed:
-            del items.ids[self._max_tokens :]
-        drawn = self._privatiser.release(np.array([i for items in parsed for i in items.ids], dtype=np.int64)).tolist()
-        written, start = [], 0
-        for items, is_cut in zip(parsed, cut, strict=True):
-            released = drawn[start : start + len(items.ids)]
-            start += len(items.ids)
-            ids: list[int] = []
-            before = 0
-            for place, literal in items.literals:
-                if place > len(released):
-                    break
-                ids += released[before:place] + self._privatiser.vocabulary.encode(literal)
-                before = place
-            ids += released[before:]
-            is_cut |= len(ids) > self._max_tokens
-            written.append(" ".join([*map(str, ids[: self._max_tokens]), *([_CUT] if is_cut else [])]))
-        return written

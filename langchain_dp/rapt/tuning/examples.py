@@ -16,6 +16,16 @@ from langchain_dp.rapt.tuning.wire import MOST, Kind, Privatised, Request
 from langchain_dp.records import PrivateRecords
 
 FORMAT = "langchain-dp privatised examples 1"
+LABELS_IN_CLEAR = "The labels of the training texts are in clear."
+
+Examples = Iterable[Mapping[str, Any]] | PrivateRecords
+"""Raw examples: mappings with ``text`` and ``label``."""
+
+_NO_CERTIFICATE = (
+    "Expected privatised examples to come with the certificate of their privatisation, got {}. Privatise them with a "
+    "RAPTClient or a RAPTPromptTuner. Where nobody knows how they were privatised, say so: MetricCertificate("
+    "mechanism='unknown', eta=math.inf, table=..., private=False, reason='...')."
+)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -43,12 +53,18 @@ class RawExamples:
 class PrivatisedExamples:
     """Training texts as a provider may see them: privatised, with their labels in clear.
 
+    The certificate travels with the texts, into files too, and the certificate of a training repeats what it says. It
+    is not signed: it is the word of whoever privatised the texts.
+
     Args:
         kind: "tokens" or "text", as of :class:`~langchain_dp.rapt.tuning.wire.Request`.
         inputs: Privatised texts, without plain tokens.
         labels: Names of their labels. They are in clear.
         truncated: How many texts were longer than the limit and were cut before they were privatised.
         certificate: Under which promise.
+
+    Raises:
+        InvalidParameter: There is no certificate, or there are not as many labels as texts.
     """
 
     kind: Kind
@@ -58,6 +74,8 @@ class PrivatisedExamples:
     certificate: MetricCertificate
 
     def __post_init__(self) -> None:
+        if not isinstance(self.certificate, MetricCertificate):
+            raise InvalidParameter(_NO_CERTIFICATE.format(f"one of type {type(self.certificate).__name__}"))
         if len(self.inputs) != len(self.labels):
             raise InvalidParameter(
                 f"Expected as many labels as privatised texts, got {len(self.labels)} and {len(self.inputs)}."
@@ -86,9 +104,11 @@ class PrivatisedExamples:
         """Read what :meth:`save` wrote.
 
         Raises:
-            InvalidParameter: It is no such file.
+            InvalidParameter: It is no such file, or it holds texts without a certificate.
         """
         fields = read_json(Path(path), FORMAT)
+        if not isinstance(fields.get("certificate"), dict):
+            raise InvalidParameter(_NO_CERTIFICATE.format(f"none in {str(path)!r}"))
         inputs = fields["inputs"]
         for start in range(0, len(inputs), MOST):  # checked as if they came from outside
             some = inputs[start : start + MOST]
@@ -97,8 +117,19 @@ class PrivatisedExamples:
         return cls(fields["kind"], fields["inputs"], fields["labels"], fields["truncated"], certificate)
 
 
+def checked_labels(labels: Sequence[str]) -> tuple[str, ...]:
+    """Public labels.
+
+    Raises:
+        InvalidParameter: They are not at least two different ones.
+    """
+    if isinstance(labels, str) or len(set(labels)) < 2 or len(set(labels)) < len(labels):
+        raise InvalidParameter("Expected labels to be a list of at least two different labels.")
+    return tuple(labels)
+
+
 def checked(
-    examples: Iterable[Mapping[str, Any]] | PrivateRecords,
+    examples: Examples,
     labels: Sequence[str],
     *,
     user_key: str | None,

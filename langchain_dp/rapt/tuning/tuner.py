@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -13,15 +16,12 @@ from langchain_dp.rapt.tuning.backbone import Backbone
 from langchain_dp.rapt.tuning.checkpoint import Checkpoint
 from langchain_dp.rapt.tuning.classifier import RAPTClassifier
 from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
-from langchain_dp.rapt.tuning.examples import PrivatisedExamples, RawExamples, checked
+from langchain_dp.rapt.tuning.examples import LABELS_IN_CLEAR, Examples, PrivatisedExamples, checked, checked_labels
 from langchain_dp.rapt.tuning.model import TunedModel
+from langchain_dp.rapt.tuning.promise import TrainedOn, differences, joined, of_training
 from langchain_dp.rapt.tuning.provider import RAPTProvider, assembler, chosen_device, label_words
 from langchain_dp.rapt.tuning.settings import TuningSettings
 from langchain_dp.rapt.tuning.training import Trainer, TrainingReport, TrainingTexts
-from langchain_dp.records import PrivateRecords
-
-Examples = Iterable[Mapping[str, Any]] | PrivateRecords
-LABELS_IN_CLEAR = "The labels of the training texts are in clear."
 
 
 class RAPTPromptTuner:
@@ -67,10 +67,8 @@ class RAPTPromptTuner:
     ) -> None:
         if settings is not None and not isinstance(settings, TuningSettings):
             raise InvalidParameter(f"Expected settings of type {type(settings).__name__} to be TuningSettings(...).")
-        if isinstance(labels, str) or len(set(labels)) < 2 or len(set(labels)) < len(labels):
-            raise InvalidParameter("Expected labels to be a list of at least two different labels.")
+        self.labels = checked_labels(labels)
         self.settings = settings or TuningSettings()
-        self.labels = tuple(labels)
         if not isinstance(backbone, Backbone):
             backbone = Backbone(backbone, tokenizer=tokenizer, words=verbaliser is not None)
         self.backbone: Backbone = backbone
@@ -84,13 +82,8 @@ class RAPTPromptTuner:
         self._assembler = assembler(backbone, self.settings, verbaliser, template)
 
     def privatise(self, examples: Examples) -> PrivatisedExamples:
-        """Privatise labelled texts, once, as they may be stored and sent to a provider: charged together, or none.
-
-        Raises:
-            InvalidParameter: An example lacks text or label, or all have one label; nothing was charged.
-            BudgetExceeded: An account has too little left; nothing was charged.
-        """
-        return self._privatised(checked(examples, self.labels, user_key=self._user_key), fresh=False)
+        """Privatise labelled texts as :meth:`RAPTClient.privatise` does, which needs no model."""
+        return self.client.privatise(examples, labels=self.labels, user_key=self._user_key)
 
     def fit(
         self,
@@ -100,8 +93,13 @@ class RAPTPromptTuner:
         checkpoint: str | PathLike[str] | None = None,
         checkpoint_every: int | None = None,
         progress: bool = True,
+        accept_other_promise: bool = False,
     ) -> RAPTClassifier:
         """Privatise, train, and return the classifier.
+
+        The classifier's ``training`` certificate repeats that of the training texts: their mechanism, eta, table,
+        releases and notes. Where they were privatised at another eta than this tuner's sanitizer works at, it names
+        both. With validation texts, eta is the larger of the two, and releases of two accounts are added up.
 
         Args:
             examples: Mappings with ``text`` and ``label``; or what :meth:`privatise` gave, at no further cost.
@@ -110,9 +108,13 @@ class RAPTPromptTuner:
                 when it is repeated, without a further charge for what is stored there.
             checkpoint_every: Steps between two states, beside one after each epoch.
             progress: Whether to show a bar with loss and accuracy.
+            accept_other_promise: Whether privatised texts may come under another promise than this tuner's: of
+                another mechanism, with other things in clear, or not private at all. The certificate says what theirs
+                says. Without it they are refused.
 
         Raises:
-            InvalidParameter: As for :meth:`privatise`; or the checkpoint is of other settings.
+            InvalidParameter: As for :meth:`privatise`; privatised texts are under another promise; or the checkpoint
+                is of other settings.
             BudgetExceeded: An account has too little left; nothing was charged for what was refused.
         """
         if self.settings.patience is not None and validation is None:
@@ -123,8 +125,9 @@ class RAPTPromptTuner:
         again = self.settings.privatise == "epoch"
         if again and isinstance(examples, PrivatisedExamples):
             raise InvalidParameter("Expected raw examples under privatise='epoch': they are privatised anew each time.")
-        train = self._checked(examples, "example", both=True)
-        held = None if validation is None else self._checked(validation, "validation example", both=False)
+        other = accept_other_promise
+        train = self._checked(examples, "example", both=True, other=other)
+        held = None if validation is None else self._checked(validation, "validation example", both=False, other=other)
         state = self._checkpoint(checkpoint, train, held)
         model = TunedModel(
             copy.deepcopy(self.backbone),
@@ -138,7 +141,10 @@ class RAPTPromptTuner:
         def texts(epoch: int) -> TrainingTexts:
             if again or not released:
                 name = f"epoch-{epoch}" if again else "examples"
-                released[:] = [self._stored(state, name, train, fresh=again)]
+                before = None
+                if again:
+                    before = released[0] if released else self._kept(state, f"epoch-{epoch - 1}")
+                released[:] = [self._stored(state, name, train, fresh=again, before=before)]
             return self._texts(released[0])
 
         trainer = Trainer(
@@ -152,19 +158,27 @@ class RAPTPromptTuner:
             every=checkpoint_every,
             progress=progress,
         )
-        validated = None if held is None else self._texts(self._stored(state, "validation", held, fresh=False))
-        report = trainer.fit(texts, validated)
+        held_released = None if held is None else self._stored(state, "validation", held)
+        report = trainer.fit(texts, None if held_released is None else self._texts(held_released))
         if not released:  # everything was done when the call was resumed
             texts(max(0, len(report.epochs) - 1))
-        return self._classifier(model.eval(), report, released[0].truncated, len(train))
+        return self._classifier(model.eval(), report, released[0], held_released)
 
-    def _checked(self, examples: Examples | PrivatisedExamples, what: str, *, both: bool) -> Any:
+    def _checked(self, examples: Examples | PrivatisedExamples, what: str, *, both: bool, other: bool) -> Any:
         if not isinstance(examples, PrivatisedExamples):
             return checked(examples, self.labels, user_key=self._user_key, what=what, both=both)
-        if examples.kind != self.client.kind or examples.certificate.table != self.client.table:
+        # Ids of another table are other words: no promise makes sense of them.
+        same_words = examples.kind == "text" or examples.certificate.table == self.client.table
+        if examples.kind != self.client.kind or not same_words:
             raise InvalidParameter(
                 f"Expected {what}s privatised over {self.client.table!r} as {self.client.kind}, got "
                 f"{examples.certificate.table!r} as {examples.kind}. Privatise them with this tuner."
+            )
+        if not other and (found := differences(self.client, examples.certificate)):
+            raise InvalidParameter(
+                f"Expected {what}s under the promise of this tuner's sanitizer, but {'; '.join(found)}. "
+                "Privatise them with this tuner or its client, give the tuner their sanitizer, or give "
+                "accept_other_promise=True: the training certificate then says what theirs says."
             )
         if not set(examples.labels) <= set(self.labels) or (both and len(set(examples.labels)) < 2):
             raise InvalidParameter(f"Expected {what}s with at least two of the labels {list(self.labels)}.")
@@ -181,34 +195,47 @@ class RAPTPromptTuner:
             "eta": repr(self.client.eta),
             "texts": len(train),
             "validation texts": 0 if held is None else len(held),
+            "privatised examples": _digest(train),
+            "privatised validation examples": _digest(held),
         }
         return Checkpoint(folder, settings=self.settings, identity=identity)
 
-    def _stored(self, state: Checkpoint | None, name: str, examples: Any, *, fresh: bool) -> PrivatisedExamples:
+    def _stored(
+        self,
+        state: Checkpoint | None,
+        name: str,
+        examples: Any,
+        *,
+        fresh: bool = False,
+        before: PrivatisedExamples | None = None,
+    ) -> PrivatisedExamples:
         if isinstance(examples, PrivatisedExamples):
             return examples
-        found = None if state is None else state.examples(name)
-        if found is None:
-            found = self._privatised(examples, fresh=fresh)
-            if state is not None:
-                state.keep(name, found)
+        if (found := self._kept(state, name)) is not None:
+            return found
+        found = self.client.privatise_checked(examples, self.labels, fresh=fresh)
+        if before is not None:  # of an earlier epoch, perhaps under an account that ended with its process
+            found = dataclasses.replace(found, certificate=joined(found.certificate, before.certificate))
+        if state is not None:
+            state.keep(name, found)
         return found
 
-    def _privatised(self, raw: RawExamples, *, fresh: bool) -> PrivatisedExamples:
-        released = self.client.release(raw, fresh=fresh)
-        return PrivatisedExamples(
-            self.client.kind,
-            released.inputs,
-            [self.labels[number] for number in raw.labels],
-            released.truncated,
-            self.client.certificate([LABELS_IN_CLEAR]),
-        )
+    def _kept(self, state: Checkpoint | None, name: str) -> PrivatisedExamples | None:
+        found = None if state is None else state.examples(name)
+        if found is not None and (others := differences(self.client, found.certificate)):
+            raise InvalidParameter(
+                f"Expected the checkpoint to hold texts under the promise of this tuner's sanitizer, but "
+                f"{'; '.join(others)}. Give the sanitizer of then, or another folder."
+            )
+        return found
 
     def _texts(self, examples: PrivatisedExamples) -> TrainingTexts:
         return TrainingTexts(examples.inputs, [self.labels.index(label) for label in examples.labels])
 
-    def _classifier(self, model: TunedModel, report: TrainingReport, cut: int, texts: int) -> RAPTClassifier:
-        truncated = max(cut, report.truncated)
+    def _classifier(
+        self, model: TunedModel, report: TrainingReport, train: PrivatisedExamples, held: PrivatisedExamples | None
+    ) -> RAPTClassifier:
+        truncated, texts = max(train.truncated, report.truncated), len(train)
         epochs = len(report.epochs)
         once = self.settings.privatise == "once"
         notes = [
@@ -229,7 +256,15 @@ class RAPTPromptTuner:
             "training_epochs": epochs,
             "training_releases_of_a_text": 1 if once else epochs,
         }
-        certificate = self.client.certificate(notes, parameters)
+        certificate = of_training(
+            train.certificate,
+            None if held is None else held.certificate,
+            inference_eta=self.client.eta,
+            notes=notes,
+            parameters=parameters,
+        )
+        client = copy.copy(self.client)  # the same account: only what it was trained on is its own
+        client.trained = TrainedOn(certificate.eta, certificate.mechanism)
         provider = RAPTProvider(
             model,
             model.backbone,
@@ -239,10 +274,18 @@ class RAPTPromptTuner:
             template=self._template,
         )
         model.reconstruction = None
-        return RAPTClassifier(self.client, provider, training=certificate, report=_with_cut(report, truncated))
+        return RAPTClassifier(client, provider, training=certificate, report=_with_cut(report, truncated))
 
     def __repr__(self) -> str:
         return f"RAPTPromptTuner({self.settings.method}, {self.backbone!r}, labels={list(self.labels)})"
+
+
+def _digest(examples: Any) -> str:
+    """Which stored release is trained on: a certificate must not cover texts that another one was resumed with."""
+    if not isinstance(examples, PrivatisedExamples):
+        return ""
+    said = [examples.certificate.to_dict(), list(examples.inputs), list(examples.labels)]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
 def _with_cut(report: TrainingReport, truncated: int) -> TrainingReport:

@@ -1,0 +1,53 @@
+"""The engine whose releases are token ids: what a client hands out where it shares the backbone's vocabulary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from langchain_dp.rapt._engine import WordEngine
+from langchain_dp.rapt.privatise import TextPrivatiser
+
+CUT = "+"
+"""Stands after the tokens of a text that was cut."""
+
+
+class TokenEngine:
+    """An engine of releases whose outcome is token ids, written as numbers.
+
+    Args:
+        words: The sanitizer's own engine.
+        max_tokens: Where a text is cut, before it is privatised.
+    """
+
+    def __init__(self, words: WordEngine, max_tokens: int) -> None:
+        self.eta, self.table, self.pads = words.eta, words.table, words.pads
+        self._privatiser: TextPrivatiser = words.privatiser
+        self._max_tokens = max_tokens
+        settings = {**json.loads(words.settings), "written": "ids", "max_tokens": max_tokens}
+        self.settings = json.dumps(settings, sort_keys=True)
+
+    def privatise(self, texts: Sequence[str]) -> list[str]:
+        """Draw a fresh release of every text: its ids, with a mark at the end if it was cut."""
+        parsed = [self._privatiser._parse(number, text) for number, text in enumerate(texts)]
+        cut = [len(items.ids) > self._max_tokens for items in parsed]
+        for items in parsed:
+            del items.ids[self._max_tokens :]
+        drawn = self._privatiser.release(np.array([i for items in parsed for i in items.ids], dtype=np.int64)).tolist()
+        written, start = [], 0
+        for items, is_cut in zip(parsed, cut, strict=True):
+            released = drawn[start : start + len(items.ids)]
+            start += len(items.ids)
+            ids: list[int] = []
+            before = 0
+            for place, literal in items.literals:
+                if place > len(released):
+                    break
+                ids += released[before:place] + self._privatiser.vocabulary.encode(literal)
+                before = place
+            ids += released[before:]
+            is_cut |= len(ids) > self._max_tokens
+            written.append(" ".join([*map(str, ids[: self._max_tokens]), *([CUT] if is_cut else [])]))
+        return written

@@ -1,0 +1,94 @@
+"""Plain tokens as they are sent: privatised by the sanitizer's law, with noise of any source, since they are public."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from langchain_dp.mechanisms.metric_exponential import MetricExponential
+from langchain_dp.mechanisms.metric_laplace import metric_laplace
+from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Randomness
+from langchain_dp.rapt import tokenise
+from langchain_dp.rapt._engine import WordEngine
+from langchain_dp.rapt.tuning.plain import Ids, PlainSource
+from langchain_dp.rapt.tuning.wire import Kind, Plain, Privatised
+from langchain_dp.rapt.vocabulary import Vocabulary
+
+_BUCKETS = 12_800  # at most so many numbers a word
+_BYTES = 800_000_000
+_BLOCK = 8_192  # tokens whose vectors are in memory together
+
+
+class PlainRows:
+    """Writes rows of plain tokens for requests.
+
+    Args:
+        vocabulary: The client's public table.
+        engine: Of the sanitizer, whose law is used; None: plain tokens stay as they are.
+        kind: "tokens" for ids of the table, "text" for words.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, engine: WordEngine | None, kind: Kind) -> None:
+        self._vocabulary = vocabulary
+        self._engine = engine
+        self._kind = kind
+        self.words: MetricExponential | None = None
+
+    def draw(
+        self, source: PlainSource, count: int, coins: np.random.Generator, noise: Randomness | None = None
+    ) -> tuple[Ids, list[Plain]]:
+        """Rows for so many texts: what is to be reconstructed, (count, m), and what is sent.
+
+        Args:
+            source: Which tokens.
+            count: Number of texts.
+            coins: Public coins that choose among the rows.
+            noise: Where the noise comes from; None: from where the sanitizer's does.
+        """
+        privatise = (
+            None if self._engine is None else functools.partial(self._privatised, self._engine, len(source), noise)
+        )
+        targets, ids = source.draw(count, coins, privatise)
+        if self._kind == "tokens":
+            return targets, ids.tolist()
+        return targets, [[self._word(i) for i in row] for row in ids.tolist()]
+
+    def before(self, source: PlainSource, inputs: Sequence[Privatised], seed: int | None) -> list[Plain]:
+        """Rows before privatised texts: new ones, or, with a public seed, those that seed and text determine."""
+        if seed is None:
+            return self.draw(source, len(inputs), np.random.default_rng())[1]
+        found: dict[int, Plain] = {}
+        numbers = []
+        for text in inputs:
+            said = json.dumps([seed, self._kind, text]).encode()
+            number = int.from_bytes(hashlib.sha256(said).digest(), "big")
+            numbers.append(number)
+            if number not in found:
+                # The seed never meets a private word: only public ones are drawn with it.
+                coins, noise = np.random.default_rng(number), NotPrivateSeededRandomness(number)
+                [found[number]] = self.draw(source, 1, coins, noise)[1]
+        return [found[number] for number in numbers]
+
+    def _privatised(self, engine: WordEngine, size: int, noise: Randomness | None, ids: Ids) -> Ids:
+        """M on public ids. The tables of the exponential mechanism stay in memory: there are only |T| words."""
+        privatiser, table, points = engine.privatiser, self._vocabulary.table, self._vocabulary.points
+        noise = noise or privatiser._rng
+        if privatiser.mechanism != "exponential":
+            blocks = [ids[start : start + _BLOCK] for start in range(0, len(ids), _BLOCK)]
+            threads = privatiser.threads
+            return np.concatenate(
+                [metric_laplace(points(b), table, engine.eta, rng=noise, threads=threads) for b in blocks]
+            )
+        if self.words is None:
+            needed = 8 * _BUCKETS * size
+            self.words = MetricExponential(
+                table, engine.eta, cache_bytes=min(needed, _BYTES), threads=privatiser.threads
+            )
+        return self.words.draw(ids, points, rng=noise)
+
+    def _word(self, place: int) -> str:
+        return "".join(self._vocabulary.decode([place])).replace(tokenise.GLUE, "")

@@ -1,0 +1,171 @@
+"""What is said of the texts that a model was trained on: their own promise, and not that of whoever trains."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from langchain_dp.accounting.metric import MetricCertificate
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt.formal import REUSED
+from langchain_dp.rapt.tuning.examples import LABELS_IN_CLEAR
+
+if TYPE_CHECKING:
+    from langchain_dp.rapt.tuning.client import RAPTClient
+
+ACCOUNT = "account"
+"""Parameter that tells accounts apart and shows nothing of them: two certificates of one count the same releases."""
+
+FREE = "privatising them is free."
+"""How the note on plain tokens ends."""
+
+_SHOWN = 160  # letters of a foreign certificate that an error repeats
+_SPENT = ("user_spent", "document_spent")
+_LIMITS = ("user_limit", "document_limit")
+_SAME = 1e-6  # an eta that was calibrated on another machine may differ in its last digits
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedOn:
+    """How the texts were privatised that a model was trained on.
+
+    Args:
+        eta: Loss of one release, in nats per unit of distance; infinite if they were in clear.
+        mechanism: What drew their words; None if nobody said.
+    """
+
+    eta: float
+    mechanism: str | None = None
+
+    def note(self, eta: float, mechanism: str) -> str | None:
+        """What a reader must know where questions are privatised otherwise; None where they are not."""
+        same = self.eta == eta or math.isclose(self.eta, eta, rel_tol=_SAME)
+        if same and self.mechanism in (None, mechanism):
+            return None
+        how = "" if self.mechanism is None else f" ({self.mechanism})"
+        return (
+            f"The model was trained on texts privatised at eta={self.eta:g}{how}; "
+            f"questions are privatised at eta={eta:g} ({mechanism})."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that strict JSON can hold."""
+        return {"eta": _told(self.eta), "mechanism": self.mechanism}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> TrainedOn:
+        """Return what :meth:`to_dict` wrote."""
+        return cls(float(fields["eta"]), fields["mechanism"])
+
+
+def differences(client: RAPTClient, certificate: MetricCertificate) -> list[str]:
+    """In what another certificate promises something else than a client does, but for eta and limits.
+
+    Args:
+        client: Of the tuner.
+        certificate: Of privatised examples.
+
+    Returns:
+        A few words for each difference: privacy, mechanism, table, or what passes in clear.
+    """
+    found = []
+    if client.private and not certificate.private:
+        found.append(f"they are NOT private ({certificate.reason[:_SHOWN]!r})")
+    if certificate.mechanism != client.mechanism:
+        found.append(f"their mechanism is {certificate.mechanism[:_SHOWN]!r}, here it is {client.mechanism!r}")
+    if certificate.table != client.table:
+        found.append(f"their table is {certificate.table[:_SHOWN]!r}, here it is {client.table!r}")
+    aside = {REUSED, LABELS_IN_CLEAR}  # of the account, and of every training
+    theirs = {note for note in certificate.notes if note not in aside and not note.endswith(FREE)}
+    own = set(client.in_clear) - aside
+    found += [f"only of them it is said: {note[:_SHOWN]!r}" for note in sorted(theirs - own)]
+    found += [f"only here it is said: {note[:_SHOWN]!r}" for note in sorted(own - theirs)]
+    return found
+
+
+def joined(one: MetricCertificate, other: MetricCertificate) -> MetricCertificate:
+    """One certificate for texts that came under two: nothing in it is smaller than in either.
+
+    Certificates of one account count the same releases, so that the later one holds; those of two accounts add up.
+
+    Raises:
+        InvalidParameter: They count in distances of two tables.
+    """
+    if one.table != other.table:
+        raise InvalidParameter(
+            f"Expected training and validation texts privatised over one table, got {one.table!r} and {other.table!r}. "
+            "Privatise both over one."
+        )
+    worse = max(one, other, key=lambda each: (not each.private, each.eta))
+    account = one.parameters.get(ACCOUNT)
+    if account is not None and account == other.parameters.get(ACCOUNT):
+        later = max(one, other, key=lambda each: (each.releases, each.document_spent or 0.0))
+        counts = {name: getattr(later, name) for name in (*_SPENT, *_LIMITS, "releases")}
+        parameters = {**other.parameters, **one.parameters}
+    else:
+        counts = {"releases": one.releases + other.releases}
+        counts |= {name: _sum(one, other, name) for name in _SPENT}
+        # Of two limits the sum binds; of a limit and none nothing does.
+        counts |= {n: _sum(one, other, n) if None not in _both(one, other, n) else None for n in _LIMITS}
+        parameters = {k: v for k, v in {**other.parameters, **one.parameters}.items() if k != ACCOUNT}
+    notes = tuple(dict.fromkeys((*one.notes, *other.notes)))
+    return dataclasses.replace(worse, **counts, notes=notes, parameters=parameters)
+
+
+def _told(eta: float) -> float | str:
+    """As strict JSON, and a certificate's parameter, can hold it."""
+    return "inf" if math.isinf(eta) else eta
+
+
+def _both(one: MetricCertificate, other: MetricCertificate, name: str) -> tuple[float | None, float | None]:
+    return getattr(one, name), getattr(other, name)
+
+
+def _sum(one: MetricCertificate, other: MetricCertificate, name: str) -> float | None:
+    known = [value for value in _both(one, other, name) if value is not None]
+    return sum(known) if known else None
+
+
+def of_training(
+    train: MetricCertificate,
+    held: MetricCertificate | None,
+    *,
+    inference_eta: float,
+    notes: Sequence[str],
+    parameters: Mapping[str, float | int | str],
+) -> MetricCertificate:
+    """The certificate of a training: that of its texts, with what training adds.
+
+    Args:
+        train: Of the training texts.
+        held: Of the validation texts, if there are any.
+        inference_eta: At which questions, and all plain tokens, are privatised.
+        notes: What training adds.
+        parameters: Likewise.
+
+    Returns:
+        ``eta`` is the larger one of training and validation texts; the parameters name each, and that of questions.
+    """
+    etas = {"training_eta": train.eta, "inference_eta": inference_eta}
+    said = list(notes)
+    whole = train
+    if held is not None:
+        etas["validation_eta"] = held.eta
+        whole = joined(train, held)
+        if not held.private and train.private:
+            said.append(f"The validation texts are NOT private: {held.reason}.")
+        elif (held.eta, held.mechanism) != (train.eta, train.mechanism):
+            said.append(f"The validation texts were privatised at eta={held.eta:g} ({held.mechanism}).")
+    if not math.isclose(train.eta, inference_eta, rel_tol=_SAME) and train.eta != inference_eta:
+        said.append(
+            f"The training texts were privatised at eta={train.eta:g}; plain tokens were, and questions will be, at "
+            f"eta={inference_eta:g}."
+        )
+    told = {name: _told(eta) for name, eta in etas.items()}
+    return dataclasses.replace(
+        whole,
+        notes=tuple(dict.fromkeys((*whole.notes, *said))),
+        parameters={**whole.parameters, **told, **parameters},
+    )
