@@ -95,7 +95,7 @@ def _plain(found: Report, parts: Parts) -> dict[str, Any]:
     def pair(values: tuple[float, float]) -> dict[str, float]:
         return dict(zip(_sides(found), values, strict=True))
 
-    whole = found.to_dict()
+    whole = found.to_dict(curve=False)
     plans = []
     for plan, spent in zip(whole["plans"], parts, strict=True):
         for release in plan["releases"]:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection
-from numbers import Real
+from numbers import Number, Real
 from typing import TypeVar
 
 from langchain_dp.errors import InvalidParameter
 
 T = TypeVar("T")
+_OPTION = re.compile(r"[\w.+-]{0,16}")
 
 
 def _fail(name: str, value: object, bound: str, remedy: str) -> InvalidParameter:
-    return InvalidParameter(f"Expected {name}={value!r} {bound}. {remedy}".rstrip())
+    return InvalidParameter(f"Expected {name}{_shown(value)} {bound}. {remedy}".rstrip())
+
+
+def _shown(value: object) -> str:
+    """The value where it is a number or reads like the name of an option; else its type: it may be somebody's text."""
+    plain = value is None or isinstance(value, (bool, Number)) or (isinstance(value, str) and _OPTION.fullmatch(value))
+    return f"={value!r}" if plain else f" of type {type(value).__name__}"
 
 
 def number(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -16,11 +17,12 @@ from langchain_dp.accounting._store import SLACK, Store, StoredPlan
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.calibrate import max_releases
 from langchain_dp.accounting.certificate import PrivacyCertificate
-from langchain_dp.accounting.events import MetricEvent, PartEvent, event_from_json, event_to_json
+from langchain_dp.accounting.events import MetricEvent, Neighbors, PartEvent, event_from_json, event_to_json
 from langchain_dp.accounting.pld import epsilon as composed_epsilon
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError, UnsupportedEvent
 
 _LONGEST = 200
+_SHARED = 256
 _CACHED = 512
 
 
@@ -63,8 +65,7 @@ class Account:
         key = (*sorted(counts), delta)
         with self._lock:
             if key not in self._known:
-                events = [(event_from_json(event), count) for event, count in counts]
-                self._remember(key, composed_epsilon(events, delta, neighbors=self.budget.neighbors))
+                self._remember(key, _composed(tuple(sorted(counts)), delta, self.budget.neighbors))
             return self._known[key]
 
     def releases(self, event: str, left: tuple[float, float]) -> int:
@@ -154,6 +155,12 @@ class Account:
             notes=(*notes, *added),
             parameters=_public_parameters(shown) if parameters is None else parameters,
         )
+
+
+@functools.lru_cache(maxsize=_SHARED)
+def _composed(counts: tuple[tuple[str, int], ...], delta: float, neighbors: Neighbors) -> float:
+    """Composed epsilon, for all ledgers of the process: it hangs on public parameters and on public counts alone."""
+    return composed_epsilon([(event_from_json(event), count) for event, count in counts], delta, neighbors=neighbors)
 
 
 def _reopened(budget: PrivacyBudget, path: str, ledger_id: str) -> Account:

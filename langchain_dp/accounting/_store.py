@@ -21,6 +21,12 @@ from langchain_dp.errors import LedgerCorrupt
 SLACK = 1e-9
 """Relative float slack when claims are added up and compared with the budget."""
 
+LEAST_CLAIM = 1e-12
+"""Nats at which a plan is read whose events cost epsilon 0: at its delta nothing is left for an epsilon to cover.
+
+Such a plan is written as 0. Read as this it is a budget like any other, which 0 is not, and no smaller than it was.
+"""
+
 _PAGE = 500
 
 
@@ -47,7 +53,10 @@ class LedgerEntry:
 
 @dataclasses.dataclass(frozen=True)
 class StoredPlan:
-    """A reserved plan as it was stored; never changes. ``items`` maps an event's JSON to (row, max_count)."""
+    """A reserved plan as it was stored; never changes. ``items`` maps an event's JSON to (row, max_count).
+
+    ``epsilon`` is above 0: a claim of 0 is read as ``LEAST_CLAIM``.
+    """
 
     name: str
     epsilon: float
@@ -166,7 +175,7 @@ def fits(budget: PrivacyBudget, claims: Sequence[tuple[float, float]]) -> bool:
 
 def _plans(connection: sqlite3.Connection) -> list[StoredPlan]:
     plans = {
-        row: StoredPlan(name, epsilon, delta, {})
+        row: StoredPlan(name, max(epsilon, LEAST_CLAIM), delta, {})
         for row, name, epsilon, delta in connection.execute(
             "SELECT plan, name, epsilon, delta FROM plans ORDER BY plan"
         )

@@ -6,6 +6,7 @@ parameters and not only for the root of an equation.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ from scipy.optimize import brentq
 
 from langchain_dp import _validate
 from langchain_dp.accounting.budget import PrivacyBudget
-from langchain_dp.accounting.events import LimitedDomainEvent, NoisyMaxEvent, Sampling
+from langchain_dp.accounting.events import LimitedDomainEvent, Neighbors, NoisyMaxEvent, Sampling
 from langchain_dp.accounting.pld import epsilon
 from langchain_dp.errors import InvalidParameter
 
@@ -22,6 +23,7 @@ _DIGITS = 4  # decimals of a returned noise scale: a stable name for the same pl
 LEAST_SIGMA = 0.3
 """Smallest noise scale: below it the grid of the noise would show in the privacy profile."""
 _MOST_RELEASES = 10**6
+_KEPT = 256  # noise scales that a process remembers
 
 
 def calibrate_noisy_max(
@@ -45,19 +47,25 @@ def calibrate_noisy_max(
         ``epsilon([(NoisyMaxEvent(sigma, q, sampling), queries)], delta, neighbors=...) <= budget.epsilon``.
     """
     _validate.integer("queries", queries, at_least=1, remedy="Give the number of questions to be answered.")
-    _validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
+    q = _validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
     _validate.one_of("sampling", sampling, ("fixed", "resample"))
+    return _noisy_max_sigma(budget.epsilon, budget.delta, budget.neighbors, queries, q, sampling)
 
+
+@functools.lru_cache(maxsize=_KEPT)  # of public parameters only: an audit makes many chains of one kind
+def _noisy_max_sigma(
+    target: float, delta: float, neighbors: Neighbors, queries: int, sampling_probability: float, sampling: Sampling
+) -> float:
     def cost(sigma: float) -> float:
         event = NoisyMaxEvent(sigma, sampling_probability, sampling)
-        return epsilon([(event, queries)], budget.delta, neighbors=budget.neighbors)
+        return epsilon([(event, queries)], delta, neighbors=neighbors)
 
-    if cost(LEAST_SIGMA) <= budget.epsilon:
+    if cost(LEAST_SIGMA) <= target:
         return LEAST_SIGMA
-    sigma = _smallest(cost, budget.epsilon, start=1.0, name="sigma")
+    sigma = _smallest(cost, target, start=1.0, name="sigma")
     step = 10.0**-_DIGITS
     sigma = round(math.ceil(sigma / step) * step, _DIGITS)
-    while cost(sigma) > budget.epsilon:
+    while cost(sigma) > target:
         sigma = round(sigma + step, _DIGITS)
     return sigma
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-
-import numpy as np
+from collections.abc import Callable, Hashable, Sequence
 
 from langchain_dp import _validate
 from langchain_dp._binomial import clopper_pearson
+from langchain_dp.attacks import _given
 from langchain_dp.attacks._intervals import accuracy_bound
 from langchain_dp.attacks._lira import Row
-from langchain_dp.attacks._result import AttackResult, Setting
+from langchain_dp.attacks._result import AttackResult, Setting, texts_of
 from langchain_dp.errors import InvalidParameter
 
 
@@ -31,7 +31,13 @@ def attack_answers(
     """Tell which of two neighbouring data sets a chain answered from.
 
     Half of the runs show the attacker how often each answer comes from each data set; in the other half it guesses, by
-    the product of the likelihood ratios of all answers.
+    the product of likelihood ratios. What the ratios are of is the attacker's choice, made on the first half alone, by
+    leaving out one chain of each data set at a time: single answers; single answers by their place among the repeats;
+    for each question the tuple of its answers in order; or the tuple of all answers. The interval is of the second
+    half, which took no part in the choice.
+
+    A tuple that the first half did not show says nothing. With k answers, r repeats and equal chances a question has
+    k^r tuples, so take ``runs`` of about 20 k^r; with fewer, what only the order tells is missed.
 
     Args:
         build: Data to a fresh chain with a budget of its own: question -> answer. Called ``2 runs`` times.
@@ -39,7 +45,8 @@ def attack_answers(
         neighbor: The same with one record added, removed or replaced.
         questions: Questions; a canary record that one of them names makes the attack strong.
         runs: Chains on each data set, at least 10 and even.
-        repeats: How often each question is asked of one chain. A chain that keeps its answers gives the same one.
+        repeats: How often each question is asked of one chain, one question after the other. A chain that keeps its
+            answers gives the same one.
         epsilon: What each chain promises for all its answers together, if anything: gives ``settings["bound"]``, the
             largest accuracy that the promise allows.
         delta: Likewise.
@@ -47,32 +54,39 @@ def attack_answers(
 
     Returns:
         The share of right guesses, ties counting half, with a Clopper-Pearson interval; the baseline is 0.5.
+        ``settings["attacker"]`` says what the ratios were of.
 
     Raises:
-        InvalidParameter: The data sets are no neighbours, there are no questions, or there are too few runs.
+        InvalidParameter: The data sets are no neighbours, there are no questions, there are too few runs, or ``build``
+            gives no function or the function no str.
     """
     _validate.integer("runs", runs, at_least=10)
     _validate.integer("repeats", repeats, at_least=1)
     if runs % 2:
         raise InvalidParameter(f"Expected runs={runs} to be even: half of them teach, half are guessed.")
-    if isinstance(questions, str) or not len(questions):
-        raise InvalidParameter("Expected questions to be a list that holds at least one.")
+    questions = texts_of("questions", questions)
+    _given.function("build", build, of="the rows")
     _check_neighbors(rows, neighbor)
     asked = [question for question in questions for _ in range(repeats)]
     worlds = [list(rows), list(neighbor)]
     answers: list[list[list[str]]] = [[], []]
     for _ in range(runs):
         for world in (0, 1):  # in turn, so that a drift of the machine meets both
-            chain = build(list(worlds[world]))
-            answers[world].append([chain(question) for question in asked])
+            chain = _given.function("what build returns", build(list(worlds[world])), of="a question")
+            answers[world].append([_given.answer("the function that build returns", chain(each)) for each in asked])
     half = runs // 2
-    ratios = _ratios([world[:half] for world in answers], questions, asked)
-    hits = 0.0
-    for world in (0, 1):
-        for given in answers[world][half:]:
-            score = sum(ratios(question, answer) for question, answer in zip(asked, given, strict=True))
-            hits += 0.5 if score == 0 else float((score > 0) == (world == 1))
-    settings: dict[str, Setting] = {"runs": runs, "questions": len(questions), "repeats": repeats}
+    taught, tested = [world[:half] for world in answers], [world[half:] for world in answers]
+    chosen = max(_VIEWS, key=lambda name: _left_out(taught, _VIEWS[name], repeats))  # the first, where they are equal
+    counts = [_counted(world, _VIEWS[chosen], repeats) for world in taught]
+    hits = sum(
+        _hit(_score(counts, _VIEWS[chosen](given, repeats)), world) for world in (0, 1) for given in tested[world]
+    )
+    settings: dict[str, Setting] = {
+        "runs": runs,
+        "questions": len(questions),
+        "repeats": repeats,
+        "attacker": chosen,
+    }
     if epsilon is not None:
         _validate.number("epsilon", epsilon, at_least=0.0)
         _validate.number("delta", delta, at_least=0.0, at_most=1.0)
@@ -89,21 +103,67 @@ def attack_answers(
     )
 
 
-def _ratios(taught: list[list[list[str]]], questions: Sequence[str], asked: list[str]) -> Callable[[str, str], float]:
-    """Logarithm of how much more often an answer comes from the second data set; half a count is added to each."""
-    counts: list[dict[str, Counter[str]]] = [{q: Counter() for q in questions} for _ in (0, 1)]
-    for world in (0, 1):
-        for given in taught[world]:
-            for question, answer in zip(asked, given, strict=True):
-                counts[world][question][answer] += 1
-    return lambda question, answer: float(
-        np.log(counts[1][question][answer] + 0.5) - np.log(counts[0][question][answer] + 0.5)
-    )
+def _answers(given: Sequence[str], repeats: int) -> list[Hashable]:
+    return [(place // repeats, answer) for place, answer in enumerate(given)]
+
+
+def _places(given: Sequence[str], repeats: int) -> list[Hashable]:
+    return list(enumerate(given))
+
+
+def _orders(given: Sequence[str], repeats: int) -> list[Hashable]:
+    return [(at, *given[at : at + repeats]) for at in range(0, len(given), repeats)]
+
+
+def _whole(given: Sequence[str], repeats: int) -> list[Hashable]:
+    return [tuple(given)]
+
+
+View = Callable[[Sequence[str], int], list[Hashable]]
+
+_VIEWS: dict[str, View] = {
+    "single answers": _answers,
+    "answers by place": _places,
+    "answers in order": _orders,
+    "all answers together": _whole,
+}
+"""What an attacker may count in the answers of one chain, the coarsest first: it is learned from the fewest runs."""
+
+
+def _counted(chains: Sequence[Sequence[str]], view: View, repeats: int) -> Counter[Hashable]:
+    return Counter(seen for given in chains for seen in view(given, repeats))
+
+
+def _score(counts: Sequence[Counter[Hashable]], seen: Sequence[Hashable]) -> float:
+    """Logarithm of how much likelier this is from the second data set; half a count is added to each."""
+    return math.fsum(math.log((counts[1][each] + 0.5) / (counts[0][each] + 0.5)) for each in seen)
+
+
+def _hit(score: float, world: int) -> float:
+    return 0.5 if score == 0 else float((score > 0) == (world == 1))
+
+
+def _left_out(taught: Sequence[Sequence[Sequence[str]]], view: View, repeats: int) -> float:
+    """Right guesses among the chains that teach, by what the others teach.
+
+    One chain of each data set is left out at a time: leaving out one alone would make its answers rarer on its side.
+    """
+    counts = [_counted(world, view, repeats) for world in taught]
+    hits = 0.0
+    for pair in zip(*taught, strict=True):
+        seen = [view(given, repeats) for given in pair]
+        for world in (0, 1):
+            counts[world].subtract(seen[world])
+        hits += sum(_hit(_score(counts, seen[world]), world) for world in (0, 1))
+        for world in (0, 1):
+            counts[world].update(seen[world])
+    return hits
 
 
 def _check_neighbors(rows: Sequence[Row], neighbor: Sequence[Row]) -> None:
     one, other = (
-        Counter(json.dumps(dict(row), sort_keys=True, default=repr) for row in data) for data in (rows, neighbor)
+        Counter(json.dumps(_given.record(name, row), sort_keys=True, default=repr) for row in data)
+        for name, data in (("rows", rows), ("neighbor", neighbor))
     )
     lost, gained = (one - other).total(), (other - one).total()
     if max(lost, gained) != 1:

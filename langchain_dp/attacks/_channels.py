@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from langchain_dp import _validate
+from langchain_dp.attacks import _given
 from langchain_dp.attacks._result import texts_of
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms._nearest import ROWS
@@ -55,13 +56,13 @@ def unigram_prior(vocabulary: Vocabulary, texts: Sequence[str], *, smoothing: fl
     """What an attacker knows of the language: how often each word occurs in PUBLIC texts like the private ones.
 
     Args:
-        vocabulary: Public table.
+        vocabulary: Public table, from :func:`langchain_dp.rapt.load`.
         texts: Public texts.
         smoothing: Added to the count of every word that may be written. 0: words that the texts do not hold are never
             guessed. Above 0 every word of the table is a candidate, which takes time in proportion.
 
     Raises:
-        InvalidParameter: The texts hold no word of the table, or ``smoothing`` is below 0.
+        InvalidParameter: ``vocabulary`` is none, the texts hold no word of the table, or ``smoothing`` is below 0.
     """
     _validate.number("smoothing", smoothing, at_least=0.0)
     counts = np.bincount(known_words(vocabulary, texts_of("texts", texts)), minlength=len(vocabulary)).astype(float)
@@ -76,6 +77,7 @@ def unigram_prior(vocabulary: Vocabulary, texts: Sequence[str], *, smoothing: fl
 
 def known_words(vocabulary: Vocabulary, texts: Sequence[str]) -> Ids:
     """Ids of the running words that the table holds and may write: what an attacker can guess at all."""
+    _given.table(vocabulary)
     ids = np.array([i for text in texts for i in vocabulary.encode(tokenise.clean(text))], dtype=np.int64)
     ids = ids[ids >= 0]
     return np.asarray(ids[vocabulary.allowed[ids]])

@@ -8,9 +8,13 @@ from os import PathLike
 from typing import Any
 
 from langchain_dp._pictures import new_figure
+from langchain_dp.attacks._result import save_picture
 from langchain_dp.attacks._words import words_of
 
 _WIDTH = 100
+
+LEAKED = "leaked rows in prompt"
+"""Name of a search, unless it is given another."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -96,6 +100,7 @@ class LeakReport:
         held_out: Number of held-out rows searched.
         own_words: Words of the prompt that are not public.
         pieces: Sentences and forged examples of the prompt that are not public.
+        name: Name of the search, for reports and pictures.
     """
 
     prompt: str
@@ -106,6 +111,7 @@ class LeakReport:
     held_out: int
     own_words: int
     pieces: int = 0
+    name: str = LEAKED
 
     @property
     def rate(self) -> float:
@@ -142,7 +148,7 @@ class LeakReport:
         """Figures as plain values, without any text: name, rate, low, high, baseline, n, settings."""
         low, high = self.interval
         return {
-            "name": "leaked rows in prompt",
+            "name": self.name,
             "rate": self.rate,
             "low": low,
             "high": high,
@@ -165,6 +171,7 @@ class LeakReport:
         """Write a picture of the spans: bits of each, in order, above the heaviest that chance gave. No text.
 
         Raises:
+            InvalidParameter: The ending of ``path`` names no kind of picture.
             MissingExtra: matplotlib is not installed.
         """
         figure, axes = new_figure(7, 3.5)
@@ -173,7 +180,7 @@ class LeakReport:
         axes.axhline(max((span.bits for span in self.by_chance), default=0.0), color="C1", label="heaviest by chance")
         axes.set(xlabel="span", ylabel="bits", title=f"{self.rate:.0%} of {self.own_words} own words")
         axes.legend(loc="upper right", frameon=False)
-        figure.savefig(path)
+        save_picture(figure, path)
 
     def _share(self, spans: Sequence[LeakedSpan]) -> float:
         taken = {place for span in spans for place in range(span.start, span.end)}

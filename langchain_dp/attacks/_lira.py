@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm
 
+from langchain_dp.attacks import _given
 from langchain_dp.attacks._intervals import Floats
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import MemberPrompt, ScoresLabels
@@ -42,7 +43,7 @@ def lira_scores(
     Raises:
         InvalidParameter: Shapes do not fit, or a figure is not finite.
     """
-    figures = np.asarray(target, dtype=np.float64)
+    figures = _given.numbers("target", target)
     without = _references("out", out, figures, pooled)
     if into is None:
         mean, spread = _normal(without, pooled)
@@ -63,6 +64,10 @@ class PortScorer:
         tail: Then; the label's word follows.
 
     A row that the engine cannot score counts as if all labels were equally likely.
+
+    Raises:
+        InvalidParameter: The engine scores no labels, there are fewer than two labels; when called, a row lacks what
+            ``body`` names, or its label has no word.
     """
 
     def __init__(
@@ -74,6 +79,15 @@ class PortScorer:
         body: str = "Input: {text}\n\n",
         tail: str = "Output:",
     ) -> None:
+        if not isinstance(engine, ScoresLabels):
+            raise InvalidParameter(
+                f"Expected engine of type {type(engine).__name__} to score labels. Give an engine such as "
+                "LlamaCppEnsemble, and no chat model."
+            )
+        if not isinstance(words, Mapping):
+            raise InvalidParameter(
+                f"Expected words of type {type(words).__name__} to map labels to words. Give {{label: word}}."
+            )
         if len(words) < 2:
             raise InvalidParameter(f"Expected words to hold at least two labels, got {len(words)}.")
         self._engine = engine
@@ -83,27 +97,42 @@ class PortScorer:
     def __call__(self, instruction: str, rows: Sequence[Row]) -> Floats:
         """Log-probability of every row's own label among all labels, (rows,)."""
         labels = list(self._words)
+        truth = [str(_given.record("rows", row, ["label"])["label"]) for row in rows]
+        if unknown := sum(label not in labels for label in truth):
+            raise InvalidParameter(
+                f"Expected every row to have one of {len(labels)} labels of words, but {unknown} have another. Give "
+                "words for all labels."
+            )
         found = np.full(len(rows), -np.log(len(labels)))
         for start in range(0, len(rows), _TOGETHER):
             part = rows[start : start + _TOGETHER]
             keys = [("membership", object(), start + place) for place in range(len(part))]
             prompts = [
-                MemberPrompt(self._head.format(instruction=instruction), self._body.format_map(row), self._tail, key)
+                MemberPrompt(self._head.format(instruction=instruction), self._filled(row), self._tail, key)
                 for row, key in zip(part, keys, strict=True)
             ]
             try:
                 scores = self._engine.score_labels(prompts, [f" {word}" for word in self._words.values()])
             finally:
                 self._engine.forget(*keys)
-            for place, (row, line) in enumerate(zip(part, scores, strict=True)):
+            for place, line in enumerate(scores):
                 if line is not None and np.isfinite(line).all():
                     log = np.asarray(line) - np.logaddexp.reduce(line)
-                    found[start + place] = log[labels.index(str(row["label"]))]
+                    found[start + place] = log[labels.index(truth[start + place])]
         return found
+
+    def _filled(self, row: Row) -> str:
+        try:
+            return self._body.format_map(row)
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError):
+            raise InvalidParameter(
+                "Expected every row to have what body names, but one has not. Give rows with these keys, or another "
+                "body."
+            ) from None
 
 
 def _references(name: str, given: npt.ArrayLike, target: Floats, pooled: bool) -> Floats:
-    found = np.asarray(given, dtype=np.float64)
+    found = _given.numbers(name, given)
     least = 1 if pooled else 2
     if target.ndim != 1 or found.ndim != 2 or found.shape[1] != len(target) or len(found) < least:
         raise InvalidParameter(

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from langchain_dp import _validate
+from langchain_dp.attacks import _given
 from langchain_dp.attacks._result import texts_of
 from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.rapt import tokenise
@@ -26,9 +27,14 @@ def mean_embeddings(texts: Sequence[str], vocabulary: Vocabulary) -> Floats:
     Args:
         texts: Texts, plain or privatised. A text without words gets the unknown word's vector.
         vocabulary: Public table.
+
+    Raises:
+        InvalidParameter: ``vocabulary`` is none, or ``texts`` is no list of str.
     """
-    means = np.empty((len(texts), vocabulary.dimension))
-    for number, text in enumerate(texts_of("texts", texts, at_least=0)):
+    _given.table(vocabulary)
+    given = texts_of("texts", texts, at_least=0)
+    means = np.empty((len(given), vocabulary.dimension))
+    for number, text in enumerate(given):
         ids = np.array(vocabulary.encode(tokenise.clean(text)) or [-1], dtype=np.int64)
         means[number] = vocabulary.points(ids).mean(axis=0)
     return means
@@ -94,6 +100,8 @@ def model_folder(model: str | PathLike[str]) -> Path:
         InvalidParameter: There is no such folder.
         MissingExtra: The package of a named model is not installed.
     """
+    if not isinstance(model, (str, PathLike)):
+        raise InvalidParameter(f"Expected model of type {type(model).__name__} to be 'minilm' or a path of a folder.")
     if model != "minilm":
         if not Path(model).is_dir():
             raise InvalidParameter(f"Expected model={str(model)!r} to be 'minilm' or a folder that exists.")

@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from langchain_dp._pictures import new_figure
 from langchain_dp.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from langchain_dp.attacks._leak_report import LeakReport
 
 Setting = str | int | float | bool | None
 
@@ -65,6 +69,7 @@ class AttackResult:
         """Write a picture of rate, interval and baseline.
 
         Raises:
+            InvalidParameter: The ending of ``path`` names no kind of picture.
             MissingExtra: matplotlib is not installed.
         """
         plot_attacks([self], path)
@@ -77,19 +82,24 @@ class AttackResult:
         )
 
 
-def plot_attacks(results: Sequence[AttackResult], path: str | PathLike[str]) -> None:
+def plot_attacks(results: Sequence[AttackResult | LeakReport], path: str | PathLike[str]) -> None:
     """Write a picture that compares attacks: a line each, with its interval, and a mark where chance is.
 
     Args:
-        results: One or more results.
+        results: One or more results; what :func:`langchain_dp.attacks.find_leaks` found is one, too.
         path: File to write; its ending says the format.
 
     Raises:
-        InvalidParameter: There are no results.
+        InvalidParameter: There are no results, one is none, or the ending of ``path`` names no kind of picture.
         MissingExtra: matplotlib is not installed.
     """
     if not results:
         raise InvalidParameter("Expected results to hold at least one attack, got none. Run one first.")
+    for result in results:
+        if not all(hasattr(result, name) for name in ("name", "rate", "interval", "baseline")):
+            raise InvalidParameter(
+                f"Expected results to hold results of attacks, but one is of type {type(result).__name__}."
+            )
     figure, axes = new_figure(7, 1.2 + 0.5 * len(results))
     for place, result in enumerate(results):
         low, high = result.interval
@@ -99,6 +109,18 @@ def plot_attacks(results: Sequence[AttackResult], path: str | PathLike[str]) -> 
     axes.set(xlim=(-0.02, 1.02), ylim=(len(results) - 0.5, -0.5), xlabel="share of attempts")
     axes.set_yticks(range(len(results)), [result.name for result in results])
     axes.legend(loc="best", frameon=False)
+    save_picture(figure, path)
+
+
+def save_picture(figure: Any, path: str | PathLike[str]) -> None:
+    """Write a figure; the ending of the path says the format, PNG if there is none."""
+    ending = Path(path).suffix[1:].lower()
+    known = figure.canvas.get_supported_filetypes()
+    if ending and ending not in known:
+        raise InvalidParameter(
+            f"Expected the ending of path, {ending!r}, to be one of {sorted(known)}. Write to a file such as "
+            "attacks.png."
+        )
     figure.savefig(path)
 
 

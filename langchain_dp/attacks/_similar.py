@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from langchain_dp.attacks import _given
 from langchain_dp.errors import InvalidParameter
 
 Embed = Callable[[Sequence[str]], npt.ArrayLike]
@@ -33,7 +34,7 @@ def similarities(texts: Sequence[str], rows: Sequence[str], embed: Embed | None)
 
 
 def _unit(embed: Embed, texts: Sequence[str]) -> Matrix:
-    vectors = np.asarray(embed(list(texts)), dtype=np.float64)
+    vectors = _given.numbers("what embed returned", embed(list(texts)))
     if vectors.ndim != 2 or len(vectors) != len(texts) or not np.isfinite(vectors).all():
         raise InvalidParameter(
             f"Expected embed to give one finite vector for each of {len(texts)} texts, but it gave an array of shape "

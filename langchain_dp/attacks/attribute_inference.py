@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from langchain_dp import _validate
 from langchain_dp._binomial import clopper_pearson
+from langchain_dp.attacks import _given
 from langchain_dp.attacks._representations import SentenceEmbeddings, mean_embeddings
 from langchain_dp.attacks._result import AttackResult, Setting
 from langchain_dp.errors import InvalidParameter, MissingExtra
@@ -114,7 +115,7 @@ def infer_attribute(
 
 
 def _vectors(name: str, given: npt.ArrayLike, classes: Sequence[Hashable]) -> npt.NDArray[np.float64]:
-    vectors = np.asarray(given, dtype=np.float64)
+    vectors = _given.numbers(name, given)
     if vectors.ndim != 2 or len(vectors) != len(classes):
         raise InvalidParameter(
             f"Expected {name} to hold one vector for each of {len(classes)} classes, got an array of shape "

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from langchain_dp import _validate
 from langchain_dp._binomial import clopper_pearson
+from langchain_dp.attacks import _given
 from langchain_dp.attacks._channels import Channel, Floats, Ids, UnigramPrior, known_words
 from langchain_dp.attacks._result import texts_of
 from langchain_dp.attacks.embedding_inversion import INTERVAL, WORDS_GUESSED, InversionResult, likeliest, word_channel
@@ -60,7 +61,7 @@ class TransformersMasked:
         longest: Most ids of a text that are read; what comes before and after a place is cut to it.
 
     Raises:
-        InvalidParameter: A bound is not met.
+        InvalidParameter: A bound is not met, or ``model`` is no model.
     """
 
     def __init__(
@@ -74,6 +75,11 @@ class TransformersMasked:
         batch: int = 16,
         longest: int = 254,
     ) -> None:
+        if not hasattr(model, "eval"):
+            raise InvalidParameter(
+                f"Expected model of type {type(model).__name__} to be a masked model of the package transformers. Load "
+                "it with AutoModelForMaskedLM.from_pretrained."
+            )
         self.name = name
         self._model = model.eval()
         self._mask = _validate.integer("mask", mask, at_least=0)
@@ -114,6 +120,7 @@ def invert_in_context(
     rounds: int = 1,
     draws: int = 5_000,
     rng: Randomness | None = None,
+    name: str | None = None,
 ) -> InversionResult:
     """Release the words of texts and guess them back from the released words and the context.
 
@@ -130,18 +137,25 @@ def invert_in_context(
         rounds: How often all places are guessed; from the second time on the context are the guesses.
         draws: As for :func:`invert_words`.
         rng: Source of the mechanism's noise; operating-system entropy by default.
+        name: Name of the result; the mechanism by default.
 
     Returns:
         The rate with a Clopper-Pearson interval; ``settings["without_context"]`` is the rate of the attacker of
         :func:`invert_words` on the same releases.
 
     Raises:
-        InvalidParameter: A value is out of bounds, the texts hold no word of the table, or the model's rows do not
-            fit it.
+        InvalidParameter: A value is out of bounds, an object is not of its type, the texts hold no word of the table,
+            or the model's rows do not fit it.
     """
     _validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
     _validate.number("weight", weight, at_least=0.0, at_most=1.0)
     _validate.integer("rounds", rounds, at_least=1)
+    _given.frequencies(prior, _given.table(vocabulary))
+    if not isinstance(model, PredictsMasked):
+        raise InvalidParameter(
+            f"Expected model of type {type(model).__name__} to predict masked words. Give TransformersMasked(...) or "
+            "NeighborsMasked(vocabulary, texts)."
+        )
     lines = [line for text in texts_of("texts", texts) if len(line := known_words(vocabulary, [text]))]
     if not lines:
         raise InvalidParameter("Expected texts to hold a word of the table, got none. Use the table of their language.")
@@ -156,7 +170,7 @@ def invert_in_context(
     hits = int((guesses == true).sum())
     words = vocabulary.words
     return InversionResult(
-        name=f"inversion in context ({mechanism})",
+        name=name or f"inversion in context ({mechanism})",
         rate=hits / len(true),
         interval=clopper_pearson(hits, len(true)),
         baseline=float((true == prior.likeliest).mean()),
@@ -204,7 +218,7 @@ class _Context:
 
     def _read(self, context: Ids) -> Floats:
         asked = self.model.log_probabilities(context.tolist(), range(len(context)))
-        rows = np.asarray(asked, dtype=np.float64)
+        rows = _given.numbers("what model returned", asked)
         if rows.shape != (len(context), len(self.vocabulary)) or np.isnan(rows).any():
             raise InvalidParameter(
                 f"Expected model {self.model.name!r} to give {len(context)} rows of {len(self.vocabulary)} numbers, "

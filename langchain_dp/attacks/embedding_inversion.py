@@ -19,6 +19,7 @@ import numpy as np
 
 from langchain_dp import _validate
 from langchain_dp._binomial import clopper_pearson
+from langchain_dp.attacks import _given
 from langchain_dp.attacks._channels import (
     Channel,
     ExponentialChannel,
@@ -75,12 +76,13 @@ def invert_words(
     prior: UnigramPrior | None = None,
     draws: int = _DRAWS,
     rng: Randomness | None = None,
+    name: str | None = None,
 ) -> InversionResult:
     """Release the words of texts and guess them back from the released words.
 
     Args:
         texts: Texts to attack: the user's own, or public ones like them. Words outside the table are left out.
-        vocabulary: Public table.
+        vocabulary: Public table, from :func:`langchain_dp.rapt.load`.
         eta: Privacy loss per unit of distance and word.
         mechanism: "laplace" or "exponential".
         attacker: "map" guesses the likeliest word: exactly for the exponential mechanism, from simulation for the noise
@@ -88,13 +90,15 @@ def invert_words(
         prior: Frequencies of words, from :func:`unigram_prior`; needed by "map".
         draws: Releases that "map" simulates against the noise mechanism; more are closer to exact.
         rng: Source of the mechanism's noise; operating-system entropy by default.
+        name: Name of the result; mechanism and attacker by default.
 
     Returns:
         The rate, with a Clopper-Pearson interval for these texts: the noise of every word is independent. The baseline
         always guesses the prior's most frequent word, or the texts' own without a prior.
 
     Raises:
-        InvalidParameter: A value is out of bounds, or the texts hold no word of the table.
+        InvalidParameter: A value is out of bounds, ``vocabulary`` or ``prior`` is none, or the texts hold no word of
+            the table.
     """
     _validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
     true = _attacked(texts, vocabulary)
@@ -105,7 +109,7 @@ def invert_words(
     if attacker == "map":
         assert prior is not None  # _checked_prior
         guesses = likeliest(word_channel(vocabulary, prior, eta, mechanism, draws), prior, released)
-    name = f"inversion, words ({mechanism}, {attacker})"
+    name = name or f"inversion, words ({mechanism}, {attacker})"
     return _result(name, vocabulary, eta, mechanism, attacker, prior, true, released, guesses)
 
 
@@ -117,6 +121,7 @@ def invert_vectors(
     attacker: Attacker = "map",
     prior: UnigramPrior | None = None,
     rng: Randomness | None = None,
+    name: str | None = None,
 ) -> InversionResult:
     """Add the noise mechanism's noise to the words of texts and guess them back from the noisy vectors.
 
@@ -130,12 +135,14 @@ def invert_vectors(
         attacker: "map", exactly, or "nearest".
         prior: Frequencies of words, from :func:`unigram_prior`; needed by "map".
         rng: Source of noise; operating-system entropy by default.
+        name: Name of the result; the attacker by default.
 
     Returns:
         As :func:`invert_words`.
 
     Raises:
-        InvalidParameter: A value is out of bounds, or the texts hold no word of the table.
+        InvalidParameter: A value is out of bounds, ``vocabulary`` or ``prior`` is none, or the texts hold no word of
+            the table.
     """
     eta = checked_eta(eta)
     true = _attacked(texts, vocabulary)
@@ -152,7 +159,7 @@ def invert_vectors(
             guesses[block] = nearest[block]
         else:
             guesses[block] = likeliest(channel, prior, noisy)
-    name = f"inversion, noisy vectors ({attacker})"
+    name = name or f"inversion, noisy vectors ({attacker})"
     return _result(name, vocabulary, eta, "laplace", attacker, prior, true, nearest, guesses)
 
 
@@ -187,11 +194,7 @@ def _checked_prior(prior: UnigramPrior | None, attacker: str, vocabulary: Vocabu
     _validate.one_of("attacker", attacker, ("nearest", "map"))
     if attacker == "map" and prior is None:
         raise InvalidParameter("Expected prior to be given for attacker='map'. Give unigram_prior(vocabulary, texts).")
-    if prior is not None and prior.ids.max() >= len(vocabulary):
-        raise InvalidParameter(
-            f"Expected prior to hold ids below {len(vocabulary)}, the size of this table. It belongs to another one."
-        )
-    return prior
+    return None if prior is None else _given.frequencies(prior, vocabulary)
 
 
 def _result(

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from langchain_dp import _validate
-from langchain_dp.attacks._leak_report import LeakedSpan, LeakReport, NearestRow
+from langchain_dp.attacks import _given
+from langchain_dp.attacks._leak_report import LEAKED, LeakedSpan, LeakReport, NearestRow
+from langchain_dp.attacks._result import texts_of
 from langchain_dp.attacks._runs import Prompt, covered
 from langchain_dp.attacks._similar import Embed, similarities
 from langchain_dp.attacks._words import Rarity, words_of
@@ -32,6 +34,7 @@ def find_leaks(
     held_out: Sequence[str] = (),
     shortest: int = 4,
     embed: Embed | None = None,
+    name: str = LEAKED,
 ) -> LeakReport:
     """Search a prompt for text of training rows.
 
@@ -53,18 +56,21 @@ def find_leaks(
         shortest: Words that make a run, at least 2.
         embed: Texts to vectors, for the nearest rows, such as :class:`langchain_dp.attacks.SentenceEmbeddings`; None
             compares character n-grams. The search is exact: every sentence and forged example with every row.
+        name: Name of the result.
 
     Raises:
         InvalidParameter: The prompt is no string, there are no rows, a row is no string, or ``embed`` does not give
             one vector a text.
     """
     _validate.integer("shortest", shortest, at_least=2)
-    _validate.integer("number of rows", len(rows), at_least=1)
     if not isinstance(prompt, str):
-        raise InvalidParameter(f"Expected prompt to be a str, not {type(prompt).__name__}.")
-    for name, texts in (("rows", rows), ("public", public), ("held_out", held_out)):
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise InvalidParameter(f"Expected {name} to be a list of str. Give the texts, without labels.")
+        raise InvalidParameter(
+            f"Expected prompt to be a str, not {type(prompt).__name__}. Give the text, such as message.content."
+        )
+    rows = texts_of("rows", rows)
+    public, held_out = texts_of("public", public, at_least=0), texts_of("held_out", held_out, at_least=0)
+    if embed is not None:
+        _given.function("embed", embed, of="a list of texts")
     training, others = _Rows(rows), _Rows(held_out)
     # Both kinds of row decide what is rare, so that neither is favoured.
     search = _Search(prompt, public, Rarity([*training.folded, *others.folded]), shortest)
@@ -77,6 +83,7 @@ def find_leaks(
         len(held_out),
         search.own_words,
         len(search.pieces()),
+        name,
     )
 
 

@@ -19,10 +19,11 @@ import numpy.typing as npt
 
 from langchain_dp._binomial import clopper_pearson
 from langchain_dp._pictures import new_figure
+from langchain_dp.attacks import _given
 from langchain_dp.attacks._answer_membership import attack_answers
 from langchain_dp.attacks._intervals import Floats, auc, auc_interval
 from langchain_dp.attacks._lira import PortScorer, Row, lira_scores
-from langchain_dp.attacks._result import AttackResult, Setting
+from langchain_dp.attacks._result import AttackResult, Setting, save_picture, texts_of
 from langchain_dp.errors import InvalidParameter
 
 Scorer = Callable[[str, Sequence[Row]], npt.ArrayLike]
@@ -63,6 +64,7 @@ class MembershipResult(AttackResult):
         """Write a picture of the curve: members found against others accused.
 
         Raises:
+            InvalidParameter: The ending of ``path`` names no kind of picture.
             MissingExtra: matplotlib is not installed.
         """
         figure, axes = new_figure(7, 5.0)
@@ -70,7 +72,7 @@ class MembershipResult(AttackResult):
         axes.step(*zip(*self.curve, strict=True), where="post", color="C0", label=f"{self.best}: {self.rate:.3f}")
         axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="others accused", ylabel="members found", title=self.name)
         axes.legend(loc="lower right", frameon=False)
-        figure.savefig(path)
+        save_picture(figure, path)
 
 
 def infer_membership(
@@ -93,6 +95,10 @@ def infer_membership(
     Raises:
         InvalidParameter: There is no candidate, one lacks scores on a side, or a score is not a number.
     """
+    if not isinstance(candidates, Mapping) or not all(
+        isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in candidates.values()
+    ):
+        raise InvalidParameter("Expected candidates to map names to pairs. Give {name: (members, others)}.")
     if not candidates:
         raise InvalidParameter("Expected candidates to hold at least one, got none. Give {name: (members, others)}.")
     error = 0.05 / len(candidates)
@@ -162,11 +168,21 @@ def attack_prompt(
     for what, given in (("members", members), ("others", others), ("references", references)):
         if isinstance(given, str) or not len(given):
             raise InvalidParameter(f"Expected {what} to be a list that holds at least one, got none.")
+    texts_of("references", references)
+    if not isinstance(candidates, Mapping):
+        raise InvalidParameter(
+            f"Expected candidates of type {type(candidates).__name__} to map names to scorers. Give "
+            "{name: PortScorer(...)}."
+        )
     if not isinstance(prompt, str) or not prompt.strip():
         raise InvalidParameter("Expected prompt to be a str that is not empty. Give the released instruction.")
+    for what, given in (("members", members), ("others", others)):
+        for row in given:
+            _given.record(what, row)
     rows = [*members, *others]
     scored = {}
     for key, scorer in candidates.items():
+        _given.function(f"candidate {key!r}", scorer, of="an instruction and rows")
         under = [_figures(key, scorer(instruction, rows), len(rows)) for instruction in (prompt, *references)]
         scores = lira_scores(under[0], np.stack(under[1:]))
         scored[key] = scores[: len(members)], scores[len(members) :]
@@ -174,7 +190,7 @@ def attack_prompt(
 
 
 def _scores(name: str, given: npt.ArrayLike) -> Floats:
-    scores = np.asarray(given, dtype=np.float64)
+    scores = _given.numbers(f"scores of candidate {name!r}", given)
     if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():
         raise InvalidParameter(
             f"Expected scores of candidate {name!r} to be a row of at least one number on each side, got shape "
@@ -184,7 +200,7 @@ def _scores(name: str, given: npt.ArrayLike) -> Floats:
 
 
 def _figures(name: str, given: npt.ArrayLike, count: int) -> Floats:
-    figures = np.asarray(given, dtype=np.float64)
+    figures = _given.numbers(f"what candidate {name!r} returned", given)
     if figures.shape != (count,) or not np.isfinite(figures).all():
         raise InvalidParameter(
             f"Expected candidate {name!r} to give one finite number for each of {count} rows, but it gave an array of "

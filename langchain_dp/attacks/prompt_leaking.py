@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from langchain_dp import _validate
 from langchain_dp._binomial import clopper_pearson
+from langchain_dp.attacks import _given
 from langchain_dp.attacks._leak_report import LeakReport
 from langchain_dp.attacks._result import AttackResult, texts_of
 from langchain_dp.attacks.leakage import find_leaks
@@ -49,6 +50,7 @@ def leak_prompt(
     held_out: Sequence[str] = (),
     repeats: int = 1,
     shortest: int = 4,
+    name: str = "prompt leaking",
 ) -> LeakingResult:
     """Ask a chain for its examples, and search every answer for them.
 
@@ -60,14 +62,16 @@ def leak_prompt(
         held_out: Texts of the same kind, best as many, that the chain does not hold: what is found of them is chance.
         repeats: How often each question is asked.
         shortest: As for :func:`langchain_dp.attacks.find_leaks`.
+        name: Name of the result.
 
     Returns:
         The share of answers that hold a run of an example, with a Clopper-Pearson interval; the baseline is the same
         for ``held_out``, 0 without any.
 
     Raises:
-        InvalidParameter: There are no questions or examples, or an answer is no string.
+        InvalidParameter: There are no questions or examples, ``answer`` is no function, or an answer is no string.
     """
+    _given.function("answer", answer, of="a question")
     asked, rows = texts_of("questions", questions), texts_of("examples", examples)
     _validate.integer("repeats", repeats, at_least=1)
     known = [*texts_of("public", public, at_least=0), *asked]
@@ -75,13 +79,13 @@ def leak_prompt(
     reports, given = [], set()
     for question in asked:
         for _ in range(repeats):
-            said = answer(question)
+            said = _given.answer("answer", answer(question))
             reports.append(find_leaks(said, rows, public=known, held_out=others, shortest=shortest))
             given.add(said)
     hits = sum(bool(report.spans) for report in reports)
     leaked = {row for report in reports for span in report.spans for row in span.rows}
     return LeakingResult(
-        name="prompt leaking",
+        name=name,
         rate=hits / len(reports),
         interval=clopper_pearson(hits, len(reports)),
         baseline=sum(bool(report.by_chance) for report in reports) / len(reports),

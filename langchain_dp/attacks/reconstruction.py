@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from langchain_dp import _validate
+from langchain_dp.attacks import _given
 from langchain_dp.attacks._intervals import bootstrap_ratio
 from langchain_dp.attacks._result import AttackResult, Setting, texts_of
 from langchain_dp.attacks._words import FUNCTION_WORDS, words_of
@@ -57,6 +58,7 @@ def reconstruct(
     instruction: str = INSTRUCTION,
     max_new_tokens: int = 80,
     settings: dict[str, Setting] | None = None,
+    name: str = "reconstruction (causal model)",
 ) -> ReconstructionResult:
     """Let a model rewrite released texts, and count the words of the originals that come back.
 
@@ -68,6 +70,7 @@ def reconstruct(
         instruction: What the model is told first.
         max_new_tokens: Longest reconstruction.
         settings: Public facts to keep with the result, such as eta.
+        name: Name of the result.
 
     Returns:
         The share of the originals' words, function words and repeats left out, that stand in the reconstructions, with
@@ -75,7 +78,8 @@ def reconstruct(
         an attacker reads without a model. A rate below it means that the model lost more than it found.
 
     Raises:
-        InvalidParameter: There is no text, not one release each, or no word to count.
+        InvalidParameter: There is no text, not one release each, or no word to count; the model is none, or answers
+            with something else than text.
     """
     originals, seen = texts_of("texts", texts), texts_of("released", released)
     _validate.integer("max_new_tokens", max_new_tokens, at_least=1)
@@ -84,6 +88,9 @@ def reconstruct(
             f"Expected released to hold one text for each of {len(originals)} texts, got {len(seen)}. Give "
             "them in order."
         )
+    for pair in examples:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(side, str) for side in pair):
+            raise InvalidParameter("Expected examples to be pairs of str. Give [(released, original), ...].")
     wanted = [_content(text) for text in originals]
     total = np.array([len(words) for words in wanted], dtype=float)
     if not total.sum():
@@ -92,21 +99,22 @@ def reconstruct(
     bodies = [f"Changed: {_line(text)}\n" for text in seen]
     tail = "Original:"
     if isinstance(model, VotesNextToken):
-        written, name = _write(model, head, bodies, tail, max_new_tokens), model.name
+        written, writer = _write(model, head, bodies, tail, max_new_tokens), model.name
     else:
-        written = [_first_line(model(head + body + tail)) for body in bodies]
-        name = getattr(model, "__name__", type(model).__name__)
+        _given.function("model", model, of="a prompt, or an engine that writes tokens")
+        written = [_first_line(_given.answer("model", model(head + body + tail))) for body in bodies]
+        writer = getattr(model, "__name__", type(model).__name__)
     back = [_content(text) for text in written]
     hits = _overlap(wanted, back)
     return ReconstructionResult(
-        name="reconstruction (causal model)",
+        name=name,
         rate=float(hits.sum() / total.sum()),
         interval=bootstrap_ratio(hits, total),
         baseline=float(_overlap(wanted, [_content(text) for text in seen]).sum() / total.sum()),
         n=int(total.sum()),
         measure="original words written",
         interval_method="bootstrap over texts",
-        settings={"model": name, "texts": len(originals), "examples": len(examples), **(settings or {})},
+        settings={"model": writer, "texts": len(originals), "examples": len(examples), **(settings or {})},
         by_chance=float(_overlap(wanted, back[1:] + back[:1]).sum() / total.sum()),
         texts=tuple(zip(originals, seen, written, strict=True)),
     )

@@ -6,6 +6,7 @@ Use::
     print(audit_mechanism(answer, pair.one, pair.other, epsilon=3.0, delta=0.01, neighbors="replace-one"))
 
 where ``answer`` takes examples and returns what is released of them, by fresh randomness in each call.
+:class:`NamingEngine` is a model for such a chain, the worst there is, and shows the whole of an audit.
 :func:`audit_pipeline` needs one run only, over many canaries.
 
 ``python -m langchain_dp.audit`` audits this installation, and shows that the audits see planted faults.
@@ -14,7 +15,9 @@ where ``answer`` takes examples and returns what is released of them, by fresh r
 
 from __future__ import annotations
 
-from langchain_dp.audit.bounds import epsilon_bound, gaussian_bound, lower_limit, runs_needed, upper_limit
+from langchain_dp._binomial import lower_limit, upper_limit
+from langchain_dp.audit._stubs import NamingEngine
+from langchain_dp.audit.bounds import epsilon_bound, gaussian_bound, runs_needed
 from langchain_dp.audit.empirical import Audited, audit_mechanism
 from langchain_dp.audit.one_run import OneRunAudit, audit_pipeline, canaries_needed, one_run_bound, one_run_p_value
 from langchain_dp.audit.pairs import CanaryPair, canary_pair, check_neighbors, worst_margin
@@ -22,6 +25,7 @@ from langchain_dp.audit.pairs import CanaryPair, canary_pair, check_neighbors, w
 __all__ = [
     "Audited",
     "CanaryPair",
+    "NamingEngine",
     "OneRunAudit",
     "audit_mechanism",
     "audit_pipeline",

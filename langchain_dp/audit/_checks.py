@@ -6,7 +6,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from langchain_dp.audit.bounds import epsilon_bound, lower_limit, upper_limit
+from langchain_dp._binomial import lower_limit, upper_limit
+from langchain_dp.audit.bounds import epsilon_bound
 
 ERROR = 1e-6
 """Chance, at most, that one run of a statistical audit fails sound code."""

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from langchain_dp._binomial import lower_limit, upper_limit
 from langchain_dp.accounting import LimitedDomainEvent, NoisyMaxEvent, PrivacyBudget, calibrate_noisy_max, epsilon
 from langchain_dp.audit import _planted
 from langchain_dp.audit._checks import ERROR, Check, Finding, count, excess, worst
-from langchain_dp.audit.bounds import lower_limit, upper_limit
 from langchain_dp.mechanisms import NoisyMax, SystemRandomness, limited_domain, report_noisy_max
 from langchain_dp.mechanisms._nearest import NearestVector
 from langchain_dp.mechanisms.metric_laplace import metric_laplace, noise

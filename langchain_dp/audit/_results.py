@@ -44,6 +44,19 @@ class AttackResult:
         """Whether the attack did better than guessing, beyond its interval."""
         return self.low > self.baseline
 
+    @property
+    def bound(self) -> float | None:
+        """Largest rate that the promise of what was attacked allows, from the settings; None where none is stated."""
+        bound = self.settings.get("bound")
+        if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not 0 <= bound <= 1:
+            return None
+        return float(bound)
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether the attack did better than the promise allows, beyond its interval."""
+        return self.bound is not None and self.low > self.bound
+
 
 def read_attacks(path: str | os.PathLike[str]) -> tuple[AttackResult, ...]:
     """Results of a JSON file: a list of objects, or one object.

@@ -10,7 +10,28 @@ from langchain_dp.ports import MemberPrompt
 
 
 class NamingEngine:
-    """An engine that scores a label by how often a member's examples carry it, and keeps what it was asked.
+    """A worst-case model for audits: it scores a label by how often a member's examples carry it, whatever is asked.
+
+    With one example a subset each example casts the vote that its label says, so a chain over this engine is the vote
+    of :func:`canary_pair`, and nothing of the model stands between a record and the answer. It keeps what it was asked:
+    use it on made-up examples. In an audit every call builds a fresh chain with a budget of its own::
+
+        labels, budget = ["yes", "no"], PrivacyBudget(3.0, 0.05)
+        pair = canary_pair(labels, votes=[0, 3])
+
+        def answer(examples):
+            chain = DPICLClassifier(
+                llm=NamingEngine(), examples=examples, labels=labels, budget=budget, max_queries=1,
+                shots=1, subsets=1, partitions=len(examples), sampling_probability=1.0, calibrate=False,
+            )
+            return chain.invoke("Is the canary there?")
+
+        print(audit_mechanism(answer, pair.one, pair.other, epsilon=budget.epsilon, delta=budget.delta,
+                              neighbors=pair.neighbors, runs=2_000))
+
+    A model of your own can be a ``RunnableLambda`` given as ``llm``. It receives a list of messages, as a chat model
+    does: instruction, then question and label of each example in turn, then the question; and it returns the label as
+    text. ``RunnableLambda(lambda messages: messages[-2].content)`` names the label of the last example.
 
     Attributes:
         asked: Body of each member that is cached, by its key.

@@ -43,6 +43,8 @@ td.n{white-space:nowrap}
 td{font-variant-numeric:tabular-nums}
 .bad{color:var(--red);font-weight:600}
 .good{color:var(--green);font-weight:600}
+.alarm{border:2px solid var(--red);border-radius:.5rem;padding:0 .9rem;margin:1.2rem 0}
+.alarm h2{color:var(--red);border:0;margin-top:.7rem}
 footer{margin-top:2.5rem;border-top:1px solid var(--line)}
 @media (max-width:40rem){
 body{font-size:15px}
@@ -62,7 +64,7 @@ svg .name,svg .value{font-size:21px}
 :root{--ink:#000;--soft:#444;--line:#bbb;--paper:#fff;--card:#fff;--blue:#1f63c4;--red:#a00;--green:#063;--amber:#850}
 body{font-size:10.5pt}
 main{max-width:none;padding:0 1px}
-tr,li,figure,.card{break-inside:avoid}
+tr,li,figure,.card,.alarm{break-inside:avoid}
 h2,h3{break-after:avoid}
 }
 """

@@ -16,13 +16,16 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 from tqdm import tqdm
 
 from langchain_dp import _validate
 from langchain_dp.accounting import Neighbors
+from langchain_dp.attacks._given import function
 from langchain_dp.audit._events import Event, choose_event
 from langchain_dp.audit.bounds import check_runs, epsilon_bound
 from langchain_dp.audit.pairs import check_neighbors
+from langchain_dp.errors import InvalidParameter
 
 D = TypeVar("D")
 
@@ -89,6 +92,7 @@ def audit_mechanism(
     runs: int = 10_000,
     error: float = 1e-3,
     progress: bool = False,
+    allow_identical: bool = False,
 ) -> Audited:
     """Run a mechanism again and again on two data sets, and bound its epsilon from below.
 
@@ -100,27 +104,37 @@ def audit_mechanism(
         epsilon: The claim, in nats: what one call is charged.
         delta: Of the claim, in [0, 1).
         neighbors: Checks that the two are neighbours in this relation; they must be lists of records. None: the caller
-            vouches for it, for data that are no lists of records (histograms, vectors).
+            vouches for it, for data that are no lists of records (histograms, vectors); they must still differ.
         statistic: A number for each release, large where ``one`` or where ``other`` is more likely; an event is then to
             lie above or below a threshold. None: releases are compared as such, and must be hashable.
         runs: Calls on each data set at most. A fifth of them chooses the event.
         error: Chance, at most, that the answer is above the true epsilon, so that a true claim is disproved.
         progress: Show progress on the terminal.
+        allow_identical: Take two data sets that are equal, to see that the auditor accuses nothing where nothing can be
+            found. Says nothing about the mechanism; needs ``neighbors=None``.
 
     Returns:
         The bound beside the claim. It stops early, after at least a quarter of ``runs``, once the claim is disproved.
 
     Raises:
-        InvalidParameter: The data sets are no neighbours, or too few runs are asked for to disprove the claim at this
-            error; the message says how many would do.
+        InvalidParameter: The data sets are no neighbours or equal, ``mechanism`` is no function, or too few runs are
+            asked for to disprove the claim at this error; the message says how many would do.
 
     Formal guarantee:
         With probability at least 1 - ``error``, the mechanism is not (epsilon', delta)-private for any epsilon' below
         the answer. A bound below the claim proves nothing: the data sets, or the event, may be the wrong ones.
     """
     _check(runs, epsilon=epsilon, delta=delta, error=error)
+    function("mechanism", mechanism, of="a data set")
+    if statistic is not None:
+        function("statistic", statistic, of="a release")
     if neighbors is not None:
         check_neighbors(one, other, neighbors)  # type: ignore[arg-type]  # checked there
+    elif not allow_identical and _equal(one, other):
+        raise InvalidParameter(
+            "Expected one and other to differ, but they are equal: no audit of these can find anything. Give two "
+            "neighbours, such as those of canary_pair(), or allow_identical=True to try out the auditor."
+        )
     pilot = max(1, round(_PILOT * runs))
     with tqdm(total=2 * runs, desc="audit", unit="run", disable=not progress) as bar:
 
@@ -141,6 +155,18 @@ def audit_mechanism(
             error=error / _LOOKS,
         )
         return _test(event, one, other, statistics, pilot, runs - pilot, epsilon=epsilon, delta=delta, error=error)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two data sets are the same; what cannot be compared is taken to differ."""
+    if one is other:
+        return True
+    try:
+        if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+            return np.array_equal(one, other)
+        return bool(one == other)
+    except Exception:  # data of the caller's own kind, whose comparison may do anything
+        return False
 
 
 def _check(runs: int, *, epsilon: float, delta: float, error: float) -> None:

@@ -17,11 +17,14 @@ import numpy as np
 from scipy.stats import binom
 
 from langchain_dp import _validate
+from langchain_dp.attacks._given import function
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 
 R = TypeVar("R")
 
+_SEEN = 0.9  # chance, at least, that a pipeline which shows every coin is accused
+_MOST = 10_000  # canaries that are ever advised
 _LARGEST = 60.0  # nats; beyond, a right guess is certain in double precision
 _STEP = 0.05
 
@@ -145,7 +148,9 @@ def audit_pipeline(
         pipeline: Called once with one coin a canary (True: it is in); returns all that is released. Under replace-one
             a coin that shows False puts another record into the canary's slot.
         score: Called with what was released and a canary's number: the larger, the likelier it was in.
-        canaries: Number of canaries, at least 1.
+        canaries: Number of canaries, at least 2. Half of the guesses are "in", whatever the coins are, so more of them
+            are needed than :func:`canaries_needed` says: in 9 of 10 runs a pipeline that shows every coin must be
+            accused.
         epsilon: The claim for everything that the pipeline releases, in nats.
         delta: Of the claim.
         guesses: How many guesses to make, half of them "in" for the highest scores, half "out" for the lowest. Several
@@ -157,23 +162,34 @@ def audit_pipeline(
         The best of the bounds, beside the claim.
 
     Raises:
-        InvalidParameter: Too few canaries to disprove the claim at this error; the message says how many would do.
+        InvalidParameter: Too few canaries, or guesses, to disprove the claim at this error: the message says how many
+            would do. ``pipeline`` or ``score`` is no function, or a score no number.
 
     Formal guarantee:
         As :func:`one_run_bound`; the pipeline must be private against a change of any one coin.
     """
     _validate.integer("canaries", canaries, at_least=2)
+    _validate.number("epsilon", epsilon, at_least=0.0)
+    _validate.number("delta", delta, at_least=0.0, at_most=1.0)
+    _validate.number("error", error, above=0.0, below=1.0)
+    function("pipeline", pipeline, of="the coins")
+    function("score", score, of="what was released and a canary's number")
+    if guesses is not None:
+        if isinstance(guesses, (str, bytes)) or not isinstance(guesses, Sequence):
+            raise InvalidParameter(
+                f"Expected guesses of type {type(guesses).__name__} to be a list of numbers. Give guesses=[{canaries}]."
+            )
+        if not guesses:
+            raise InvalidParameter("Expected guesses=[] to hold at least one number of guesses.")
+        for number in guesses:
+            _validate.integer("guesses", number, at_least=2, at_most=canaries)
+    _check_canaries(canaries, guesses, epsilon=epsilon, delta=delta, error=error)
     if guesses is None:
-        guesses = sorted({canaries, max(2, canaries // 2), max(2, canaries // 10)})
-    if not guesses:
-        raise InvalidParameter("Expected guesses=[] to hold at least one number of guesses.")
-    for number in guesses:
-        _validate.integer("guesses", number, at_least=2, at_most=canaries)
-    _check_canaries(max(guesses), epsilon=epsilon, error=error / len(guesses))
+        guesses = _by_default(canaries)
     source = rng or SystemRandomness()
     included = [source.randbelow(2) == 1 for _ in range(canaries)]
     released = pipeline(list(included))
-    scores = np.array([float(score(released, number)) for number in range(canaries)])
+    scores = np.array([_score(score(released, number)) for number in range(canaries)])
     if np.isnan(scores).any():
         raise InvalidParameter("Expected every score to be a number, but some are NaN. Let score= return a number.")
     found = [_guess(scores, np.array(included), number, delta, error / len(guesses)) for number in guesses]
@@ -196,7 +212,10 @@ def _guess(
 
 
 def canaries_needed(epsilon: float, *, error: float) -> int:
-    """Fewest guesses that disprove ``epsilon`` if all of them are right.
+    """Fewest guesses that disprove ``epsilon`` at delta 0 if all of them are right.
+
+    No audit does with fewer. :func:`audit_pipeline` needs more canaries: it cannot know how many coins show "in", and
+    says how many it needs if there are too few.
 
     Args:
         epsilon: Of the claim, in nats.
@@ -207,13 +226,90 @@ def canaries_needed(epsilon: float, *, error: float) -> int:
     return math.ceil(-math.log(error) / math.log1p(math.exp(-epsilon)))
 
 
-def _check_canaries(guesses: int, *, epsilon: float, error: float) -> None:
-    least = canaries_needed(epsilon, error=error)
-    if guesses < least:
+def _by_default(canaries: int) -> list[int]:
+    return sorted({canaries, max(2, canaries // 2), max(2, canaries // 10)})
+
+
+def _score(given: object) -> float:
+    try:
+        return float(given)  # type: ignore[arg-type]  # what is no number is refused here
+    except (TypeError, ValueError):
         raise InvalidParameter(
-            f"Expected canaries={guesses} to be at least {least}: with fewer, guesses that are all right do not "
-            f"disprove epsilon={epsilon:g} at error={error:g}. Give more canaries, or a larger error."
+            f"Expected every score to be a number, but one is of type {type(given).__name__}. Let score= return a "
+            "number, such as float(released[number] == label)."
+        ) from None
+
+
+def _check_canaries(
+    canaries: int, guesses: Sequence[int] | None, *, epsilon: float, delta: float, error: float
+) -> None:
+    """See that a pipeline which shows every coin would be accused, by the guesses as they are made."""
+
+    def seen(count: int) -> float:
+        return _power(count, _by_default(count) if guesses is None else guesses, epsilon, delta, error)
+
+    if seen(canaries) >= _SEEN:
+        return
+    if guesses is not None and max(guesses) < (least := canaries_needed(epsilon, error=error / len(guesses))):
+        raise InvalidParameter(
+            f"Expected guesses={list(guesses)} to hold a number of at least {least}: fewer guesses do not disprove "
+            f"epsilon={epsilon:g} at error={error:g} even if all of them are right. Give guesses=[...] with more and "
+            "as many canaries, or a larger error."
         )
+    how = "guesses on all, half and a tenth of them" if guesses is None else f"guesses={list(guesses)}"
+    why = (
+        f'half of the guesses are "in", whatever the coins are. With {how} a pipeline that shows every coin is '
+        f"disproved with probability {seen(canaries):.2f} only, at epsilon={epsilon:g}, delta={delta:g}, "
+        f"error={error:g}"
+    )
+    enough = _least(seen, canaries)
+    if enough is not None:
+        raise InvalidParameter(
+            f"Expected canaries={canaries} to be at least {enough}: {why}. Give more canaries, other guesses=, or a "
+            "larger error."
+        )
+    single = _least(lambda count: _power(count, [max(2, count // 2)], epsilon, delta, error), canaries)
+    raise InvalidParameter(
+        f"Expected canaries={canaries} to be enough for these guesses, which no number up to {_MOST:,} is: {why}. "
+        + (
+            "Give a smaller delta, a larger error, or audit a smaller claim."
+            if single is None
+            else f"Give canaries={single} and guesses=[{single // 2}], or a larger error."
+        )
+    )
+
+
+def _least(seen: Callable[[int], float], canaries: int) -> int | None:
+    """A number of canaries that is enough, with one less that is not; None if none is found."""
+    low = high = canaries
+    while seen(high) < _SEEN:
+        low, high = high, 2 * high
+        if high > _MOST:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if seen(middle) >= _SEEN else (middle, high)
+    return high
+
+
+def _power(canaries: int, guesses: Sequence[int], epsilon: float, delta: float, error: float) -> float:
+    """Chance that a pipeline which shows every coin is disproved: only how many coins are "in" is left to chance."""
+    into = np.arange(canaries + 1)
+    accused = np.zeros(canaries + 1, dtype=bool)
+    for number in guesses:
+        if number <= canaries:
+            correct = np.minimum(into, (number + 1) // 2) + np.minimum(canaries - into, number // 2)
+            accused |= correct >= _enough_right(canaries, number, epsilon, delta, error / len(guesses))
+    return float(binom.pmf(into[accused], canaries, 0.5).sum())
+
+
+def _enough_right(canaries: int, guesses: int, epsilon: float, delta: float, error: float) -> int:
+    """Fewest right guesses that disprove the claim; one more than all if none do."""
+    low, high = 0, guesses + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _p_value(canaries, guesses, middle, epsilon, delta) <= error else (middle, high)
+    return high
 
 
 def _check_counts(canaries: int, guesses: int, correct: int) -> None:

@@ -54,6 +54,11 @@ def canary_pair(
         InvalidParameter: Labels and votes do not fit, or the relation has no such pair.
     """
     neighbors = neighbors_from(neighbors)
+    for name, given in (("labels", labels), ("votes", votes)):
+        if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+            raise InvalidParameter(
+                f"Expected {name} of type {type(given).__name__} to be a list. Give canary_pair(['yes', 'no'], [0, 3])."
+            )
     _validate.integer("number of labels", len(labels), at_least=2)
     if len(votes) != len(labels):
         raise InvalidParameter(f"Expected votes of length {len(votes)} to have one number for each of {len(labels)}.")

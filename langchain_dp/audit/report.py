@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_dp.accounting import MetricLedger, PrivacyLedger
@@ -85,10 +86,10 @@ class Report:
         spent: (epsilon, delta) so far; of a metric ledger the largest account of a user and of a document, in eta.
         total: Releases so far.
         plans: Plans in the order of reservation; of a metric ledger one, which holds every release.
-        curve: (time, spent): of a metric ledger the largest account of a user, or of a document if none was named.
         facts: Further rows (name, value).
         limits: What is not protected.
         attacks: Results of attacks, if they were given.
+        composed: Computes :attr:`curve`.
     """
 
     kind: str
@@ -103,14 +104,30 @@ class Report:
     spent: tuple[float, float]
     total: int
     plans: tuple[Plan, ...]
-    curve: tuple[tuple[str, float], ...]
     facts: tuple[tuple[str, str], ...]
     limits: tuple[str, ...]
     attacks: tuple[AttackResult, ...] = ()
+    composed: Callable[[], Sequence[tuple[str, float]]] = dataclasses.field(default=tuple, repr=False, compare=False)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values that strict JSON can hold; infinity is the string "inf"."""
-        return {name: _plain(value) for name, value in dataclasses.asdict(self).items()}
+    @functools.cached_property
+    def curve(self) -> tuple[tuple[str, float], ...]:
+        """(time, spent): of a metric ledger the largest account of a user, or of a document if none was named.
+
+        Composed when it is first asked for: up to 24 compositions, some tens of milliseconds each.
+        """
+        return tuple(self.composed())
+
+    def to_dict(self, *, curve: bool = True) -> dict[str, Any]:
+        """Plain values that strict JSON can hold; infinity is the string "inf".
+
+        Args:
+            curve: Whether :attr:`curve` is among them.
+        """
+        found = dataclasses.asdict(dataclasses.replace(self, composed=tuple))
+        del found["composed"]
+        if curve:
+            found["curve"] = self.curve
+        return {name: _plain(value) for name, value in found.items()}
 
 
 def report(path: str | os.PathLike[str], *, attacks: tuple[AttackResult, ...] = ()) -> Report:
@@ -137,11 +154,11 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
     used: Counter[int] = Counter()
     marks = {round(place * (len(entries) - 1) / (_POINTS - 1)) for place in range(_POINTS)} if entries else set()
     rows = {(plan.name, event): item for plan in stored for event, (item, _) in plan.items.items()}
-    curve = []
+    points: list[tuple[str, Counter[int]]] = []
     for place, entry in enumerate(entries):
         used[rows[entry.plan, entry.event]] += entry.count
         if place in marks:
-            curve.append((entry.time, account.spent(stored, used, quick=False)[0]))
+            points.append((entry.time, used.copy()))
     plans = []
     for plan, made in zip(stored, _open.plan_times(ledger), strict=True):
         releases = []
@@ -178,9 +195,10 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
         account.spent(stored, used, quick=False),
         sum(used.values()),
         tuple(plans),
-        tuple(curve),
         (),
         tuple(_words.limits(budget.neighbors)),
+        # The account computes and reads no file, so it does once the ledger is closed.
+        composed=lambda: [(time, account.spent(stored, counts, quick=False)[0]) for time, counts in points],
     )
 
 
@@ -224,7 +242,6 @@ def _of_metric(ledger: MetricLedger) -> Report:
         (most[0], most[1]),
         len(entries),
         (plan,) if releases else (),
-        tuple(curve),
         (
             ("Table", table),
             ("Users with an account", f"{len(sums['user']):,}"),
@@ -232,6 +249,7 @@ def _of_metric(ledger: MetricLedger) -> Report:
             ("Releases that named no user", f"{sum(entry.user is None for entry in entries):,}"),
         ),
         tuple(_words.METRIC_LIMITS),
+        composed=lambda: curve,
     )
 
 

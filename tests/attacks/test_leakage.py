@@ -204,7 +204,7 @@ def test_the_report_shows_private_text_on_request_only() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"rows": []}, "number of rows"),
+        ({"rows": []}, "rows to hold at least 1"),
         ({"rows": "one text"}, "list of str"),
         ({"rows": [{"text": "secret"}]}, "list of str"),
         ({"prompt": None}, "NoneType"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from langchain_dp.accounting import Neighbors
@@ -133,6 +135,23 @@ def test_data_sets_are_checked_and_other_outcomes_refused() -> None:
         audit_mechanism(lambda data: [data], ["a"], ["b"], epsilon=1.0, delta=0.0, neighbors="replace-one")
     with pytest.raises(InvalidParameter, match="finite"):
         audit_mechanism(lambda data: math.nan, 0, 1, epsilon=1.0, delta=0.0, statistic=float)
+
+
+@pytest.mark.parametrize("data", [["a", "b"], {"a": 1}, np.zeros(3), 7])
+def test_equal_data_sets_are_refused_unless_the_caller_says_so(data: Any) -> None:
+    """If it breaks, an audit that compares a data set with itself is read as a clean bill."""
+    with pytest.raises(InvalidParameter, match="allow_identical=True"):
+        audit_mechanism(lambda given: 1, data, copy.deepcopy(data), epsilon=1.0, delta=0.0, runs=100)
+    done = audit_mechanism(lambda given: 1, data, data, epsilon=1.0, delta=0.0, runs=100, allow_identical=True)
+    assert (done.epsilon, done.violated) == (0.0, False)
+
+
+def test_data_that_cannot_be_compared_is_audited() -> None:
+    """If it breaks, data of the caller's own kind ends in an error of its comparison."""
+    unlike = np.zeros(3), np.array([0.0, 0.0, 1.0])
+    assert audit_mechanism(lambda given: float(given.sum()), *unlike, epsilon=1.0, delta=0.0, runs=100).violated
+    odd = (np.zeros(2), np.zeros(2)), (np.ones(2), np.zeros(2))  # whose == has no truth value
+    assert audit_mechanism(lambda given: float(given[0].sum()), *odd, epsilon=1.0, delta=0.0, runs=100).violated
 
 
 def test_five_looks_share_the_error() -> None:

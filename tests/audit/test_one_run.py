@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -126,7 +127,7 @@ def test_a_whole_chain_is_audited_in_one_run() -> None:
     def guess(answers: list[str], number: int) -> float:
         return float(answers[number] == "in")
 
-    assert not audit_pipeline(released, guess, canaries=40, epsilon=1.0, delta=1e-5).violated
+    assert not audit_pipeline(released, guess, canaries=60, epsilon=1.0, delta=1e-5).violated
 
     def leaking(coins: Sequence[bool]) -> list[str]:
         chain(coins, budget, engine := NamingEngine()).warm()
@@ -151,12 +152,54 @@ def test_every_coin_is_fair_and_fresh() -> None:
     assert abs(sum(map(sum, seen)) - 1000) < 112
 
 
+@pytest.mark.parametrize(
+    ("canaries", "epsilon", "delta", "error", "guesses"),
+    [(30, 0.5, 0.0, 1e-3, None), (40, 1.0, 1e-5, 1e-3, None), (36, 1.0, 0.0, 0.01, [36]), (60, 1.0, 1e-5, 1e-3, [60])],
+)
+def test_the_number_of_canaries_that_the_refusal_names_is_enough(
+    canaries: int, epsilon: float, delta: float, error: float, guesses: list[int] | None
+) -> None:
+    """If it breaks, a pipeline that shows every coin passes with as many canaries as the message asks for.
+
+    It must be disproved with probability 0.9: of 60 runs fewer than 42 are with probability 1e-5.
+    """
+
+    def audit(count: int) -> OneRunAudit:
+        return audit_pipeline(
+            list, lambda shown, at: float(shown[at]), canaries=count, epsilon=epsilon, delta=delta, error=error,
+            guesses=guesses,
+        )  # fmt: skip
+
+    if guesses is not None:
+        with pytest.raises(InvalidParameter, match=r"guesses=\[.*\]"):
+            audit(max(guesses))
+    with pytest.raises(InvalidParameter, match=r"at least \d+: half of the guesses.*guesses=") as refused:
+        audit(canaries)
+    enough = int(re.findall(r"at least (\d+)", str(refused.value))[0])
+    assert canaries < enough < 2 * canaries
+    assert sum(audit(enough).violated for _ in range(60)) >= 42
+
+
+def test_a_hopeless_number_of_guesses_is_answered_with_one_that_is_enough() -> None:
+    """If it breaks, the remedy that is offered where more canaries do not help does not help either."""
+    with pytest.raises(InvalidParameter, match=r"Give canaries=\d+ and guesses=\[\d+\]") as refused:
+        audit_pipeline(list, lambda shown, at: float(shown[at]), canaries=60, epsilon=3.0, delta=1e-5)
+    canaries, guesses = map(int, re.findall(r"canaries=(\d+) and guesses=\[(\d+)\]", str(refused.value))[0])
+    done = [
+        audit_pipeline(
+            list, lambda shown, at: float(shown[at]), canaries=canaries, epsilon=3.0, delta=1e-5, guesses=[guesses]
+        ).violated
+        for _ in range(10)
+    ]
+    assert sum(done) >= 5  # each with probability 0.9: fewer with 1.5e-4
+
+
 def test_too_few_canaries_and_bad_scores_are_refused() -> None:
     """If it breaks, an audit that could never accuse is read as a clean bill."""
     least = canaries_needed(3.0, error=0.05)
     assert one_run_bound(canaries=least, guesses=least, correct=least, delta=0.0, error=0.05) >= 3.0 - 1e-6
     assert one_run_bound(canaries=least, guesses=least - 1, correct=least - 1, delta=0.0, error=0.05) < 3.0
-    with pytest.raises(InvalidParameter, match=f"at least {least}"):
+    with pytest.raises(InvalidParameter, match=rf"guesses=\[{least - 1}\] to hold a number of at least {least}"):
         audit_pipeline(list, lambda a, b: 0.0, canaries=least - 1, epsilon=3.0, delta=0.0, error=0.05,
                        guesses=[least - 1])  # fmt: skip
     for wrong in ([], [1], [41], [0]):

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from langchain_dp.accounting import (
     PrivacyBudget,
     PrivacyLedger,
 )
+from langchain_dp.accounting._account import Account
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.audit import _words
 from langchain_dp.audit._labels import label
@@ -150,6 +152,60 @@ def test_the_page_is_whole_and_asks_nobody_for_anything(
     assert "@media print" in written
     assert ("<svg" in written) == (kind != "empty")
     assert ("Nothing was released yet" in written) == (kind == "empty")
+
+
+def attacked(name: str, low: float, **settings: object) -> AttackResult:
+    return AttackResult(name, min(low + 0.05, 1.0), low, 1.0, 0.5, 100, settings)  # type: ignore[arg-type]
+
+
+def test_an_attack_above_its_bound_contradicts_the_promise(ledger: Path) -> None:
+    """If it breaks, an auditor reads that the promise holds beside an attack that disproves it."""
+    sound = [attacked("near", 0.73, bound=0.7311), attacked("free", 0.99), attacked("odd", 0.99, bound="none")]
+    sound += [attacked("yes", 0.99, bound=True), attacked("nan", 0.99, bound=math.nan)]
+    for attacks in ((), tuple(sound)):
+        written = page(report(ledger, attacks=attacks))
+        assert "class='alarm'" not in written
+        assert "contradict" not in written
+        assert "holds against" not in written
+    broken = attacked("cache", 0.96, bound=0.7311)
+    assert broken.contradicts
+    written = page(report(ledger, attacks=(*sound, broken)))
+    alarm = written.split("class='alarm'")[1].split("</section>")[0]
+    assert "contradicts a promise" in alarm
+    assert "cache: success 1.000, at least 0.960 by its interval; its promise allows 0.731 at most" in alarm
+    assert "run on another chain" in alarm
+    assert not [name for name in ("near", "free", "odd") if f"{name}: success" in alarm]
+    assert written.count("better than its promise allows") == 1
+    assert written.index("class='alarm'") < written.index("Spent over time")
+
+
+def test_settings_are_rounded_where_they_are_shown(ledger: Path) -> None:
+    """If it breaks, a setting is printed with sixteen digits, or the figures of the JSON are rounded, too."""
+    given = attacked("a", 0.5, replaced=0.4337132573485303, draws=5000, seen=True, eta=7.0)
+    found = report(ledger, attacks=(given,))
+    shown = page(found)
+    assert "replaced 0.4337, draws 5000, seen True, eta 7<" in shown
+    assert found.to_dict()["attacks"][0]["settings"]["replaced"] == 0.4337132573485303
+
+
+def test_the_curve_is_composed_when_it_is_asked_for(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, whoever wants the state of a ledger waits for two dozen compositions of a picture."""
+    calls: list[int] = []
+    real = Account.cost
+
+    def counting(self: Account, counts: Sequence[tuple[str, int]], delta: float) -> float:
+        calls.append(1)
+        return real(self, counts, delta)
+
+    monkeypatch.setattr(Account, "cost", counting)
+    found = report(ledger)
+    before = len(calls)
+    assert "curve" not in found.to_dict(curve=False)
+    assert len(calls) == before
+    assert len(found.curve) == 3
+    assert len(calls) == before + 3
+    assert found.to_dict()["curve"] == [list(point) for point in found.curve]
+    assert len(calls) == before + 3
 
 
 def test_everything_is_escaped(ledger: Path) -> None:

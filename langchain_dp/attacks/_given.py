@@ -1,0 +1,91 @@
+"""Checks of what an attack is given. A message says the type and the remedy, and never the value: it may be a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from langchain_dp.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from langchain_dp.attacks._channels import UnigramPrior
+    from langchain_dp.rapt.vocabulary import Vocabulary
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def table(given: Vocabulary) -> Vocabulary:
+    """The vocabulary, if it is one.
+
+    A name has an ``encode`` too, which is that of str and takes the text for the name of an encoding.
+    """
+    from langchain_dp.rapt.vocabulary import Vocabulary  # a leak search does without
+
+    if not isinstance(given, Vocabulary):
+        raise InvalidParameter(
+            f"Expected vocabulary of type {type(given).__name__} to be a Vocabulary. Give "
+            'langchain_dp.rapt.load("minilm"), or load() of another table.'
+        )
+    return given
+
+
+def frequencies(given: UnigramPrior, vocabulary: Vocabulary) -> UnigramPrior:
+    """The prior, if it is one of this table."""
+    from langchain_dp.attacks._channels import UnigramPrior
+
+    if not isinstance(given, UnigramPrior):
+        raise InvalidParameter(
+            f"Expected prior of type {type(given).__name__} to be a UnigramPrior. Give unigram_prior(vocabulary, "
+            "texts)."
+        )
+    if given.ids.max() >= len(vocabulary):
+        raise InvalidParameter(
+            f"Expected prior to hold ids below {len(vocabulary)}, the size of this table. It belongs to another one."
+        )
+    return given
+
+
+def function(name: str, given: F, *, of: str) -> F:
+    """The function, if it can be called; a chain is named by its method."""
+    if not callable(given):
+        raise InvalidParameter(
+            f"Expected {name} of type {type(given).__name__} to be a function of {of}. Of a chain give its method, "
+            "such as chain.invoke."
+        )
+    return given
+
+
+def answer(name: str, given: str) -> str:
+    """What a model said, if it is a text."""
+    if not isinstance(given, str):
+        raise InvalidParameter(
+            f"Expected {name} to return a str, but it returned {type(given).__name__}. Return the text alone, such as "
+            "lambda question: chain.invoke(question).content for a chat model."
+        )
+    return given
+
+
+def numbers(name: str, given: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """An array of numbers; what is none is not shown."""
+    try:
+        return np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidParameter(f"Expected {name} to hold numbers in rows of one length, but it does not.") from None
+
+
+def record(name: str, given: Mapping[str, Any], keys: Sequence[str] = ()) -> dict[str, Any]:
+    """A row as a dictionary that has these keys."""
+    try:
+        row = dict(given)
+    except (TypeError, ValueError):
+        row = None
+    if row is None or any(key not in row for key in keys):
+        wanted = " and ".join(map(repr, keys))
+        raise InvalidParameter(
+            f"Expected every row of {name} to be a mapping{f' with {wanted}' if wanted else ''}, but one of type "
+            f"{type(given).__name__} is not. Give rows such as {{'text': ..., 'label': ...}}."
+        )
+    return row

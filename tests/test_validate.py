@@ -1,0 +1,34 @@
+"""Checks of named values."""
+
+from __future__ import annotations
+
+import pytest
+
+from langchain_dp import _validate
+from langchain_dp.errors import InvalidParameter
+
+SECRET = "Anna Meier has had diabetes since May"
+
+
+@pytest.mark.parametrize("value", [[SECRET], {"text": SECRET}, SECRET, SECRET.replace(" ", "")])
+def test_a_text_in_the_wrong_place_is_not_repeated(value: object) -> None:
+    """If it breaks, arguments that were swapped by mistake put private text into an exception, and so into a log."""
+    for check in (
+        lambda: _validate.number("eta", value, above=0.0),  # type: ignore[arg-type]
+        lambda: _validate.integer("shots", value, at_least=1),  # type: ignore[arg-type]
+        lambda: _validate.one_of("mechanism", value, ("laplace", "exponential")),
+    ):
+        with pytest.raises(InvalidParameter) as caught:
+            check()
+        assert "Meier" not in str(caught.value)
+        assert type(value).__name__ in str(caught.value)
+
+
+def test_a_value_that_can_be_shown_is() -> None:
+    """If it breaks, an error does not say which value was wrong."""
+    with pytest.raises(InvalidParameter, match=r"eta=-1\.5"):
+        _validate.number("eta", -1.5, above=0.0)
+    with pytest.raises(InvalidParameter, match="shots=0"):
+        _validate.integer("shots", 0, at_least=1)
+    with pytest.raises(InvalidParameter, match="mechanism='laplas'"):
+        _validate.one_of("mechanism", "laplas", ("laplace", "exponential"))
