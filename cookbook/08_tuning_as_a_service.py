@@ -387,8 +387,8 @@ print("privatised, with reconstruction:     ", figures(said))
 # %% [markdown]
 # One run each, on one small test set: differences below two standard errors say nothing. The weight of reconstruction
 # was picked on these very test rows, as said above: its figure is too good if anything, and no evidence for it. That
-# reconstruction wins accuracy back, as in the paper, was not seen here. Nor was it on more rows and seeds: the README has
-# the figures.
+# reconstruction wins accuracy back, as in the paper, was not seen here. Nor was it on more rows and seeds: the README
+# has the figures.
 #
 # ## Inside the model
 #
