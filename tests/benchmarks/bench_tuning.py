@@ -3,9 +3,9 @@
 Reads LANGCHAIN_DP_DATA/sst2/{train,dev,test}.jsonl. Four arms: texts in clear ("clear"), privatised only
 ("privatised"), privatised behind plain tokens without L_rec ("plain"), and with it ("reconstruction"). Under one seed
 all arms train on the same rows, and the three private ones on the same release of them; test texts are privatised too,
-once a seed. The learning rate of every arm is the one of --rates with the best accuracy on privatised dev rows, found
-with a seed of its own. Every finished run is appended to --out, and a restart goes on in the middle of a run
-(--minutes stops after so long).
+once a seed. The learning rate of every arm and method is the one of --rates with the best accuracy on privatised dev
+rows, found with a seed of its own at the first of --replacements, and used at all of them. Every finished run is
+appended to --out, and a restart goes on in the middle of a run (--minutes stops after so long).
 
 --cost instead measures seconds per step against plain prefix tuning with peft alone, steps of both in turn.
 --ablations instead adds the runs of section 4.5: content, number and length of plain tokens, size and vocabulary of the
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import math
 import os
@@ -50,6 +51,12 @@ from langchain_dp.records import read_jsonl
 ARMS = ("clear", "privatised", "plain", "reconstruction")
 LABELS = ["negative", "positive"]
 PLAIN_LENGTH = 40
+PROMPT_LENGTHS = {"prefix": 10, "prompt": 20}
+"""Without --prompt-length. The paper's prompts have 150 vectors, which takes five times as long."""
+ALIKE = ("rows", "tokens", "batch", "epochs", "prompt_length")
+"""What two arms must share if one is to be taken from the other."""
+TRIAL = 0
+"""The seed with which rates are tried: on dev rows, where all others are on test rows."""
 CHANGES: dict[str, list[dict[str, Any]]] = {
     "table-5": [{"plain_seed": seed, "choice": "fixed"} for seed in range(1, 6)],
     "figure-4a": [*({"choice": "sets", "sets": sets} for sets in (2, 5, 20)), {"choice": "fresh"}],
@@ -61,9 +68,6 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "table-4": [{"table": "glove"}],
 }
 """Of section 4.5, by the table or figure they belong to."""
-
-
-WORKED_OUT: dict[int, Any] = {}
 
 
 class TimeUp(Exception):
@@ -95,20 +99,20 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--methods", nargs="+", default=["prefix", "prompt"])
-    parser.add_argument("--replacements", nargs="+", type=float, default=[0.1, 0.15, 0.3])
+    parser.add_argument("--replacements", nargs="+", type=float, default=[0.15, 0.1, 0.3])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--rates", nargs="+", type=float, default=[1e-3, 3e-3, 1e-2])
+    parser.add_argument("--rates", nargs="+", type=float, default=[3e-4, 1e-3, 3e-3, 1e-2])
     parser.add_argument("--rows", type=int, default=2_000)
     parser.add_argument("--dev-rows", type=int, default=872)
     parser.add_argument("--test-rows", type=int, default=1_821)
     parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--choice", choices=["fixed", "sets", "fresh"], default="fresh")
     parser.add_argument("--reduction", choices=["sum", "mean"], default="mean")
     parser.add_argument("--mechanism", choices=["exponential", "laplace"], default="exponential")
-    parser.add_argument("--prompt-length", type=int, default=None)
+    parser.add_argument("--prompt-length", type=int, default=None, help="10 for a prefix, 20 for a prompt")
     parser.add_argument("--minutes", type=float, default=0)
     parser.add_argument("--ablations", action="store_true")
     parser.add_argument("--changes", nargs="+", choices=CHANGES, default=list(CHANGES), help="of --ablations")
@@ -127,31 +131,40 @@ def _plans(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if options.ablations:
         yield from _ablations(options)
         return
-    for replacement in options.replacements:
-        for method in options.methods:
-            rates = {}
-            for arm in options.arms:
-                base = {"method": method, "replacement": 0.0 if arm == "clear" else replacement, "arm": arm}
-                if len(options.rates) > 1:
-                    for rate in options.rates:
-                        yield {**base, "seed": 0, "rate": rate}
-                rates[arm] = _best(options, base)
-            for seed in options.seeds:
-                for arm in options.arms:
-                    base = {"method": method, "replacement": 0.0 if arm == "clear" else replacement, "arm": arm}
-                    yield {**base, "seed": seed, "rate": rates[arm]}
+    rates = {}
+    for method, arm in itertools.product(options.methods, options.arms):
+        base = _base(method, arm, options.replacements[0])
+        if len(options.rates) > 1:
+            for rate in options.rates:
+                yield {**base, "seed": TRIAL, "rate": rate}
+        rates[method, arm] = _best(options, base)
+    for replacement, method, seed in itertools.product(options.replacements, options.methods, options.seeds):
+        for arm in options.arms:
+            yield {**_base(method, arm, replacement), "seed": seed, "rate": rates[method, arm]}
+
+
+def _base(method: str, arm: str, replacement: float) -> dict[str, Any]:
+    return {"method": method, "replacement": 0.0 if arm == "clear" else replacement, "arm": arm}
 
 
 def _best(options: argparse.Namespace, base: dict[str, Any]) -> float:
     """Rate with the best accuracy on dev rows."""
     if len(options.rates) == 1:
         return float(options.rates[0])
+    wanted = {**base, **_settings(options, base["method"])}
     tried = [
         row
         for row in _read(options.out)
-        if all(row[name] == base[name] for name in base) and row["seed"] == 0 and row["rate"] in options.rates
+        if row["seed"] == TRIAL and row["rate"] in options.rates and wanted.items() <= row["key"].items()
     ]
     return float(max(tried, key=lambda row: row["dev"])["rate"])
+
+
+def _settings(options: argparse.Namespace, method: str) -> dict[str, Any]:
+    """What all runs of a call share."""
+    names = ("rows", "tokens", "batch", "epochs", "choice", "reduction", "mechanism")
+    length = options.prompt_length or PROMPT_LENGTHS[method]
+    return {**{name: getattr(options, name) for name in names}, "prompt_length": length}
 
 
 def _ablations(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -165,8 +178,7 @@ def _ablations(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _run(plan: dict[str, Any], data: Path, options: argparse.Namespace) -> None:
-    names = ("rows", "tokens", "batch", "epochs", "choice", "reduction", "mechanism", "prompt_length")
-    key = {**{name: getattr(options, name) for name in names}, **plan}
+    key = {**_settings(options, plan["method"]), **plan}
     if any(row["key"] == key for row in _read(options.out)):
         return
     arm, seed = plan["arm"], plan["seed"]
@@ -191,10 +203,7 @@ def _run(plan: dict[str, Any], data: Path, options: argparse.Namespace) -> None:
         seed=seed,
     )
     table = key.get("table", "minilm")
-    sanitizer: RAPTSanitizer | NotSanitized = NotSanitized(table)
-    if arm != "clear":
-        mechanism = options.mechanism
-        sanitizer = RAPTSanitizer(table, target_replacement=plan["replacement"], mechanism=mechanism)
+    sanitizer = _sanitizer(table, None if arm == "clear" else plan["replacement"], options.mechanism)
     tuner = RAPTPromptTuner(sanitizer, labels=LABELS, settings=settings)
     stored = options.folder / (
         f"{table} {key['mechanism']} {plan['replacement']} {seed} {options.rows} {options.tokens}"
@@ -209,11 +218,10 @@ def _run(plan: dict[str, Any], data: Path, options: argparse.Namespace) -> None:
         shutil.rmtree(state, ignore_errors=True)
         current.write_text(json.dumps(key))
     classifier = tuner.fit(train, checkpoint=state, checkpoint_every=10, progress=False)
-    WORKED_OUT[id(sanitizer)] = tuner.client._plain_words
     found = {}
-    for part, count in (("dev", options.dev_rows), ("test", options.test_rows)):
-        some = read_jsonl(data / f"{part}.jsonl")[:count]
-        found[part] = _accuracy(classifier.provider, tuner, _release(tuner, stored / f"{part}.json", some), seed)
+    part, count = ("dev", options.dev_rows) if seed == TRIAL else ("test", options.test_rows)
+    some = read_jsonl(data / f"{part}.jsonl")[:count]
+    found[part] = _accuracy(classifier.provider, tuner, _release(tuner, stored / f"{part}.json", some), seed)
     report = classifier.report
     assert report is not None
     row = {
@@ -235,6 +243,7 @@ def _run(plan: dict[str, Any], data: Path, options: argparse.Namespace) -> None:
 
 @functools.cache
 def _sanitizer(table: str, replacement: float | None, mechanism: Any) -> RAPTSanitizer | NotSanitized:
+    """Calibrated once, or none where texts stay in clear."""
     if replacement is None:
         return NotSanitized(table)
     return RAPTSanitizer(table, target_replacement=replacement, mechanism=mechanism)
@@ -272,7 +281,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> None:
     """Mean and standard error over seeds, and of the paired gain of reconstruction."""
     groups: dict[str, dict[int, float]] = {}
     for row in rows:
-        if row["seed"]:
+        if row["seed"] != TRIAL:
             name = json.dumps({key: value for key, value in row["key"].items() if key != "seed"})
             groups.setdefault(name, {})[row["seed"]] = row["test"]
     for name, found in groups.items():
@@ -281,7 +290,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> None:
         if key["arm"] == "reconstruction":
             for other_name, other in groups.items():
                 its = json.loads(other_name)
-                same = all(its.get(part) == key[part] for part in ("method", "replacement", "rows", "tokens", "epochs"))
+                same = all(its.get(part) == key[part] for part in ("method", "replacement", *ALIKE))
                 both = sorted(set(found) & set(other))
                 if same and its["arm"] in ("privatised", "plain") and both:
                     print(f"    gain over {its['arm']}: {_mean([found[s] - other[s] for s in both])}")
