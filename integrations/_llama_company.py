@@ -34,7 +34,7 @@ def company_is_harmless(context: LlamaContext, evaluator: Evaluator, *, slots: i
     """
     tokens = context.tokenize(_TEXT * 40, start=True)
     room = max_tokens // 2 - 3
-    empty = MemberState(np.empty(0, np.uint8), 0, b"")
+    empty = MemberState.nothing()
     lengths = (min(9, room), min(CELLS + 8, room))
     members = [evaluator.extended(empty, tokens[:length], b"") for length in lengths]
     harmless = _scoring(evaluator, members, tokens, slots, max_tokens) and _writing(

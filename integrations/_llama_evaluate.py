@@ -161,7 +161,7 @@ class Evaluator:
     def bytes_per_token(self, most: int) -> int:
         """Bytes of a saved state a token, of up to ``most`` public tokens. Everything is cleared."""
         count = min(_SAMPLED, most)
-        nothing = MemberState(np.empty(0, np.uint8), 0, b"")
+        nothing = MemberState.nothing()
         return -(-self.extended(nothing, range(1, 1 + count), b"").state.size // count)
 
 

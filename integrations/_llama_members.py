@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 
-import numpy as np
-
 from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable
 from langchain_dp.ports import MemberPrompt
 
@@ -72,7 +70,7 @@ class Members:
                 f"max_tokens={self._max_tokens}. Shorten it, or raise max_tokens."
             )
         if opening not in self._openings:
-            nothing = MemberState(np.empty(0, np.uint8), 0, b"")
+            nothing = MemberState.nothing()
             try:
                 self._openings[opening] = self._evaluator.extended(nothing, tokens, b"", sequence=sequence)
                 if sequence is not None:

