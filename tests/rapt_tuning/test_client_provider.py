@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from rapt_tuning import tiny
 from langchain_dp import _lazy
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.mechanisms.metric_exponential import MetricExponential
 from langchain_dp.rapt import RAPTSanitizer, tuning
 from langchain_dp.rapt.tuning import (
     NotSanitized,
@@ -28,6 +30,7 @@ from langchain_dp.rapt.tuning import (
     RAPTClient,
     RAPTProvider,
     Request,
+    plain_rows,
 )
 from langchain_dp.rapt.tuning.wire import Answer
 
@@ -375,6 +378,26 @@ def test_other_missing_packages_are_named_too(lost: str, monkeypatch: pytest.Mon
         tuning.__getattr__("RAPTProvider")
     with pytest.raises(AttributeError):
         tuning.__getattr__("Nothing")
+
+
+def test_clients_of_one_sanitizer_work_out_the_plain_words_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, every tuner over a table of 30,000 words waits for 15 seconds, or takes those of another."""
+    made: list[float] = []
+
+    def counted(table: Any, eta: float, **options: Any) -> MetricExponential:
+        made.append(eta)
+        return MetricExponential(table, eta, **options)
+
+    monkeypatch.setattr(plain_rows, "MetricExponential", counted)
+    base = tiny.backbone()
+    near, far = tiny.sanitizer(base, eta=tiny.CLOSE), tiny.sanitizer(base)
+    for by in (near, near, far):
+        tiny.tuner(base, by).client.plain_rows(3, np.random.default_rng(0))
+    assert made == [tiny.CLOSE, tiny.FAR]
+    before = len(plain_rows._SHARED)
+    del by, near, far
+    gc.collect()
+    assert len(plain_rows._SHARED) <= before - 2  # not kept for ever
 
 
 def test_requests_say_nothing_in_a_repr() -> None:

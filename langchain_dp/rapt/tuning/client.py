@@ -256,11 +256,6 @@ class RAPTClient:
         """What a certificate says of any text: what of it passes in clear."""
         return () if self._formal is None else self._formal.notes()
 
-    @property
-    def _plain_words(self) -> object:
-        """Tables of the plain tokens' mechanism, which take long to work out."""
-        return self._rows.words
-
     def _check_seed(self) -> None:
         if self.plain_seed is not None:
             _validate.integer("plain_seed", self.plain_seed, at_least=0)

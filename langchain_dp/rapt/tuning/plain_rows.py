@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import threading
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,6 +23,8 @@ from langchain_dp.rapt.vocabulary import Vocabulary
 _BUCKETS = 12_800  # at most so many numbers a word
 _BYTES = 800_000_000
 _BLOCK = 8_192  # tokens whose vectors are in memory together
+_SHARED: weakref.WeakKeyDictionary[WordEngine, dict[int, MetricExponential]] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
 
 
 class PlainRows:
@@ -36,7 +40,6 @@ class PlainRows:
         self._vocabulary = vocabulary
         self._engine = engine
         self._kind = kind
-        self.words: MetricExponential | None = None
 
     def draw(
         self, source: PlainSource, count: int, coins: np.random.Generator, noise: Randomness | None = None
@@ -83,12 +86,18 @@ class PlainRows:
             return np.concatenate(
                 [metric_laplace(points(b), table, engine.eta, rng=noise, threads=threads) for b in blocks]
             )
-        if self.words is None:
-            needed = 8 * _BUCKETS * size
-            self.words = MetricExponential(
-                table, engine.eta, cache_bytes=min(needed, _BYTES), threads=privatiser.threads
-            )
-        return self.words.draw(ids, points, rng=noise)
+        return _words(engine, size).draw(ids, points, rng=noise)
 
     def _word(self, place: int) -> str:
         return "".join(self._vocabulary.decode([place])).replace(tokenise.GLUE, "")
+
+
+def _words(engine: WordEngine, size: int) -> MetricExponential:
+    """The mechanism on |T| words. Its tables take long to work out: all clients of one sanitizer share them."""
+    with _LOCK:
+        shared = _SHARED.setdefault(engine, {})
+        if size not in shared:
+            table, threads = engine.privatiser.vocabulary.table, engine.privatiser.threads
+            most = min(8 * _BUCKETS * size, _BYTES)
+            shared[size] = MetricExponential(table, engine.eta, cache_bytes=most, threads=threads)
+        return shared[size]
