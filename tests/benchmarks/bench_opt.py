@@ -33,7 +33,7 @@ from langchain_openai import ChatOpenAI
 from made import made
 
 from langchain_dp import PrivacyBudget
-from langchain_dp.attacks import find_leaks
+from langchain_dp.attacks import LeakedSpan, find_leaks
 from langchain_dp.opt import MPQA, SST2, TREC, DLNSettings, DPPromptOptimizer, OptimizedPrompt, OptTask, evaluate_prompt
 from langchain_dp.opt.forward import Forward
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
@@ -192,7 +192,8 @@ def _one(
     }
     texts = [task.prompts.render(row) for row in rows[: options.rows]]
     leaks = find_leaks(instruction, texts, public=[task.instruction, task.prompts.meta, *task.prompts.messages])
-    found["leaked_runs"] = [span.words for span in leaks.spans]  # their number of words; their text stays here
+    found["leaked_runs"] = [span.words for span in leaks.spans]
+    found["instruction"] = _without(instruction, leaks.spans)  # results are published, and rows are not
     if prompt is not None and prompt.certificate.private:
         found["certificate"] = {
             "epsilon": prompt.certificate.epsilon,
@@ -206,6 +207,14 @@ def _one(
         )
         found["target_accuracy"], found["target_answered"] = score.accuracy, score.answered
     return found
+
+
+def _without(instruction: str, spans: Sequence[LeakedSpan]) -> str:
+    """A prompt as it may be printed: of what leaked the number of words only."""
+    for span in sorted(spans, key=lambda span: -span.start):
+        withheld = f"[{span.words} words of a training row]"
+        instruction = instruction[: span.start] + withheld + instruction[span.end :]
+    return instruction
 
 
 def _blank(optimizer: DPPromptOptimizer) -> OptimizedPrompt:
