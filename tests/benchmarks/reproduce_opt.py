@@ -58,7 +58,7 @@ PAPER = Paper(
         "DaVinci-003.",
         "On the model that wrote it a prompt is scored by the probabilities of the labels; the other model "
         "answers behind an OpenAI-compatible server on loopback, held to the label words by a grammar.",
-        "Private rows: 400 (SmolLM2) and 200 (Gemma) drawn by the seed; the paper uses 4,430 to 66,674. Test "
+        "Private rows: 400 drawn by the seed; the paper uses 4,430 to 66,674. Test "
         "rows: 200, always the same; the paper uses the whole test sets.",
         "Prompts: SmolLM2 writes 3 of at most 25 tokens with 60 subsets of 3, Gemma 2 of at most 20 tokens with "
         "30; the paper writes tokens up to 50 with 205 subsets of 5 (SST-2) or 102 of 3, at temperature 1.1 (here "
