@@ -58,8 +58,9 @@ def standard_error(accuracy: float, rows: int) -> float:
 print(f"resolution: one standard error of an accuracy of 0.7 is {standard_error(0.7, len(asked)):.2f} on these rows")
 
 # %% [markdown]
-# Differences below two standard errors mean nothing. In the fast settings that is most of what follows: it shows how to
-# measure. The README has 200 questions on public data; `COOKBOOK=full` has all test messages of the sample.
+# Differences below two standard errors mean nothing. The outputs shown here are those of `COOKBOOK=full`: all test
+# messages of the sample, and a prompt that is written anew. The fast settings ask so few questions that they show how to
+# measure, and no more. The README has 200 questions on public data.
 #
 # ## What each costs, before anything is spent
 #
