@@ -52,7 +52,7 @@ ARMS = ("clear", "privatised", "plain", "reconstruction")
 LABELS = ["negative", "positive"]
 PLAIN_LENGTH = 40
 PROMPT_LENGTHS = {"prefix": 10, "prompt": 20}
-"""Without --prompt-length. The paper's prompts have 150 vectors, which takes five times as long."""
+"""Without --prompt-length, of the methods that have prompts. The paper's have 150 vectors: five times as long."""
 ALIKE = ("rows", "tokens", "batch", "epochs", "prompt_length")
 """What two arms must share if one is to be taken from the other."""
 TRIAL = 0
@@ -163,7 +163,7 @@ def _best(options: argparse.Namespace, base: dict[str, Any]) -> float:
 def _settings(options: argparse.Namespace, method: str) -> dict[str, Any]:
     """What all runs of a call share."""
     names = ("rows", "tokens", "batch", "epochs", "choice", "reduction", "mechanism")
-    length = options.prompt_length or PROMPT_LENGTHS[method]
+    length = options.prompt_length or PROMPT_LENGTHS.get(method)
     return {**{name: getattr(options, name) for name in names}, "prompt_length": length}
 
 
