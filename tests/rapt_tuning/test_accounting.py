@@ -11,7 +11,7 @@ from rapt_tuning import tiny
 
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
-from langchain_dp.rapt.tuning import NotSanitized, PrivatisedExamples, RAPTClassifier
+from langchain_dp.rapt.tuning import NotSanitized, PrivatisedExamples, RAPTClassifier, RAPTPromptTuner
 from langchain_dp.rapt.tuning.training import Trainer
 
 ETA = 3.0
@@ -91,10 +91,19 @@ def test_a_limit_stops_training_before_anything_is_drawn() -> None:
 def test_texts_are_charged_to_their_authors() -> None:
     """If it breaks, a limit per user does not hold for what users wrote."""
     ledger = MetricLedger()
-    made = tiny.tuner(by=tiny.sanitizer(eta=ETA, ledger=ledger))
-    made._user_key = "author"
+    base = tiny.backbone()
+    made = RAPTPromptTuner(
+        tiny.sanitizer(base, eta=ETA, ledger=ledger),
+        labels=tiny.LABELS,
+        backbone=base,
+        settings=tiny.settings(),
+        user_key="author",
+    )
     made.fit(tiny.examples(18), progress=False)
     assert [ledger.spent(user=f"author {i}") for i in range(3)] == pytest.approx([6 * ETA] * 3)
+    others = [{**row, "author": "another", "text": f"{row['text']} movie"} for row in tiny.examples(2)]
+    made.privatise(others)
+    assert ledger.spent(user="another") == pytest.approx(2 * ETA)
     with pytest.raises(InvalidParameter, match="example 2 to have a string under user_key='author'"):
         made.fit([*tiny.examples(2), {"text": "good", "label": "positive"}], progress=False)
 
