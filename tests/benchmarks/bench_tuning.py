@@ -102,7 +102,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--replacements", nargs="+", type=float, default=[0.15, 0.1, 0.3])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--rates", nargs="+", type=float, default=[6e-5, 3e-4, 1e-3, 3e-3, 1e-2])
+    parser.add_argument("--rates", nargs="+", type=float, default=[6e-5, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2])
     parser.add_argument("--rows", type=int, default=2_000)
     parser.add_argument("--dev-rows", type=int, default=872)
     parser.add_argument("--test-rows", type=int, default=1_821)
