@@ -26,7 +26,7 @@ TUNED = {
     "prompt": Run("bench_tuning.py", "tuning.jsonl", ("--methods", "prompt", "--rates", "0.001", "0.003", "0.01"), 150),
 }
 """All arms at all replacements, each arm at the rate that was best on dev rows."""
-RATES = {"privatised": 0.003, "reconstruction": 0.003}
+RATES = {"privatised": 0.03, "reconstruction": 0.03}
 """What these runs found for the prefix, and what the runs below take."""
 
 
