@@ -1,4 +1,4 @@
-"""RAPT's prompt tuning: win back, on privatised text, the accuracy that privatisation costs.
+"""RAPT's prompt tuning: learn a task from privatised text, and to reconstruct privatised plain tokens beside it.
 
 A frozen backbone learns a prompt (or prefix, or adapters) from privatised texts and, with it, to reconstruct a public
 row of *plain tokens* that is privatised like the text before which it stands. Tuning needs the extra ``tuning``;
