@@ -130,18 +130,22 @@ def run(
 def _one_answer(chain: DPICLClassifier, task: Task) -> str:
     """The first question with its answer. It is asked again for the table, and answered from what was released."""
     row, started = task.test[0], time.perf_counter()
-    answer = chain.invoke({key: row[key] for key in chain.prompt.variables if key in row})
-    seconds, promised = time.perf_counter() - started, chain.certificate()
+    answer = chain.invoke(_question(row, chain))
+    seconds, promised, plan = time.perf_counter() - started, chain.certificate(), chain.plan()
     return "\n".join(
         [
             f"asked:    {row['text']}",
             f"answered: {answer}   (it is {row['label']}; {seconds:.0f} seconds)",
-            f"promise:  epsilon = {promised.epsilon:g}, delta = {promised.delta:g} for {chain.plan().queries:,} such "
+            f"promise:  epsilon = {promised.epsilon:g}, delta = {promised.delta:g} for {plan.queries:,} such "
             "answers together: by a vote, with noise,",
-            f"          of about {chain.plan().scheme.expected_subsets:.0f} subsets of the {len(task.train):,} private "
+            f"          of about {plan.scheme.expected_subsets:.0f} subsets of the {len(task.train):,} private "
             "examples. Only the label came out.",
         ]
     )
+
+
+def _question(row: Row, chain: DPICLClassifier) -> dict[str, Any]:
+    return {key: row[key] for key in chain.prompt.variables if key in row}
 
 
 def _score(
@@ -156,8 +160,7 @@ def _score(
     started = time.perf_counter()
     right = 0
     for row in tqdm(rows, desc=f"{title:<22}", unit="question", disable=quiet, file=sys.stderr):
-        asked = {key: row[key] for key in first.prompt.variables if key in row}
-        right += chain.invoke(asked) == row["label"]
+        right += chain.invoke(_question(row, first)) == row["label"]
     seconds = (time.perf_counter() - started) / len(rows)
     return Score(name, value, right / len(rows), len(rows), seconds)
 
