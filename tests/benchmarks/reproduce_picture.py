@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import reproduce_opt
 from matplotlib.figure import Figure
 from reproduce_rows import Cell, Results
 
-Panel = tuple[str, dict[float, Cell | None], dict[str, Cell | None]]
+Panel = tuple[str, Mapping[float, Cell | None], Mapping[str, Cell | None]]
 """Heading, the private arm at each epsilon, and what it is compared with."""
 
 STYLES = {"no example": ":", "no noise": "--", "the first instruction": ":", "no noise (OPT)": "--"}
@@ -23,16 +23,18 @@ STYLES = {"no example": ":", "no noise": "--", "the first instruction": ":", "no
 def panels() -> Iterator[Panel]:
     """One for every system and task."""
     for task, name in reproduce_icl.NAMES.items():
-        private = {value: reproduce_icl.cell(task, f"dp-icl {value:g}") for value in (1.0, 3.0, 8.0)}
-        beside = {"no noise": reproduce_icl.cell(task, "vote"), "no example": reproduce_icl.cell(task, "zero-shot")}
-        yield f"DP-ICL, {name}", {**private}, {**beside}
+        yield (
+            f"DP-ICL, {name}",
+            {value: reproduce_icl.cell(task, f"dp-icl {value:g}") for value in (1.0, 3.0, 8.0)},
+            {"no noise": reproduce_icl.cell(task, "vote"), "no example": reproduce_icl.cell(task, "zero-shot")},
+        )
     for task in ("sst2", "trec"):
-        cells = {arm: reproduce_opt.cell("smollm2", task, arm, "source") for arm in ("dp-opt 1", "dp-opt 8")}
-        named = {"no noise (OPT)": "opt", "the first instruction": "0-shot"}
+        arms = ("dp-opt 1", "dp-opt 8", "opt", "0-shot")
+        cells = {arm: reproduce_opt.cell("smollm2", task, arm, "source") for arm in arms}
         yield (
             f"DP-OPT, {reproduce_icl.NAMES[task]}",
             {1.0: cells["dp-opt 1"], 8.0: cells["dp-opt 8"]},
-            {label: reproduce_opt.cell("smollm2", task, arm, "source") for label, arm in named.items()},
+            {"no noise (OPT)": cells["opt"], "the first instruction": cells["0-shot"]},
         )
 
 
