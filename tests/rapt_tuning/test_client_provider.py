@@ -400,6 +400,16 @@ def test_clients_of_one_sanitizer_work_out_the_plain_words_once(monkeypatch: pyt
     assert len(plain_rows._SHARED) <= before - 2  # not kept for ever
 
 
+def test_a_sanitizer_keeps_the_plain_words_of_few_vocabularies() -> None:
+    """If it breaks, whoever varies |T| fills the memory with 800 MB a size; or the size in use is thrown away."""
+    base = tiny.backbone()
+    engine = tiny.tuner(base, tiny.sanitizer(base)).client._rows._engine
+    assert engine is not None
+    made = [plain_rows._words(engine, size) for size in (5, 6, 5, 7)]
+    assert list(plain_rows._SHARED[engine]) == [5, 7]
+    assert plain_rows._words(engine, 5) is made[0]
+
+
 def test_requests_say_nothing_in_a_repr() -> None:
     """If it breaks, a log shows privatised texts, which are still what a user wrote, in part."""
     request = tiny.tuner().client.request(["the movie"])

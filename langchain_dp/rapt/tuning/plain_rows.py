@@ -7,6 +7,7 @@ import hashlib
 import json
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,8 +23,9 @@ from langchain_dp.rapt.vocabulary import Vocabulary
 
 _BUCKETS = 12_800  # at most so many numbers a word
 _BYTES = 800_000_000
+_SIZES = 2  # of |T|: a sanitizer keeps the tables of those that were used last
 _BLOCK = 8_192  # tokens whose vectors are in memory together
-_SHARED: weakref.WeakKeyDictionary[WordEngine, dict[int, MetricExponential]] = weakref.WeakKeyDictionary()
+_SHARED: weakref.WeakKeyDictionary[WordEngine, OrderedDict[int, MetricExponential]] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
@@ -95,9 +97,12 @@ class PlainRows:
 def _words(engine: WordEngine, size: int) -> MetricExponential:
     """The mechanism on |T| words. Its tables take long to work out: all clients of one sanitizer share them."""
     with _LOCK:
-        shared = _SHARED.setdefault(engine, {})
+        shared = _SHARED.setdefault(engine, OrderedDict())
         if size not in shared:
+            while len(shared) >= _SIZES:
+                shared.popitem(last=False)
             table, threads = engine.privatiser.vocabulary.table, engine.privatiser.threads
             most = min(8 * _BUCKETS * size, _BYTES)
             shared[size] = MetricExponential(table, engine.eta, cache_bytes=most, threads=threads)
+        shared.move_to_end(size)
         return shared[size]
