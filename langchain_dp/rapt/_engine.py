@@ -41,6 +41,7 @@ class WordEngine:
                 "keep": secrets.token_hex(16) if callable(keep) else sorted(keep),
                 "length": privatiser.length,
                 "casing": privatiser.casing,
+                "table's rest": _rest(privatiser.vocabulary),
             },
             sort_keys=True,
         )
@@ -60,13 +61,23 @@ class WordEngine:
         code = self.privatiser.policies.code != "privatise"
         return not (self.pads or code or isinstance(self.privatiser.vocabulary.tokeniser, ForeignTokeniser))
 
-    def privatise(self, texts: Sequence[str]) -> list[str]:
-        """Draw a fresh release of every text, in order."""
-        return [released.text for released in self.privatiser.privatise(texts)]
+    def prepare(self, texts: Sequence[str]) -> Callable[[], list[str]]:
+        """Cut texts; what is returned draws a fresh release of each, in order."""
+        draw = self.privatiser.prepare(texts)
+        return lambda: [released.text for released in draw()]
 
     def pieces(self, text: str) -> list[str]:
         """Draw a fresh release of a stretch of text, as pieces that are still to be joined."""
         return self.privatiser.pieces(text)
+
+
+def _rest(vocabulary: Vocabulary) -> str:
+    """Digest of what else of a table a release depends on: special vectors, what is not written, how it cuts."""
+    how = vocabulary.tokeniser.embeds if isinstance(vocabulary.tokeniser, ForeignTokeniser) else vocabulary.tokeniser
+    digest = hashlib.sha256(f"{type(how).__module__}.{type(how).__qualname__} {sorted(vocabulary.never)}".encode())
+    for special in (vocabulary.unknown, vocabulary.pad):
+        digest.update(np.ascontiguousarray(special).tobytes())
+    return digest.hexdigest()
 
 
 def table_name(vocabulary: Vocabulary) -> str:

@@ -121,18 +121,19 @@ class ForeignTokeniser:
     """Whatever cuts texts for an object that the user gives: byte pairs, sentence pieces."""
 
     def __init__(self, embeds: EmbedsSubwords, size: int) -> None:
-        self._embeds = embeds
+        self.embeds = embeds
         self._size = size
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, checked to lie in the table."""
+        ids, failure = [], ""
         try:
-            ids = [int(i) for i in self._embeds.encode(text)]
-        except Exception as error:  # its message may hold the text
-            raise InvalidParameter(
-                f"Expected embeddings.encode to cut a text, but it raised {type(error).__name__}."
-            ) from None
-        unknown = self._embeds.unknown_id
+            ids = [int(i) for i in self.embeds.encode(text)]
+        except Exception as error:  # raised again below, without its text and without this context
+            failure = type(error).__name__
+        if failure:
+            raise InvalidParameter(f"Expected embeddings.encode to cut a text, but it raised {failure}.")
+        unknown = self.embeds.unknown_id
         if any(not 0 <= i < self._size for i in ids):
             raise InvalidParameter(
                 f"Expected embeddings.encode to give ids from 0 to {self._size - 1}, got one outside. "
@@ -149,7 +150,7 @@ class ForeignTokeniser:
 
     def decode(self, ids: Sequence[int]) -> list[str]:
         """Released ids as one piece of text."""
-        text = tokenise.clean(self._embeds.decode(ids)).strip()
+        text = tokenise.clean(self.embeds.decode(ids)).strip()
         return [text] if text else []
 
 

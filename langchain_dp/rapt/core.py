@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from langchain_core.messages import AIMessage
 
 from langchain_dp.accounting.metric import MetricCertificate
-from langchain_dp.errors import InvalidParameter, LangChainDPError
+from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
 from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.messages import MessageRules
@@ -59,11 +59,14 @@ class Core:
     def sanitise_all(
         self, values: Sequence[V], tolerant: bool, user: str | None, document: str | None
     ) -> list[V | Exception]:
-        """Release many inputs under one charge; ``tolerant``: each on its own where not all of them can be."""
+        """Release many inputs under one charge; ``tolerant``: each on its own where not all of them can be.
+
+        A ledger that failed is not tried again: what it charged before would be charged twice.
+        """
         try:
             return self._released([self._take(value, user, document) for value in values])
-        except LangChainDPError:
-            if not tolerant:
+        except LangChainDPError as error:
+            if not tolerant or isinstance(error, LedgerError):
                 raise
         return [self._tried(value, user, document) for value in values]
 

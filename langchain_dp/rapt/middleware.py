@@ -30,7 +30,10 @@ def _nothing(payload: Any) -> dict[str, str]:
 
 
 class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Sanitises every message of every model call of an agent, with tool calls and tool results, not only the newest.
+    """Sanitises the messages of every model call of an agent, with tool calls and tool results, not only the newest.
+
+    Of system messages and media the sanitizer's ``system`` and ``media`` say whether they pass in clear, as they do by
+    default.
 
     The agent's state keeps the raw messages: tools and the user work with them. What was sanitised in an earlier turn
     is given out again, so that a growing history costs each message once. Put it last in the list of middleware: what

@@ -134,19 +134,32 @@ class TextPrivatiser:
         Raises:
             InvalidParameter: ``texts`` holds something that is no string.
         """
+        return self.prepare(texts)()
+
+    def prepare(self, texts: Sequence[str]) -> Callable[[], list[Privatised]]:
+        """Do all of :meth:`privatise` that can fail on a text, and return what draws the words.
+
+        Whoever charges for a release does so in between: a text that cannot be cut costs nothing.
+
+        Raises: As :meth:`privatise`.
+        """
         if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
             raise InvalidParameter(
                 f"Expected texts of type {type(texts).__name__} to be a list of strings. Give [text]."
             )
         parsed = [self._parse(number, text) for number, text in enumerate(texts)]
         ids = np.fromiter((i for items in parsed for i in items.ids), dtype=np.int64)
-        released = self.release(ids)
-        results, start = [], 0
-        for items in parsed:
-            end = start + len(items.ids)
-            results.append(self._write(items, released[start:end].tolist()))
-            start = end
-        return results
+
+        def draw() -> list[Privatised]:
+            released = self.release(ids)
+            results, start = [], 0
+            for items in parsed:
+                end = start + len(items.ids)
+                results.append(self._write(items, released[start:end].tolist()))
+                start = end
+            return results
+
+        return draw
 
     def release(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Privatise token ids: one released id of the vocabulary per given one.
@@ -170,11 +183,11 @@ class TextPrivatiser:
                 block[:] = self._exponential.draw(block, points, rng=self._rng)
         return ids
 
-    def _parse(self, number: int, text: str) -> _Items:
+    def _parse(self, number: int, text: str) -> Items:
         if not isinstance(text, str):
             raise InvalidParameter(f"Expected texts[{number}] of type {type(text).__name__} to be a string.")
         text = tokenise.clean(text)
-        items = _Items()
+        items = Items()
         start = 0
         if self.policies.in_clear or self._keep:
             for feature in tokenise.features(text, code=self.policies.code != "privatise"):
@@ -197,15 +210,14 @@ class TextPrivatiser:
             return surface
         if not callable(self._keep):
             return surface if tokenise.normal(surface) in self._keep else None
+        failure = ""
         try:
-            kept = self._keep(surface)
-        except Exception as error:  # its message may hold the word
-            raise InvalidParameter(
-                f"Expected keep= to answer for every word, but it raised {type(error).__name__}."
-            ) from None
-        return surface if kept else None
+            return surface if self._keep(surface) else None
+        except Exception as error:  # raised again below: its text and context may hold the word
+            failure = type(error).__name__
+        raise InvalidParameter(f"Expected keep= to answer for every word, but it raised {failure}.")
 
-    def _add(self, items: _Items, text: str) -> None:
+    def _add(self, items: Items, text: str) -> None:
         if text and not text.isspace():
             items.ids += self.vocabulary.encode(text)
             if self.casing:
@@ -220,11 +232,11 @@ class TextPrivatiser:
         items = self._parse(0, text)
         return self._pieces(items, self.release(np.array(items.ids, dtype=np.int64)).tolist())
 
-    def _write(self, items: _Items, released: list[int]) -> Privatised:
+    def _write(self, items: Items, released: list[int]) -> Privatised:
         pieces = self._pieces(items, released)
         return Privatised(tokenise.join(pieces), tokens=len(released), kept=len(items.literals))
 
-    def _pieces(self, items: _Items, released: list[int]) -> list[str]:
+    def _pieces(self, items: Items, released: list[int]) -> list[str]:
         pieces: list[str] = []
         start = 0
         for end, literal in [*items.literals, (len(released), None)]:
@@ -239,7 +251,7 @@ class TextPrivatiser:
 
 
 @dataclasses.dataclass(repr=False)
-class _Items:
+class Items:
     """A parsed text: ids to privatise, and what stands in clear before which id. Private."""
 
     ids: list[int] = dataclasses.field(default_factory=list)

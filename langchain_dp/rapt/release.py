@@ -3,7 +3,7 @@
 A text that was released before is given out again, which costs nothing. Which texts count as the same must itself
 tell nothing: two *different* documents of one call that happen to be equal get releases of their own (their place among
 the equals is part of the key), and so do texts of different users. What remains: whoever sees two calls sees which
-of their texts are the same.
+of their texts are the same. Equal texts of one call that are one document add up only where it is named, or its user.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from langchain_dp.errors import LangChainDPError
 Texts = tuple[str, ...]
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -65,8 +66,8 @@ class Engine(Protocol):
         """Whether every text, even an empty one, comes out at one fixed length."""
         ...
 
-    def privatise(self, texts: Sequence[str]) -> list[str]:
-        """Draw a fresh release of every text, in order."""
+    def prepare(self, texts: Sequence[str]) -> Callable[[], list[str]]:
+        """Do all that can fail on a text; what is returned draws a fresh release of each, in order, once."""
         ...
 
 
@@ -102,7 +103,7 @@ class Releases:
         wanted = [i for i, unit in enumerate(units) if self._says_something(unit)]
         if not self._reuse:
             drawn = self._draw({i: units[i] for i in wanted}, {i: owners[i] for i in wanted})
-            return [drawn.get(i, unit.texts) for i, unit in enumerate(units)]
+            return [drawn[i] if i in drawn else _blank(unit) for i, unit in enumerate(units)]
         released = self.ledger.released()
         keys = {i: self.ledger.digest("release", f"{self.engine.settings}\0{names[i]}") for i in wanted}
         places = {key: i for i, key in keys.items()}
@@ -121,7 +122,7 @@ class Releases:
             # Nothing is held while waiting, so no two calls can wait for each other.
             for flight in others:
                 flight.result()
-        return [answers[keys[i]] if i in keys else unit.texts for i, unit in enumerate(units)]
+        return [answers[keys[i]] if i in keys else _blank(unit) for i, unit in enumerate(units)]
 
     def _says_something(self, unit: Unit) -> bool:
         """Without padding, the length is public, and a blank text has nothing else to it."""
@@ -130,22 +131,28 @@ class Releases:
     def _draw(self, units: dict[K, Unit], owners: dict[K, Owner]) -> dict[K, Texts]:
         if not units:
             return {}
+        draw = withheld(self.engine.prepare, [text for unit in units.values() for text in unit.texts])
         self.ledger.spend(self.engine.eta, [owners[key] for key in units], table=self.engine.table, chain=self._chain)
-        fresh = iter(withheld(self.engine.privatise, [text for unit in units.values() for text in unit.texts]))
+        fresh = iter(withheld(lambda _: draw(), None))
         return {key: tuple(next(fresh) for _ in unit.texts) for key, unit in units.items()}
 
 
-def withheld(privatise: Callable[[T], list[str]], texts: T) -> list[str]:
-    """Privatise, and let no foreign exception carry a word out."""
+def withheld(work: Callable[[T], R], texts: T) -> R:
+    """Work on private texts, and let no foreign exception carry a word out."""
     failure = ""
     try:
-        return privatise(texts)
+        return work(texts)
     except LangChainDPError:
         raise
     except Exception as error:  # raised again below, without its text and without this context
         failure = type(error).__name__
     del texts
     raise RuntimeError(f"{failure} while texts were sanitised; its text is withheld, and nothing was released.")
+
+
+def _blank(unit: Unit) -> Texts:
+    """What blank texts are released as: which blanks they hold is not said."""
+    return ("",) * len(unit.texts)
 
 
 def _names(units: Iterable[Unit]) -> list[str]:

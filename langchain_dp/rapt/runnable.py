@@ -84,7 +84,8 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     Formal guarantee:
         One release of a text is eta-metric-private: for two texts that agree on what :meth:`certificate` lists as in
         clear, probabilities differ by at most exp(eta * sum of the distances of their words' vectors). Releases of the
-        same text add up, in the ledger. This is no epsilon. Source: Li, Tan, Liu 2023; Chatzikokolakis, Andres,
+        same text add up, in the ledger; equal texts of one call count as two documents, unless ``document`` or
+        ``user`` say that they are one's. This is no epsilon. Source: Li, Tan, Liu 2023; Chatzikokolakis, Andres,
         Bordenabe, Palamidessi 2013.
     """
 

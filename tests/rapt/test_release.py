@@ -9,17 +9,29 @@ import signal
 import stat
 import threading
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 from fakes.rapt import CLOSE, TABLE, sanitizer, vocabulary
+from numpy.typing import NDArray
 
 from langchain_dp.accounting.metric import MetricLedger
-from langchain_dp.errors import BudgetExceeded, LedgerMismatch, PlanError
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerMismatch, LedgerUnwritable, PlanError
 from langchain_dp.rapt import Policies, TextPrivatiser, release
+from langchain_dp.rapt._tokenisers import WordTokeniser
 from langchain_dp.rapt.runnable import RAPTSanitizer
+from langchain_dp.rapt.vocabulary import Vocabulary
 
 TEXT = "the patient has severe pain in the left arm and a mild fever today , often at work"
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked children")
+
+
+class Letters(WordTokeniser):
+    """Another way to cut."""
+
+    def __init__(self) -> None:
+        super().__init__(TABLE.words, TABLE.index)
 
 
 class Watched(MetricLedger):
@@ -35,13 +47,18 @@ class Watched(MetricLedger):
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, steps: list[str]) -> None:
-    draw = TextPrivatiser.privatise
+    prepare = TextPrivatiser.prepare
 
     def spy(self: TextPrivatiser, texts: Sequence[str]) -> object:
-        steps.append(f"draw {len(texts)}")
-        return draw(self, texts)
+        draw = prepare(self, texts)
 
-    monkeypatch.setattr(TextPrivatiser, "privatise", spy)
+        def drawn() -> object:
+            steps.append(f"draw {len(texts)}")
+            return draw()
+
+        return drawn
+
+    monkeypatch.setattr(TextPrivatiser, "prepare", spy)
 
 
 def test_a_release_is_charged_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +69,38 @@ def test_a_release_is_charged_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch
     made.invoke(TEXT)
     made.batch(["one", "two", "three"])
     assert steps == ["spend", "draw 1", "spend", "draw 3"]
+
+
+def test_a_text_that_cannot_be_cut_costs_nothing_and_keeps_no_other_back() -> None:
+    """If it breaks, one bad text is charged, or all of its batch is and nothing comes out, or an error holds a word."""
+
+    def only_known(word: str) -> bool:
+        return {"pain": True, "fever": False}[word]
+
+    made = sanitizer(keep=only_known, cache=False)
+    with pytest.raises(InvalidParameter, match="it raised KeyError") as refused:
+        made.batch(["pain", "zanzibar"], user="u")
+    error: BaseException | None = refused.value
+    while error is not None:
+        assert "zanzibar" not in repr(error)
+        error = error.__context__ or error.__cause__
+    assert made.certificate().releases == 0
+    found = made.batch(["pain", "zanzibar", "fever"], user="u", return_exceptions=True)
+    assert [type(one) for one in found] == [str, InvalidParameter, str]
+    assert made.certificate().releases == 2
+
+
+def test_a_ledger_that_failed_is_not_charged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a full disk costs a batch its price and then the price of each text."""
+    made = sanitizer()
+
+    def full(self: object, texts: object) -> object:
+        raise LedgerUnwritable("the disk is full")
+
+    monkeypatch.setattr(type(made.ledger.released()), "put", full)
+    found = made.batch(["one", "two", "three"], return_exceptions=True)
+    assert [type(one) for one in found] == [LedgerUnwritable] * 3
+    assert made.certificate().releases == 3
 
 
 def test_nothing_is_drawn_when_the_account_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,6 +190,21 @@ def test_other_settings_make_another_release() -> None:
         RAPTSanitizer(vocabulary(seed=1), eta=CLOSE, ledger=ledger)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"never": [3]}, {"unknown": np.ones(2)}, {"pad": np.ones(2)}, {"tokeniser": Letters()}],
+    ids=lambda change: next(iter(change)),
+)
+def test_another_table_of_the_same_words_makes_another_release(change: dict[str, Any]) -> None:
+    """If it breaks, a word that is never to be written is given out again from before, or other noise than is said."""
+    ledger = MetricLedger()
+    released = sanitizer(ledger=ledger).invoke(TEXT)
+    other = Vocabulary(TABLE.words, TABLE.vectors, name=TABLE.name, **change)
+    assert RAPTSanitizer(other, eta=CLOSE, ledger=ledger).invoke(TEXT) != released
+    same = Vocabulary(TABLE.words, TABLE.vectors, name=TABLE.name)
+    assert RAPTSanitizer(same, eta=CLOSE, ledger=ledger).invoke(TEXT) == released
+
+
 def test_a_restart_finds_what_was_released(tmp_path: pathlib.Path) -> None:
     """If it breaks, every restart of a service composes; or its file can be read by others, or shows raw text."""
     path = tmp_path / "metric.db"
@@ -160,9 +224,9 @@ def test_a_restart_finds_what_was_released(tmp_path: pathlib.Path) -> None:
 
 
 def test_blank_texts_cost_nothing_unless_they_are_filled_up() -> None:
-    """If it breaks, an empty message uses up an account, or an empty text of a fixed length comes out empty."""
-    made = sanitizer()
-    assert made.batch(["", "  \n"]) == ["", "  \n"]
+    """If it breaks, an empty message uses up an account, its blanks leave in clear, or padding leaves it empty."""
+    for made in (sanitizer(), sanitizer(cache=False)):
+        assert made.batch(["", "  \n"]) == ["", ""]
     assert made.certificate().releases == 0
     padded = sanitizer(length=6, policies=Policies(punctuation="keep"))
     assert padded.invoke("").split()
@@ -194,16 +258,16 @@ def test_who_waits_for_a_failed_release_makes_its_own(monkeypatch: pytest.Monkey
     """If it breaks, one failure leaves everybody who waited for the same text hanging, or without an answer."""
     made = sanitizer()
     started, go = threading.Event(), threading.Event()
-    draw = TextPrivatiser.privatise
+    draw = TextPrivatiser.release
 
-    def fail_once(self: TextPrivatiser, texts: Sequence[str]) -> object:
+    def fail_once(self: TextPrivatiser, ids: NDArray[np.int64]) -> object:
         if not started.is_set():
             started.set()
             go.wait(30)
-            raise MemoryError(texts[0])
-        return draw(self, texts)
+            raise MemoryError(TEXT)
+        return draw(self, ids)
 
-    monkeypatch.setattr(TextPrivatiser, "privatise", fail_once)
+    monkeypatch.setattr(TextPrivatiser, "release", fail_once)
     failures: list[BaseException] = []
     claims: list[object] = []
     claim = release._Flights.claim

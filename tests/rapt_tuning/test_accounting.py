@@ -34,6 +34,7 @@ def test_once_is_one_release_a_text_whatever_the_epochs() -> None:
     assert training.document_spent == pytest.approx(ETA)
     assert {name: one for name, one in training.parameters.items() if name != "account"} == {
         "training_eta": ETA,
+        "training_mechanism": "exponential",
         "inference_eta": ETA,
         "training_privatised": "once",
         "training_texts": 16,
@@ -57,6 +58,7 @@ def test_each_epoch_anew_costs_each_time() -> None:
     assert training.document_spent == pytest.approx(3 * ETA)
     assert training.parameters["training_releases_of_a_text"] == 3
     assert "anew for each of 3 epochs, each time at the full price" in " ".join(training.notes)
+    assert "given out again" not in " ".join(training.notes), "no text of this training was"
 
 
 def test_each_epoch_sees_other_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from langchain_core.runnables import RunnableLambda
 from rapt_tuning import tiny
 
 from langchain_dp.accounting.metric import MetricLedger
-from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError
-from langchain_dp.rapt.tuning import NotSanitized, RAPTClassifier, RAPTClient, RAPTProvider
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerUnwritable, PrivateDataError
+from langchain_dp.rapt.tuning import NotSanitized, RAPTClassifier, RAPTClient, RAPTProvider, Request
 
 RAW = "the quetzal movie was awful"
 STYLES: dict[str, Callable[[Any, Any], Any]] = {
@@ -77,6 +77,7 @@ def test_probabilities_are_those_of_the_labels(trained: RAPTClassifier) -> None:
     assert [trained.labels[i] for i in chances.argmax(axis=1)][:2] == ["positive", "negative"]
     assert trained.batch([]) == []
     assert trained.predict_proba([]).shape[0] == 0
+    assert trained.predict_proba(np.array(["good", "bad"])).shape == (2, 2)  # type: ignore[arg-type]  # as they come
 
 
 def test_the_answer_is_a_function_of_what_was_released(trained: RAPTClassifier) -> None:
@@ -106,6 +107,84 @@ def test_a_batch_is_charged_together_or_not_at_all(trained: RAPTClassifier) -> N
     with pytest.raises(BudgetExceeded):
         asyncio.run(asked.ainvoke("a new one", user="anna"))
     assert ledger.spent(user="anna") == pytest.approx(8.0)
+
+
+class Unsteady:
+    """A provider behind a function that fails on one of its calls."""
+
+    def __init__(self, provider: Any, *, fails: int, how: Callable[[], bytes]) -> None:
+        self.calls = 0
+        self._provider, self._fails, self._how = provider, fails, how
+
+    def __call__(self, body: bytes) -> bytes:
+        self.calls += 1
+        if self.calls == self._fails:
+            return self._how()
+        answer: bytes = self._provider.predict(Request.from_json(body)).to_json()
+        return answer
+
+
+def _lost() -> bytes:
+    raise ConnectionError("lost")
+
+
+@pytest.mark.parametrize(("how", "error"), [(lambda: b"{}", InvalidParameter), (_lost, ConnectionError)])
+def test_a_provider_that_fails_does_not_get_texts_drawn_again(
+    trained: RAPTClassifier, how: Callable[[], bytes], error: type[Exception]
+) -> None:
+    """If it breaks, a provider gets as many draws of a text as it likes by answering nonsense, and they are charged."""
+    ledger = MetricLedger()
+    asked = with_sanitizer(trained, eta=4.0, ledger=ledger, cache=False)
+    asked.provider = Unsteady(trained.provider, fails=1, how=how)
+    texts = [f"good movie {number}" for number in range(300)]
+    found = asked.batch(texts, return_exceptions=True)
+    assert [type(one) for one in found] == [error] * 256 + [str] * 44
+    assert (len(list(ledger.entries())), asked.provider.calls) == (300, 2)
+
+
+def test_a_ledger_that_failed_is_not_charged_again(trained: RAPTClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a full disk costs a batch its price and then the price of each text."""
+    ledger = MetricLedger()
+    asked = with_sanitizer(trained, ledger=ledger)
+
+    def full(self: object, texts: object) -> object:
+        raise LedgerUnwritable("the disk is full")
+
+    monkeypatch.setattr(type(ledger.released()), "put", full)
+    found = asked.batch(["one", "two", "three"], return_exceptions=True)
+    assert [type(one) for one in found] == [LedgerUnwritable] * 3
+    assert len(list(ledger.entries())) == 3
+
+
+def test_as_many_questions_as_there_are(trained: RAPTClassifier) -> None:
+    """If it breaks, a long list is charged and then refused; or a request that is too long is charged at all."""
+    ledger = MetricLedger()
+    asked = with_sanitizer(trained, ledger=ledger, cache=False)
+    asked.provider = Unsteady(trained.provider, fails=0, how=_lost)
+    texts = ["bad movie", "good movie"] * 2_050
+    assert asked.batch(texts) == ["negative", "positive"] * 2_050
+    assert (len(list(ledger.entries())), asked.provider.calls) == (4_100, 17)
+    with pytest.raises(InvalidParameter, match="at most 4096 texts in a request, got 4100"):
+        asked.client.request(texts)
+    with pytest.raises(InvalidParameter, match="at_once"):
+        asked.client.requests(texts, at_once=0)
+    assert len(list(ledger.entries())) == 4_100
+    assert [len(one) for one in asked.client.requests(texts[:5], at_once=2)] == [2, 2, 1]
+    assert len(asked.client.request([])) == 0
+
+
+def test_a_certificate_says_what_asking_again_costs(trained: RAPTClassifier) -> None:
+    """If it breaks, an auditor reads that a question costs once what is charged each time, or charged in clear."""
+    for options, said in (({}, "is given the release of then"), ({"cache": False}, "each time it is asked")):
+        notes = " ".join(with_sanitizer(trained, **options).certificate().notes)
+        assert said in notes
+        assert ("release of then" in notes) == (not options)
+    clear = RAPTClassifier(RAPTClient(NotSanitized(tiny.backbone().table()), trained.client.plain.settings), _lost_body)
+    assert not any("charged" in note for note in clear.certificate().notes)
+
+
+def _lost_body(body: bytes) -> bytes:
+    return _lost()
 
 
 @pytest.mark.parametrize("wrong", [7, None, ["text"], {"text": "quetzal"}])

@@ -69,6 +69,21 @@ def test_both_etas_travel_with_a_saved_classifier(base: Backbone, tmp_path: Path
         assert "trained on texts privatised at eta=1e+06 (exponential); questions are privatised at eta=0.01" in notes
 
 
+def test_validation_texts_do_not_hide_how_training_texts_were_privatised(base: Backbone, tmp_path: Path) -> None:
+    """If it breaks, validation texts as loud as the questions make it look as if training texts had been, too."""
+    by = tiny.sanitizer(base, eta=LOUD)
+    held = released(base, eta=LOUD)
+    made = tiny.tuner(base, by, epochs=1).fit(released(base, eta=QUIET), validation=held, progress=False)
+    made.save(tmp_path)
+    back = RAPTClassifier.load(tmp_path, by, backbone=base)
+    (tmp_path / "certificate.json").unlink()
+    for one in (made, back, RAPTClassifier.load(tmp_path, by, backbone=base)):
+        notes = " ".join(one.certificate().notes)
+        assert "trained on texts privatised at eta=0.01 (exponential); questions are privatised at eta=1e+06" in notes
+    assert made.training is not None
+    assert made.training.parameters["training_mechanism"] == "exponential"
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -233,3 +248,19 @@ def test_a_checkpoint_goes_on_with_the_release_that_it_began_with(base: Backbone
     for other in (quiet, tiny.examples(8)):
         with pytest.raises(InvalidParameter, match="differs in privatised examples"):
             training(base, other, {"checkpoint": tmp_path})
+
+
+def test_a_checkpoint_goes_on_with_the_texts_that_it_began_with(base: Backbone, tmp_path: Path) -> None:
+    """If it breaks, who trains on other texts gets the model of the ones before, and their certificate."""
+    ledger = MetricLedger()
+    rows, others = tiny.examples(16), tiny.examples(16, seed=9)
+    training(base, rows, {"checkpoint": tmp_path, "validation": others}, ledger=ledger)
+    training(base, rows, {"checkpoint": tmp_path, "validation": others}, ledger=ledger)
+    for train, held, said in ((others, others, "examples of account"), (rows, rows, "validation examples of account")):
+        with pytest.raises(InvalidParameter, match=f"differs in {said}"):
+            training(base, train, {"checkpoint": tmp_path, "validation": held}, ledger=ledger)
+    training(base, rows, {"checkpoint": tmp_path, "validation": others})  # an account in memory ended with its process
+    training(base, rows, {"checkpoint": tmp_path / "other", "validation": others}, ledger=MetricLedger())
+    one, two = (json.loads((tmp_path / part / "checkpoint.json").read_bytes())["marks"] for part in ("", "other"))
+    assert len(one) == len(two) == 2
+    assert not set(one.values()) & set(two.values()), "without a key, whoever sees the folder tries out guesses"

@@ -1,4 +1,7 @@
-"""Where training stands, in files that are each there whole or not at all. They hold privatised text only."""
+"""Where training stands, in files that are each there whole or not at all.
+
+They hold texts as they were privatised: in clear only from :class:`~langchain_dp.rapt.tuning.NotSanitized`.
+"""
 
 from __future__ import annotations
 
@@ -67,36 +70,50 @@ class Checkpoint:
         folder: Made if absent.
         settings: What training is done with; a checkpoint of other settings is refused.
         identity: Further public facts that must be the same: backbone, labels, table, number of texts.
+        marks: Names with keyed hashes of private texts, compared only where the folder holds one under the same name.
 
     Raises:
         InvalidParameter: What is in the folder was made with other settings, or is damaged.
     """
 
     def __init__(
-        self, folder: str | PathLike[str], *, settings: TuningSettings, identity: Mapping[str, str | int]
+        self,
+        folder: str | PathLike[str],
+        *,
+        settings: TuningSettings,
+        identity: Mapping[str, str | int],
+        marks: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._settings = settings
         self._identity = dict(identity)
+        self._marks = dict(marks or {})
         self._state = self._folder / STATE
         self._facts = self._folder / "checkpoint.json"
         self._check()
 
     def _check(self) -> None:
-        facts = {"format": FORMAT, "settings": self._settings.to_dict(), "identity": self._identity}
+        facts = {
+            "format": FORMAT,
+            "settings": self._settings.to_dict(),
+            "identity": self._identity,
+            "marks": self._marks,
+        }
         if not self._facts.exists():
             write_whole(self._facts, json.dumps(facts).encode())
             return
         try:
             found = json.loads(self._facts.read_bytes())
             settings, identity = TuningSettings.from_dict(found["settings"]), found["identity"]
+            marks = dict(found.get("marks", {}))
         except (ValueError, KeyError, TypeError):
             raise InvalidParameter(
                 f"Expected checkpoint={str(self._folder)!r} to hold a checkpoint of this version. Give another folder."
             ) from None
         others = self._settings.differences(settings)
         others += sorted(name for name in self._identity if identity.get(name) != self._identity[name])
+        others += sorted(name for name, mark in self._marks.items() if marks.get(name, mark) != mark)
         if others:
             raise InvalidParameter(
                 f"Expected checkpoint={str(self._folder)!r} to be of the same training, but it differs in "

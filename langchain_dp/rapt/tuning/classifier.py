@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,25 +16,19 @@ from numpy.typing import NDArray
 from langchain_dp._checks import check_no_kwargs
 from langchain_dp._whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
-from langchain_dp.errors import InvalidParameter, LangChainDPError
+from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
 from langchain_dp.rapt._shell import WITHHELD
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.asking import check_list, check_parts
 from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
 from langchain_dp.rapt.tuning.promise import TrainedOn
-from langchain_dp.rapt.tuning.wire import Answer
+from langchain_dp.rapt.tuning.wire import Answer, Request
 
 if TYPE_CHECKING:  # the client's machine needs neither torch nor a model
     from langchain_dp.rapt.tuning.provider import RAPTProvider
     from langchain_dp.rapt.tuning.training import TrainingReport
 
 CERTIFICATE = "certificate.json"
-
-_AT_ONCE = 256
-_AGAIN = (
-    "Every question is privatised and charged like a training text; a question that was asked before is given the "
-    "release of then."
-)
 
 
 class RAPTClassifier(Runnable[str, str]):
@@ -133,7 +127,8 @@ class RAPTClassifier(Runnable[str, str]):
     ) -> list[str]:
         """Classify many texts: one charge for all of them, all or none, and few passes of the model.
 
-        With ``return_exceptions`` a text that is refused does not keep the others back.
+        With ``return_exceptions`` a text that is refused does not keep the others back, and what goes wrong with the
+        provider is the result of the texts it was asked about: nothing is privatised, or charged, a second time.
 
         Raises: As :meth:`invoke`; and InvalidParameter where one string stands in place of a list.
         """
@@ -172,6 +167,7 @@ class RAPTClassifier(Runnable[str, str]):
         Raises: As :meth:`invoke`.
         """
         check_list(texts)
+        texts = list(texts)
         answer = self._answer(texts, user)
         return np.array(answer.probabilities, dtype=np.float64).reshape(len(texts), -1 if texts else 0)
 
@@ -187,37 +183,45 @@ class RAPTClassifier(Runnable[str, str]):
         return self.provider.labels
 
     def _labels(self, texts: Sequence[str], user: str | None) -> list[str]:
-        answer = self._answer(texts, user)
-        return [answer.labels[max(range(len(row)), key=row.__getitem__)] for row in answer.probabilities]
+        return _chosen(self._answer(texts, user))
 
     def _answer(self, texts: Sequence[str], user: str | None) -> Answer:
-        request = self.client.request(texts, user=user)
-        labels: tuple[str, ...] = ()
-        rows: list[list[float]] = []
-        for start in range(0, len(request), _AT_ONCE):
-            some = slice(start, start + _AT_ONCE)
-            part = type(request)(request.kind, request.plain[some], request.inputs[some])
-            if callable(self.provider):
-                answer = Answer.from_json(self.provider(part.to_json()), texts=len(part))
-            else:
-                answer = self.provider.predict(part)
-            labels = answer.labels
-            rows += answer.probabilities
-        return Answer(labels, rows)
+        answers = [self._asked(request) for request in self.client.requests(texts, user=user)]
+        labels = answers[-1].labels if answers else ()
+        return Answer(labels, [row for answer in answers for row in answer.probabilities])
+
+    def _asked(self, request: Request) -> Answer:
+        if callable(self.provider):
+            return Answer.from_json(self.provider(request.to_json()), texts=len(request))
+        return self.provider.predict(request)
 
     def _all(self, texts: list[str], tolerant: bool, user: str | None) -> list[str | Exception]:
-        try:
+        if not tolerant:
             return list(self._labels(texts, user))
-        except LangChainDPError:
-            if not tolerant:
-                raise
         results: list[str | Exception] = []
+        for request in self._released(texts, user):
+            if isinstance(request, Exception):
+                results.append(request)
+                continue
+            try:
+                results += _chosen(self._asked(request))
+            except Exception as error:  # the provider's: its texts are paid for, and not drawn again
+                results += [error] * len(request)
+        return results
+
+    def _released(self, texts: list[str], user: str | None) -> Iterator[Request | Exception]:
+        """Requests for all texts; where not all can be released, one for each, or what is in its way."""
+        try:
+            yield from self.client.requests(texts, user=user)
+            return
+        except LangChainDPError as error:
+            if isinstance(error, LedgerError):  # what it charged before would be charged twice
+                raise
         for text in texts:
             try:
-                results += self._labels([text], user)
+                yield from self.client.requests([text], user=user)
             except LangChainDPError as error:
-                results.append(error)
-        return results
+                yield error
 
     # --------------------------------------------------------------------------------------------- the promise
 
@@ -227,11 +231,9 @@ class RAPTClassifier(Runnable[str, str]):
         Its notes say so where questions are privatised at another eta, or by another mechanism, than training texts
         were. Without ``training`` the client's file says what those were.
         """
-        trained = self.client.trained
-        if self.training is not None:
-            trained = TrainedOn(self.training.eta, self.training.mechanism)
+        trained = self.client.trained if self.training is None else TrainedOn.of(self.training)
         other = None if trained is None else trained.note(self.client.eta, self.client.mechanism)
-        return self.client.certificate([_AGAIN] if other is None else [_AGAIN, other])
+        return self.client.certificate([*self.client.question_notes, *([] if other is None else [other])])
 
     # ------------------------------------------------------------------------------------------- save and load
 
@@ -278,6 +280,10 @@ class RAPTClassifier(Runnable[str, str]):
     def __repr__(self) -> str:
         where = "remote" if callable(self.provider) else repr(self.provider)
         return f"RAPTClassifier({self.client!r}, {where})"
+
+
+def _chosen(answer: Answer) -> list[str]:
+    return [answer.labels[max(range(len(row)), key=row.__getitem__)] for row in answer.probabilities]
 
 
 def load_certificate(folder: str | PathLike[str]) -> MetricCertificate | None:

@@ -35,12 +35,17 @@ from langchain_dp.rapt.tuning.plain import Ids, PlainSource
 from langchain_dp.rapt.tuning.plain_rows import PlainRows
 from langchain_dp.rapt.tuning.promise import ACCOUNT, FREE, TrainedOn
 from langchain_dp.rapt.tuning.settings import PlainTokens
-from langchain_dp.rapt.tuning.wire import Kind, Plain, Privatised, Request
+from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, Privatised, Request
 from langchain_dp.rapt.vocabulary import Vocabulary, load
 
 FORMAT = "langchain-dp rapt client 1"
 FILE = "client.json"
 NOT_PRIVATE = "the texts are not privatised"
+AGAIN = (
+    "Every question is privatised and charged like a training text; a question that was asked before is given the "
+    "release of then."
+)
+EACH = "Every question is privatised and charged like a training text, each time it is asked."
 
 
 class NotSanitized:
@@ -144,11 +149,31 @@ class RAPTClient:
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
-        if isinstance(texts, (str, bytes)):  # its letters would be charged one by one
-            raise InvalidParameter("Expected texts to be a list of strings, not one. Give [text].")
+        texts = self._checked_texts(texts)
+        if len(texts) > MOST:
+            raise InvalidParameter(
+                f"Expected at most {MOST} texts in a request, got {len(texts)}. Call requests(texts), which makes as "
+                "many as are needed."
+            )
+        return next(iter(self.requests(texts, user=user, at_once=MOST)), Request(self.kind, [], []))
+
+    def requests(self, texts: Sequence[str], *, user: str | None = None, at_once: int = 256) -> list[Request]:
+        """The same in several requests of at most so many texts; all texts are charged together, or none.
+
+        Args:
+            texts: Private texts, as many as there are.
+            user: Whose account is charged.
+            at_once: Texts a request, from 1 to 4,096.
+
+        Raises: As :meth:`request`.
+        """
+        texts = self._checked_texts(texts)
+        _validate.integer("at_once", at_once, at_least=1, at_most=MOST)
         self._check_seed()
-        released = self.release(RawExamples(list(texts), [], [user] * len(texts)))
-        return Request(self.kind, self._rows.before(self.plain, released.inputs, self.plain_seed), released.inputs)
+        inputs = self.release(RawExamples(texts, [], [user] * len(texts))).inputs
+        plain = self._rows.before(self.plain, inputs, self.plain_seed)
+        parts = (slice(start, start + at_once) for start in range(0, len(inputs), at_once))
+        return [Request(self.kind, plain[part], inputs[part]) for part in parts]
 
     def privatise(
         self, examples: Examples, *, labels: Sequence[str], user_key: str | None = None
@@ -172,13 +197,13 @@ class RAPTClient:
         """The same for examples that were checked before; ``fresh`` as for :meth:`release`."""
         released = self.release(raw, fresh=fresh)
         # The account is named so that who joins two certificates knows whether they count the same releases.
-        account = {} if self._formal is None else {ACCOUNT: self._account(self._formal)}
+        account = {} if self._formal is None else {ACCOUNT: self.account}
         return PrivatisedExamples(
             self.kind,
             released.inputs,
             [labels[number] for number in raw.labels],
             released.truncated,
-            self.certificate([LABELS_IN_CLEAR], account),
+            self.certificate([LABELS_IN_CLEAR], account, fresh=fresh),
         )
 
     def release(self, examples: RawExamples, *, fresh: bool = False) -> Released:
@@ -225,12 +250,23 @@ class RAPTClient:
         return math.inf if self._formal is None else self._formal.engine.eta
 
     def certificate(
-        self, notes: Sequence[str] = (), parameters: Mapping[str, float | int | str] | None = None
+        self,
+        notes: Sequence[str] = (),
+        parameters: Mapping[str, float | int | str] | None = None,
+        *,
+        fresh: bool = False,
     ) -> MetricCertificate:
-        """The promise, with what is spent so far."""
+        """The promise, with what is spent so far.
+
+        Args:
+            notes: What else it says.
+            parameters: Likewise.
+            fresh: Whether it is for texts that were privatised anew, as :meth:`release` can.
+        """
         said = (f"The {self.plain.settings.length} plain tokens before every text are public; {FREE}", *notes)
         if self._formal is not None:
-            return self._formal.certificate((*self._formal.notes(), *said), parameters or {})
+            clear = self._formal.engine.notes() if fresh else self._formal.notes()
+            return self._formal.certificate((*clear, *said), parameters or {})
         return MetricCertificate(
             mechanism="none",
             eta=math.inf,
@@ -252,6 +288,25 @@ class RAPTClient:
         return self._formal is not None and self._formal.engine.private
 
     @property
+    def question_notes(self) -> tuple[str, ...]:
+        """What a certificate says of questions: what asking one costs, and asking it again."""
+        if self._formal is None:
+            return ()
+        return (AGAIN if self._formal._reuse else EACH,)
+
+    @property
+    def account(self) -> str:
+        """Tells accounts apart and shows nothing of them; empty if texts pass in clear."""
+        if self._formal is None:
+            return ""
+        ledger = self._formal.ledger
+        return ledger.digest("account", str(ledger._store.ledger_id)).hex()[:16]
+
+    def mark(self, text: str) -> str:
+        """Keyed hash under the account, which nobody without the ledger's file can try guesses on; "" without one."""
+        return "" if self._formal is None else self._formal.ledger.digest("texts", text).hex()
+
+    @property
     def in_clear(self) -> tuple[str, ...]:
         """What a certificate says of any text: what of it passes in clear."""
         return () if self._formal is None else self._formal.notes()
@@ -261,8 +316,10 @@ class RAPTClient:
             _validate.integer("plain_seed", self.plain_seed, at_least=0)
 
     @staticmethod
-    def _account(formal: FormalReleases) -> str:
-        return formal.ledger.digest("account", str(formal.ledger._store.ledger_id)).hex()[:16]
+    def _checked_texts(texts: Sequence[str]) -> list[str]:
+        if isinstance(texts, (str, bytes)):  # its letters would be charged one by one
+            raise InvalidParameter("Expected texts to be a list of strings, not one. Give [text].")
+        return list(texts)
 
     # ------------------------------------------------------------------------------------------- save and load
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from langchain_dp.rapt._engine import WordEngine
-from langchain_dp.rapt.privatise import TextPrivatiser
+from langchain_dp.rapt.privatise import Items, TextPrivatiser
 
 CUT = "+"
 """Stands after the tokens of a text that was cut."""
@@ -29,13 +29,16 @@ class TokenEngine:
         settings = {**json.loads(words.settings), "written": "ids", "max_tokens": max_tokens}
         self.settings = json.dumps(settings, sort_keys=True)
 
-    def privatise(self, texts: Sequence[str]) -> list[str]:
-        """Draw a fresh release of every text: its ids, with a mark at the end if it was cut."""
+    def prepare(self, texts: Sequence[str]) -> Callable[[], list[str]]:
+        """Cut texts; what is returned draws a release of each: its ids, with a mark at the end if it was cut."""
         parsed = [self._privatiser._parse(number, text) for number, text in enumerate(texts)]
         cut = [len(items.ids) > self._max_tokens for items in parsed]
         for items in parsed:
             del items.ids[self._max_tokens :]
-        drawn = self._privatiser.release(np.array([i for items in parsed for i in items.ids], dtype=np.int64)).tolist()
+        ids = np.array([i for items in parsed for i in items.ids], dtype=np.int64)
+        return lambda: self._written(parsed, cut, self._privatiser.release(ids).tolist())
+
+    def _written(self, parsed: list[Items], cut: list[bool], drawn: list[int]) -> list[str]:
         written, start = [], 0
         for items, is_cut in zip(parsed, cut, strict=True):
             released = drawn[start : start + len(items.ids)]

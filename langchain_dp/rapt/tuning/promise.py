@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 ACCOUNT = "account"
 """Parameter that tells accounts apart and shows nothing of them: two certificates of one count the same releases."""
 
+TRAINING_ETA = "training_eta"
+TRAINING_MECHANISM = "training_mechanism"
+"""Parameters of a training certificate: how the training texts alone were privatised."""
+
 FREE = "privatising them is free."
 """How the note on plain tokens ends."""
 
@@ -48,6 +52,16 @@ class TrainedOn:
         return (
             f"The model was trained on texts privatised at eta={self.eta:g}{how}; "
             f"questions are privatised at eta={eta:g} ({mechanism})."
+        )
+
+    @classmethod
+    def of(cls, certificate: MetricCertificate) -> TrainedOn:
+        """What a training certificate says of its training texts; its own eta may be that of validation texts."""
+        known = certificate.parameters
+        eta, mechanism = known.get(TRAINING_ETA), known.get(TRAINING_MECHANISM)
+        return cls(
+            certificate.eta if eta is None else float(eta),
+            certificate.mechanism if mechanism is None else str(mechanism),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,7 +102,9 @@ def differences(client: RAPTClient, certificate: MetricCertificate) -> list[str]
 def joined(one: MetricCertificate, other: MetricCertificate) -> MetricCertificate:
     """One certificate for texts that came under two: nothing in it is smaller than in either.
 
-    Certificates of one account count the same releases, so that the later one holds; those of two accounts add up.
+    Certificates of one account count the same releases, so that the later one holds; those of two accounts add up. What
+    came under two accounts names neither, so that a third certificate is added whole: too much may be counted, never
+    too little.
 
     Raises:
         InvalidParameter: They count in distances of two tables.
@@ -148,7 +164,7 @@ def of_training(
     Returns:
         ``eta`` is the larger one of training and validation texts; the parameters name each, and that of questions.
     """
-    etas = {"training_eta": train.eta, "inference_eta": inference_eta}
+    etas = {TRAINING_ETA: train.eta, "inference_eta": inference_eta}
     said = list(notes)
     whole = train
     if held is not None:
@@ -167,5 +183,5 @@ def of_training(
     return dataclasses.replace(
         whole,
         notes=tuple(dict.fromkeys((*whole.notes, *said))),
-        parameters={**whole.parameters, **told, **parameters},
+        parameters={**whole.parameters, **told, TRAINING_MECHANISM: train.mechanism, **parameters},
     )

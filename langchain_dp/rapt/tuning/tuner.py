@@ -16,7 +16,14 @@ from langchain_dp.rapt.tuning.backbone import Backbone
 from langchain_dp.rapt.tuning.checkpoint import Checkpoint
 from langchain_dp.rapt.tuning.classifier import RAPTClassifier
 from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
-from langchain_dp.rapt.tuning.examples import LABELS_IN_CLEAR, Examples, PrivatisedExamples, checked, checked_labels
+from langchain_dp.rapt.tuning.examples import (
+    LABELS_IN_CLEAR,
+    Examples,
+    PrivatisedExamples,
+    RawExamples,
+    checked,
+    checked_labels,
+)
 from langchain_dp.rapt.tuning.model import TunedModel
 from langchain_dp.rapt.tuning.promise import TrainedOn, differences, joined, of_training
 from langchain_dp.rapt.tuning.provider import RAPTProvider, assembler, chosen_device, label_words
@@ -198,7 +205,13 @@ class RAPTPromptTuner:
             "privatised examples": _digest(train),
             "privatised validation examples": _digest(held),
         }
-        return Checkpoint(folder, settings=self.settings, identity=identity)
+        # Texts of the same account only can be told apart: the key of an account that ended with its process is gone.
+        marks = {
+            f"{name} of account {self.client.account}": self.client.mark(_said(texts))
+            for name, texts in (("examples", train), ("validation examples", held))
+            if self.client.account and isinstance(texts, RawExamples)
+        }
+        return Checkpoint(folder, settings=self.settings, identity=identity, marks=marks)
 
     def _stored(
         self,
@@ -264,7 +277,7 @@ class RAPTPromptTuner:
             parameters=parameters,
         )
         client = copy.copy(self.client)  # the same account: only what it was trained on is its own
-        client.trained = TrainedOn(certificate.eta, certificate.mechanism)
+        client.trained = TrainedOn.of(certificate)
         provider = RAPTProvider(
             model,
             model.backbone,
@@ -286,6 +299,10 @@ def _digest(examples: Any) -> str:
         return ""
     said = [examples.certificate.to_dict(), list(examples.inputs), list(examples.labels)]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+
+
+def _said(examples: RawExamples) -> str:
+    return json.dumps([examples.texts, list(examples.labels), list(examples.users)])
 
 
 def _with_cut(report: TrainingReport, truncated: int) -> TrainingReport:
