@@ -35,7 +35,8 @@ print(len(private), "private messages;", private[0])
 # ## A budget, in a file
 #
 # The ledger is a SQLite file. Every answer is charged to it before the model is asked; a crash costs budget and leaks
-# nothing. The plan says what it will be like before anything is spent.
+# nothing. The plan says what it will be like before anything is spent. Run this notebook twice in one folder, and the
+# second run finds the budget spent: it is not forgotten. Remove `privacy.ledger` to begin anew.
 
 # %%
 ledger = PrivacyLedger(PrivacyBudget(epsilon=3.0, delta=1e-5), "privacy.ledger")

@@ -161,7 +161,8 @@ print(sanitizer.certificate())
 # %% [markdown]
 # ## What was not protected
 #
-# - Every word that came out as itself, names among them: at 30% that is seven in ten (nobody outside can tell which).
+# - Every word that came out as itself, names among them: at 30% that is seven in ten. Nobody outside can be certain
+#   which, but the context often shows it.
 # - How many words a text has, and how many documents there are.
 # - What an attacker who knows the language can guess back: the calibration above gives the rate for one word on its
 #   own; words in context give away more.

@@ -205,7 +205,7 @@ before, after = (set().union(*(words(message.text) for message in said)) for sai
 print(f"\n{len(before & after)} of {len(before)} words are still there; the artifact: {reader.told[-1][3].artifact}")
 
 # %% [markdown]
-# The provider cannot tell which words these are.
+# The provider cannot be certain which words these are; what stands around them often tells.
 #
 # ## What each policy lets through
 
@@ -262,8 +262,8 @@ print(sanitizer(NEEDED).certificate())
 # ## What was not protected
 #
 # - Numbers, the kept words, and that a date or an address stood where it stood: we let them through.
-# - Every word that came out as itself, names among them. Which ones, nobody outside can tell; that some did, everybody
-#   knows.
+# - Every word that came out as itself, names among them. That some did, everybody knows; which ones, nobody outside
+#   can be certain of, but the context often shows it.
 # - The number of messages and of words in them, names of tools and of their arguments, and the system prompt.
 # - What an attacker guesses from the context: words around a word tell more than the calibration's single word.
 # - What a tool does with arguments that the model made up. The tool above only reads; one that sends mail would need a

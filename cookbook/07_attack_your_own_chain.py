@@ -122,8 +122,8 @@ print(sound)
 print(f"shown: {sound.share:.0%} of the claim")
 
 # %% [markdown]
-# The claim stands, and the bound is not far below it: the noise is about what it has to be. More runs bring the two
-# closer; they can never show that a claim is true.
+# The claim stands, and the bound is more than half of it: the noise is not many times what it has to be. More runs
+# bring the two closer; they can never show that a claim is true.
 #
 # ## A fault of your own
 #

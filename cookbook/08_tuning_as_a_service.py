@@ -59,7 +59,7 @@ transformers.utils.logging.disable_progress_bar()
 FULL = os.environ.get("COOKBOOK") == "full"
 rows, more = load()
 private, test = rows[: 480 if FULL else 240], [*more, *rows[480:]] if FULL else [*more, *rows[480:560]]
-Path("client").mkdir()
+Path("client").mkdir(exist_ok=True)
 Path("client/private.jsonl").write_text("\n".join(map(json.dumps, private)))
 print(len(private), "private messages to learn from,", len(test), "to ask about")
 
@@ -160,7 +160,7 @@ server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
 print(server.server_port, flush=True)
 server.serve_forever()
 '''
-Path("provider").mkdir()
+Path("provider").mkdir(exist_ok=True)
 Path("provider/provider.py").write_text(PROVIDER)
 with Path("provider/errors.txt").open("w") as errors:
     process = subprocess.Popen(
@@ -297,8 +297,8 @@ print(f"raw messages in them: {whole} of {len(everything)}; words of raw message
 # Ids are words, for whoever has the table. So, second: put the ids back into words and compare them with the raw ones,
 # place by place. By the mechanism's law a known share of words comes out as itself. The attack function releases the
 # same messages anew, by the same law, and counts: more than that must not have arrived. A short message may arrive
-# whole, by chance. The provider cannot tell which one did. (The number expected takes all words for alike, so it is a
-# little too small.)
+# whole, by chance. The provider cannot be certain which one did. (The number expected takes all words for alike, so it
+# is a little too small.)
 
 # %%
 read = json.JSONDecoder().raw_decode  # the next request follows without a line's end
