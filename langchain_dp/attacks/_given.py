@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -70,10 +71,9 @@ def answer(name: str, given: str) -> str:
 
 def numbers(name: str, given: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """An array of numbers; what is none is not shown."""
-    try:
+    with contextlib.suppress(TypeError, ValueError):  # whose message may hold what was given
         return np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InvalidParameter(f"Expected {name} to hold numbers in rows of one length, but it does not.") from None
+    raise InvalidParameter(f"Expected {name} to hold numbers in rows of one length, but it does not.")
 
 
 def record(name: str, given: Mapping[str, Any], keys: Sequence[str] = ()) -> dict[str, Any]:

@@ -8,6 +8,7 @@ Reference: Steinke, Nasr, Jagielski. Privacy auditing with one (1) training run.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
@@ -231,13 +232,12 @@ def _by_default(canaries: int) -> list[int]:
 
 
 def _score(given: object) -> float:
-    try:
-        return float(given)  # type: ignore[arg-type]  # what is no number is refused here
-    except (TypeError, ValueError):
-        raise InvalidParameter(
-            f"Expected every score to be a number, but one is of type {type(given).__name__}. Let score= return a "
-            "number, such as float(released[number] == label)."
-        ) from None
+    with contextlib.suppress(TypeError, ValueError):  # whose message may hold what was released
+        return float(given)  # type: ignore[arg-type]  # what is no number is refused below
+    raise InvalidParameter(
+        f"Expected every score to be a number, but one is of type {type(given).__name__}. Let score= return a "
+        "number, such as float(released[number] == label)."
+    )
 
 
 def _check_canaries(

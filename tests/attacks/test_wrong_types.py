@@ -127,8 +127,10 @@ def test_a_wrong_type_is_one_line_with_a_remedy_and_without_the_text(at: int) ->
     with pytest.raises(InvalidParameter, match=says) as caught:
         call()
     assert "\n" not in str(caught.value)
-    for word in ("Zebedee", "gout"):
-        assert word not in str(caught.value)
+    error: BaseException | None = caught.value
+    while error is not None:  # whoever keeps the error keeps what it was raised in
+        assert not [word for word in ("Zebedee", "gout") if word in repr(error)]
+        error = error.__cause__ or error.__context__
 
 
 def test_a_picture_of_no_kind_is_refused_by_its_ending(tmp_path: Path) -> None:
