@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import json
 import sqlite3
+import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -14,16 +16,19 @@ from langchain_dp._whole_files import write_whole
 from langchain_dp.errors import PlanError
 from langchain_dp.opt.plan import Ended, Written
 
-_VERSION = 2
+_VERSION = 3
+_HELD: weakref.WeakKeyDictionary[object, set[str]] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Journal:
     """State of one run: released values, settings and a keyed hash of the records. It holds no record.
 
     The key of the split and of the hash lies in a file of its own beside it, ``<journal>.key``. Whoever holds both can
     try out a guess at all records: the key stays where the records are. The journal alone can be shown. Restore it from
-    a backup together with the ledger only.
+    a backup together with the ledger only: beside a newer ledger an older journal is refused once candidates were
+    chosen from, and before that it only loses what was paid for.
 
     Args:
         settings: Public settings that the run was started with; it can be taken up with the same ones only.
@@ -32,6 +37,7 @@ class Journal:
         groups: Number of subsets or slots, as derived when the run was started.
         sampling_probability: Rate of subsets or records, likewise.
         written: Candidates, oldest first.
+        selecting: Whether the candidates are complete, which is kept before the choice among them is charged.
         winner: Index of the selected candidate, ``len(written)`` for the initial instruction; None before.
         path: File to keep it in, or None: in memory.
     """
@@ -44,6 +50,10 @@ class Journal:
     written: list[Written] = dataclasses.field(default_factory=list)
     winner: int | None = None
     path: Path | None = None
+    selecting: bool = False
+
+    def __repr__(self) -> str:
+        return f"Journal({len(self.written)} candidates, winner={self.winner})"
 
     @property
     def calls(self) -> int:
@@ -67,6 +77,7 @@ class Journal:
             "groups": self.groups,
             "sampling_probability": self.sampling_probability,
             "written": [dataclasses.asdict(candidate) for candidate in self.written],
+            "selecting": self.selecting,
             "winner": self.winner,
         }
         if not self.path.exists():  # the key first: a journal without it could not be taken up
@@ -91,16 +102,22 @@ class Journal:
 
 
 @contextlib.contextmanager
-def alone(path: Path | None) -> Iterator[None]:
-    """Hold the run of this journal for the block. Two that went on with it would overwrite what the other released.
+def alone(path: Path | None, ledger: object, name: str) -> Iterator[None]:
+    """Hold a run for the block. Two that went on with it would overwrite what the other released, or share one charge.
 
     The lock is SQLite's on an empty file beside the journal, so the operating system takes it back from a dead process.
+
+    Args:
+        path: The journal; None: the ledger, and with it the run, is in the memory of this process.
+        ledger: The ledger.
+        name: Name of the run.
 
     Raises:
         PlanError: Another process or optimizer is at it.
     """
     if path is None:
-        yield
+        with _alone_in_memory(ledger, name):
+            yield
         return
     connection = sqlite3.connect(f"{path}.lock", timeout=0, isolation_level=None, check_same_thread=False)
     try:
@@ -116,6 +133,23 @@ def alone(path: Path | None) -> Iterator[None]:
         yield
     finally:
         connection.close()
+
+
+@contextlib.contextmanager
+def _alone_in_memory(ledger: object, name: str) -> Iterator[None]:
+    with _LOCK:
+        held = _HELD.setdefault(ledger, set())
+        if name in held:
+            raise PlanError(
+                f"The run {name!r} cannot be taken up, since another optimizer is at it: wait for it, or give another "
+                "name=."
+            )
+        held.add(name)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            held.discard(name)
 
 
 def read(path: Path) -> Journal | None:
@@ -173,6 +207,7 @@ def _from_fields(fields: Mapping[str, Any], key: bytes, path: Path) -> Journal:
         [Written(**candidate) for candidate in fields["written"]],
         fields["winner"],
         path,
+        fields["selecting"],
     )
     sound = (
         fields["version"] == _VERSION
@@ -181,6 +216,7 @@ def _from_fields(fields: Mapping[str, Any], key: bytes, path: Path) -> Journal:
         and journal.groups > 0
         and 0 < journal.sampling_probability <= 1
         and all(_is_sound(candidate, journal.settings["templates"]["messages"]) for candidate in journal.written)
+        and isinstance(journal.selecting, bool)
         and (journal.winner is None or journal.winner in range(len(journal.written) + 1))
     )
     if not sound:

@@ -92,7 +92,7 @@ class PrivateRuns:
 
     def run(self, records: PrivateRecords, *, halted: Callable[[], bool] = lambda: False) -> OptimizedPrompt:
         """Start a run, or take up the one that was started; ``halted`` is asked before every call."""
-        with journals.alone(self._journal_path()):
+        with journals.alone(self._journal_path(), self._ledger, self._name):
             return self._run(records, halted)
 
     def _run(self, records: PrivateRecords, halted: Callable[[], bool]) -> OptimizedPrompt:
@@ -107,7 +107,8 @@ class PrivateRuns:
         self._journal = journal
         candidates = self._write(data, journal, reservation, halted)
         if journal.winner is None:
-            journal.complete(self._select(data, candidates, reservation), fingerprint(seen, journal.split_key))
+            chosen = self._select(data, journal, candidates, reservation)
+            journal.complete(chosen, fingerprint(seen, journal.split_key))
         assert journal.winner is not None
         return described(
             self._engine, self._settings, candidates.candidates()[journal.winner], self.certificate(),
@@ -165,6 +166,12 @@ class PrivateRuns:
                 f"The journal of the run {self._name!r} holds {journal.calls} calls, but the ledger has charged "
                 f"{charged}: it is older, or another one. Bring the right ledger back, or give this run another name=."
             )
+        if not journal.selecting and not plan.remaining(reservation.charged_selection):
+            raise PlanError(
+                f"The ledger has charged the choice among the candidates of the run {self._name!r}, of which its "
+                "journal knows nothing: it is older. What it would choose from now was not paid for. Bring the newest "
+                "journal back, or give this run another name=."
+            )
         return reservation
 
     def _opened(self, records: PrivateRecords) -> Journal:
@@ -176,7 +183,7 @@ class PrivateRuns:
             if found is None:
                 raise PlanError(
                     f"The ledger holds a plan {self._name!r}, but the journal of its run is not there{beside}: what it "
-                    "released cannot be taken up. Bring the journal back, or give this run another name=."
+                    "released cannot be taken up. Bring its newest copy back, or give this run another name=."
                 )
             found.check_settings(settings)
             return found
@@ -185,6 +192,8 @@ class PrivateRuns:
                 f"There is a journal of the run {self._name!r}{beside}, but no such plan in the ledger: what it "
                 "released was charged to another one. Bring that ledger back, or give this run another name=."
             )
+        if found is not None:  # left behind by a stop before anything was reserved, with the key of other coins
+            found.discard()
         scheme = scheme_for(self._settings, self.neighbors, len(records))
         key = secret_key(self._rng)
         data = fingerprint(marks(records, key), key)
@@ -223,8 +232,11 @@ class PrivateRuns:
             run.write(spent=lambda: reservation.plan.spent(quick=True)[0])
         return run
 
-    def _select(self, data: Data, run: Run, reservation: Reservation) -> int:
-        # Charged already, and not in the journal: a stop came before the choice had left, so it is made now.
+    def _select(self, data: Data, journal: Journal, run: Run, reservation: Reservation) -> int:
+        if not journal.selecting:
+            journal.selecting = True
+            journal.save()
+        # Charged already, and no winner in the journal: a stop came before the choice had left, so it is made now.
         if reservation.plan.remaining(reservation.charged_selection):
             reservation.plan.spend(reservation.charged_selection, chain=self._name)
         counts = run.counts(self._forward, data.rows(data.validation))

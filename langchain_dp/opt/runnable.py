@@ -13,6 +13,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import run_in_executor
 
 from langchain_dp import _checks
+from langchain_dp._quiet_calls import bare
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.events import Sampling
 from langchain_dp.errors import InvalidParameter
@@ -243,10 +244,14 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         result: list[OptimizedPrompt] = []
 
         def run(_: str) -> str:
-            check_environment()
-            with self._lock:
-                result.append(self._run(records, halted))
-            return result[0].instruction
+            try:
+                check_environment()
+                with self._lock:
+                    result.append(self._run(records, halted))
+                return result[0].instruction
+            except BaseException as error:  # raised again below, without the frames: callbacks read their locals
+                stop = bare(error, "while a prompt was optimised")
+            raise stop
 
         RunnableLambda(run, name=self.get_name()).invoke(_SHOWN, config)
         return result[0]

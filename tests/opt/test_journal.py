@@ -180,7 +180,11 @@ def test_a_journal_without_a_release_does_not_stand_in_the_way(tmp_path: Path) -
     assert calls_of(journal_fields(tmp_path)) == 0
     with ledger_in(tmp_path) as ledger:
         other = optimizer(ledger=ledger, temperature=0.5, partitions=10)
-        other.invoke(examples(30))
+        first = other.invoke(examples(30))
+        assert used(ledger) == {"training": 12, "validation": 1}
+    with ledger_in(tmp_path) as ledger:  # with the key of that run, not of the one that died
+        again = optimizer(ledger=ledger, temperature=0.5, partitions=10)
+        assert again.invoke(examples(30)).format_messages(text="t") == first.format_messages(text="t")
         assert used(ledger) == {"training": 12, "validation": 1}
 
 

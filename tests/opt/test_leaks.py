@@ -8,6 +8,7 @@ import gc
 import io
 import logging
 import pickle
+import traceback
 import types
 import warnings
 from collections.abc import Callable
@@ -29,12 +30,14 @@ from fakes.optimizers import (
     ledger_in,
     optimizer,
 )
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.globals import set_debug, set_verbose
 from langchain_core.load import dumps
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_dp import PrivateRecords, private_run
-from langchain_dp.errors import InvalidParameter, UnsafeEnvironment
+from langchain_dp._quiet_calls import bare
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError, UnsafeEnvironment
 from langchain_dp.opt import DPPromptOptimizer
 
 
@@ -249,3 +252,48 @@ def test_it_is_a_runnable_like_any_other() -> None:
     assert made.get_name() == "writer"
     assert made.get_input_schema() is not None
     assert made.with_retry().invoke(examples()) == made.invoke(examples())
+
+
+class Reporting(BaseCallbackHandler):
+    """What an error reporter keeps of an error: the locals of every frame, and what it was raised in."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+
+    def on_chain_error(self, error: BaseException, **_: Any) -> None:
+        each: BaseException | None = error
+        while each is not None:
+            self.kept.append(repr((each, vars(each))))
+            for frame, _line in traceback.walk_tb(each.__traceback__):
+                self.kept.append(repr(frame.f_locals))
+            each = each.__cause__ or each.__context__
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_an_error_reporter_sees_no_record_and_no_key(stop: type[BaseException], tmp_path: Path) -> None:
+    """If it breaks, what serialises the frames of an error sends records, or the key that lets guesses be tested."""
+
+    def look(bodies: list[str]) -> None:
+        raise stop(bodies[0])
+
+    rows = [{**row, "text": f"{row['text']} {CANARY}"} for row in examples()]
+    with ledger_in(tmp_path) as ledger:
+        reporter = Reporting()
+        with pytest.raises(stop):
+            optimizer(Looking(look), ledger=ledger).invoke(rows, {"callbacks": [reporter]})
+        with pytest.raises(PlanError, match="other examples"):
+            optimizer(ledger=ledger).invoke(examples(31), {"callbacks": [reporter]})
+        key = next(tmp_path.glob("*.key")).read_text()
+    assert len(reporter.kept) > 4
+    secrets = (CANARY, key, repr(bytes.fromhex(key)))
+    assert not [kept for kept in reporter.kept for secret in secrets if secret in kept]
+
+
+def test_errors_keep_what_they_say_without_their_frames() -> None:
+    """If it breaks, who catches BudgetExceeded of a run does not learn what would still fit."""
+    made = BudgetExceeded("too much", asked="a", spent=(1.0, 0.0), budget=(2.0, 0.0), fits=3)
+    found = bare(made, "here")
+    assert (type(found), str(found), vars(found)) == (BudgetExceeded, "too much", vars(made))
+    assert found.__traceback__ is None
+    assert bare(PermissionError(13, "no", "file"), "here").__class__ is PermissionError
+    assert str(bare(ValueError(CANARY), "here")) == "ValueError here; its text is withheld."

@@ -6,7 +6,9 @@ import gc
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -267,3 +269,45 @@ def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
 
     with ledger_in(tmp_path) as ledger, pytest.raises(PlanError, match="model changed"):
         optimizer(Other(agreeing(SENTENCE)), ledger=ledger).invoke(examples())
+
+
+def test_two_optimizers_do_not_share_one_charge_in_memory() -> None:
+    """If it breaks, two runs under one name choose twice, from two splits of the records, for the price of once."""
+    ledger = PrivacyLedger(BUDGET)
+    inside, go = threading.Event(), threading.Event()
+
+    def look(bodies: list[str]) -> None:
+        inside.set()
+        assert go.wait(30)
+
+    first, second = optimizer(Looking(look), ledger=ledger), optimizer(ledger=ledger)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(first.invoke, examples())
+        assert inside.wait(30)
+        with pytest.raises(PlanError, match="another optimizer is at it"):
+            second.invoke(examples())
+        other = optimizer(ledger=PrivacyLedger(BUDGET))  # the same name in another ledger is another run
+        other.invoke(examples())
+        go.set()
+        running.result()
+    assert used(ledger) == {"training": 12, "validation": 1}
+    with pytest.raises(PlanError, match="journal of its run is not there"):
+        second.invoke(examples())
+
+
+def test_an_older_journal_does_not_choose_a_second_time(tmp_path: Path) -> None:
+    """If it breaks, who restores a backup of the journal alone gets new candidates, and a second choice, for free."""
+    kept: list[bytes] = []
+
+    def look(bodies: list[str]) -> None:
+        if len(kept) < 4:
+            kept.append(journal_of(tmp_path).read_bytes())
+
+    with ledger_in(tmp_path) as ledger:
+        optimizer(Looking(look), ledger=ledger).invoke(examples())
+    journal_of(tmp_path).write_bytes(kept[-1])
+    with ledger_in(tmp_path) as ledger:
+        before = used(ledger)
+        with pytest.raises(PlanError, match="it is older"):
+            optimizer(ledger=ledger).invoke(examples())
+        assert used(ledger) == before
