@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from langchain_dp._quiet_calls import scrubbed
 from langchain_dp._quiet_context import sealed
 from langchain_dp._quiet_filters import Level
 
@@ -17,16 +18,23 @@ def ask_together(
 ) -> list[Answer | None]:
     """Answers of ``ask``, one a member; None for a member whose content breaks the call.
 
-    If the joint call fails, every member is asked alone: what one of them holds can then silence nobody else. What was
-    raised is dropped, for it may hold private text. An engine may be a client of a server, or stand on LangChain: what
+    If the joint call fails, or does not answer for each, every member is asked alone: what one of them holds can then
+    silence nobody else. What was raised is dropped, whatever its kind, for it may hold private text; Ctrl-C and its kin
+    pass, empty. An engine may be a client of a server, or stand on LangChain: what
     it logs, warns of or traces inside the call goes nowhere.
     """
     if not members:
         return []
+    stop = None
     try:
         with sealed(Level.QUIET):
-            return ask(members)
-    except Exception:
-        if len(members) == 1:
-            return [None]
+            answers = ask(members)
+        if len(answers) == len(members):
+            return answers
+    except BaseException as error:  # a library may raise kinds of its own that are no Exception
+        stop = scrubbed(error)
+    if stop is not None:
+        raise stop
+    if len(members) == 1:
+        return [None]
     return [ask_together(ask, [member])[0] for member in members]

@@ -53,7 +53,8 @@ def quiet_copy(llm: Any) -> tuple[Runnable[Any, Any], Survey]:
 
     Raises:
         InvalidParameter: It is no Runnable.
-        UnsafeEnvironment: It keeps what it is told: a message history, or a cache inside a function.
+        UnsafeEnvironment: It keeps what it is told: a message history, a graph with a checkpointer, a cache inside a
+            function.
     """
     if not isinstance(llm, Runnable):
         raise InvalidParameter(
@@ -72,6 +73,7 @@ def _copy(part: Any, survey: Survey) -> Any:
     if isinstance(part, RunnableSerializable):
         return _copy_fields(part, survey)
     if isinstance(part, Runnable):
+        _refuse_memory(part)
         _refuse_cached_closure(part)
         survey.opaque.append(part)
         return part
@@ -107,6 +109,20 @@ def _copy_fields(part: RunnableSerializable[Any, Any], survey: Survey) -> Runnab
         update["config"] = {key: value for key, value in part.config.items() if key not in ("callbacks", "run_id")}
         update["config_factories"] = []  # with_listeners() puts its handlers in here
     return part.model_copy(update=update)
+
+
+def _refuse_memory(part: Runnable[Any, Any]) -> None:
+    """Refuse a graph that remembers: a vote would read the prompts of all votes before it, and be stored with them."""
+    for name in ("checkpointer", "store", "cache"):
+        if getattr(part, name, None) not in (None, False):
+            raise UnsafeEnvironment(
+                f"Expected llm to keep nothing of its prompts, but {type(part).__name__} has a {name}. Compile the "
+                "graph without one."
+            )
+    graphs = getattr(part, "get_subgraphs", tuple)  # a graph's own iterator over (name, graph)
+    for other in (*(graph for _, graph in graphs()), *(part.deps if isinstance(part, RunnableLambda) else ())):
+        if isinstance(other, Runnable) and not isinstance(other, RunnableSerializable):
+            _refuse_memory(other)
 
 
 def _refuse_cached_closure(part: Runnable[Any, Any]) -> None:

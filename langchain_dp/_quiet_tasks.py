@@ -52,6 +52,13 @@ def _kept(step: Callable[..., Any], *args: Any) -> Any:
     raise ModelStopped
 
 
+class _QuietTask(asyncio.Task[Any]):
+    """Says nothing of itself: an event loop in debug mode logs slow tasks, with the text of what they raised."""
+
+    def __repr__(self) -> str:
+        return "<Task of a quiet call>"
+
+
 class _Factory:
     """The loop's own task factory outside quiet calls; inside them, plain tasks of guarded coroutines."""
 
@@ -63,7 +70,7 @@ class _Factory:
         context = options.get("context")
         depth = level.get() if context is None else context.get(level, Level.OPEN)
         if depth is Level.QUIET and asyncio.iscoroutine(coro):
-            return asyncio.Task(_Guarded(coro), loop=loop, **options)
+            return _QuietTask(_Guarded(coro), loop=loop, **options)
         if self.inner is not None:
             return self.inner(loop, coro, **options)
         return asyncio.Task(coro, loop=loop, **options)

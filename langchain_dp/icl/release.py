@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Sequence
 
+from langchain_dp.accounting import Neighbors
 from langchain_dp.icl.answers import AnswerCache, Released
 from langchain_dp.icl.pace import Pace
 from langchain_dp.icl.plan import Electorate
@@ -49,6 +50,15 @@ class Releaser:
         self._answers = AnswerCache()
         self._probed = False
 
+    def _page(self) -> int:
+        """A forgotten record turns the page: what it may have helped to find is not given out again.
+
+        Not where the promise covers whether a record is there at all: that a question costs again would show that one
+        was. An answer that was released stays released, and giving it out again shows nothing more.
+        """
+        private = self.reservation.budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE
+        return 0 if private else self._electorate.forgotten
+
     def under(self, reservation: Reservation) -> Releaser:
         """A second releaser over the same subsets and model, charged to another reservation."""
         return Releaser(
@@ -64,8 +74,7 @@ class Releaser:
     def release(self, question: str) -> Released:
         """Answer a rendered, checked question: from what was released before, or by one new release."""
         started = self.pace.start()
-        # A forgotten record turns the page: what it may have helped to find is not given out again.
-        key = (self._electorate.forgotten, question)
+        key = (self._page(), question)
         claim = self._answers.claim(key)
         while claim is not None and not isinstance(claim, Released):
             claim.result()
@@ -88,7 +97,7 @@ class Releaser:
     async def arelease(self, question: str) -> Released:
         """Async twin of :meth:`release`."""
         started = self.pace.start()
-        key = (self._electorate.forgotten, question)
+        key = (self._page(), question)
         claim = await self._answers.aclaim(key)
         if claim is not None:
             return claim

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_dp import _checks
-from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate, PrivacyLedger
+from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.events import Sampling
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.icl import checks, prompts
@@ -257,8 +258,14 @@ class DPICLClassifier(Runnable[Question, str]):
     # --------------------------------------------------------------------------------------------- the examples
 
     def add(self, example: Mapping[str, Any], *, record_id: str | None = None) -> str:
-        """Add a private example; it joins one subset by its own coin. Returns the id to forget it by."""
+        """Add a private example; it joins one subset by its own coin. Returns the id to forget it by.
+
+        Without an id it is numbered; under add/remove neighbours, where the number of records is private, its id is
+        drawn at random.
+        """
         checks.check_example(example, "the example", self.prompt, self.labels)
+        if record_id is None and "id" not in example and self._counts_are_private():
+            record_id = secrets.token_hex(8)
         record_id, stale = self._electorate.add(example, record_id)
         if stale is not None:
             self._voter.forget(stale)
@@ -267,8 +274,9 @@ class DPICLClassifier(Runnable[Question, str]):
     def forget(self, record_id: str) -> None:
         """Remove an example for good: the next release does not use it.
 
-        Its subset's cached state is dropped, and so are the kept answers, which it may have helped to find. The other
-        subsets stay as they are. Nothing is refunded: what was released was released.
+        Its subset's cached state is dropped, and so are the kept answers, which it may have helped to find: not so
+        under add/remove neighbours, where their loss would show that there was such a record. The other subsets stay
+        as they are. Nothing is refunded: what was released was released.
 
         Raises:
             InvalidParameter: There is no such record.
@@ -277,6 +285,9 @@ class DPICLClassifier(Runnable[Question, str]):
         stale = self._electorate.forget(record_id)
         if stale is not None:
             self._voter.forget(stale)
+
+    def _counts_are_private(self) -> bool:
+        return self._reservation.budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE
 
     def warm(self) -> None:
         """Build the caches of all fixed subsets, so that answer times do not show which were cold."""

@@ -15,7 +15,9 @@ from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.runnables import Runnable
 
 from langchain_dp._company import ask_together
-from langchain_dp.errors import InvalidParameter
+from langchain_dp._quiet_context import sealed
+from langchain_dp._quiet_filters import Level
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.votes import Ballot, Vote
 from langchain_dp.parsing import parse_label
@@ -174,7 +176,7 @@ class EngineVoter:
 
     def check(self, question: str) -> None:
         """Raise InvalidParameter if the question has more tokens than the engine's public limit."""
-        tokens, most = self._engine.count_tokens(question), self._engine.max_tail_tokens
+        tokens, most = self.count_tokens(question), self._engine.max_tail_tokens
         if tokens > most:
             raise InvalidParameter(
                 f"Expected the question, {tokens} tokens with its template, to be at most {most} tokens. "
@@ -200,7 +202,7 @@ class EngineVoter:
         finally:
             # A member that was forgotten while it was being scored has come back into the engine's caches.
             self._drop(ballots, every=not self._keep_caches)
-        return [_best(row) for row in rows]
+        return [_best(row, len(self._words)) for row in rows]
 
     def _scores(self, ballots: Sequence[Ballot]) -> list[list[float] | None]:
         members = [self._member(ballot) for ballot in ballots]
@@ -220,10 +222,13 @@ class EngineVoter:
 
     def warm(self, ballots: Sequence[Ballot]) -> None:
         """Evaluate the examples of every subset once."""
-        for ballot in ballots:
-            with contextlib.suppress(Exception):  # it stays cold; what it says may hold private text
-                self._engine.warm([self._member(ballot)])
-        self._drop(ballots, every=False)
+        try:
+            for ballot in ballots:
+                # It stays cold if that fails; what it says, logs or traces may hold private text.
+                with contextlib.suppress(Exception), sealed(Level.QUIET):
+                    self._engine.warm([self._member(ballot)])
+        finally:
+            self._drop(ballots, every=False)
 
     def _drop(self, ballots: Sequence[Ballot], *, every: bool) -> None:
         gone = [ballot.member for ballot in ballots if every or ballot.member in self._stale]
@@ -231,8 +236,17 @@ class EngineVoter:
             self._engine.forget(*gone)
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of the engine's model."""
-        return self._engine.count_tokens(text)
+        """Tokens of the engine's model.
+
+        Raises:
+            ModelUnavailable: The engine could not count them.
+        """
+        try:
+            with sealed(Level.QUIET):
+                return self._engine.count_tokens(text)
+        except Exception as error:  # raised again below, without its text
+            failure = type(error).__name__
+        raise ModelUnavailable(f"The engine failed to count tokens ({failure}); its text is withheld.")
 
 
 def make_voter(
@@ -277,8 +291,11 @@ def _read(answer: Any, words: Sequence[str]) -> Vote:
         return None
 
 
-def _best(row: Sequence[float] | None) -> Vote:
-    if row is None or any(math.isnan(score) for score in row):
+def _best(row: Sequence[float] | None, labels: int) -> Vote:
+    try:
+        if row is None or len(row) != labels or any(math.isnan(score) for score in row):
+            return None
+    except Exception:  # whatever an engine returns, the subset abstains
         return None
     return max(range(len(row)), key=lambda index: (row[index], -index))
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from fakes.canary import CANARY
 from fakes.voters import LABELS, VotingEngine, classifier, left
 
-from langchain_dp.errors import InvalidParameter
+from langchain_dp._company import ask_together
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl import SST2
 from langchain_dp.ports import MemberPrompt, ScoresLabels
 
@@ -128,14 +131,55 @@ def test_warm_builds_the_caches_of_all_subsets_and_spends_nothing() -> None:
     assert left(chain) == 5
 
 
-def test_warming_lets_no_text_out() -> None:
-    """An engine that fails on one member puts that member's text into the exception of warm()."""
+def test_warming_and_planning_let_no_text_out(caplog: pytest.LogCaptureFixture) -> None:
+    """An engine that logs, or fails on one member, shows that member's text: in a log, or in an exception."""
 
     class Broken(VotingEngine):
         def warm(self, prompts: Sequence[MemberPrompt]) -> None:
+            logging.getLogger("engine").warning("warming %s", prompts[0].body)
             raise RuntimeError(prompts[0].body)
 
-    classifier(Broken()).warm()
+        def count_tokens(self, text: str) -> int:
+            logging.getLogger("engine").warning("counting %s", text)
+            if CANARY in text:
+                raise RuntimeError(text)
+            return len(text.split())
+
+    chain = classifier(Broken())
+    chain.warm()
+    with pytest.raises(ModelUnavailable, match=r"count tokens \(RuntimeError\); its text is withheld") as caught:
+        chain.plan()
+    assert caught.value.__context__ is None
+    assert CANARY not in caplog.text
+
+
+class Panic(BaseException):
+    """What a library in another language raises: no Exception."""
+
+
+def test_a_member_that_panics_silences_itself_alone(histograms: list[list[int]]) -> None:
+    """If it breaks, one record decides between an answer and an end with its text in the error, without noise."""
+
+    def spoil(prompt: MemberPrompt) -> None:
+        if "note 004" in prompt.body:
+            raise Panic(prompt.body)
+
+    assert classifier(VotingEngine(spoil=spoil)).invoke("x") == "positive"
+    assert histograms == [[7, 0]]
+
+
+@pytest.mark.parametrize("row", [[0.0, None], [], [1.0], [1.0, 0.0, 0.0], ["a", "b"], 7, [[1.0], [0.0]]])
+def test_a_row_that_is_none_abstains(row: Any, histograms: list[list[int]]) -> None:
+    """If it breaks, an engine's odd answer about one record ends a release that was charged."""
+    rows = iter([row])
+    classifier(VotingEngine(row=lambda scores: next(rows, scores))).invoke("x")
+    assert histograms == [[7, 0]]
+
+
+def test_an_engine_that_answers_too_little_is_asked_one_by_one() -> None:
+    """If it breaks, the votes of subsets are mixed up, or lost, when an engine drops one."""
+    assert ask_together(lambda members: list(members)[:1], ["a", "b", "c"]) == ["a", "b", "c"]
+    assert ask_together(lambda members: [], ["a"]) == [None]
 
 
 def test_a_certificate_carries_what_the_engine_has_to_say() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -102,6 +103,31 @@ def test_a_text_forgotten_while_it_is_scored_does_not_come_back_into_the_cache()
         under_way.result(30)
     assert not any("note 005" in body for body in engine.cache.values())
     assert len(engine.cache) == 7
+
+
+@pytest.mark.parametrize(("neighbors", "left_then"), [(Neighbors.REPLACE_ONE, 3), (Neighbors.ADD_OR_REMOVE_ONE, 4)])
+def test_asking_again_does_not_show_that_a_record_was_forgotten(neighbors: Neighbors, left_then: int) -> None:
+    """If it breaks, under add/remove a question that costs again tells that the forgotten record existed."""
+    examples = [{**example, "id": f"p{i}"} for i, example in enumerate(private_examples(24))]
+    chain = classifier(examples=examples, budget=PrivacyBudget(50.0, neighbors=neighbors))
+    chain.invoke("x")
+    chain.forget("p1")
+    chain.invoke("x")
+    assert asyncio.run(chain.ainvoke("x")) == "positive"
+    assert left(chain) == left_then
+
+
+def test_under_add_remove_a_new_record_is_not_numbered() -> None:
+    """If it breaks, the id of a new record tells how many there are, and such a record can never be forgotten."""
+    ids = []
+    for count in (23, 24):
+        examples = [{**example, "id": f"p{i}"} for i, example in enumerate(private_examples(count))]
+        chain = classifier(examples=examples, budget=PrivacyBudget(50.0, neighbors=Neighbors.ADD_OR_REMOVE_ONE))
+        ids += [chain.add({"text": "new", "label": "positive"}) for _ in range(2)]
+        assert chain.add({"text": "new", "label": "positive", "id": "mine"}) == "mine"
+        chain.forget(ids[-1])
+    assert len(set(ids)) == 4
+    assert not [one for one in ids if len(one) != 16 or "#" in one]
 
 
 def test_resampled_subsets_leave_nothing_in_the_engine() -> None:

@@ -181,6 +181,57 @@ def test_a_message_history_is_refused() -> None:
         QuietModel(RunnableWithMessageHistory(Chat(), lambda session_id: InMemoryChatMessageHistory()))
 
 
+def test_an_event_loop_that_debugs_logs_no_prompt(caplog: pytest.LogCaptureFixture) -> None:
+    """If it fails, asyncio's debug mode logs slow tasks together with what they raised, which quotes the prompt."""
+
+    def act(prompt: str) -> None:
+        raise ValueError(f"400: your prompt was {prompt}")
+
+    async def ask() -> Any:
+        asyncio.get_running_loop().slow_callback_duration = 0  # every step is slow
+        return await QuietModel(RunnableLambda(lambda text: text) | Chat(act=act)).abatch([CANARY])
+
+    with caplog.at_level(logging.DEBUG):
+        assert asyncio.run(ask(), debug=True) == [None]
+    assert "Executing" in caplog.text
+    assert CANARY not in caplog.text
+
+
+@pytest.mark.parametrize("place", ["itself", "in a function", "in a sequence", "in a graph", "with a store"])
+def test_a_graph_that_remembers_is_refused(place: str) -> None:
+    """If it fails, every vote reads the prompts of all votes before it: one record moves more than one vote."""
+    pytest.importorskip("langgraph")  # comes with the extra agents
+    from langgraph.checkpoint.memory import InMemorySaver
+    from langgraph.graph import START, MessagesState, StateGraph
+    from langgraph.store.memory import InMemoryStore
+
+    from langchain_dp.errors import UnsafeEnvironment
+
+    def graph(node: Any, **options: Any) -> Any:
+        made = StateGraph(MessagesState)
+        made.add_node("model", node)
+        made.add_edge(START, "model")
+        return made.compile(**options)
+
+    def answer(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [Chat().invoke(state["messages"])]}
+
+    memory = {"store": InMemoryStore()} if place == "with a store" else {"checkpointer": InMemorySaver()}
+    keeping = graph(answer, **memory)
+
+    def call(prompt: Any) -> Any:
+        return keeping.invoke({"messages": prompt})
+
+    chains: dict[str, Any] = {
+        "in a function": RunnableLambda(call),
+        "in a sequence": RunnableLambda(lambda prompt: {"messages": prompt}) | keeping.with_config(tags=["a"]),
+        "in a graph": graph(keeping),
+    }
+    with pytest.raises(UnsafeEnvironment, match=r"has a (checkpointer|store)"):
+        QuietModel(chains.get(place, keeping))
+    QuietModel(graph(answer))  # one that forgets is as good as a model
+
+
 def test_a_function_around_a_model_with_a_cache_is_refused() -> None:
     """If it fails, a cache set on a model inside a function stores private prompts."""
     from langchain_core.caches import InMemoryCache
