@@ -124,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
             return INTERRUPTED
         prompt.save(options.out)
         scores = _scores(engine, optimizer.settings, prompt, test)
-    _show(prompt, scores, options)
+    _show(prompt, scores, options, instruction=optimizer.settings.instruction)
     return DONE
 
 
@@ -282,13 +282,15 @@ def _scores(
         }
 
 
-def _show(prompt: OptimizedPrompt, scores: dict[str, PromptScore], options: argparse.Namespace) -> None:
+def _show(
+    prompt: OptimizedPrompt, scores: dict[str, PromptScore], options: argparse.Namespace, *, instruction: str
+) -> None:
     if options.json:
         tested = {name: dataclasses.asdict(score) for name, score in scores.items()}
         print_json(prompt.to_dict() | ({"test": tested} if tested else {}))
         return
     print(f"{prompt.instruction}\n\n{prompt.certificate}\n")
-    if prompt.instruction == options.instruction:
+    if prompt.instruction == instruction:
         print("The initial instruction was selected: no candidate did better by enough.\n")
     for name, score in scores.items():
         print(f"{name:<7} {score}, on the local model")

@@ -195,8 +195,20 @@ def columns(rows: Iterable[tuple[str, str]], *, indent: int = 2) -> str:
     return "\n".join(f"{' ' * indent}{name:<{width}}  {value}".rstrip() for name, value in found)
 
 
+_LABELS, _LONG = 100, 60
+
+
 def read_off(labels: Sequence[str]) -> str:
-    """Says that the labels were not given."""
+    """Says that the labels were not given.
+
+    Raises:
+        InvalidParameter: They look like texts, which are not shown.
+    """
+    if len(labels) > _LABELS or any(len(label) > _LONG for label in labels):
+        raise InvalidParameter(
+            f"Expected labels in the private rows, at most {_LABELS} of at most {_LONG} letters, but there are "
+            f"{len(labels)} different ones. Text and label may be exchanged; if not, name the labels with --labels."
+        )
     return (
         f"Note: the labels {list(labels)} were read off the private rows and count as public from here on. Name them "
         "with --labels to keep them a constant."

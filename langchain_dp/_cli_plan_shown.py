@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from langchain_dp._cli_parts import columns, print_json
+from langchain_dp._rounding import rounded_up
 
 if TYPE_CHECKING:
     from langchain_dp.icl import ICLPlanReport
@@ -78,7 +79,7 @@ def show_calibration(calibration: Calibration, *, as_json: bool, releases: int |
         return
     print(calibration)
     if needed is not None:
-        print(columns([(f"{releases:,} releases", f"need --limit {needed:g}")], indent=0))
+        print(columns([(f"{releases:,} releases", f"need --limit {rounded_up(needed, digits=6):.12g}")], indent=0))
     factor = math.exp(min(calibration.neighbor_loss, 700.0))
     print(
         f"\nOf two words {calibration.neighbor_distance:.3g} apart, no word comes out more than {factor:,.4g} times as "

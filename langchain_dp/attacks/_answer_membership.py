@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 from langchain_dp import _validate
 from langchain_dp._binomial import clopper_pearson
+from langchain_dp.accounting import Neighbors
 from langchain_dp.attacks import _given
 from langchain_dp.attacks._intervals import accuracy_bound
 from langchain_dp.attacks._lira import Row
@@ -26,6 +27,7 @@ def attack_answers(
     repeats: int = 1,
     epsilon: float | None = None,
     delta: float = 0.0,
+    neighbors: Neighbors = Neighbors.REPLACE_ONE,
     name: str = "membership in answers",
 ) -> AttackResult:
     """Tell which of two neighbouring data sets a chain answered from.
@@ -50,6 +52,8 @@ def attack_answers(
         epsilon: What each chain promises for all its answers together, if anything: gives ``settings["bound"]``, the
             largest accuracy that the promise allows.
         delta: Likewise.
+        neighbors: What the promise is about, if there is one: the data sets must differ so, or the bound means
+            nothing. Zero-out neighbours have no bound here.
         name: Name of the result.
 
     Returns:
@@ -66,7 +70,7 @@ def attack_answers(
         raise InvalidParameter(f"Expected runs={runs} to be even: half of them teach, half are guessed.")
     questions = texts_of("questions", questions)
     _given.function("build", build, of="the rows")
-    _check_neighbors(rows, neighbor)
+    _check_neighbors(rows, neighbor, None if epsilon is None else neighbors)
     asked = [question for question in questions for _ in range(repeats)]
     worlds = [list(rows), list(neighbor)]
     answers: list[list[list[str]]] = [[], []]
@@ -160,7 +164,7 @@ def _left_out(taught: Sequence[Sequence[Sequence[str]]], view: View, repeats: in
     return hits
 
 
-def _check_neighbors(rows: Sequence[Row], neighbor: Sequence[Row]) -> None:
+def _check_neighbors(rows: Sequence[Row], neighbor: Sequence[Row], relation: Neighbors | None) -> None:
     one, other = (
         Counter(json.dumps(_given.record(name, row), sort_keys=True, default=repr) for row in data)
         for name, data in (("rows", rows), ("neighbor", neighbor))
@@ -170,4 +174,12 @@ def _check_neighbors(rows: Sequence[Row], neighbor: Sequence[Row]) -> None:
         raise InvalidParameter(
             f"Expected neighbor to differ from rows in one record, but {lost} are missing and {gained} are new. Add, "
             "remove or replace one."
+        )
+    if relation is None:
+        return
+    changed = {Neighbors.REPLACE_ONE: lost == gained == 1, Neighbors.ADD_OR_REMOVE_ONE: lost + gained == 1}
+    if not changed.get(relation, False):
+        raise InvalidParameter(
+            f"Expected data sets that are neighbours under neighbors={relation.name}, which epsilon is about, but "
+            f"{lost} records are missing and {gained} are new. Give the relation of the promise, or leave epsilon out."
         )

@@ -9,7 +9,6 @@ from typing import Any
 
 from langchain_dp._pictures import new_figure
 from langchain_dp.attacks._result import save_picture
-from langchain_dp.attacks._words import words_of
 
 _WIDTH = 100
 
@@ -98,7 +97,7 @@ class LeakReport:
         nearest: For every sentence of the prompt that is not public, the row most like it, most similar first.
         rows: Number of rows searched.
         held_out: Number of held-out rows searched.
-        own_words: Words of the prompt that are not public.
+        own_starts: Where the words of the prompt begin that are not public.
         pieces: Sentences and forged examples of the prompt that are not public.
         name: Name of the search, for reports and pictures.
     """
@@ -109,9 +108,14 @@ class LeakReport:
     nearest: tuple[NearestRow, ...]
     rows: int
     held_out: int
-    own_words: int
+    own_starts: frozenset[int]
     pieces: int = 0
     name: str = LEAKED
+
+    @property
+    def own_words(self) -> int:
+        """Words of the prompt that are not public."""
+        return len(self.own_starts)
 
     @property
     def rate(self) -> float:
@@ -184,8 +188,7 @@ class LeakReport:
 
     def _share(self, spans: Sequence[LeakedSpan]) -> float:
         taken = {place for span in spans for place in range(span.start, span.end)}
-        inside = sum(word.start in taken for word in words_of(self.prompt))
-        return min(inside / self.own_words, 1.0) if self.own_words else 0.0
+        return len(taken & self.own_starts) / self.own_words if self.own_words else 0.0
 
     def marked(self, before: str = "[", after: str = "]", *, spans: Sequence[LeakedSpan] | None = None) -> str:
         """The prompt with ``before`` and ``after`` around what leaked; overlapping spans are marked as one."""

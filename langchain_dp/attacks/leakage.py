@@ -81,7 +81,7 @@ def find_leaks(
         search.nearest(training, others, embed),
         len(rows),
         len(held_out),
-        search.own_words,
+        search.own_starts,
         len(search.pieces()),
         name,
     )
@@ -114,8 +114,8 @@ class _Search:
         self._index = Prompt(self._folded, 2)
 
     @property
-    def own_words(self) -> int:
-        return self._public.count(False)
+    def own_starts(self) -> frozenset[int]:
+        return frozenset(word.start for word, known in zip(self._words, self._public, strict=True) if not known)
 
     def spans(self, rows: _Rows) -> tuple[LeakedSpan, ...]:
         found: dict[tuple[int, int], list[tuple[int, int, bool]]] = defaultdict(list)

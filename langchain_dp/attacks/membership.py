@@ -49,7 +49,9 @@ class MembershipResult(AttackResult):
         by_candidate: Area and interval of every candidate. The intervals hold together, with 95%: the best one was
             picked with the outcome in sight.
         best: Name of the best candidate.
-        caught: Of the best candidate: false positive rate -> (share of members found, low, high).
+        caught: Of the best candidate: false positive rate -> (share of members found, low, high). The interval is that
+            of the threshold, which this rate of the ``others`` at hand exceeds: what share of others elsewhere does is
+            as uncertain as their number says. Rates below one in n + 1 others are left out.
         resolution: An area below 0.5 + this cannot be told from chance with so many rows and candidates.
         curve: False and true positive rates of the best candidate, in order.
     """
@@ -111,7 +113,8 @@ def infer_membership(
     members, others = scored[best]
     area, low, high = by_candidate[best]
     resolution = auc_interval(0.5, len(members), len(others), error=error)[1] - 0.5
-    caught = {rate: _caught(members, others, rate) for rate in _RATES}
+    # Of n others, fewer than one in n + 1 cannot be told.
+    caught = {rate: _caught(members, others, rate, error=error) for rate in _RATES if rate * (len(others) + 1) >= 1}
     return MembershipResult(
         name=name,
         rate=area,
@@ -209,12 +212,12 @@ def _figures(name: str, given: npt.ArrayLike, count: int) -> Floats:
     return figures
 
 
-def _caught(members: Floats, others: Floats, rate: float) -> tuple[float, float, float]:
+def _caught(members: Floats, others: Floats, rate: float, *, error: float) -> tuple[float, float, float]:
     """Share of members above the score that at most this share of others exceeds."""
     allowed = int(rate * len(others))
     threshold = np.sort(others)[::-1][min(allowed, len(others) - 1)]
     hits = int((members > threshold).sum())
-    low, high = clopper_pearson(hits, len(members))
+    low, high = clopper_pearson(hits, len(members), error=error)
     return hits / len(members), low, high
 
 

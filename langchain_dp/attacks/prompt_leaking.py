@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from langchain_dp import _validate
-from langchain_dp._binomial import clopper_pearson
 from langchain_dp.attacks import _given
+from langchain_dp.attacks._intervals import bootstrap_ratio
 from langchain_dp.attacks._leak_report import LeakReport
 from langchain_dp.attacks._result import AttackResult, texts_of
 from langchain_dp.attacks.leakage import find_leaks
@@ -65,8 +67,8 @@ def leak_prompt(
         name: Name of the result.
 
     Returns:
-        The share of answers that hold a run of an example, with a Clopper-Pearson interval; the baseline is the same
-        for ``held_out``, 0 without any.
+        The share of answers that hold a run of an example, with an interval over questions (Clopper-Pearson for fewer
+        than 20, bootstrap for more); the baseline is the same for ``held_out``, 0 without any.
 
     Raises:
         InvalidParameter: There are no questions or examples, ``answer`` is no function, or an answer is no string.
@@ -82,16 +84,17 @@ def leak_prompt(
             said = _given.answer("answer", answer(question))
             reports.append(find_leaks(said, rows, public=known, held_out=others, shortest=shortest))
             given.add(said)
-    hits = sum(bool(report.spans) for report in reports)
+    found = np.array([bool(report.spans) for report in reports], dtype=np.float64).reshape(len(asked), repeats)
     leaked = {row for report in reports for span in report.spans for row in span.rows}
     return LeakingResult(
         name=name,
-        rate=hits / len(reports),
-        interval=clopper_pearson(hits, len(reports)),
+        rate=float(found.mean()),
+        # A chain may answer one question alike each time: questions are what is independent.
+        interval=bootstrap_ratio(found.sum(axis=1), np.full(len(asked), float(repeats))),
         baseline=sum(bool(report.by_chance) for report in reports) / len(reports),
         n=len(reports),
         measure="answers repeating examples",
-        interval_method="Clopper-Pearson over answers",
+        interval_method="over questions",
         settings={
             "questions": len(asked),
             "repeats": repeats,

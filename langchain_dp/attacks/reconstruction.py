@@ -7,6 +7,7 @@ after privatising may show it what was done. How much of the meaning comes back 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -115,7 +116,7 @@ def reconstruct(
         measure="original words written",
         interval_method="bootstrap over texts",
         settings={"model": writer, "texts": len(originals), "examples": len(examples), **(settings or {})},
-        by_chance=float(_overlap(wanted, back[1:] + back[:1]).sum() / total.sum()),
+        by_chance=math.nan if len(back) < 2 else float(_overlap(wanted, back[1:] + back[:1]).sum() / total.sum()),
         texts=tuple(zip(originals, seen, written, strict=True)),
     )
 

@@ -10,7 +10,7 @@ from langchain_dp._binomial import lower_limit, upper_limit
 from langchain_dp.audit.bounds import epsilon_bound
 
 ERROR = 1e-6
-"""Chance, at most, that one run of a statistical audit fails sound code."""
+"""Chance, at most, that one statistical test fails sound code. Most audits make one; none makes more than four."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,8 @@ from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Rando
 from langchain_dp.partition import FixedPartition, resample
 
 Partition = Callable[[Sequence[str], int, Randomness], list[frozenset[str]]]
-Sample = Callable[[int, Fraction, Randomness], list[int]]
+Draw = Callable[[], list[int]]
+Sample = Callable[[int, Fraction, Randomness], Draw]
 
 _IDS = [f"record {place}" for place in range(24)]
 _SUBSETS = 6
@@ -66,23 +67,28 @@ def _even(seeds: int = 300) -> Finding:
     return Finding(moved > 1, f"at most {moved} of {_SUBSETS} subsets differ when a record is replaced")
 
 
-def subsets_drawn(subsets: int, rate: Fraction, rng: Randomness) -> list[int]:
-    """This package, scheme "fixed": subsets that take part."""
-    return FixedPartition((), subsets, even=False, rng=rng).draw(rate, rng)
+def subsets_drawn(subsets: int, rate: Fraction, rng: Randomness) -> Draw:
+    """This package, scheme "fixed": subsets that take part in each release of one partition."""
+    made = FixedPartition((), subsets, even=False, rng=rng)
+    return lambda: made.draw(rate, rng)
 
 
-def records_drawn(subsets: int, rate: Fraction, rng: Randomness) -> list[int]:
-    """This package, scheme "resample": records that take part."""
+def records_drawn(subsets: int, rate: Fraction, rng: Randomness) -> Draw:
+    """This package, scheme "resample": records that take part in each release."""
     ids = [str(place) for place in range(subsets)]
-    return sorted(int(name) for slot in resample(ids, 3, rate, rng) for name in slot)
+    return lambda: sorted(int(name) for slot in resample(ids, 3, rate, rng) for name in slot)
 
 
-def sampling(draw: Sample, runs: int = 2_000) -> Finding:
-    """Everybody by a coin of his own: rate per position, and the variance of the number that takes part."""
+def sampling(make: Sample, runs: int = 2_000) -> Finding:
+    """Everybody by a coin of his own, in each of many releases of one chain.
+
+    Rate per position, and the variance of the number that takes part.
+    """
     size, rate, rng = 24, Fraction(1, 4), SystemRandomness()
+    draw = make(size, rate, rng)
     taken = np.zeros((runs, size))
     for row in taken:
-        row[draw(size, rate, rng)] = 1
+        row[draw()] = 1
     q = float(rate)
     statistic = float(((taken.sum(axis=0) - runs * q) ** 2).sum() / (runs * q * (1 - q)))
     p_rate = float(stats.chi2.sf(statistic, size))
@@ -141,11 +147,12 @@ CHECKS = [
         {
             "missing sampling": lambda: sampling(_planted.everybody),
             "sample of fixed size": lambda: sampling(_planted.fixed_size),
+            "coins tossed once": lambda: sampling(_planted.tossed_once),
         },
     ),
     Check(
         "randomness",
-        "noise is fresh, everywhere",
+        "the noise of a vote is fresh, in every process",
         lambda: randomness(FRESH_NOISE),
         {
             "reused noise": lambda: randomness(_planted.ONE_NOISE_FOR_ALL),

@@ -101,14 +101,20 @@ def drawn():
 """One draw of noise, added at every position."""
 
 
-def everybody(subsets: int, rate: Fraction, rng: Randomness) -> list[int]:
+def everybody(subsets: int, rate: Fraction, rng: Randomness) -> Callable[[], list[int]]:
     """No sampling at all, where sampling is charged for."""
-    return list(range(subsets))
+    return lambda: list(range(subsets))
 
 
-def fixed_size(subsets: int, rate: Fraction, rng: Randomness) -> list[int]:
+def fixed_size(subsets: int, rate: Fraction, rng: Randomness) -> Callable[[], list[int]]:
     """A sample of fixed size instead of a coin for each."""
-    return sorted(shuffled(rng, subsets)[: round(subsets * rate)])
+    return lambda: sorted(shuffled(rng, subsets)[: round(subsets * rate)])
+
+
+def tossed_once(subsets: int, rate: Fraction, rng: Randomness) -> Callable[[], list[int]]:
+    """Coins that are tossed for the first release and used again for all others."""
+    first = [place for place in range(subsets) if rng.randbelow(rate.denominator) < rate.numerator]
+    return lambda: first
 
 
 def ball_noise(count: int, dimension: int, eta: float, rng: Randomness) -> NDArray[np.float64]:

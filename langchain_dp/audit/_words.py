@@ -115,7 +115,10 @@ def _sampling(event: NoisyMaxEvent | LimitedDomainEvent) -> str:
 
 
 def _share(value: float) -> str:
-    return "almost 100%" if value >= 0.9999 else f"{value:.2%}" if value > 0.99 else f"{value:.1%}"
+    """A bound from above: rounded up."""
+    steps = 10_000 if value > 0.99 else 1_000
+    up = math.ceil(value * steps - 1e-9) / steps
+    return "almost 100%" if value >= 0.9999 else f"{up:.2%}" if value > 0.99 else f"{up:.1%}"
 
 
 def limits(neighbors: Neighbors) -> list[str]:

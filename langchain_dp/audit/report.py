@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from langchain_dp._rounding import rounded_up
 from langchain_dp.accounting import MetricLedger, PrivacyLedger
 from langchain_dp.accounting.certificate import library_version
 from langchain_dp.accounting.events import event_from_json
@@ -160,7 +161,7 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
         if place in marks:
             points.append((entry.time, used.copy()))
     plans = []
-    for plan, made in zip(stored, _open.plan_times(ledger), strict=True):
+    for plan, made in zip(stored, _open.plan_times(ledger), strict=False):  # newer plans are left out
         releases = []
         for key, (item, most) in plan.items.items():
             event = event_from_json(key)
@@ -270,7 +271,7 @@ def _largest(entries: Sequence[MetricEntry]) -> list[tuple[str, float]]:
 
 def _factor(eta: float) -> str:
     factor = math.exp(min(eta, 10.0))
-    return f"e^{eta:.4g}" if eta > 10 else f"{factor:,.0f}" if factor > 100 else f"{factor:.3g}"
+    return f"e^{eta:.4g}" if eta > 10 else f"{math.ceil(factor):,}" if factor > 100 else f"{rounded_up(factor):g}"
 
 
 def _now() -> str:

@@ -66,8 +66,9 @@ class OptimizedPrompt:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON, whole or not at all."""
-        write_whole(Path(path), json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n")
+        """Write it as JSON, whole or not at all; readable by its owner only if it is not private: it may hold rows."""
+        text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
+        write_whole(Path(path), text, owner_only=not self.certificate.private)
 
 
 def described(

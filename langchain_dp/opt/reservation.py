@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 from langchain_dp._checks import unreserved
+from langchain_dp._rounding import rounded_up
 from langchain_dp.accounting import (
     ExponentialEvent,
     LedgerPlan,
@@ -194,9 +195,7 @@ def _remedy(
 
 def _rounded_up(value: float) -> str:
     """Three digits that are not below ``value``, with room for the steps in which noise is calibrated."""
-    value *= 1.001
-    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return f"{math.ceil(value / unit) * unit:.3g}"
+    return f"{rounded_up(value * 1.001):.3g}"
 
 
 def _selection_event(share: PrivacyBudget) -> ExponentialEvent:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from langchain_dp import Neighbors
 from langchain_dp.attacks import attack_answers
 
 ROWS: list[Any] = [{"text": "a"}]
@@ -53,7 +54,14 @@ def test_what_only_the_order_tells_is_found(
     """If it breaks, a chain that tells everything at its second answer scores as one that tells half."""
     coins = random.Random(1)
     done = attack_answers(
-        lambda data: chain(data, coins), ROWS, CANARY, questions=questions, repeats=repeats, runs=60, epsilon=1.0
+        lambda data: chain(data, coins),
+        ROWS,
+        CANARY,
+        questions=questions,
+        repeats=repeats,
+        runs=60,
+        epsilon=1.0,
+        neighbors=Neighbors.ADD_OR_REMOVE_ONE,
     )
     assert done.rate == 1.0
     assert done.settings["attacker"] == attacker

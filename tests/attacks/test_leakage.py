@@ -90,6 +90,16 @@ def test_public_text_is_not_held_against_the_prompt() -> None:
     assert found(find_leaks(mixed, [mixed, *rows])) == [(mixed, (0,))]
 
 
+def test_public_words_inside_a_leaked_run_do_not_count() -> None:
+    """If it breaks, a prompt that leaks three words after a public sentence is said to have leaked all of its own."""
+    public = "Decide whether the message is praise or a complaint"
+    row = f"{public} zebra quilt marmalade"
+    prompt = f"{public} zebra quilt marmalade. Answer briefly, calmly, kindly, in plain words."
+    report = find_leaks(prompt, [row], public=[public])
+    assert (report.own_words, report.rate) == (10, pytest.approx(0.3))
+    assert report.spans[0].end - report.spans[0].start > len(public)
+
+
 def test_rows_that_share_a_run_are_named_together_and_inner_runs_are_dropped() -> None:
     """If it breaks, one copied sentence fills the report with its own parts."""
     rows = ["the soup was cold and grey today", "my soup was cold and grey", "soup was cold"]

@@ -15,7 +15,7 @@ from audit_tools import lower, upper
 from fakes.next_token import WordEngine
 from fakes.voters import LABELS, VotingEngine, private_examples
 
-from langchain_dp import DPICLClassifier, PrivacyBudget
+from langchain_dp import DPICLClassifier, Neighbors, PrivacyBudget
 from langchain_dp.attacks import PortScorer, attack_answers, attack_prompt, infer_membership, lira_scores
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import MemberPrompt
@@ -192,7 +192,15 @@ def test_randomised_response_is_attacked_up_to_its_bound() -> None:
     The best accuracy is e/(1+e) = 0.731 at epsilon 1 (Clopper-Pearson, error rate 1e-6); that at 0.5, .622, must be
     told apart.
     """
-    done = attack_answers(randomised(1.0, 0), ROWS, CANARY, questions=["is it there?"], runs=4000, epsilon=1.0)
+    done = attack_answers(
+        randomised(1.0, 0),
+        ROWS,
+        CANARY,
+        questions=["is it there?"],
+        runs=4000,
+        epsilon=1.0,
+        neighbors=Neighbors.ADD_OR_REMOVE_ONE,
+    )
     hits = round(done.rate * done.n)
     assert done.settings["bound"] == pytest.approx(math.e / (1 + math.e))
     assert lower(hits, done.n) < done.settings["bound"] < upper(hits, done.n)
@@ -210,6 +218,18 @@ def test_a_chain_that_answers_at_random_tells_nothing_and_one_that_tells_all_is_
     assert (open_.rate, open_.n, open_.baseline) == (1.0, 10, 0.5)
     silent = attack_answers(lambda data: lambda q: "no", ROWS, CANARY, questions=["x"], runs=10)
     assert silent.rate == 0.5
+
+
+def test_rates_that_few_others_cannot_show_are_left_out() -> None:
+    """If it breaks, "found at 1% false alarms" is a figure of 20 others, of whom one is 5%."""
+    few = infer_membership({"m": (np.arange(50.0), np.arange(20.0))})
+    assert list(few.caught) == [0.05, 0.1]
+    assert "found_at_0.01" not in few.settings
+    many = infer_membership({"m": (np.arange(50.0), np.arange(100.0))})
+    assert list(many.caught) == [0.01, 0.05, 0.1]
+    both = infer_membership({"m": (np.arange(50.0), np.arange(100.0)), "other": (np.zeros(50), np.arange(100.0))})
+    assert both.best == "m"
+    assert both.caught[0.1][2] > many.caught[0.1][2], "the better one of two was chosen on these very figures"
 
 
 def test_more_questions_tell_more() -> None:
@@ -279,7 +299,9 @@ def test_the_answers_of_a_private_chain_stay_under_its_bound() -> None:
         ({"runs": 11}, "even"),
         ({"questions": []}, "questions"),
         ({"questions": "one"}, "questions"),
-        ({"epsilon": -1.0}, "epsilon"),
+        ({"epsilon": -1.0, "neighbors": Neighbors.ADD_OR_REMOVE_ONE}, "epsilon"),
+        ({"epsilon": 1.0}, "neighbors=REPLACE_ONE, which epsilon is about, but 0 records are missing and 1 are new"),
+        ({"epsilon": 1.0, "neighbors": Neighbors.REPLACE_SPECIAL}, "neighbors=REPLACE_SPECIAL"),
     ],
 )
 def test_bad_data_sets_and_runs_are_named(change: dict[str, Any], says: str) -> None:

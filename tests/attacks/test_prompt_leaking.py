@@ -26,6 +26,17 @@ def test_a_chain_that_repeats_its_examples_is_caught() -> None:
     assert not any("bram" in shown.lower() for shown in (repr(done), str(done), str(done.to_dict())))
 
 
+def test_asking_again_is_no_further_evidence() -> None:
+    """If it breaks, a hundred equal answers to each of five questions narrow the interval as 500 questions would."""
+
+    def chain(question: str) -> str:
+        return EXAMPLES[0] if question == "a" else "I cannot."
+
+    once, often = (leak_prompt(chain, EXAMPLES, questions=list("abcde"), repeats=repeats) for repeats in (1, 100))
+    assert (once.rate, once.n, often.n) == (0.2, 5, 500)
+    assert once.interval == often.interval == pytest.approx((0.00505, 0.71642), abs=1e-5)
+
+
 def test_what_strangers_have_in_common_is_chance() -> None:
     """If it breaks, a phrase that held-out rows hold too counts as a leak without a baseline beside it."""
     done = leak_prompt(lambda question: OTHERS[0] + EXAMPLES[0], EXAMPLES, held_out=OTHERS)

@@ -59,7 +59,7 @@ def test_the_report_reads_what_attacks_write(tmp_path: Path) -> None:
     """If it breaks, an operator's attacks cannot be shown beside the ledger they belong to."""
     given = [
         infer_membership({"m": ([1.0, 2.0], [0.0, 1.0])}),
-        attack_answers(lambda data: str, [{"text": "a"}], [], questions=["x"], runs=10, epsilon=1.0),
+        attack_answers(lambda data: str, [{"text": "a"}], [{"text": "b"}], questions=["x"], runs=10, epsilon=1.0),
         find_leaks("one two three", ["one two three"]),
         leak_prompt(str, ["one two three"]),
         reconstruct(["cold soup"], ["cold tree"], model=str),
@@ -175,6 +175,8 @@ def test_the_bootstrap_draws_whole_texts() -> None:
     assert exact[0] > 0.46
     assert bootstrap_ratio(np.array([25.0]), np.array([50.0])) == clopper_pearson(0.5, 1)
     assert bootstrap_ratio(np.zeros(5), np.full(5, 9.0)) == clopper_pearson(0, 5)
+    few = np.arange(19.0)  # of ten texts a bootstrap of 95% holds 90% of the time
+    assert bootstrap_ratio(few, np.full(19, 20.0)) == clopper_pearson(0.45 * 19, 19)
     assert bootstrap_ratio(hits, runs) == (low, high)
 
 

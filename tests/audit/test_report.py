@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 
+from langchain_dp._rounding import rounded_up
 from langchain_dp.accounting import (
     LimitedDomainEvent,
     MetricLedger,
@@ -228,6 +229,16 @@ def test_words_follow_from_the_definition() -> None:
     assert _words.caught(0.0, 0.0, 0.01) == pytest.approx(0.01)
     assert _words.caught(1.0, 0.05, 0.01) == pytest.approx(0.01 * math.e + 0.05)
     assert _words.caught(8.0, 0.0, 0.01) == pytest.approx(1 - 0.99 * math.exp(-8))
+    for bound, shown in ((0.73106, "73.2%"), (0.731, "73.1%"), (0.99012, "99.02%"), (0.99995, "almost 100%")):
+        assert _words._share(bound) == shown  # what is "at most" is rounded up
+    for value, digits, up in (
+        (4.4817, 3, 4.49),
+        (4.48, 3, 4.48),
+        (4127.123, 6, 4127.13),
+        (0.00121, 2, 0.0013),
+        (0, 3, 0),
+    ):
+        assert rounded_up(value, digits) == up
     assert "weak" in _words.meaning(8.0, 1e-5)
     assert "weak" not in _words.meaning(1.0, 1e-5)
     assert "3.49 votes" in _words.calibration(NoisyMaxEvent(1.5), Neighbors.REPLACE_ONE)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,14 @@ def test_a_prompt_is_saved_and_read_again(tmp_path: Path) -> None:
     text = (tmp_path / "prompt.json").read_text(encoding="utf-8")
     assert CANARY not in text
     assert json.loads(text)["certificate"]["epsilon"] == 200.0
+    open_to = 0o666 & ~_umask()
+    assert stat.S_IMODE((tmp_path / "prompt.json").stat().st_mode) == open_to  # it may go to anybody
+
+
+def _umask() -> int:
+    old = os.umask(0)
+    os.umask(old)
+    return old
 
 
 @pytest.mark.parametrize("method", ["opt", "dln-1"])
@@ -98,6 +108,7 @@ def test_a_prompt_that_is_not_private_says_so_in_its_file(method: str, tmp_path:
     """If it breaks, an infinite epsilon cannot be written, or is read as something else."""
     prompt = optimizer(method=method, dln=None, not_private_seed=1, max_new_tokens=2).optimize(examples(20))
     prompt.save(tmp_path / "prompt.json")
+    assert stat.S_IMODE((tmp_path / "prompt.json").stat().st_mode) == 0o600  # it may hold rows, word for word
     json.loads((tmp_path / "prompt.json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     again = load_prompt(tmp_path / "prompt.json")
     assert again.certificate.epsilon == math.inf
