@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from langchain_dp import Neighbors
 from langchain_dp.attacks import attack_answers
 
 ROWS: list[Any] = [{"text": "a"}]
@@ -61,7 +60,6 @@ def test_what_only_the_order_tells_is_found(
         repeats=repeats,
         runs=60,
         epsilon=1.0,
-        neighbors=Neighbors.ADD_OR_REMOVE_ONE,
     )
     assert done.rate == 1.0
     assert done.settings["attacker"] == attacker
