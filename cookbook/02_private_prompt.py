@@ -108,6 +108,9 @@ try:
     stopped.optimize(private)
 except KeyboardInterrupt:
     print("stopped after", stopped.released(), "spent:", ledger.spent())
+else:
+    print("ended before five votes: too few members agreed on how to begin")
+model.left = 10**9  # from here on it runs through
 print(sorted(path.name for path in Path().iterdir()))
 
 # %%
