@@ -73,8 +73,7 @@ def run(options: argparse.Namespace) -> int:
             f"Expected the folder of --picture {options.picture} to be there. Make it, or name another."
         )
     data = _data(options)
-    if options.data is not None and options.labels is None:
-        note(read_off(data.labels))
+    said = read_off(data.labels) if options.data is not None and options.labels is None else None
     rows: list[dict[str, Any]] = []
     with LlamaCppEnsemble(model_path=options.model, n_gpu_layers=options.gpu_layers) as engine:
         for system in systems:
@@ -83,6 +82,8 @@ def run(options: argparse.Namespace) -> int:
             rows += _icl(options, data, engine) if system == "icl" else _opt(options, data, engine)
     if options.json:
         print_json({"rows": rows})
+    if said is not None:
+        note(said)
     return DONE
 
 

@@ -152,7 +152,7 @@ CHECKS = [
     ),
     Check(
         "randomness",
-        "the noise of a vote is fresh, in every process",
+        "the noise of a vote is fresh",
         lambda: randomness(FRESH_NOISE),
         {
             "reused noise": lambda: randomness(_planted.ONE_NOISE_FOR_ALL),
