@@ -20,8 +20,8 @@ def ask_together(
 
     If the joint call fails, or does not answer for each, every member is asked alone: what one of them holds can then
     silence nobody else. What was raised is dropped, whatever its kind, for it may hold private text; Ctrl-C and its kin
-    pass, empty. An engine may be a client of a server, or stand on LangChain: what
-    it logs, warns of or traces inside the call goes nowhere.
+    pass, empty. An engine may be a client of a server, or stand on LangChain: what it logs, warns of or traces inside
+    the call goes nowhere.
     """
     if not members:
         return []

@@ -197,7 +197,7 @@ class RAPTClient:
         """The same for examples that were checked before; ``fresh`` as for :meth:`release`."""
         released = self.release(raw, fresh=fresh)
         # The account is named so that who joins two certificates knows whether they count the same releases.
-        account = {} if self._formal is None else {ACCOUNT: self.account}
+        account = {ACCOUNT: self.account} if self.account else {}
         return PrivatisedExamples(
             self.kind,
             released.inputs,
