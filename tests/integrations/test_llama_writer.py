@@ -230,9 +230,13 @@ def test_forget_overwrites_a_member_in_the_store_and_in_the_models_memory(engine
         engine._seats.put_away()
         entries = {key[1]: entry.state for key, entry in engine._store._kept.items()}
         state = entries.pop(member)
-        others = b"".join(other.tobytes() for other in entries.values())
+        others, end = bytearray(sum(other.nbytes for other in entries.values())), 0
+        for other in entries.values():  # no copy of its own is left behind in freed memory, to be found below
+            end, start = end + other.nbytes, end
+            others[start:end] = memoryview(other).cast("B")
         pieces = [state[at : at + 48].tobytes() for at in range(20_000, state.size - 48, 30_011)]
         traces = [piece for piece in pieces if piece not in others]  # those of the head are everybody's
+        others[:] = bytes(len(others))
         ask(*crowd)
         if resident:
             ask(next(one for one in crowd if one.prompt.member == member))
