@@ -17,6 +17,8 @@ import pytest
 from fakes.canary import CANARY
 from fakes.voters import VotingEngine
 
+from langchain_dp.icl.plan import Electorate
+
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 import made
 import reproduce
@@ -342,6 +344,30 @@ def test_states_and_privatised_rows_are_left_where_git_does_not_see_them(bench: 
 # ---------------------------------------------------------------------------------------------- bench_accuracy, made.py
 
 
+class OpenedEngine(VotingEngine):
+    """An engine that counts how often one was opened."""
+
+    opened = 0
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        type(self).opened += 1
+
+    def __enter__(self) -> OpenedEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def write_sst2(folder: Path) -> None:
+    """Forty private rows, all positive but one, and four questions, all but one."""
+    (folder / "sst2").mkdir()
+    for part, labels in (("train", ["positive"] * 39 + ["negative"]), ("test", ["positive"] * 3 + ["negative"])):
+        rows = [{"text": f"{part} {i} {CANARY}", "label": label} for i, label in enumerate(labels)]
+        (folder / "sst2" / f"{part}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+
+
 def test_bench_accuracy_goes_on_where_it_stopped_and_keeps_no_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -349,32 +375,18 @@ def test_bench_accuracy_goes_on_where_it_stopped_and_keeps_no_text(
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
     import bench_accuracy
 
-    opened = []
-
-    class Engine(VotingEngine):
-        def __init__(self, **settings: Any) -> None:
-            super().__init__()
-            opened.append(settings)
-
-        def __enter__(self) -> Engine:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    (tmp_path / "sst2").mkdir()
-    for part, labels in (("train", ["positive"] * 39 + ["negative"]), ("test", ["positive"] * 3 + ["negative"])):
-        rows = [{"text": f"{part} {i} {CANARY}", "label": label} for i, label in enumerate(labels)]
-        (tmp_path / "sst2" / f"{part}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    OpenedEngine.opened = 0
+    write_sst2(tmp_path)
     out = tmp_path / "out.jsonl"
-    monkeypatch.setattr(bench_accuracy, "LlamaCppEnsemble", Engine)
+    monkeypatch.setattr(bench_accuracy, "LlamaCppEnsemble", OpenedEngine)
     monkeypatch.setattr(bench_accuracy, "NOISE_RUNS", 3)
     monkeypatch.setenv("LANGCHAIN_DP_DATA", str(tmp_path))
     command = ["bench_accuracy.py", "--tasks", "sst2", "--queries", "5", "--more-queries", "2", "--thin", "4"]
+    command += ["--together", "3"]
     for seeds in (["1"], ["1", "2"]):
         monkeypatch.setattr(sys, "argv", [*command, "--seeds", *seeds, "--out", str(out)])
         bench_accuracy.main()
-    assert len(opened) == 2
+    assert OpenedEngine.opened == 2
     text = out.read_text(encoding="utf-8")
     assert CANARY not in text
     rows = [json.loads(line) for line in text.splitlines()]
@@ -383,7 +395,7 @@ def test_bench_accuracy_goes_on_where_it_stopped_and_keeps_no_text(
     found = {one.what["method"]: one for one in reproduce_rows._accuracy(rows[0])}
     # Every subset but one has positive examples only; three of four questions are positive.
     assert found["vote"].values["accuracy"] == 0.75
-    assert {"zero-shot", "few-shot", "single votes", "dp-icl 1", "dp-icl 3", "dp-icl 8"} < set(found)
+    assert {"zero-shot", "single votes", "dp-icl 1", "dp-icl 3", "dp-icl 8"} < set(found)
     sigmas = {name: one.values.get("sigma") for name, one in found.items()}
     assert sigmas["vote"] is None
     assert sigmas["dp-icl 3"] > sigmas["dp-icl 3, 2 queries"]
@@ -402,6 +414,42 @@ def test_rows_of_accuracy_are_those_that_the_tables_ask_for() -> None:
     cells = [cell for table in TABLES for cell in table.cells() if cell.run.script == "bench_accuracy.py"]
     assert {name for cell in cells for name in cell.where} == written - {"seed"} | {"method"}
     assert {cell.where["task"] for cell in cells} == set(bench_accuracy.TASKS)
+
+
+def test_questions_that_share_a_draw_are_one_measurement() -> None:
+    """If it breaks, ten questions that met the same subsets are shown with the error of ten independent ones."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    import bench_accuracy
+
+    together, alone = bench_accuracy._line("vote", [[0, 0], [1, 1]], {}), bench_accuracy._line("vote", [[0], [1]], {})
+    assert together["standard_error"] == alone["standard_error"] == 0.5
+    assert (together["n"], alone["n"], together["accuracy"]) == (4, 2, 0.5)
+
+
+@pytest.mark.parametrize(("together", "draws"), [(1, 4), (3, 2), (10, 1)])
+def test_so_many_questions_share_a_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int, draws: int
+) -> None:
+    """If it breaks, the results say how often subsets were drawn, and they were drawn more or less often."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    import bench_accuracy
+
+    drawn = []
+    draw = Electorate.draw
+    monkeypatch.setattr(Electorate, "draw", lambda self, asked: drawn.append(asked) or draw(self, asked))
+    monkeypatch.setattr(bench_accuracy, "LlamaCppEnsemble", OpenedEngine)
+    monkeypatch.setattr(bench_accuracy, "NOISE_RUNS", 1)
+    write_sst2(tmp_path)
+    monkeypatch.setattr(
+        sys, "argv", ["bench_accuracy.py", "--tasks", "sst2", "--together", str(together), "--queries", "5"]
+    )
+    monkeypatch.setenv("LANGCHAIN_DP_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    bench_accuracy.main()
+    assert len(drawn) == draws
+    row = json.loads((tmp_path / "bench_accuracy.jsonl").read_text(encoding="utf-8"))
+    assert row["key"]["together"] == together
+    assert all(line["n"] == 4 for line in row["methods"])
 
 
 @pytest.mark.statistical

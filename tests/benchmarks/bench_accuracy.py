@@ -2,8 +2,12 @@
 
 Reads LANGCHAIN_DP_DATA/<task>/{train,test}.jsonl. For every question the subsets vote once; the same votes are then
 counted without noise and released many times at each epsilon, as the paper does (100 runs of the noise). What is
-printed is thus the expected accuracy over the noise, with the standard error over the questions. A seed chooses the
-questions. Every finished arm (task, seed, shots, subsets) is appended to the results file, and a restart skips it.
+printed is thus the expected accuracy over the noise. A seed chooses the questions. Every finished arm (task, seed,
+shots, subsets) is appended to the results file, and a restart skips it.
+
+With --together K every K questions are asked of one draw of the subsets, whose examples are then read once. Every
+question still meets subsets that were drawn by the coins of a release, so no expectation changes; but questions that
+share a draw share its luck, and the standard error is taken over draws. The library itself draws for every question.
 
 With --thin the votes are counted again as if fewer subsets had been asked: subsets are asked by independent coins, so
 keeping each vote by a coin of its own gives what a lower rate would have given.
@@ -12,11 +16,11 @@ keeping each vote by a coin of its own gives what a lower rate would have given.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import os
 import random
-import secrets
 import statistics
 import sys
 import time
@@ -41,7 +45,7 @@ MAX_TOKENS = {"sst2": 512, "trec": 384, "agnews": 1280, "amazon": 2048}
 TRAINED_ON = 2048
 EPSILONS = (1.0, 3.0, 8.0)
 NOISE_RUNS = 100
-SETTINGS = ("rows", "questions", "queries", "more_queries", "thin", "delta")
+SETTINGS = ("rows", "questions", "together", "queries", "more_queries", "thin", "delta")
 
 
 def main() -> None:
@@ -73,6 +77,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=["sst2", "trec", "agnews"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--questions", type=int, default=200)
+    parser.add_argument("--together", type=int, default=1, help="questions that share a draw (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=8000)
     parser.add_argument("--queries", type=int, default=10_000)
     parser.add_argument("--more-queries", type=int, nargs="+", default=[], help="noise for these at epsilon 3 as well")
@@ -112,12 +117,18 @@ def _arm(folder: Path, task: str, seed: int, options: argparse.Namespace) -> dic
             prompt=TASKS[task],
         )
         noise = _noise(chain.scheme.sampling_probability, options)
-        hits: dict[str, list[float]] = {}
-        for row in tqdm(test, desc=f"{task}, seed {seed}", unit="question"):
-            for method, value in _answers(chain, row, labels, noise).items():
-                hits.setdefault(method, []).append(value)
+        hits: dict[str, list[list[float]]] = {}
+        drawn: list[Ballot] = []
+        for number, row in enumerate(tqdm(test, desc=f"{task}, seed {seed}", unit="question")):
+            if new := number % options.together == 0:
+                drawn = chain._electorate.draw("")
+            for method, value in _answers(chain, row, drawn, labels, noise).items():
+                draws = hits.setdefault(method, [])
+                if new:
+                    draws.append([])
+                draws[-1].append(value)
         return {
-            "methods": [_line(method, values, noise.get(method, {})) for method, values in hits.items()],
+            "methods": [_line(method, draws, noise.get(method, {})) for method, draws in hits.items()],
             "groups": chain.scheme.groups,
             "train_rows": len(train),
             "sampling_probability": chain.scheme.sampling_probability,
@@ -146,20 +157,22 @@ def _noise(rate: float, options: argparse.Namespace) -> dict[str, dict[str, Any]
 
 
 def _answers(
-    chain: DPICLClassifier, row: dict[str, Any], labels: Sequence[str], noise: dict[str, dict[str, Any]]
+    chain: DPICLClassifier,
+    row: dict[str, Any],
+    drawn: Sequence[Ballot],
+    labels: Sequence[str],
+    noise: dict[str, dict[str, Any]],
 ) -> dict[str, float]:
     """Whether each method answers one question right, or how often."""
     asked = chain._checked_question({name: row[name] for name in chain.prompt.variables})
-    ballots = chain._electorate.draw(asked)
-    some = secrets.SystemRandom().choice(chain._electorate.everyone(asked))
-    cast = chain._voter.ask([*ballots, some, Ballot(None, (), asked)], even_empty=True)
-    votes = [vote for vote in cast[:-2] if vote is not None]
+    ballots = [dataclasses.replace(ballot, question=asked) for ballot in drawn]
+    cast = chain._voter.ask([*ballots, Ballot(None, (), asked)], even_empty=True)
+    votes = [vote for ballot, vote in zip(ballots, cast, strict=False) if ballot.shots and vote is not None]
     counts = _counted(votes, labels)
     truth = labels.index(row["label"])
     best = max(range(len(labels)), key=lambda i: (counts[i], -i))
     found = {
         "zero-shot": float(cast[-1] == truth),
-        "few-shot": float(cast[-2] == truth),
         "single votes": counts[truth] / max(sum(counts), 1),
         "vote": float(best == truth),
     }
@@ -181,10 +194,21 @@ def _counted(votes: Sequence[int], labels: Sequence[str]) -> list[int]:
     return [votes.count(label) for label in range(len(labels))]
 
 
-def _line(method: str, values: Sequence[float], how: dict[str, Any]) -> dict[str, Any]:
-    mean, error = statistics.fmean(values), statistics.pstdev(values) / math.sqrt(len(values))
+def _line(method: str, draws: Sequence[Sequence[float]], how: dict[str, Any]) -> dict[str, Any]:
+    values = [value for draw in draws for value in draw]
+    mean, error = statistics.fmean(values), _standard_error(draws)
     found = {"method": method, "accuracy": round(mean, 4), "standard_error": round(error, 4), "n": len(values)}
     return {**found, "sigma": None, **how}
+
+
+def _standard_error(draws: Sequence[Sequence[float]]) -> float:
+    """Of the mean over all values, from how the sums of the draws scatter; 0 for a single draw."""
+    if len(draws) == 1:
+        return 0.0
+    values = [value for draw in draws for value in draw]
+    mean = statistics.fmean(values)
+    squares = sum((sum(draw) - mean * len(draw)) ** 2 for draw in draws)
+    return math.sqrt(squares * len(draws) / (len(draws) - 1)) / len(values)
 
 
 if __name__ == "__main__":
