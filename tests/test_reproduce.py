@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from fakes.canary import CANARY
 from fakes.voters import VotingEngine
+from langchain_dp.integrations.llama_cpp import embedded_model_path
 
 from langchain_dp.icl.plan import Electorate
 
@@ -403,6 +404,66 @@ def test_bench_accuracy_goes_on_where_it_stopped_and_keeps_no_text(
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(printed) == 3 * len(found)
     assert {"task", "method", "accuracy", "standard_error", "n", "sigma", "subsets"} <= set(printed[0])
+
+
+def test_a_second_target_answers_each_prompt_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, prompts are scored on other rows or twice, or one without its words stands for the whole.
+
+    The server, its model and the chat model are real.
+    """
+    pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
+    import bench_targets
+
+    write_sst2(tmp_path)
+    kept, other, withheld = (
+        "Say whether a film was liked.",
+        "Positive or negative?",
+        "As in [7 words of a training row]:",
+    )
+    written = [("opt", 1, kept), ("dp-opt 8", 1, kept), ("dln-1", 1, withheld), ("dln-1", 2, other)]
+    (tmp_path / "opt.jsonl").write_text(
+        "".join(
+            json.dumps(
+                {
+                    "key": ["smollm2", "gemma", "sst2", seed, arm],
+                    "settings": {"rows": 400, "target_rows": 200},
+                    "instruction": instruction,
+                    "source_accuracy": 0.5,
+                }
+            )
+            + "\n"
+            for arm, seed, instruction in written
+        ),
+        encoding="utf-8",
+    )
+    out = tmp_path / "targets.jsonl"
+    asked = []
+    evaluate = bench_targets.evaluate_prompt
+
+    def counting(template: Any, model: Any, rows: Any, *rest: Any, **more: Any) -> Any:
+        asked.append((template.format_messages(text="x")[0].content, len(rows)))
+        return evaluate(template, model, rows, *rest, **more)
+
+    monkeypatch.setattr(bench_targets, "evaluate_prompt", counting)
+    monkeypatch.setenv("LANGCHAIN_DP_DATA", str(tmp_path))
+    command = ["bench_targets.py", "--prompts", "opt.jsonl", "--model", str(embedded_model_path()), "--name", "third"]
+    monkeypatch.setattr(sys, "argv", [*command, "--target-rows", "3", "--threads", "1", "--out", str(out)])
+    bench_targets.main()
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [row["key"] for row in rows] == [
+        ["smollm2", "third", "sst2", seed, arm] for arm, seed, _ in (written[0], written[1], written[3])
+    ]
+    assert [kept in asked[0][0], other in asked[1][0]] == [True, True]
+    assert [number for _, number in asked] == [3, 3]
+    assert all(row["target_answered"] == 1 and row["settings"]["target_rows"] == 3 for row in rows)
+    assert rows[0]["target_accuracy"] == rows[1]["target_accuracy"]
+    found = next(reproduce_rows.READERS["bench_targets.py"](rows[0]))
+    assert (found.what["target"], found.rows) == ("third", 3)
+    bench_targets.main()
+    assert len(asked) == 2
+    assert CANARY not in out.read_text(encoding="utf-8") + capsys.readouterr().out
 
 
 def test_rows_of_accuracy_are_those_that_the_tables_ask_for() -> None:

@@ -97,7 +97,7 @@ def main() -> None:
                 key = [source, target, task, seed, arm]
                 if any(row["key"] == key for row in done) or (arm == "0-shot" and seed != options.seeds[0]):
                     continue
-                chat = None if address is None else _chat(address, target, TASKS[task])
+                chat = None if address is None else chat_on(address, target, TASKS[task])
                 row = {"key": key, "settings": _settings(options)}
                 row |= {**_one(engine, chat, Path(data), task, arm, seed, options), **made()}
                 done.append(row)
@@ -107,7 +107,8 @@ def main() -> None:
     _table(done, options)
 
 
-def _chat(address: str, target: str, task: OptTask) -> ChatOpenAI:
+def chat_on(address: str, target: str, task: OptTask) -> ChatOpenAI:
+    """A model on loopback, held to the label words."""
     words = " | ".join(json.dumps(task.prompts.word(label)) for label in task.labels)
     return ChatOpenAI(
         base_url=f"{address}/v1",

