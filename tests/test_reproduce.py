@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from fakes.canary import CANARY
 from fakes.voters import VotingEngine
-from langchain_dp.integrations.llama_cpp import embedded_model_path
 
 from langchain_dp.icl.plan import Electorate
 
@@ -415,6 +414,7 @@ def test_a_second_target_answers_each_prompt_once(
     """
     pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
     import bench_targets
+    from langchain_dp.integrations.llama_cpp import embedded_model_path
 
     write_sst2(tmp_path)
     kept, other, withheld = (
