@@ -76,6 +76,7 @@ class CompletionServerEnsemble:
     ) -> None:
         number("timeout", timeout, above=0)
         integer("in_flight", in_flight, at_least=1, at_most=4096)
+        self._timeout = timeout
         self._server = Server(base_url, api_key, timeout, in_flight, allow_plain_http)
         self._dialect = probed(self._server, model, prefix_cache=prefix_cache)
         self._vocabulary = _told("vocabulary_size", vocabulary_size, self._dialect.vocabulary_size)
@@ -101,7 +102,11 @@ class CompletionServerEnsemble:
             "holds nothing of another member is the server's promise.",
         ]
         if self._in_flight > 1:
-            said.append(f"Up to {self._in_flight} members were under way at once.")
+            said.append(
+                f"Up to {self._in_flight} members were under way at once: a member with a long record that slows down "
+                f"others may cost them their votes, once they are silent for {self._timeout:g} seconds; that is not "
+                "accounted for."
+            )
         if self._dialect.prefix_cache:
             said.append("The server was allowed to keep evaluated prefixes between requests.")
         if self._dialect.kind == "vLLM":

@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
         return run_so_far.ended("interrupted.", INTERRUPTED)
     except (LangChainDPError, OSError) as error:
         return run_so_far.ended(because(error), FAILED)
-    except RuntimeError as error:  # of a foreign library: its text may quote what it was given
+    except (RuntimeError, sqlite3.Error) as error:  # of a foreign library: its text may quote what it was given
         return run_so_far.ended(f"{type(error).__name__} while texts were sanitised; its text is withheld.", FAILED)
     return DONE
 

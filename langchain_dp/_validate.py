@@ -11,6 +11,8 @@ from typing import TypeVar
 from langchain_dp.errors import InvalidParameter
 
 T = TypeVar("T")
+_LONG = 10**40
+"""Whole numbers of more digits are no setting; Python refuses to write those of more than 4,300."""
 _OPTION = re.compile(r"[\w.+-]{0,16}")
 
 
@@ -20,6 +22,8 @@ def _fail(name: str, value: object, bound: str, remedy: str) -> InvalidParameter
 
 def _shown(value: object) -> str:
     """The value where it is a number or reads like the name of an option; else its type: it may be somebody's text."""
+    if isinstance(value, int) and abs(value) >= _LONG:
+        return " of type int, too long to be shown,"
     plain = value is None or isinstance(value, (bool, Number)) or (isinstance(value, str) and _OPTION.fullmatch(value))
     return f"={value!r}" if plain else f" of type {type(value).__name__}"
 
@@ -38,7 +42,7 @@ def number(
     low = "(-inf" if above is None and at_least is None else f"({above}" if above is not None else f"[{at_least}"
     high = "inf)" if below is None and at_most is None else f"{below})" if below is not None else f"{at_most}]"
     bound = f"in {low}, {high}"
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not _finite(value):
         raise _fail(name, value, f"to be a finite number {bound}", remedy)
     if (
         (above is not None and not value > above)
@@ -48,6 +52,14 @@ def number(
     ):
         raise _fail(name, value, bound, remedy)
     return float(value)
+
+
+def _finite(value: Real) -> bool:
+    """Whether a float can hold it."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return False
 
 
 def integer(name: str, value: int, *, at_least: int, at_most: int | None = None, remedy: str = "") -> int:

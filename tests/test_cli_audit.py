@@ -92,6 +92,8 @@ def test_attacks_stand_in_the_report(ledger: Path, capsys: Any) -> None:
         (json.dumps([GOOD | {"low": 0.9}]), "low <= rate <= high"),
         (json.dumps([GOOD | {"n": -1}]), "n of attack 0"),
         (json.dumps([GOOD | {"n": 1.5}]), "n of attack 0"),
+        (json.dumps([GOOD | {"n": 10**400}]), "n of attack 0"),
+        (json.dumps([GOOD | {"rate": 10**400}]), "rate of attack 0"),
         (json.dumps([GOOD | {"name": ""}]), "name of attack 0"),
         (json.dumps([GOOD | {"settings": [SECRET]}]), "settings of attack 0"),
     ],

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import tracemalloc
@@ -342,16 +343,19 @@ def test_an_interrupt_says_how_far_it_got(
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("account")) == ["words.vec"]
 
 
-def test_a_failure_of_a_library_is_withheld(table: list[str], piped: Piped, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, what a library says of a text it could not read reaches the terminal."""
+@pytest.mark.parametrize("failure", [RuntimeError, sqlite3.OperationalError])
+def test_a_failure_of_a_library_is_withheld(
+    table: list[str], piped: Piped, monkeypatch: pytest.MonkeyPatch, failure: type[Exception]
+) -> None:
+    """If it breaks, what a library says of a text reaches the terminal, or a full disk ends in a traceback."""
 
     def fails(*_: object, **__: object) -> None:
-        raise RuntimeError(SECRET)
+        raise failure(SECRET)
 
     monkeypatch.setattr(_cli_sanitize, "_sanitize", fails)
     code, out, err = piped(b"the\n", [*table, *ANY])
     assert (code, out) == (1, b"")
-    assert "RuntimeError" in one_line(err)
+    assert f"{failure.__name__} while" in one_line(err)
 
 
 def test_nobody_reads_on(table: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

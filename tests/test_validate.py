@@ -32,3 +32,15 @@ def test_a_value_that_can_be_shown_is() -> None:
         _validate.integer("shots", 0, at_least=1)
     with pytest.raises(InvalidParameter, match="mechanism='laplas'"):
         _validate.one_of("mechanism", "laplas", ("laplace", "exponential"))
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**5000)], ids=["400", "5000"])
+def test_a_whole_number_that_no_float_holds_is_refused(value: int) -> None:
+    """If it breaks, a number of hundreds of digits in a settings file ends in a traceback."""
+    for check in (
+        lambda: _validate.number("rate", value, at_least=0.0, at_most=1.0),
+        lambda: _validate.integer("rate", value, at_least=0, at_most=1),
+    ):
+        with pytest.raises(InvalidParameter, match="rate of type int, too long to be shown") as caught:
+            check()
+        assert len(str(caught.value)) < 200

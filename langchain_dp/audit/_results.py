@@ -14,6 +14,7 @@ from langchain_dp.audit._labels import label
 from langchain_dp.errors import InvalidParameter
 
 _FIELDS = ("name", "rate", "low", "high", "baseline", "n", "settings")
+_MOST_ROWS = 2**53  # whole numbers up to this are what they are as floats, too
 _MOST = 64 * 2**20  # bytes: a result is a line, so a larger file is another one
 
 
@@ -93,8 +94,8 @@ def _result(row: Any, place: int) -> AttackResult:
     if not isinstance(settings, dict):
         raise InvalidParameter(f"Expected the settings of {where} to be an object.")
     n = row["n"]
-    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise InvalidParameter(f"Expected n of {where} to be a whole number of at least 0.")
+    if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= _MOST_ROWS:
+        raise InvalidParameter(f"Expected n of {where} to be a whole number in [0, {_MOST_ROWS}].")
     return AttackResult(label(row["name"]), n=n, settings=_settings(settings), **numbers)
 
 
@@ -113,5 +114,7 @@ def _settings(given: Mapping[str, Any]) -> dict[str, float | int | str | bool | 
             value = "(not shown)"
         elif isinstance(value, float) and not math.isfinite(value):
             value = str(value)
+        elif isinstance(value, int) and abs(value) > _MOST_ROWS:
+            value = "(not shown)"
         kept[label(name)] = value
     return kept

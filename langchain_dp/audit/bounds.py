@@ -79,11 +79,11 @@ def runs_needed(epsilon: float, *, delta: float, error: float) -> int:
     """Fewest runs on each data set in which even an event that always tells the two apart disproves ``epsilon``.
 
     Args:
-        epsilon: The claim, in nats.
+        epsilon: The claim, in nats, below 700: more no number of runs that fits a float would disprove.
         delta: Of the claim.
         error: Chance, at most, that a true claim is disproved.
     """
-    epsilon = _validate.number("epsilon", epsilon, at_least=0.0)
+    epsilon = _validate.number("epsilon", epsilon, at_least=0.0, below=700.0)
     delta = _validate.number("delta", delta, at_least=0.0, below=1.0)
     error = _validate.number("error", error, above=0.0, below=1.0)
     # All hits here and none there: (x - delta) / (1 - x) > e^epsilon with x = (error / 2)^(1 / runs).

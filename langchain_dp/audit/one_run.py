@@ -219,10 +219,10 @@ def canaries_needed(epsilon: float, *, error: float) -> int:
     says how many it needs if there are too few.
 
     Args:
-        epsilon: Of the claim, in nats.
+        epsilon: Of the claim, in nats, below 700: more no number of guesses that fits a float would disprove.
         error: Chance, at most, of disproving a claim that holds, in (0, 1).
     """
-    _validate.number("epsilon", epsilon, at_least=0.0)
+    _validate.number("epsilon", epsilon, at_least=0.0, below=700.0)
     _validate.number("error", error, above=0.0, below=1.0)
     return math.ceil(-math.log(error) / math.log1p(math.exp(-epsilon)))
 

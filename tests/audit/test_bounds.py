@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from scipy.stats import binom
 
 from langchain_dp.accounting import NoisyMaxEvent, epsilon
-from langchain_dp.audit import epsilon_bound, gaussian_bound, lower_limit, runs_needed, upper_limit
+from langchain_dp.audit import canaries_needed, epsilon_bound, gaussian_bound, lower_limit, runs_needed, upper_limit
 from langchain_dp.audit.bounds import check_runs
 from langchain_dp.errors import InvalidParameter
 
@@ -50,6 +51,15 @@ def test_the_runs_that_are_asked_for_are_enough_and_no_fewer_are(claim: float, d
     with pytest.raises(InvalidParameter, match=f"at least {least}"):
         check_runs(least - 1, epsilon=claim, delta=delta, error=1e-3)
     assert check_runs(least, epsilon=claim, delta=delta, error=1e-3) == least
+
+
+@pytest.mark.parametrize("needed", [lambda claim: runs_needed(claim, delta=0.0, error=0.05),
+                                    lambda claim: canaries_needed(claim, error=0.05)])  # fmt: skip
+def test_a_claim_that_nothing_disproves_is_refused(needed: Callable[[float], int]) -> None:
+    """If it breaks, asking how large an audit must be ends in a division by zero."""
+    assert needed(699.0) > 1e300
+    with pytest.raises(InvalidParameter, match=r"epsilon=800.*700"):
+        needed(800.0)
 
 
 def test_a_gaussian_pair_is_read_at_any_delta() -> None:
