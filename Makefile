@@ -1,4 +1,4 @@
-# Every target builds its own environment. The first build compiles llama.cpp from source: 8 to 15 minutes on two
+# Every target builds its own environment. The first build compiles llama.cpp from source: 5 to 15 minutes on two
 # cores; pip keeps the wheel, so the next one takes a minute.
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 .PHONY: demo test lint audit cookbook docs package bench bench-accuracy bench-opt bench-sanitized bench-tuning bench-attacks reproduce clean
 
 $(READY): pyproject.toml constraints.txt
-	@echo "Building $(VENV). The first time this compiles llama.cpp, which takes 8 to 15 minutes without output."
+	@echo "Building $(VENV). The first time this compiles llama.cpp, which takes 5 to 15 minutes without output."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
