@@ -17,6 +17,8 @@ from reproduce_rows import Cell, Results
 Panel = tuple[str, Mapping[float, Cell | None], Mapping[str, Cell | None]]
 """Heading, the private arm at each epsilon, and what it is compared with."""
 
+IN_A_ROW = 3
+"""More panels than these stand in two rows."""
 STYLES = {"no example": ":", "no noise": "--", "the first instruction": ":", "no noise (OPT)": "--"}
 
 
@@ -29,11 +31,13 @@ def panels() -> Iterator[Panel]:
             {"no noise": reproduce_icl.cell(task, "vote"), "no example": reproduce_icl.cell(task, "zero-shot")},
         )
     for task in ("sst2", "trec"):
-        arms = ("dp-opt 1", "dp-opt 8", "opt", "0-shot")
-        cells = {arm: reproduce_opt.cell("smollm2", task, arm, "source") for arm in arms}
+        cells = {arm: reproduce_opt.cell("smollm2", task, arm, "source") for arm in ("opt", "0-shot")}
         yield (
             f"DP-OPT, {reproduce_icl.NAMES[task]}",
-            {1.0: cells["dp-opt 1"], 8.0: cells["dp-opt 8"]},
+            {
+                value: reproduce_opt.cell("smollm2", task, f"dp-opt {value:g}", "source")
+                for value in (1.0, 2.0, 4.0, 8.0)
+            },
             {"no noise (OPT)": cells["opt"], "the first instruction": cells["0-shot"]},
         )
 
@@ -64,9 +68,11 @@ def draw(results: Results, path: Path) -> bool:
     if not drawn:
         return False
     with matplotlib.rc_context({"svg.hashsalt": "accuracy", "font.size": 9}):
-        figure = Figure(figsize=(2.6 * len(drawn) + 0.6, 2.9), layout="constrained")
+        rows = 1 if len(drawn) <= IN_A_ROW else 2
+        columns = math.ceil(len(drawn) / rows)
+        figure = Figure(figsize=(2.6 * columns + 0.6, 2.9 * rows), layout="constrained")
         for number, panel in enumerate(drawn):
-            _panel(figure.add_subplot(1, len(drawn), number + 1), panel, first=number == 0)
+            _panel(figure.add_subplot(rows, columns, number + 1), panel, first=number % columns == 0)
         figure.savefig(path, metadata={"Date": None, "Description": json.dumps(drawn)})
     return True
 
