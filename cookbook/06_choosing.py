@@ -60,7 +60,8 @@ print(f"resolution: one standard error of an accuracy of 0.7 is {standard_error(
 # %% [markdown]
 # Differences below two standard errors mean nothing. The outputs shown here are those of `COOKBOOK=full`: all test
 # messages of the sample, and a prompt that is written anew. The fast settings ask so few questions that they show how
-# to measure, and no more. The README has 200 questions on public data.
+# to measure, and no more. The README has more questions, on public
+# data.
 #
 # ## What each costs, before anything is spent
 #

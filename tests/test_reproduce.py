@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import html
+import itertools
 import json
 import re
 import statistics
@@ -22,13 +23,17 @@ from langchain_dp.icl.plan import Electorate
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 import made
 import reproduce
+import reproduce_icl
+import reproduce_opt
 import reproduce_picture
+import reproduce_rapt
 import reproduce_rows
 from reproduce import JSON, PAGE, TABLES
 from reproduce_page import NOT_RUN, as_json, render, shown
 from reproduce_rows import RESULTS, Cell, Line, Paper, Results, Run, Table
 
 BY_NAME = {table.name: table for table in TABLES}
+README = Path(__file__).parent.parent / "README.md"
 OPT = Run("bench_opt.py", "opt.jsonl", (), 1)
 WHERE = {"source": "a", "arm": "opt", "rows": 10}
 CELL = Cell(OPT, WHERE, "source_accuracy")
@@ -77,6 +82,60 @@ def test_the_page_and_the_json_are_what_the_committed_results_give() -> None:
     results = Results(RESULTS)
     assert PAGE.read_text(encoding="utf-8") == render(TABLES, results)
     assert JSON.read_text(encoding="utf-8") == as_json(TABLES, results)
+
+
+README_OPT = {
+    "initial instruction": "0-shot",
+    "DLN-1 (not private)": "dln-1",
+    "OPT (not private)": "opt",
+    "DP-OPT, epsilon 8": "dp-opt 8",
+    "DP-OPT, epsilon 1": "dp-opt 1",
+}
+
+
+README_TUNING = {
+    "texts in clear": "clear",
+    "privatised only": "privatised",
+    "with plain tokens, without their loss": "plain",
+    "with reconstruction": "reconstruction",
+}
+
+
+def quoted(cell: Cell | None, form: str = ".1f") -> str:
+    """A cell as the README writes it."""
+    assert cell is not None
+    found = Results(RESULTS).found(cell)
+    assert found is not None, cell.where
+    return f"{100 * found.mean:{form}}" + (f" ± {100 * found.error:.1f}" if found.error is not None else "")
+
+
+@pytest.mark.parametrize("task", ["sst2", "agnews", "trec", "amazon"])
+def test_the_readme_quotes_what_was_measured_of_dp_icl(task: str) -> None:
+    """If it breaks, the README shows accuracies that no row in the results has."""
+    methods = ("zero-shot", "single votes", "vote", "dp-icl 1", "dp-icl 3", "dp-icl 8")
+    shown = [quoted(reproduce_icl.cell(task, method)) for method in methods]
+    shown.append(quoted(reproduce_icl.cell(task, "dp-icl 3", minus="zero-shot"), "+.1f"))
+    assert f"| {reproduce_icl.NAMES[task]} | {' | '.join(shown)} |" in README.read_text("utf-8").replace("**", "")
+
+
+@pytest.mark.parametrize("label", README_OPT)
+@pytest.mark.parametrize("writer", reproduce_opt.WRITERS)
+def test_the_readme_quotes_what_was_measured_of_dp_opt(writer: str, label: str) -> None:
+    """If it breaks, the README shows accuracies that no row in the results has."""
+    answers = itertools.product(("sst2", "trec"), ("source", "target"))
+    shown = [quoted(reproduce_opt.cell(writer, task, README_OPT[label], on)) for task, on in answers]
+    assert f"| {label} | {' | '.join(shown)} |" in README.read_text("utf-8").replace("**", "")
+
+
+@pytest.mark.parametrize(("label", "arm"), README_TUNING.items())
+@pytest.mark.parametrize("method", ["prefix", "prompt"])
+def test_the_readme_quotes_what_was_measured_of_tuning(method: str, label: str, arm: str) -> None:
+    """If it breaks, the README shows accuracies that no row in the results has."""
+    replaced = (0.0,) if arm == "clear" else (0.1, 0.15, 0.3)
+    shown = [quoted(reproduce_rapt.cell(method, arm, share)) for share in replaced]
+    cells = [*shown, "", "", ""] if arm == "clear" else ["", *shown]
+    line = f"| {method}, {label} | {' | '.join(cells)} |"
+    assert re.sub(" +", " ", line) in README.read_text("utf-8")
 
 
 def test_the_picture_is_drawn_from_the_committed_results() -> None:
