@@ -127,8 +127,8 @@ TABLE_2 = Table(
     differences=(
         "In brackets the paper gives standard deviations; ours after ± are standard errors over seeds.",
         "16 shots: 50 questions a seed. Subsets of four times as many records are four times fewer, so that each is "
-        "asked four times as often, which takes more noise for the same epsilon: at epsilon = 3 accuracy falls, here as "
-        "in the paper.",
+        "asked four times as often, which takes more noise for the same epsilon: at epsilon = 3 accuracy falls, here "
+        "as in the paper.",
         "DP-SGD was not run here. Of the paper's four lines of DP-SGD the last one is shown.",
     ),
 )
