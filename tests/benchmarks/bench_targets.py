@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from bench_opt import TASKS, chat_on
+from bench_opt import TASKS, chat_on, gemma_path
 from fakes.llama_server import llama_server
 from langchain_core.prompts import ChatPromptTemplate
 from made import made
@@ -39,7 +39,7 @@ def main() -> None:
     data = os.environ.get("LANGCHAIN_DP_DATA")
     if not data:
         sys.exit("Set LANGCHAIN_DP_DATA to a folder with sst2/ and trec/ (test.jsonl each).")
-    model = options.model or os.environ.get("LANGCHAIN_DP_SECOND_TARGET")
+    model = options.model or (gemma_path() if options.name == "gemma" else os.environ.get("LANGCHAIN_DP_SECOND_TARGET"))
     if not model or not Path(model).is_file():
         sys.exit(f"Expected --model or LANGCHAIN_DP_SECOND_TARGET to be the path of a GGUF, but it is {model!r}.")
     made()
@@ -68,7 +68,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prompts", nargs="+", required=True, help="results of bench_opt, beside --out")
-    parser.add_argument("--model", help="path of a GGUF (default: LANGCHAIN_DP_SECOND_TARGET)")
+    parser.add_argument("--model", help="path of a GGUF (default: LANGCHAIN_DP_SECOND_TARGET; for gemma its package)")
     parser.add_argument("--name", default="qwen", help="what the results call it (default: %(default)s)")
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--target-rows", type=int, default=200, help="test rows (default: %(default)s)")

@@ -13,8 +13,8 @@ NAMES = {"sst2": "SST-2", "amazon": "Amazon", "agnews": "AGNews", "trec": "TREC"
 MOST_SUBSETS = {"sst2": (40, 50), "agnews": (20, 30)}
 """Most subsets a question and questions a seed: AG News has texts three times as long."""
 SUBSETS = (5, 10, 20, 40)
-QUESTIONS = {"sst2": 100, "amazon": 50, "agnews": 100, "trec": 100}
-"""A seed; half as many where a question takes four times as long."""
+QUESTIONS = {"sst2": 100, "amazon": 30, "agnews": 100, "trec": 100}
+"""A seed; fewer where a question takes seven times as long."""
 MINUTES = {"sst2": 8, "amazon": 20, "agnews": 18, "trec": 5}
 
 
@@ -48,7 +48,7 @@ PAPER = Paper(
     "Panda, Wang, Wu, Mittal. Differentially Private In-Context Learning. 2023",
     (
         "Model: SmolLM2-135M-Instruct on this machine; the paper asks GPT-3 Babbage.",
-        "Test questions: 100 for each of three seeds (Amazon 50), drawn from the test file; the paper draws 100. Two "
+        "Test questions: 100 for each of three seeds (Amazon 30), drawn from the test file; the paper draws 100. Two "
         "seeds may share questions. Ten questions at a time share one draw of subsets, which saves time and changes no "
         "expectation; the library draws anew for each.",
         "Sampling: every record sits in one fixed subset and a question asks each subset with probability q; the paper "

@@ -16,50 +16,54 @@ SIZES: dict[str, dict[str, Any]] = {
     "gemma": {"rows": 400, "subsets": 30, "tokens": 20, "prompts": 2},
 }
 REST = {"shots": 3, "temperature": 0.0, "test_rows": 200, "target_rows": 200}
-SECOND_ROWS = 200
-MINUTES = {("smollm2", "main"): 90, ("smollm2", "mpqa"): 45, ("gemma", "main"): 180, ("gemma", "mpqa"): 90}
 
 
-def options(source: str, **changed: Any) -> tuple[str, ...]:
+def options(source: str, *, gemma: bool = True, **changed: Any) -> tuple[str, ...]:
     """Options that say which model writes, from how many rows."""
     size = {**SIZES[source], **changed}
     slots = ("--slots", "32") if source == "gemma" else ()
     sized = (part for name, value in size.items() for part in (f"--{name}", str(value)))
-    return ("--gemma", "--sources", source, *sized, *slots)
+    return (*(("--gemma",) if gemma else ()), "--sources", source, *sized, *slots)
 
 
-def main_run(source: str, task: str) -> Run:
-    """All arms of the tables."""
-    if task == "mpqa":
-        return Run(
-            "bench_opt.py",
-            f"opt_{source}.jsonl",
-            (*options(source), "--tasks", "mpqa"),
-            MINUTES[source, "mpqa"],
-        )
-    return Run("bench_opt.py", f"opt_{source}.jsonl", options(source), MINUTES[source, "main"])
+WRITING = {
+    "smollm2": Run("bench_opt.py", "opt_smollm2.jsonl", options("smollm2"), 90),
+    "gemma": Run("bench_opt.py", "opt_gemma.jsonl", options("gemma"), 180),
+    "mpqa": Run(
+        "bench_opt.py",
+        "opt_mpqa.jsonl",
+        (*options("smollm2", gemma=False), "--tasks", "mpqa", "--target-rows", "0"),
+        40,
+    ),
+}
+"""All arms of the tables. For Mpqa SmolLM2 writes, and the prompts are handed over afterwards."""
 
 
-def second_run(task: str) -> Run:
-    """The prompts of SmolLM2 on the second target, once they are written."""
-    minutes = 60 if task == "mpqa" else 120
-    tasks = ("mpqa",) if task == "mpqa" else ("sst2", "trec")
-    options = ("--prompts", "opt_smollm2.jsonl", "--tasks", *tasks, "--target-rows", str(SECOND_ROWS))
-    return Run("bench_targets.py", "opt_targets.jsonl", options, minutes)
+def handed_over(target: str, task: str) -> Run:
+    """The prompts of SmolLM2 on a model, once they are written."""
+    written, tasks, minutes = ("opt_mpqa.jsonl", ("mpqa",), 15) if task == "mpqa" else _MAIN
+    options = ("--prompts", written, "--tasks", *tasks, "--name", target, "--target-rows", str(REST["target_rows"]))
+    return Run("bench_targets.py", "opt_targets.jsonl", options, minutes * (4 if target == "qwen" else 1))
+
+
+_MAIN = ("opt_smollm2.jsonl", ("sst2", "trec"), 15)
 
 
 def cell(source: str, task: str | None, arm: str, on: str, minus: str = "") -> Cell | None:
     """Accuracy of an arm's prompt on the model that wrote it ("source"), on the other one ("target"), or on the third.
 
-    The third model ("second") answers prompts of SmolLM2 only.
+    The third model ("second") answers prompts of SmolLM2 only, which alone wrote for Mpqa.
     """
-    if task is None or (on == "second" and source != "smollm2"):
+    if task is None or (source != "smollm2" and (on == "second" or task == "mpqa")):
         return None
-    where = {**SIZES[source], **REST, "source": source, "target": OTHER[source], "task": task, "arm": arm}
-    run = main_run(source, task)
-    if on == "second":
-        where |= {"target": "qwen", "target_rows": SECOND_ROWS}
-        run, on = second_run(task), "target"
+    target = "qwen" if on == "second" else OTHER[source]
+    where = {**SIZES[source], **REST, "source": source, "target": target, "task": task, "arm": arm}
+    run = WRITING[source]
+    if on == "second" or (on == "target" and task == "mpqa"):
+        run, on = handed_over(target, task), "target"
+    elif task == "mpqa":
+        where |= {"target": source, "target_rows": 0}
+        run = WRITING["mpqa"]
     seeds = (1,) if arm == "0-shot" else (1, 2, 3)  # the initial instruction is the same under every seed
     taken = f"{minus}_accuracy" if minus else ""
     return Cell(run, where, f"{on}_accuracy", minus=taken, seeds=seeds)
@@ -89,6 +93,7 @@ WITHHELD = (
     "A prompt of DLN-1 that holds a run of words of a training row was published without them, and could not be handed "
     "to the second target."
 )
+BY_GEMMA = "Gemma did not write for Mpqa."
 DISASTER = "Disaster was not run here: the benchmark does not have it."
 
 _TABLE_1 = {
@@ -125,7 +130,7 @@ TABLE_1 = Table(
             Line(f"{name}: {NAMES['gemma']}, {NAMES['smollm2']}", "here", _handed(TASKS[name], "gemma", "dln-1")),
         )
     ),
-    differences=("Prompts by Gemma were handed to one target only.", WITHHELD, DISASTER),
+    differences=("Prompts by Gemma were handed to one target only.", WITHHELD, BY_GEMMA, DISASTER),
 )
 
 _TABLE_2 = {
@@ -225,7 +230,12 @@ TABLE_3 = Table(
             ),
         )
     ),
-    differences=(WITHHELD, DISASTER, "ICL was not run here and is left out, and so are averages over models."),
+    differences=(
+        WITHHELD,
+        BY_GEMMA,
+        DISASTER,
+        "ICL was not run here and is left out, and so are averages over models.",
+    ),
 )
 
 
