@@ -34,6 +34,7 @@ from reproduce_rows import RESULTS, Cell, Line, Paper, Results, Run, Table
 
 BY_NAME = {table.name: table for table in TABLES}
 README = Path(__file__).parent.parent / "README.md"
+COMMITTED = Results(RESULTS)
 OPT = Run("bench_opt.py", "opt.jsonl", (), 1)
 WHERE = {"source": "a", "arm": "opt", "rows": 10}
 CELL = Cell(OPT, WHERE, "source_accuracy")
@@ -104,7 +105,7 @@ README_TUNING = {
 def quoted(cell: Cell | None, form: str = ".1f") -> str:
     """A cell as the README writes it."""
     assert cell is not None
-    found = Results(RESULTS).found(cell)
+    found = COMMITTED.found(cell)
     assert found is not None, cell.where
     return f"{100 * found.mean:{form}}" + (f" ± {100 * found.error:.1f}" if found.error is not None else "")
 
