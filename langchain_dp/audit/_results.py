@@ -93,9 +93,7 @@ def _result(row: Any, place: int) -> AttackResult:
     settings = row.get("settings") or {}
     if not isinstance(settings, dict):
         raise InvalidParameter(f"Expected the settings of {where} to be an object.")
-    n = row["n"]
-    if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= _MOST_ROWS:
-        raise InvalidParameter(f"Expected n of {where} to be a whole number in [0, {_MOST_ROWS}].")
+    n = _validate.integer(f"n of {where}", row["n"], at_least=0, at_most=_MOST_ROWS)
     return AttackResult(label(row["name"]), n=n, settings=_settings(settings), **numbers)
 
 
