@@ -137,7 +137,8 @@ def copying(place: int, asked: Continuation) -> str:
 @pytest.fixture(scope="module")
 def shown() -> demo_opt.Result:
     rows, test = sample.load()
-    biased = "Output: praise\nOutput: praise\nIs the message praise or complaint?"  # any candidate does better
+    # It answers "praise" to everything, so any candidate does better on 50 rows, whichever the coins choose.
+    biased = "Output: praise\nOutput: praise\nOutput: praise\nIs the message praise or complaint?"
     task = demo_opt.own_task("Feedback", rows[:200], test[:6], list(sample.LABELS), biased)
     words = " ".join(f" {row['text']} {row['text']}" for row in rows[:200])
     engine = WordEngine(copying, extra=f" {words} {SAID}\nOutput: praise\nOutput: complaint\n")
@@ -145,6 +146,7 @@ def shown() -> demo_opt.Result:
         num_prompts=2,
         max_new_tokens=6,
         opt_subsets=4,
+        dln_validation=0.25,
         dln=DLNSettings(steps=1, prompts_per_step=2, demonstrations=4, max_new_tokens=60),
     )
     return demo_opt.run(task, engine, epsilon=30.0, delta=1e-5, quiet=True, sizes=sizes)
