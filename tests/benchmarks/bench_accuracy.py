@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
-from made import made
+from made import made, so_far
 from tqdm import tqdm
 
 from langchain_dp import DPICLClassifier, PrivacyBudget
@@ -55,7 +55,7 @@ def main() -> None:
     if not data:
         sys.exit("Set LANGCHAIN_DP_DATA to a folder with a folder for every task (train.jsonl and test.jsonl each).")
     made()
-    done = read_jsonl(options.out) if options.out.exists() else []
+    done = so_far(options.out)
     for task, seed in ((task, seed) for task in options.tasks for seed in options.seeds):
         key = {"task": task, "seed": seed, "shots": options.shots, "subsets": options.subsets}
         key |= {name: getattr(options, name) for name in SETTINGS}

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from bench_opt import gemma_path
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
-from made import made
+from made import made, so_far
 
 from langchain_dp.attacks import (
     AttackResult,
@@ -311,7 +311,7 @@ def main() -> None:
     if not os.environ.get("LANGCHAIN_DP_DATA"):
         sys.exit("Set LANGCHAIN_DP_DATA to a folder with trustpilot/ and sst2/ (train.jsonl and test.jsonl each).")
     made()
-    done = read_jsonl(options.out) if options.out.exists() else []
+    done = so_far(options.out)
     options.until = time.monotonic() + 60 * options.minutes
     options.cache = options.out.with_suffix(".texts")
     for piece in options.pieces:

