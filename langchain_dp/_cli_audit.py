@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     if options.out is None and not options.json:
         raise WrongArguments("Expected --out to name the page to write, or --json to print the report instead.")
     if options.out is not None:
-        _check_out(options.out, options.ledger, options.attacks)
+        _check_out(options.out)
     attacks = () if options.attacks is None else read_attacks(options.attacks)
     found = report(options.ledger, attacks=attacks)
     if options.out is not None:
@@ -60,9 +59,11 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _check_out(out: Path, *kept: Path | None) -> None:
+def _check_out(out: Path) -> None:
+    """Nothing but an earlier report may be replaced."""
+    from langchain_dp.audit._page import is_page
+
     if out.is_dir() or not out.parent.is_dir():
         raise InvalidParameter(f"Expected --out {out} to be a file in an existing folder.")
-    for path in kept:
-        if path is not None and out.exists() and path.exists() and os.path.samefile(out, path):
-            raise InvalidParameter(f"Expected --out {out} to be another file than {path}, which would be overwritten.")
+    if out.exists() and not is_page(out):
+        raise InvalidParameter(f"Expected --out {out} to be new, or an earlier report. Name another file.")

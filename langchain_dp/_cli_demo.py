@@ -38,6 +38,14 @@ that leaks. Without --system, both on the own sample, and icl on --data.
 --json: {"rows": [{"method", "epsilon", "accuracy", "n", ...}]}, one row a method; epsilon is null where there is none.
 """
 
+_OF_ONE = {
+    "icl": ("epsilon", "prompt", "queries", "shots", "subsets", "picture"),
+    "opt": ("instruction", "opt_epsilon"),
+}
+"""Options that only one of the systems heeds."""
+
+_PICTURES = (".png", ".svg", ".pdf")
+
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command."""
@@ -68,12 +76,8 @@ def run(options: argparse.Namespace) -> int:
     from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
     systems = [options.system] if options.system else ["icl", "opt"] if options.data is None else ["icl"]
-    if "icl" in systems and not options.json and not options.picture.parent.is_dir():
-        raise InvalidParameter(
-            f"Expected the folder of --picture {options.picture} to be there. Make it, or name another."
-        )
+    _check(options, systems)
     data = _data(options)
-    said = read_off(data.labels) if options.data is not None and options.labels is None else None
     rows: list[dict[str, Any]] = []
     with LlamaCppEnsemble(model_path=options.model, n_gpu_layers=options.gpu_layers) as engine:
         for system in systems:
@@ -82,9 +86,26 @@ def run(options: argparse.Namespace) -> int:
             rows += _icl(options, data, engine) if system == "icl" else _opt(options, data, engine)
     if options.json:
         print_json({"rows": rows})
-    if said is not None:
-        note(said)
+    if data.said is not None:
+        note(data.said)
     return DONE
+
+
+def _check(options: argparse.Namespace, systems: list[str]) -> None:
+    """Nothing that was asked for is left out in silence, and the picture finds its place."""
+    for system, names in _OF_ONE.items():
+        given = [f"--{n.replace('_', '-')}" for n in names if getattr(options, n) != options.parser.get_default(n)]
+        if given and system not in systems:
+            raise WrongArguments(f"Expected {', '.join(given)} with --system {system} only, which is not shown here.")
+    if options.data is None and options.prompt != shared.PROMPTS[0]:
+        raise WrongArguments("Expected --prompt together with --data: the own sample has its own template.")
+    if "icl" in systems and not options.json:
+        if options.picture.suffix.lower() not in _PICTURES:
+            raise WrongArguments(f"Expected --picture {options.picture} to end in one of {', '.join(_PICTURES)}.")
+        if not options.picture.parent.is_dir():
+            raise InvalidParameter(
+                f"Expected the folder of --picture {options.picture} to be there. Make it, or name another."
+            )
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -93,6 +114,7 @@ class _Data:
     train: list[dict[str, Any]]
     test: list[dict[str, Any]]
     labels: list[str]
+    said: str | None = None
 
 
 def _data(options: argparse.Namespace) -> _Data:
@@ -109,7 +131,8 @@ def _data(options: argparse.Namespace) -> _Data:
     PrivateRecords(train)  # names the row that lacks text or label
     PrivateRecords(test)
     labels = options.labels or sorted({str(row["label"]) for row in train})
-    return _Data(options.data.stem, train[: options.rows], test[: options.limit], labels)
+    said = None if options.labels else read_off(labels, len(train))
+    return _Data(options.data.stem, train[: options.rows], test[: options.limit], labels, said)
 
 
 def _icl(options: argparse.Namespace, data: _Data, engine: ScoresLabels) -> list[dict[str, Any]]:

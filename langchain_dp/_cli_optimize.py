@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,12 +141,12 @@ def known_task(options: argparse.Namespace) -> OptTask | None:
     return None if options.task is None else getattr(opt, options.task.upper())
 
 
-def labels_of(options: argparse.Namespace, task: OptTask | None, rows: Iterable[dict[str, Any]]) -> list[str]:
+def labels_of(options: argparse.Namespace, task: OptTask | None, rows: Sequence[dict[str, Any]]) -> list[str]:
     """The labels that were given, or known, or else those of the rows, which is said."""
     if options.labels or task:
         return list(options.labels or task.labels)  # type: ignore[union-attr]  # one of them is there
     labels = sorted({str(row["label"]) for row in rows})
-    note(read_off(labels))
+    note(read_off(labels, len(rows)))
     return labels
 
 
@@ -184,6 +184,7 @@ def _budget(options: argparse.Namespace) -> PrivacyBudget | None:
     from langchain_dp.accounting import PrivacyBudget
 
     if options.epsilon is not None:
+        shared.check_constants(options)
         return PrivacyBudget(options.epsilon, options.delta, options.neighbors)
     if options.method == "dp-opt":
         raise WrongArguments("Expected --epsilon to be given: it is the promise. Usual budgets are 1 to 10.")

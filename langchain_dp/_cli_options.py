@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from langchain_dp._cli_parts import FileName, count, positive, rate, share, whole
+from langchain_dp._cli_parts import FileName, WrongArguments, count, positive, rate, share, whole
 
 NEIGHBORS = ("replace-one", "add-or-remove-one", "replace-special")
 TASKS = ("sst2", "trec", "mpqa", "disaster")
@@ -37,9 +37,18 @@ def add_rows(parser: Options) -> None:
     rows.add_argument("--records", type=count, metavar="N", help="number of rows; their texts are taken to be short")
 
 
+class _Labels(argparse._StoreAction):
+    """Two at least."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if len(values) < 2:
+            raise argparse.ArgumentError(self, f"expected at least two labels, found {values[0]!r} alone")
+        super().__call__(parser, namespace, values, option_string)
+
+
 def add_labels(parser: Options, default: str = "those found in --data") -> None:
     """The labels."""
-    parser.add_argument("--labels", nargs="+", help=f"the public labels (default: {default})")
+    parser.add_argument("--labels", nargs="+", action=_Labels, help=f"the public labels (default: {default})")
 
 
 def add_delta(parser: Options) -> None:
@@ -49,7 +58,8 @@ def add_delta(parser: Options) -> None:
 
 def add_neighbors(parser: Options) -> None:
     """The relation."""
-    parser.add_argument("--neighbors", choices=NEIGHBORS, default=NEIGHBORS[0], help="default: %(default)s")
+    said = "what one record's change is; replace-special blanks it out (default: %(default)s)"
+    parser.add_argument("--neighbors", choices=NEIGHBORS, default=NEIGHBORS[0], help=said)
 
 
 def add_budget(parser: Options, *, required: bool) -> None:
@@ -72,6 +82,22 @@ def add_constants(parser: Options) -> None:
     need = "required for add-or-remove-one"
     parser.add_argument("--partitions", type=count, help=f"number of all subsets ({need})")
     parser.add_argument("--sampling-probability", type=rate, metavar="Q", help=f"chance that one votes ({need})")
+
+
+def check_constants(options: argparse.Namespace, *, subsets_are_fixed: bool = True) -> None:
+    """What ``--neighbors`` needs.
+
+    Raises:
+        WrongArguments: Add/remove without its constants.
+    """
+    missing = [] if options.sampling_probability is not None else ["--sampling-probability"]
+    if subsets_are_fixed and options.partitions is None:
+        missing.append("--partitions")
+    if options.neighbors == "add-or-remove-one" and missing:
+        raise WrongArguments(
+            f"Expected {' and '.join(missing)} with --neighbors {options.neighbors}: the number of rows is private "
+            "there, and nothing may be derived from it."
+        )
 
 
 def add_icl(parser: Options, default: str, queries: int | None = None) -> None:

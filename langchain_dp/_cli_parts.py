@@ -195,23 +195,32 @@ def columns(rows: Iterable[tuple[str, str]], *, indent: int = 2) -> str:
     return "\n".join(f"{' ' * indent}{name:<{width}}  {value}".rstrip() for name, value in found)
 
 
-_LABELS, _LONG = 100, 60
+_LABELS, _LONG, _ROWS = 100, 60, 4
 
 
-def read_off(labels: Sequence[str]) -> str:
-    """Says that the labels were not given.
+def read_off(labels: Sequence[str], rows: int) -> str:
+    """Says that the labels were not given, and how many there are: they stand in the rows and are not shown.
+
+    Args:
+        labels: The different ones, in order.
+        rows: Number of rows that they were found in.
 
     Raises:
-        InvalidParameter: They look like texts, which are not shown.
+        InvalidParameter: There is only one, or they look like texts.
     """
-    if len(labels) > _LABELS or any(len(label) > _LONG for label in labels):
+    found = f"there {'are' if len(labels) > 1 else 'is'} {len(labels)} in {rows} rows"
+    if len(labels) < 2:
         raise InvalidParameter(
-            f"Expected labels in the private rows, at most {_LABELS} of at most {_LONG} letters, but there are "
-            f"{len(labels)} different ones. Text and label may be exchanged; if not, name the labels with --labels."
+            f"Expected at least 2 different labels in the private rows, but {found}. Name them all with --labels."
+        )
+    if len(labels) > min(_LABELS, max(2, rows // _ROWS)) or any(len(label) > _LONG for label in labels):
+        raise InvalidParameter(
+            f"Expected at most {_LABELS} labels in the private rows, of at most {_LONG} letters and each in {_ROWS} "
+            f"rows on average, but {found}. Text and label may be exchanged; if not, name the labels with --labels."
         )
     return (
-        f"Note: the labels {list(labels)} were read off the private rows and count as public from here on. Name them "
-        "with --labels to keep them a constant."
+        f"Note: {len(labels)} labels were read off the private rows and count as public from here on. Name them with "
+        "--labels to keep them a constant."
     )
 
 

@@ -115,6 +115,7 @@ def _add_icl(systems: Any) -> argparse.ArgumentParser:
 def _icl(options: argparse.Namespace) -> None:
     from langchain_dp.accounting import PrivacyBudget
 
+    shared.check_constants(options, subsets_are_fixed=options.sampling == "fixed")
     budget = PrivacyBudget(options.epsilon, options.delta, options.neighbors)
     settings = {
         name: getattr(options, name) for name in ("shots", "subsets", "sampling", "partitions", "sampling_probability")
@@ -134,7 +135,7 @@ def _icl_of_rows(options: argparse.Namespace, settings: dict[str, Any]) -> ICLPl
     records = PrivateRecords(rows)
     labels = options.labels or sorted({str(row["label"]) for row in rows})
     if options.labels is None:
-        note(read_off(labels))
+        note(read_off(labels, len(rows)))
     chain = DPICLClassifier(
         llm=RunnableLambda(_unasked), examples=records, labels=labels, prompt=_prompt(options, labels), **settings
     )
@@ -201,6 +202,7 @@ def _opt(options: argparse.Namespace) -> None:
     from langchain_dp.records import PrivateRecords, read_jsonl
 
     task = _cli_optimize.known_task(options)
+    shared.check_constants(options)
     budget = PrivacyBudget(options.epsilon, options.delta, options.neighbors)
     examples: PrivateRecords | int = options.records
     if options.data is not None:

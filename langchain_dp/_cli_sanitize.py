@@ -21,6 +21,7 @@ from langchain_dp._cli_parts import (
     DONE,
     FAILED,
     INTERRUPTED,
+    WrongArguments,
     because,
     count,
     new_command,
@@ -31,7 +32,7 @@ from langchain_dp._cli_parts import (
 )
 from langchain_dp._cli_plan_shown import show_calibration
 from langchain_dp._whole_files import whole
-from langchain_dp.errors import InvalidParameter, LangChainDPError
+from langchain_dp.errors import LangChainDPError
 
 if TYPE_CHECKING:
     from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
@@ -182,12 +183,13 @@ def _fields(options: argparse.Namespace, jobs: list[files.Job]) -> files.Fields:
     given = [name for name, value in asked.items() if value is not None]
     text = next((job for job in jobs if job.format == "text"), None)
     if given and all(job.format == "text" for job in jobs):
-        raise InvalidParameter(
-            f"Expected {', '.join(given)} with JSON rows only. Give --format jsonl, or leave it out."
-        )
+        raise WrongArguments(f"Expected {', '.join(given)} with JSON rows only. Give --format jsonl, or leave it out.")
     if options.user_field is not None and text is not None:
-        raise InvalidParameter(
-            f"Expected --user-field with JSON rows only: lines of {text.name} have no user to charge."
+        raise WrongArguments(f"Expected --user-field with JSON rows only: lines of {text.name} have no user to charge.")
+    both = sorted({*(options.fields or ["text"])} & {*(options.keep_fields or [])})
+    if both:
+        raise WrongArguments(
+            f"Expected --fields and --keep-fields to name different fields, found {both}. Name each once."
         )
     return files.Fields(options.fields or ("text",), options.keep_fields or (), options.user_field)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from langchain_dp._cli_parts import WrongArguments
 from langchain_dp.errors import InvalidParameter
 
 Format = Literal["text", "jsonl"]
@@ -49,13 +50,6 @@ class Fields:
     keep: Sequence[str] = ()
     user: str | None = None
 
-    def __post_init__(self) -> None:
-        both = sorted(set(self.sanitize) & set(self.keep))
-        if both:
-            raise InvalidParameter(
-                f"Expected --fields and --keep-fields to name different fields, found {both}. Name each once."
-            )
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Line:
@@ -90,8 +84,11 @@ def find(source: Path | None, target: Path | None, form: Format | None, *, overw
 
     Raises:
         InvalidParameter: Something is not there, would be overwritten, or does not fit.
+        WrongArguments: A folder is to be read and none to be written.
     """
     if source is not None and source.is_dir():
+        if target is None:
+            raise WrongArguments(f"Expected --out to name a folder, as --in {source} does.")
         found = _in_folder(source, target, form)
     else:
         if source is not None and not source.exists():
@@ -109,9 +106,7 @@ def find(source: Path | None, target: Path | None, form: Format | None, *, overw
     return found
 
 
-def _in_folder(source: Path, target: Path | None, form: Format | None) -> list[Job]:
-    if target is None:
-        raise InvalidParameter(f"Expected --out to name a folder, as --in {source} does.")
+def _in_folder(source: Path, target: Path, form: Format | None) -> list[Job]:
     if target.resolve().is_relative_to(source.resolve()):
         raise InvalidParameter(
             f"Expected --out {target} to lie outside --in {source}, where it would be read next time."

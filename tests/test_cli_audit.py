@@ -127,8 +127,9 @@ def test_settings_that_are_texts_are_not_shown(ledger: Path, capsys: Any) -> Non
     ("arguments", "said"),
     [
         (["--ledger", "gone.db", "--out", "r.html"], "nothing is there"),
-        (["--ledger", "budget.db", "--out", "budget.db"], "would be overwritten"),
-        (["--ledger", "budget.db", "--out", "link.html"], "would be overwritten"),
+        (["--ledger", "budget.db", "--out", "budget.db"], "to be new, or an earlier report"),
+        (["--ledger", "budget.db", "--out", "link.html"], "to be new, or an earlier report"),
+        (["--ledger", "budget.db", "--out", "notes.txt"], "to be new, or an earlier report"),
         (["--ledger", "budget.db", "--out", "nowhere/r.html"], "existing folder"),
         (["--ledger", "budget.db", "--out", "."], "to be a file"),
         (["--ledger", ".", "--out", "r.html"], "to be a file"),

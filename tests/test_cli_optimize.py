@@ -191,9 +191,8 @@ SECRET = "secret words"
         ({}, [{"text": SECRET}], "'label'"),
         ({}, [{"text": SECRET, "label": "maybe"}] * 300, "labels"),
         ({}, [{"text": SECRET, "label": "yes"}] * 9, "at least subsets"),
-        ({"labels": None}, [{"text": SECRET, "label": "yes"}] * 300, "two labels"),
+        ({"labels": None}, [{"text": SECRET, "label": "yes"}] * 300, "2 different labels"),
         ({"epsilon": 501}, None, "epsilon=501"),
-        ({"neighbors": "add-or-remove-one"}, None, "partitions"),
         ({"method": "opt"}, None, "without budget="),
         ({"out": "no-such-folder/prompt.json"}, None, "no-such-folder"),
     ],
@@ -212,9 +211,8 @@ def test_bad_input_is_one_line(
         changes = {**changes, "data": write(tmp_path / "bad.jsonl", rows)}
     before = files(tmp_path)
     assert main(command(**changes)) == 1
-    *notes, line = capsys.readouterr().err.strip().splitlines()
+    line = one_line(capsys)
     assert says in line
-    assert len(notes) == ("labels" in changes)  # that labels were read off the rows
     assert SECRET not in line
     assert files(tmp_path) == before
 
@@ -277,7 +275,14 @@ def test_labels_read_off_the_rows_are_said_to_be(
 ) -> None:
     """If it breaks, the set of labels becomes public without a word."""
     assert main(command(labels=None, plan=True)) == 0
-    assert "['no', 'yes'] were read off the private rows" in one_line(capsys)
+    assert "2 labels were read off the private rows" in one_line(capsys)
+    exchanged = [{"text": row["label"], "label": f"{row['text']} {SECRET[:9]} {i}"} for i, row in enumerate(ROWS)]
+    assert main(command(data=write(tmp_path / "exchanged.jsonl", exchanged), labels=None, plan=True)) == 1
+    line = one_line(capsys)
+    assert "Text and label may be exchanged" in line
+    assert SECRET[:9] not in line
+    assert main(command(data=write(tmp_path / "same.jsonl", [ROWS[0]] * 9), labels=None, plan=True)) == 1
+    assert "at least 2 different labels in the private rows, but there is 1 in 9 rows" in one_line(capsys)
     rows = [{**row, "label": {"no": "negative", "yes": "positive"}[row["label"]]} for row in ROWS]
     task = {"task": "sst2", "labels": None, "instruction": None}
     assert main(command(data=write(tmp_path / "films.jsonl", rows), **task, json=True)) == 0

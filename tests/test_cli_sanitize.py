@@ -195,8 +195,6 @@ def test_a_folder(table: list[str], tmp_path: Path) -> None:
         ("in.jsonl", rows({"body": SECRET}).encode(), [], "--fields ['text']"),
         ("in.jsonl", rows({"text": SECRET, "u": True}).encode(), ["--user-field", "u"], "--user-field 'u'"),
         ("in.jsonl", rows({"text": SECRET, "u": "\ud800"}).encode(), ["--user-field", "u"], "--user-field 'u'"),
-        ("in.jsonl", b"", ["--keep-fields", "text"], "different fields"),
-        ("in.txt", b"", ["--user-field", "u"], "JSON rows"),
         ("in.txt", SECRET.encode(), ["--limit", "1"], "Refused a release"),
         ("in.txt", b"", ["--in", "no-such-file"], "nothing is there"),
         ("in.txt", b"", ["--out", os.path.join("no-such-folder", "out")], "folder of --out"),
@@ -219,6 +217,24 @@ def test_refusals_are_one_line(
     assert main([*table, *SURE, *paths, *asked]) == 1
     assert says in one_line(capsys.readouterr().err)
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "says"),
+    [
+        ("in.jsonl", ["--keep-fields", "text"], "different fields"),
+        ("in.jsonl", ["--fields", "a", "b", "--keep-fields", "b"], "found ['b']"),
+        ("in.txt", ["--user-field", "u"], "JSON rows"),
+        ("", [], "Expected --out to name a folder"),
+    ],
+)
+def test_options_that_do_not_go_together_are_wrong_arguments(
+    name: str, asked: list[str], says: str, table: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a script takes its own mistake for a refusal by the account."""
+    (tmp_path / (name or "in.txt")).touch()
+    assert main([*table, *SURE, "--in", str(tmp_path / name), *asked]) == 2
+    assert says in one_line(capsys.readouterr().err)
 
 
 def test_bytes_that_are_no_text_can_be_replaced(table: list[str], piped: Piped) -> None:

@@ -207,6 +207,31 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ("audit --ledger x", "Expected --out"),
         ("completion tcsh", "expected one of bash, zsh, fish, found 'tcsh'"),
         ("demo --test x", "together with --data"),
+        ("demo --system opt --epsilon 1", "Expected --epsilon with --system icl only"),
+        (
+            "demo --system icl --opt-epsilon 1 --instruction x",
+            "Expected --instruction, --opt-epsilon with --system opt",
+        ),
+        ("demo --data x --opt-epsilon 1", "Expected --opt-epsilon with --system opt only"),
+        ("demo --prompt sst2", "Expected --prompt together with --data"),
+        ("demo --picture x.foo", "--picture x.foo to end in one of .png, .svg, .pdf"),
+        ("plan icl --epsilon 1 --records 90 --labels a", "--labels: expected at least two labels, found 'a' alone"),
+        (
+            "plan icl --epsilon 1 --records 90 --labels a b --neighbors add-or-remove-one",
+            "Expected --sampling-probability and --partitions with --neighbors add-or-remove-one",
+        ),
+        (
+            "plan icl --epsilon 1 --records 90 --labels a b --neighbors add-or-remove-one --sampling resample",
+            "Expected --sampling-probability with",
+        ),
+        (
+            "plan opt --epsilon 1 --records 90 --task sst2 --neighbors add-or-remove-one --sampling-probability 0.1",
+            "Expected --partitions with",
+        ),
+        (
+            "optimize --epsilon 1 --data x --out y --task sst2 --neighbors add-or-remove-one --partitions 9",
+            "Expected --sampling-probability with",
+        ),
     ],
 )
 def test_wrong_arguments_are_one_line_with_the_remedy(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,7 +255,6 @@ def test_wrong_arguments_are_one_line_with_the_remedy(line: str, says: str, caps
         ("plan icl --epsilon 501 --records 9 --labels a b", "Usual budgets are 1 to 10"),
         ("plan icl --epsilon 1 --records 9 --labels a a", "each once"),
         ("plan icl --epsilon 1 --records 9 --labels a b", "at least subsets * shots"),
-        ("plan icl --epsilon 1 --records 90 --labels a b --neighbors add-or-remove-one", "partitions"),
         ("plan opt --epsilon 0.1 --records 9000 --task sst2", "at least epsilon="),
         ("plan opt --epsilon 9 --records 900 --task trec --max-tokens 90", "into the model's 90 tokens"),
         ("plan rapt --table gone.vec", "gone.vec"),

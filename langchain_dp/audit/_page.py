@@ -6,6 +6,7 @@ import html
 import math
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from langchain_dp.audit._plot import spent_over_time
 from langchain_dp.audit._results import AttackResult
@@ -28,10 +29,19 @@ _ALARM = (
 )
 
 
+_TITLE = "Privacy report: "
+
+
+def is_page(path: Path) -> bool:
+    """Whether a file begins like a report, of whatever ledger."""
+    with path.open("rb") as file:
+        return f"<title>{_TITLE}".encode() in file.read(1000)
+
+
 def page(report: Report) -> str:
     """The whole page."""
     metric = report.kind == "metric ledger"
-    title = f"Privacy report: {report.file}"
+    title = f"{_TITLE}{report.file}"
     body = [
         f"<header><h1>{_text(title)}</h1><p class='sub'>{_text(report.kind)}, read {_moment(report.read)} with "
         f"langchain-dp {_text(report.library)}</p></header>",
