@@ -1,16 +1,39 @@
-"""One joint call for many members of an ensemble, in which no member can spoil another's part."""
+"""Calls of an engine on private texts: a joint one for many members, in which none can spoil another's, and a count."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from langchain_dp._quiet_calls import scrubbed
 from langchain_dp._quiet_context import sealed
 from langchain_dp._quiet_filters import Level
+from langchain_dp.errors import ModelUnavailable
 
 Member = TypeVar("Member")
 Answer = TypeVar("Answer")
+
+
+class Counts(Protocol):
+    """What of an engine counts."""
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text."""
+        ...
+
+
+def count_unseen(engine: Counts, text: str) -> int:
+    """Tokens of a private text; what the engine logs, warns of or traces goes nowhere.
+
+    Raises:
+        ModelUnavailable: The engine could not count them.
+    """
+    try:
+        with sealed(Level.QUIET):
+            return engine.count_tokens(text)
+    except Exception as error:  # raised again below, without its text
+        failure = type(error).__name__
+    raise ModelUnavailable(f"The engine failed to count tokens ({failure}); its text is withheld.")
 
 
 def ask_together(

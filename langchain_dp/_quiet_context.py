@@ -106,6 +106,7 @@ def _gated(inner: Callable[..., BaseCallbackManager]) -> Callable[..., BaseCallb
     def configure(cls: type[BaseCallbackManager], *args: Any, **kwargs: Any) -> BaseCallbackManager:
         manager = inner(cls, *args, **kwargs)
         if level.get() is not Level.OPEN:
+            _stand_before_cache()  # another thread may have set one since the private run began
             manager.handlers = [handler for handler in manager.handlers if _stays(handler)]
             manager.inheritable_handlers = [handler for handler in manager.inheritable_handlers if _stays(handler)]
         return manager
@@ -156,8 +157,17 @@ def bypass_cache() -> None:
     global _runs_under_way
     with _LOCK:
         _runs_under_way += 1
+    _stand_before_cache()
+
+
+def _stand_before_cache() -> None:
+    """Models configure their callbacks, and then look into the cache: each of them finds the stand-in."""
+    cache = get_llm_cache()
+    if cache is None or isinstance(cache, CacheBypass):
+        return
+    with _LOCK:
         cache = get_llm_cache()
-        if cache is not None and not isinstance(cache, CacheBypass):
+        if _runs_under_way and cache is not None and not isinstance(cache, CacheBypass):
             set_llm_cache(CacheBypass(cache))
 
 

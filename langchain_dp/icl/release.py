@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Sequence
 
+from langchain_dp._quiet_calls import bare
 from langchain_dp.accounting import Neighbors
 from langchain_dp.icl.answers import AnswerCache, Released
 from langchain_dp.icl.pace import Pace
@@ -14,6 +15,8 @@ from langchain_dp.icl.voters import Voter
 from langchain_dp.icl.votes import Ballot, Vote, votes
 from langchain_dp.mechanisms import Randomness, report_noisy_max
 from langchain_dp.quiet import check_environment
+
+_WHEN = "while a label was released"
 
 
 class Releaser:
@@ -81,7 +84,7 @@ class Releaser:
             claim = self._answers.claim(key)
         if claim is not None:
             return claim
-        answer = None
+        answer = stop = None
         try:
             if not self._probed:
                 self._voter.probe()
@@ -90,8 +93,12 @@ class Releaser:
             ballots = next(steps)
             answer = _finish(steps, self._voter.ask(ballots))
             self.pace.hold(started)
+        except BaseException as error:  # raised again below, without the frames: callbacks read votes off them
+            stop = bare(error, _WHEN)
         finally:
             self._answers.settle(key, answer)
+        if stop is not None or answer is None:
+            raise stop or AssertionError("a release has an answer")
         return answer
 
     async def arelease(self, question: str) -> Released:
@@ -101,7 +108,7 @@ class Releaser:
         claim = await self._answers.aclaim(key)
         if claim is not None:
             return claim
-        answer = None
+        answer = stop = None
         try:
             if not self._probed:
                 await self._voter.aprobe()
@@ -110,8 +117,12 @@ class Releaser:
             ballots = await asyncio.to_thread(next, steps)
             answer = _finish(steps, await self._voter.aask(ballots))
             await self.pace.ahold(started)
+        except BaseException as error:  # as above
+            stop = bare(error, _WHEN)
         finally:
             self._answers.settle(key, answer)
+        if stop is not None or answer is None:
+            raise stop or AssertionError("a release has an answer")
         return answer
 
     def _steps(self, question: str) -> Generator[Sequence[Ballot], Sequence[Vote], Released]:

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.runnables import Runnable
 
-from langchain_dp._company import ask_together
+from langchain_dp._company import ask_together, count_unseen
 from langchain_dp._quiet_context import sealed
 from langchain_dp._quiet_filters import Level
-from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.votes import Ballot, Vote
 from langchain_dp.parsing import parse_label
@@ -241,12 +241,7 @@ class EngineVoter:
         Raises:
             ModelUnavailable: The engine could not count them.
         """
-        try:
-            with sealed(Level.QUIET):
-                return self._engine.count_tokens(text)
-        except Exception as error:  # raised again below, without its text
-            failure = type(error).__name__
-        raise ModelUnavailable(f"The engine failed to count tokens ({failure}); its text is withheld.")
+        return count_unseen(self._engine, text)
 
 
 def make_voter(

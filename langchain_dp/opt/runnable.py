@@ -303,6 +303,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
 
         Raises:
             InvalidParameter, BudgetExceeded: As :meth:`invoke` would.
+            ModelUnavailable: The engine could not count the tokens of an example.
         """
         if self._private is None:
             raise InvalidParameter(f"Expected method={self.settings.method!r} to be 'dp-opt' to plan a budget.")

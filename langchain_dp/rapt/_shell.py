@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt._unseen import Held, unseen
 from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.streaming import NOTHING, Streaming
 
@@ -52,7 +53,8 @@ class SanitizerShell(Runnable[Any, Any]):
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
         _check_no_kwargs(kwargs)
-        released: S = self._call_with_config(lambda _: self._core.sanitise(input, user, document), WITHHELD, config)
+        held = Held(input, user, document)
+        released: S = self._call_with_config(lambda _: unseen(self._core.sanitise, held), WITHHELD, config)
         return released
 
     async def ainvoke(
@@ -66,9 +68,10 @@ class SanitizerShell(Runnable[Any, Any]):
     ) -> S:
         """Async twin of :meth:`invoke`; the work is done in a thread."""
         _check_no_kwargs(kwargs)
+        held = Held(input, user, document)
 
         async def run(_: Any) -> S:
-            return await asyncio.to_thread(self._core.sanitise, input, user, document)
+            return await asyncio.to_thread(unseen, self._core.sanitise, held)
 
         released: S = await self._acall_with_config(run, WITHHELD, config)
         return released
@@ -88,8 +91,9 @@ class SanitizerShell(Runnable[Any, Any]):
         With ``return_exceptions`` an input that is refused does not keep the others back.
         """
         _check_no_kwargs(kwargs)
+        held = Held(list(inputs), return_exceptions, user, document)
         return self._batch_with_config(
-            lambda _: self._core.sanitise_all(list(inputs), return_exceptions, user, document),
+            lambda _: unseen(self._core.sanitise_all, held),
             [WITHHELD] * len(inputs),
             config,
             return_exceptions=return_exceptions,
@@ -107,9 +111,10 @@ class SanitizerShell(Runnable[Any, Any]):
     ) -> list[S]:
         """Async twin of :meth:`batch`."""
         _check_no_kwargs(kwargs)
+        held = Held(list(inputs), return_exceptions, user, document)
 
         async def run(_: Any) -> list[Any]:
-            return await asyncio.to_thread(self._core.sanitise_all, list(inputs), return_exceptions, user, document)
+            return await asyncio.to_thread(unseen, self._core.sanitise_all, held)
 
         return await self._abatch_with_config(
             run, [WITHHELD] * len(inputs), config, return_exceptions=return_exceptions
@@ -145,14 +150,14 @@ class SanitizerShell(Runnable[Any, Any]):
         """Sanitise what arrives in chunks; see the class for what is held back until when."""
         _check_no_kwargs(kwargs)
         streaming = Streaming(self._core, user, document)
-        first = next(input, NOTHING)  # starts the run before this one first
+        first = Held(next(input, NOTHING))  # starts the run before this one first
 
         def run(_: Iterator[Any]) -> Iterator[Any]:
-            if first is not NOTHING:
-                yield from streaming.push(first)
-            for chunk in input:
-                yield from streaming.push(chunk)
-            yield from streaming.finish()
+            if first.values[0] is not NOTHING:
+                yield from unseen(streaming.push, first)
+            for chunk in map(Held, input):
+                yield from unseen(streaming.push, chunk)
+            yield from unseen(streaming.finish, Held())
 
         yield from self._transform_stream_with_config(iter([WITHHELD]), run, config)
 
@@ -168,19 +173,21 @@ class SanitizerShell(Runnable[Any, Any]):
         """Async twin of :meth:`transform`."""
         _check_no_kwargs(kwargs)
         streaming = Streaming(self._core, user, document)
-        first = await anext(input, NOTHING)
+        first = Held(await anext(input, NOTHING))
 
         async def withheld() -> AsyncIterator[str]:
             yield WITHHELD
 
         async def run(_: AsyncIterator[Any]) -> AsyncIterator[Any]:
-            if first is not NOTHING:
-                for part in await asyncio.to_thread(streaming.push, first):
+            if first.values[0] is not NOTHING:
+                for part in await asyncio.to_thread(unseen, streaming.push, first):
                     yield part
             async for chunk in input:
-                for part in await asyncio.to_thread(streaming.push, chunk):
+                held = Held(chunk)
+                del chunk
+                for part in await asyncio.to_thread(unseen, streaming.push, held):
                     yield part
-            for part in await asyncio.to_thread(streaming.finish):
+            for part in await asyncio.to_thread(unseen, streaming.finish, Held()):
                 yield part
 
         async for part in self._atransform_stream_with_config(withheld(), run, config):

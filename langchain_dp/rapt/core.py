@@ -11,6 +11,7 @@ from langchain_core.messages import AIMessage
 
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
+from langchain_dp.rapt._unseen import without_frames
 from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.messages import MessageRules
@@ -68,7 +69,8 @@ class Core:
         except LangChainDPError as error:
             if not tolerant or isinstance(error, LedgerError):
                 raise
-        return [self._tried(value, user, document) for value in values]
+        met: Counter[str] = Counter()
+        return [self._tried(value, user, document, met) for value in values]
 
     def sanitise_mappings(
         self, mappings: Sequence[Mapping[str, Any]], keep: Sequence[str], user_key: str | None
@@ -110,8 +112,8 @@ class Core:
         _check_key("document", document)
         return take(value, self._rules, user=user, document=document)
 
-    def _released(self, taken: Sequence[Taken]) -> list[Any]:
-        texts = self.releases.release([unit for one in taken for unit in one.units])
+    def _released(self, taken: Sequence[Taken], met: Counter[str] | None = None) -> list[Any]:
+        texts = self.releases.release([unit for one in taken for unit in one.units], met)
         results, start = [], 0
         for one in taken:
             end = start + len(one.units)
@@ -119,11 +121,11 @@ class Core:
             start = end
         return results
 
-    def _tried(self, value: V, user: str | None, document: str | None) -> V | Exception:
+    def _tried(self, value: V, user: str | None, document: str | None, met: Counter[str]) -> V | Exception:
         try:
-            return self.sanitise(value, user, document)
+            return self._released([self._take(value, user, document)], met)[0]  # type: ignore[no-any-return]  # as above
         except LangChainDPError as error:
-            return error
+            return without_frames(error)  # type: ignore[return-value]  # of the same class
 
 
 def _check_key(name: str, value: str | None) -> None:

@@ -10,7 +10,7 @@ from langchain_core.documents import Document
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.messages import Note, kept_id
-from langchain_dp.rapt.structured import Swap, structured
+from langchain_dp.rapt.structured import Swap, has_keys, structured
 
 ID = "id"
 """Names the id of a document itself, in ``metadata_keep`` and ``document_key``."""
@@ -92,6 +92,8 @@ class DocumentRules:
                 note(f"metadata {name} passed in clear")
             elif name in self.sanitize:
                 rebuilt[str(key)] = structured(value, swap)
+                if has_keys(value):
+                    note(f"keys inside metadata {name} passed in clear")
             elif isinstance(value, Mapping) and any(
                 other.startswith(f"{name}.") for other in (*self.keep, *self.sanitize)
             ):

@@ -6,6 +6,7 @@ import contextlib
 import json
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,11 @@ SEEDED = "the noise is seeded: whoever knows the seed can remove it"
 REUSED = (
     "A text that was released before is given out again, at no cost: whoever sees two calls sees which of their texts "
     "are the same."
+)
+
+COUNTED = (
+    "What the releases of any one document add up to counts equal texts as one document, unless documents are named: "
+    "it shows that two of them were equal."
 )
 
 
@@ -67,9 +73,9 @@ class FormalReleases:
         """Whether words may leave before the text is complete."""
         return self.engine.streams
 
-    def release(self, units: Sequence[Unit]) -> list[Texts]:
+    def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
         """Release every unit; see :meth:`Releases.release`."""
-        return self._releases.release(units)
+        return self._releases.release(units, met)
 
     def stream(self, *, user: str | None, document: str | None) -> TextStream:
         """Charge one release of a text that is still to come, and return what releases it.
@@ -95,7 +101,7 @@ class FormalReleases:
 
     def notes(self) -> tuple[str, ...]:
         """What passes in clear, whatever the input."""
-        return (*self.engine.notes(), *((REUSED,) if self._reuse else ()))
+        return (*self.engine.notes(), *((REUSED,) if self._reuse else ()), COUNTED)
 
     def certificate(self, notes: Sequence[str], parameters: Mapping[str, float | int | str]) -> MetricCertificate:
         """The promise, with what is spent so far."""

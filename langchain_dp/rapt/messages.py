@@ -1,8 +1,9 @@
 """Messages taken apart and put together: nothing of the original stays but what is named here.
 
 A sanitised message is built anew, field by field, so that a field nobody thought of cannot carry the raw text on. What
-stays as it was: the role, the order, the number of blocks, names of tools, keys of their arguments, ids of tool calls,
-a message id of the random kind, and what :class:`MessageRules` lets pass. What is dropped: ``additional_kwargs``,
+stays as it was: the role, the order, the number of blocks, names of tools, keys of their arguments and of the JSON that
+they answer with, ids of tool calls, a message id of the random kind, and what :class:`MessageRules` lets pass. What is
+dropped: ``additional_kwargs``,
 ``response_metadata`` and token counts, artifacts of tools, names of people, reasoning, errors that quote arguments.
 """
 
@@ -34,7 +35,7 @@ from langchain_core.messages.tool import tool_call_chunk
 
 from langchain_dp import _validate
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.structured import Swap, structured, text_or_json
+from langchain_dp.rapt.structured import Swap, has_keys, structured, text_or_json
 
 Note = Callable[[str], None]
 
@@ -45,6 +46,7 @@ _MEDIA = {
     "image_url", "image", "input_image", "audio", "input_audio", "video", "video_url", "file", "input_file", "document",
     "media", "text-plain",
 }  # fmt: skip
+_KEYS = "the keys of JSON in a result of a tool passed in clear"
 _RANDOM_ID = re.compile(r"(?:(?:lc_)?run-{1,2})?[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}(?:-\d+)?")
 
 _PLAIN: tuple[type[BaseMessage], ...] = (
@@ -102,6 +104,8 @@ def _fields(message: BaseMessage, rules: MessageRules, swap: Swap, note: Note) -
     tool = isinstance(message, (ToolMessage, FunctionMessage))
     if isinstance(message.content, str):
         content: Any = text_or_json(message.content, swap) if tool else swap(message.content)
+        if tool and has_keys(message.content):
+            note(_KEYS)
     else:
         content = _blocks(message.content, {}, rules, swap, note)
     fields: dict[str, Any] = {"content": content, "id": kept_id(message.id)}
@@ -189,6 +193,8 @@ def _block(
         return {"type": kind, "call_id": call_id, "name": block.get("name"), "arguments": args}
     if kind == "tool_result":
         inner = block.get("content")
+        if not isinstance(inner, list) and has_keys(inner):
+            note(_KEYS)
         inner = _blocks(inner, {}, rules, swap, note) if isinstance(inner, list) else structured(inner, swap)
         return {"type": kind, "tool_use_id": block.get("tool_use_id"), "content": inner}
     if kind == "text-plain" and isinstance(block.get("text"), str):

@@ -69,8 +69,8 @@ class Rules:
     def notes(self) -> tuple[str, ...]:
         """What passes in clear of inputs that are more than a text."""
         notes = [
-            "Of messages: roles, order and number, names of tools, keys of their arguments and ids of their calls are "
-            "in clear."
+            "Of messages: roles, order and number, names of tools, keys of their arguments and of the JSON they answer "
+            "with, and ids of their calls are in clear."
         ]
         if self.messages.system == "keep":
             notes.append("System messages pass in clear.")
@@ -78,6 +78,8 @@ class Rules:
             notes.append("Images, audio and files in messages pass in clear.")
         if self.documents.keep:
             notes.append(f"Metadata of documents that pass in clear: {', '.join(self.documents.keep)}.")
+        if self.documents.sanitize:
+            notes.append(f"Of metadata that are sanitised, keys are in clear: {', '.join(self.documents.sanitize)}.")
         return tuple(notes)
 
 

@@ -40,7 +40,8 @@ class Policies:
         punctuation: Punctuation marks and symbols. Kept marks show where sentences end and how long they are.
         code: Blocks between fences and pieces between backticks.
         unknown: "vector" treats every unknown word as one public vector; "random" as a public word drawn at random,
-            anew each time. Noise comes on top in both cases. An unknown word is never written out.
+            anew each time: it then counts as far from a known word as the farthest public word is, and hides among
+            unknown words only. Noise comes on top in both cases. An unknown word is never written out.
     """
 
     numbers: Treatment = "privatise"
@@ -66,7 +67,7 @@ class Policies:
         return any(getattr(self, field) != "privatise" for field in _FIELD.values())
 
     def notes(self) -> tuple[str, ...]:
-        """What these policies let through in clear, for certificates."""
+        """What these policies let through in clear, and what they do to the promise, for certificates."""
         said = {
             "keep": "{} are passed through in clear.",
             "placeholder": "{} are replaced by a placeholder: that they are there, and where, is in clear.",
@@ -79,4 +80,10 @@ class Policies:
             "code": "Code blocks",
         }
         treated = [(names[field], getattr(self, field)) for field in _FIELD.values()]
-        return tuple(said[treatment].format(name) for name, treatment in treated if treatment != "privatise")
+        notes = [said[treatment].format(name) for name, treatment in treated if treatment != "privatise"]
+        if self.unknown == "random":
+            notes.append(
+                "A word outside the table is first replaced by a public word drawn at random: between it and a known "
+                "word the distance is that to the farthest public word."
+            )
+        return tuple(notes)

@@ -63,8 +63,10 @@ class TextPrivatiser:
     Formal guarantee:
         For two texts that agree on what :meth:`notes` says is in clear (by default the number of tokens), the chance
         of any output changes by at most exp(eta * sum_i |x_i - x'_i|), x_i the public vector of token i; all unknown
-        words have the same vector. Privatising the same text k times costs k times as much. This is metric privacy:
-        eta is not an epsilon, and close words are protected more than far ones.
+        words have the same vector, but under ``Policies(unknown="random")``: there |x_i - x'_i| is 0 between two
+        unknown words, and between an unknown and a known one the distance of that to the farthest word that may be
+        written. Privatising the same text k times costs k times as much. This is metric privacy: eta is not an epsilon,
+        and close words are protected more than far ones.
     """
 
     def __init__(

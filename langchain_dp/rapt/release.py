@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 
 from langchain_dp.accounting.metric import MetricLedger, Owner
 from langchain_dp.errors import LangChainDPError
+from langchain_dp.rapt._unseen import Withheld
 
 Texts = tuple[str, ...]
 K = TypeVar("K", bound=Hashable)
@@ -88,14 +89,19 @@ class Releases:
         self._chain = chain
         self._flights = _Flights()
 
-    def release(self, units: Sequence[Unit]) -> list[Texts]:
+    def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
         """Release every unit: all of the new ones are charged together, or none.
+
+        Args:
+            units: What to release.
+            met: Where one call releases its units in several rounds, the same empty counter in each: units of
+                different rounds that are equal then get releases of their own, as those of one round do.
 
         Raises:
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
-        names = _names(units)
+        names = _names(units, Counter() if met is None else met)
         owners = [
             Owner(name if unit.document is None else unit.document, unit.user)
             for unit, name in zip(units, names, strict=True)
@@ -147,7 +153,7 @@ def withheld(work: Callable[[T], R], texts: T) -> R:
     except Exception as error:  # raised again below, without its text and without this context
         failure = type(error).__name__
     del texts
-    raise RuntimeError(f"{failure} while texts were sanitised; its text is withheld, and nothing was released.")
+    raise Withheld(f"{failure} while texts were sanitised; its text is withheld, and nothing was released.")
 
 
 def _blank(unit: Unit) -> Texts:
@@ -155,9 +161,8 @@ def _blank(unit: Unit) -> Texts:
     return ("",) * len(unit.texts)
 
 
-def _names(units: Iterable[Unit]) -> list[str]:
-    """What tells units apart: user, document, texts, and the place among equal ones of the same call."""
-    seen: Counter[str] = Counter()
+def _names(units: Iterable[Unit], seen: Counter[str]) -> list[str]:
+    """What tells units apart: user, document, texts, and the place among equal ones of the same call, counted on."""
     names = []
     for unit in units:
         name = json.dumps([unit.user, unit.document, unit.texts])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -15,6 +16,7 @@ from langchain_dp._quiet_context import sealed
 from langchain_dp._quiet_filters import Level
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.quiet import check_environment
+from langchain_dp.rapt._unseen import Held, unseen
 from langchain_dp.rapt.runnable import RAPTSanitizer
 
 
@@ -88,16 +90,17 @@ class SanitizingRetriever(BaseRetriever):
         Args:
             input: The query.
             config: LangChain config.
-            user: Whose account the query is charged to, and the documents where their metadata do not say it.
+            user: Who asks: whose account the query is charged to. Documents are charged to whom their metadata name
+                (the sanitizer's ``user_key``), and each to an account of its own, whoever asks.
             **kwargs: ``k`` for this call; all others go to the inner retriever.
 
         Raises:
-            InvalidParameter: The query is no str.
+            InvalidParameter: The query is no str, or there is a user and no query to charge.
             BudgetExceeded: An account has too little left for the query, or for the documents.
         """
-        _check_query(input)
+        self._check(input, user)
         query = self.sanitizer.sanitize(input, user=user) if self.query else input
-        return super().invoke(query, config, user=user, **kwargs)
+        return super().invoke(query, config, **kwargs)
 
     async def ainvoke(  # type: ignore[override]
         self,
@@ -108,61 +111,69 @@ class SanitizingRetriever(BaseRetriever):
         **kwargs: Any,
     ) -> list[Document]:
         """Async twin of :meth:`invoke`."""
-        _check_query(input)
+        self._check(input, user)
         query = await asyncio.to_thread(self.sanitizer.sanitize, input, user=user) if self.query else input
-        return await super().ainvoke(query, config, user=user, **kwargs)
+        return await super().ainvoke(query, config, **kwargs)
 
     def _get_relevant_documents(
         self,
         query: str,
         *,
         run_manager: CallbackManagerForRetrieverRun,
-        user: str | None = None,
         k: int | None = None,
         **kwargs: Any,
     ) -> list[Document]:
+        most = self._most(k)
         if not self.documents:
-            return self._first(self.retriever.invoke(query, {"callbacks": run_manager.get_child()}, **kwargs), k)
+            return list(self.retriever.invoke(query, {"callbacks": run_manager.get_child()}, **kwargs))[:most]
         check_environment()
         found, failure = None, ""
         with sealed(Level.QUIET):
             try:
-                found = self.retriever.invoke(query, {"callbacks": []}, **kwargs)
+                found = Held(self.retriever.invoke(query, {"callbacks": []}, **kwargs), most)
             except Exception as error:  # it may quote a document
                 failure = type(error).__name__
         if found is None:
             _fail(failure)
-        return self._sanitized(self._first(found, k), user)
+        return unseen(self._sanitized, found)
 
     async def _aget_relevant_documents(
         self,
         query: str,
         *,
         run_manager: AsyncCallbackManagerForRetrieverRun,
-        user: str | None = None,
         k: int | None = None,
         **kwargs: Any,
     ) -> list[Document]:
+        most = self._most(k)
         if not self.documents:
-            found = await self.retriever.ainvoke(query, {"callbacks": run_manager.get_child()}, **kwargs)
-            return self._first(found, k)
+            return list(await self.retriever.ainvoke(query, {"callbacks": run_manager.get_child()}, **kwargs))[:most]
         check_environment()
         found, failure = None, ""
         with sealed(Level.QUIET):
             try:
-                found = await self.retriever.ainvoke(query, {"callbacks": []}, **kwargs)
+                found = Held(await self.retriever.ainvoke(query, {"callbacks": []}, **kwargs), most)
             except Exception as error:
                 failure = type(error).__name__
         if found is None:
             _fail(failure)
-        return await asyncio.to_thread(self._sanitized, self._first(found, k), user)
+        return await asyncio.to_thread(unseen, self._sanitized, found)
 
-    def _first(self, found: list[Document], k: int | None) -> list[Document]:
-        most = self.k if k is None else _validate.integer("k", k, at_least=1)
-        return list(found)[:most]
+    def _check(self, query: object, user: str | None) -> None:
+        if not isinstance(query, str):
+            raise InvalidParameter(f"Expected a query of type {type(query).__name__} to be a str.")
+        if user is not None and not self.query:
+            raise InvalidParameter(
+                "Expected user= with query=True only: it says who asks. Documents are charged to whom their metadata "
+                "name; give the sanitizer user_key=."
+            )
 
-    def _sanitized(self, found: list[Document], user: str | None) -> list[Document]:
-        return self.sanitizer.sanitize(found, user=user) if found else []
+    def _most(self, k: int | None) -> int | None:
+        return self.k if k is None else _validate.integer("k", k, at_least=1)
+
+    def _sanitized(self, found: Sequence[Document], most: int | None) -> list[Document]:
+        first = list(found)[:most]
+        return self.sanitizer.sanitize(first) if first else []
 
     def __repr__(self) -> str:
         # The inner retriever's repr may hold its documents.
@@ -172,11 +183,6 @@ class SanitizingRetriever(BaseRetriever):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PrivateDataError("SanitizingRetriever holds an open account and cannot be pickled: build it anew.")
-
-
-def _check_query(query: object) -> None:
-    if not isinstance(query, str):
-        raise InvalidParameter(f"Expected a query of type {type(query).__name__} to be a str.")
 
 
 def _fail(failure: str) -> NoReturn:

@@ -33,27 +33,23 @@ class Streaming:
     def push(self, chunk: Any) -> list[Any]:
         """Take a chunk and return what leaves now."""
         if self._text is not None:
-            return _said(self._text.push(chunk))
+            return list(self._text.push(chunk))
         if self._gathered is NOTHING:
             self._gathered = chunk
             return []
         if isinstance(self._gathered, str) and isinstance(chunk, str) and self._core.streams:
             self._text = self._core.stream(self._user, self._document)
-            return _said(self._text.push(self._gathered + chunk))
+            return list(self._text.push(self._gathered + chunk))
         self._gathered = _added(self._gathered, chunk)
         return []
 
     def finish(self) -> list[Any]:
         """Return the rest."""
         if self._text is not None:
-            return _said(self._text.finish())
+            return list(self._text.finish())
         if self._gathered is NOTHING:
             return []
         return [self._core.sanitise(self._gathered, self._user, self._document)]
-
-
-def _said(text: str) -> list[str]:
-    return [text] if text else []
 
 
 def _added(before: Any, chunk: Any) -> Any:

@@ -4,6 +4,10 @@ A word, and a date of several words, must be whole before it can be privatised. 
 words follow it: then every date shows itself ("12 of" is none yet, "12 of May" is), and nothing else that belongs
 together has space in it, but code between fences. What is then joined is what one release of the whole text would have
 joined, word for word and mark for mark.
+
+What leaves comes out one piece at a time. Where the raw text has its spaces does not show in what the chunks are: a
+stretch between two of them may hold several tokens ("well-known" has three), and a chunk for each stretch would say so.
+It shows in when they come, as far as the pieces that were fed in show it.
 """
 
 from __future__ import annotations
@@ -31,19 +35,24 @@ class TextStream:
         self._last: list[str] = []
         self._quoted = False
 
-    def push(self, text: str) -> str:
+    def push(self, text: str) -> list[str]:
         """Take the next piece of the text and return what may leave by now."""
         self._text += text
         cut = _last_cut(self._text)
         if not cut:
-            return ""
+            return []
         ready, self._text = self._text[:cut], self._text[cut:]
-        return self._join(self._pieces(ready), end=False)
+        return self._each(self._pieces(ready))
 
-    def finish(self) -> str:
+    def finish(self) -> list[str]:
         """Return the rest."""
         rest, self._text = self._text, ""
-        return self._join(self._pieces(rest), end=True)
+        last = [*self._each(self._pieces(rest)), self._join([], end=True)]
+        return [chunk for chunk in last if chunk]
+
+    def _each(self, pieces: Sequence[str]) -> list[str]:
+        """A chunk for each piece that has something to write by now."""
+        return [chunk for piece in pieces if (chunk := self._join([piece], end=False))]
 
     def _join(self, pieces: Sequence[str], *, end: bool) -> str:
         pieces = [*self._waiting, *pieces]

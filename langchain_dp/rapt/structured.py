@@ -78,6 +78,15 @@ def _structured(value: Any, swap: Swap) -> Any:
     return swap(str(value))
 
 
+def has_keys(value: Any) -> bool:
+    """Whether a JSON-like value, or the JSON that a string holds, has keys, which pass in clear."""
+    if isinstance(value, str):
+        value = _container(value)
+    if isinstance(value, Mapping):
+        return bool(value)
+    return isinstance(value, (list, tuple, set, frozenset)) and any(map(has_keys, value))
+
+
 def _container(text: str) -> Any:
     """The JSON object or list that ``text`` holds, or None."""
     if not text.lstrip().startswith(("{", "[")):

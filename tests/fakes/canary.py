@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import io
 import logging
+import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,3 +160,20 @@ def leak_surfaces(folder: Path) -> Iterator[LeakSurfaces]:
             set_llm_cache(cache_before)
             logging.root.setLevel(level)
             logging.root.removeHandler(log)
+
+
+class Reporting(BaseCallbackHandler):
+    """What an error reporter keeps of an error: the locals of every frame, and what it was raised in."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+
+    def on_chain_error(self, error: BaseException, **_: Any) -> None:
+        each: BaseException | None = error
+        while each is not None:
+            self.kept.append(repr((each, vars(each))))
+            for frame, _line in traceback.walk_tb(each.__traceback__):
+                self.kept.append(repr(frame.f_locals))
+            each = each.__cause__ or each.__context__
+
+    on_retriever_error = on_chain_error

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import types
 from collections import Counter
 from typing import Any
 
 import pytest
-from fakes.canary import CANARY
+from fakes.canary import CANARY, Reporting
 from fakes.voters import LABELS, Shots, VotingChat, VotingEngine, VotingLLM, classifier, failing, left, nonsense
 from langchain_core.globals import set_debug
 from langchain_core.runnables import RunnableLambda
 
 from langchain_dp import DPICLClassifier, PrivacyBudget, PrivacyLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, UnsafeEnvironment
+from langchain_dp.icl import release
 
 
 def votes_over_many(chain: DPICLClassifier, releases: int) -> Counter[str]:
@@ -209,3 +211,26 @@ def test_each_entry_of_the_ledger_names_the_chain_and_no_private_text() -> None:
     assert (entry.plan, entry.chain, entry.count) == ("mail sorter", "mail sorter", 1)
     assert CANARY not in repr(entry)
     assert "spam" not in repr(entry)
+
+
+@pytest.mark.parametrize("stop", [ValueError, KeyboardInterrupt, SystemExit, BudgetExceeded])
+@pytest.mark.parametrize("call", ["invoke", "ainvoke", "batch"])
+def test_an_error_reporter_sees_no_votes(stop: Any, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time limit that strikes while noise is drawn hands the raw votes to whatever keeps the frames of an error."""
+    made = stop("late", asked="", spent=(0.0, 0.0), budget=(1.0, 0.0), fits=0) if stop is BudgetExceeded else stop()
+
+    def struck(*_: Any, **__: Any) -> None:
+        raise made
+
+    reporter, chain = Reporting(), classifier(VotingChat())
+    monkeypatch.setattr(release, "report_noisy_max", struck)
+    expected = RuntimeError if stop is ValueError else stop
+    with pytest.raises(expected):
+        {
+            "invoke": lambda: chain.invoke("x", {"callbacks": [reporter]}),
+            "ainvoke": lambda: asyncio.run(chain.ainvoke("x", {"callbacks": [reporter]})),
+            "batch": lambda: chain.batch(["x"], {"callbacks": [reporter]}),
+        }[call]()
+    assert reporter.kept
+    assert not [kept for kept in reporter.kept if "counts" in kept or CANARY in kept]
+    assert left(chain) == 4

@@ -8,7 +8,6 @@ import gc
 import io
 import logging
 import pickle
-import traceback
 import types
 import warnings
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.canary import CANARY, LeakSurfaces, leak_surfaces
+from fakes.canary import CANARY, LeakSurfaces, Reporting, leak_surfaces
 from fakes.models import Chat
 from fakes.next_token import WordEngine, agreeing
 from fakes.optimizers import (
@@ -30,14 +29,13 @@ from fakes.optimizers import (
     ledger_in,
     optimizer,
 )
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.globals import set_debug, set_verbose
 from langchain_core.load import dumps
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_dp import PrivateRecords, private_run
 from langchain_dp._quiet_calls import bare
-from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError, UnsafeEnvironment
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError, UnsafeEnvironment
 from langchain_dp.opt import DPPromptOptimizer
 
 
@@ -254,21 +252,6 @@ def test_it_is_a_runnable_like_any_other() -> None:
     assert made.with_retry().invoke(examples()) == made.invoke(examples())
 
 
-class Reporting(BaseCallbackHandler):
-    """What an error reporter keeps of an error: the locals of every frame, and what it was raised in."""
-
-    def __init__(self) -> None:
-        self.kept: list[str] = []
-
-    def on_chain_error(self, error: BaseException, **_: Any) -> None:
-        each: BaseException | None = error
-        while each is not None:
-            self.kept.append(repr((each, vars(each))))
-            for frame, _line in traceback.walk_tb(each.__traceback__):
-                self.kept.append(repr(frame.f_locals))
-            each = each.__cause__ or each.__context__
-
-
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
 def test_an_error_reporter_sees_no_record_and_no_key(stop: type[BaseException], tmp_path: Path) -> None:
     """If it breaks, what serialises the frames of an error sends records, or the key that lets guesses be tested."""
@@ -297,3 +280,28 @@ def test_errors_keep_what_they_say_without_their_frames() -> None:
     assert found.__traceback__ is None
     assert bare(PermissionError(13, "no", "file"), "here").__class__ is PermissionError
     assert str(bare(ValueError(CANARY), "here")) == "ValueError here; its text is withheld."
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_plan_counts_tokens_of_records_unseen(fails: bool, tmp_path: Path) -> None:
+    """If it breaks, what an engine logs, or raises, while it counts the tokens of an example leaves with its text."""
+
+    class Telling(WordEngine):
+        def count_tokens(self, text: str) -> int:
+            logging.getLogger("client").error("POST /tokenize %s", text)
+            if fails and CANARY in text:
+                raise ValueError(text)
+            return super().count_tokens(text)
+
+    rows = [{**row, "text": f"{row['text']} {CANARY}"} for row in examples()]
+    with leak_surfaces(tmp_path) as surfaces:
+        made = optimizer(Telling(agreeing("Read it.")))
+        if fails:
+            with pytest.raises(ModelUnavailable, match="failed to count tokens") as caught:
+                made.plan(rows)
+            assert caught.value.__context__ is None
+        else:
+            assert made.plan(rows).subset_tokens > 0
+        assert surfaces.where(CANARY) == set()
+        logging.getLogger("client").error(CANARY)
+        assert "log" in surfaces.where(CANARY)

@@ -307,6 +307,24 @@ def test_a_private_run_does_not_read_the_cache(how: str) -> None:
         set_llm_cache(None)
 
 
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_cache_that_is_set_meanwhile_gets_nothing(how: str) -> None:
+    """If it fails, a cache that another thread sets up late keeps the prompts of private runs under way."""
+    model, cache = Chat(), InMemoryCache()
+    try:
+        with private_run():
+            late = threading.Thread(target=set_llm_cache, args=(cache,))
+            late.start()
+            late.join()
+            _ = model.invoke(CANARY) if how == "sync" else asyncio.run(model.ainvoke(CANARY))
+        assert CANARY not in repr(cache._cache)
+        assert get_llm_cache() is cache
+        model.invoke("public")
+        assert "public" in repr(cache._cache)
+    finally:
+        set_llm_cache(None)
+
+
 def test_a_private_run_inside_a_quiet_call_keeps_it_quiet(tmp_path: Path) -> None:
     """If it fails, a model that protects itself with private_run opens the log again."""
 

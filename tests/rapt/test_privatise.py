@@ -64,6 +64,27 @@ def test_random_unknown_words_are_public_words() -> None:
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_promise_of_random_unknown_words_is_the_stated_one(mechanism: str) -> None:
+    """If it breaks, or is not said, an unknown word is told from the word its vector lies on (error rate 1e-6).
+
+    The mean of the table is the vector of "mid": under "vector" both have one law. Under "random" they have not, and
+    the bound is that of the farthest word: exp(2 * 5).
+    """
+    table = Vocabulary(["low", "mid", "high"], np.array([[0.0], [5.0], [10.0]]))
+    runs, outputs = 4000, {}
+    for unknown in ("vector", "random"):
+        made = privatiser(2.0, vocabulary=table, mechanism=mechanism, policies=Policies(unknown=unknown))
+        for word in ("zanzibar", "mid"):
+            outputs[unknown, word] = Counter(made.release(np.array(table.encode(word) * runs)).tolist())[0]
+        found = outputs[unknown, "zanzibar"], outputs[unknown, "mid"], runs
+        assert violates(*found, epsilon=0.0, delta=0.0) is (unknown == "random")
+    assert not violates(*found, epsilon=2.0 * 5.0, delta=0.0)
+    assert "farthest public word" in " ".join(made.notes())
+    assert "farthest" not in " ".join(privatiser(2.0, vocabulary=table, mechanism=mechanism).notes())
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_the_original_word_stays_possible(mechanism: str) -> None:
     """If it breaks, a word is never its own replacement, which tells what a word was not (error rate 1e-6).
 

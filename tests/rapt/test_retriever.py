@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.canary import CANARY, leak_surfaces
+from fakes.canary import CANARY, Reporting, leak_surfaces
 from fakes.rapt import CLOSE, sanitizer
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
@@ -17,6 +17,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
+from langchain_dp.accounting import MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError, UnsafeEnvironment
 from langchain_dp.rapt.retriever import SanitizingRetriever
 
@@ -108,6 +109,53 @@ def test_only_what_is_given_back_is_paid_for() -> None:
     assert made.sanitizer.ledger.spent(user="p1") == pytest.approx(2 * CLOSE)
     assert len(made.invoke("question", k=3)) == 3
     assert made.sanitizer.ledger.spent(user="p1") == pytest.approx(3 * CLOSE)
+
+
+def test_who_asks_is_not_whose_the_documents_are() -> None:
+    """If it breaks, whoever asks gets a fresh release of a record, and the account of whom it is about stays empty."""
+    found = [Document(page_content="the patient has pain", metadata={"patient": "john"})]
+    inner = RunnableLambda(lambda _: list(found))
+    ledger = MetricLedger(2.0, document_limit=2.0)
+    named = SanitizingRetriever(
+        retriever=inner, sanitizer=sanitizer(eta=1.0, user_key="patient", ledger=ledger, cache=False), documents=True
+    )
+    for number in range(2):
+        named.invoke(f"question {number}", user=f"doctor {number}")
+    with pytest.raises(BudgetExceeded):
+        named.invoke("question 2", user="doctor 2")
+    assert ledger.spent(user="john") == 2.0
+    assert ledger.spent(user="doctor 0") == 1.0
+    unnamed = SanitizingRetriever(retriever=inner, sanitizer=sanitizer(eta=1.0, limit=2.0, cache=False), documents=True)
+    for number in range(2):
+        asyncio.run(unnamed.ainvoke(f"question {number}", user=f"doctor {number}"))
+    with pytest.raises(BudgetExceeded):
+        unnamed.invoke("question 2", user="doctor 2")
+
+
+def test_a_user_without_a_query_is_refused() -> None:
+    """If it breaks, who passes user= believes that somebody's account is charged."""
+    made = SanitizingRetriever(retriever=shelf(), sanitizer=sanitizer(), query=False, documents=True)
+    with pytest.raises(InvalidParameter, match="user= with query=True only"):
+        made.invoke("question", user="u")
+    with pytest.raises(InvalidParameter, match="user= with query=True only"):
+        asyncio.run(made.ainvoke("question", user="u"))
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_an_error_reporter_sees_no_document(style: str) -> None:
+    """If it breaks, what serialises the frames of an error sends documents: an empty account is enough."""
+    for inner, options, error in (
+        (shelf(), {"limit": CLOSE / 2}, BudgetExceeded),
+        (shelf(fails=True), {}, RuntimeError),
+        (shelf(), {"document_key": "none"}, InvalidParameter),
+    ):
+        made = SanitizingRetriever(retriever=inner, sanitizer=sanitizer(**options), query=False, documents=True)
+        reporter = Reporting()
+        with pytest.raises(error):
+            STYLES[style](made.bind(), {"callbacks": [reporter]})
+        kept = [each.replace(QUERY, "") for each in reporter.kept]  # in clear here
+        assert kept
+        assert not [each for each in kept if CANARY in each]
 
 
 def test_a_user_is_charged_for_the_query() -> None:

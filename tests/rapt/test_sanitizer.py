@@ -115,6 +115,17 @@ def test_a_batch_is_one_charge_and_may_tolerate_refusals() -> None:
     assert made.batch([]) == []
 
 
+def test_equal_texts_of_a_batch_stay_two_where_another_is_refused() -> None:
+    """If it breaks, one refused input of a batch shows which of the others are equal, and charges them once."""
+    made = sanitizer()
+    text = " ".join(["the old man has pain in his left arm"] * 4)
+    one, refused, other = made.batch([text, 7, text], return_exceptions=True)  # type: ignore[list-item]
+    assert isinstance(refused, InvalidParameter)
+    assert one != other
+    assert made.certificate().releases == 2
+    assert made.batch([text, text]) == [one, other]  # as they would have been released together
+
+
 @pytest.mark.parametrize(
     "bad",
     [

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.canary import CANARY, leak_surfaces
+from fakes.canary import CANARY, Reporting, leak_surfaces
 from fakes.models import Chat
 from fakes.rapt import CLOSE, sanitizer
 from langchain_core.documents import Document
 from langchain_core.load import dumps
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_dp import private_run
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
@@ -89,6 +89,36 @@ def test_events_of_the_sanitizer_hold_nothing_raw(tmp_path: Path) -> None:
     inner = [event for event in events if event["event"] != "on_chain_start"]
     assert inner
     assert CANARY not in repr(inner)
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+@pytest.mark.parametrize("style", STYLES)
+def test_an_error_reporter_sees_nothing_raw(style: str, kind: str) -> None:
+    """If it breaks, what serialises the frames of an error sends raw texts: an empty account is enough."""
+    empty = sanitizer(limit=CLOSE / 2)
+    broken = sanitizer(keep=lambda word: bool(1 / 0))
+    for made, error in ((empty, BudgetExceeded), (broken, InvalidParameter)):
+        reporter = Reporting()
+        with pytest.raises(error) as caught:
+            STYLES[style](made, INPUTS[kind], {"callbacks": [reporter]})
+        assert reporter.kept
+        assert not [kept for kept in reporter.kept if CANARY in kept]
+        assert caught.value.args
+    outcomes = empty.batch([INPUTS[kind]] * 2, {"callbacks": [reporter]}, return_exceptions=True)
+    assert [type(one) for one in outcomes] == [BudgetExceeded] * 2
+    assert not [kept for kept in reporter.kept if CANARY in kept]
+
+
+def test_the_reporter_can_see_a_frame() -> None:
+    """If it breaks, the test above could not fail."""
+
+    def work(text: str) -> None:
+        raise ValueError(len(text))
+
+    reporter = Reporting()
+    with pytest.raises(ValueError, match=str(len(TEXT))):
+        RunnableLambda(work).invoke(TEXT, {"callbacks": [reporter]})
+    assert [kept for kept in reporter.kept if CANARY in kept]
 
 
 @pytest.mark.parametrize("style", STYLES)

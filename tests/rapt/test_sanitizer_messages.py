@@ -224,3 +224,26 @@ def test_arguments_nested_without_end_are_refused() -> None:
         sanitizer().invoke([AIMessage.model_construct(content="", tool_calls=[{"name": "f", "args": args, "id": "c"}])])
     deep = "[" * 100_000
     assert isinstance(sanitizer().invoke(ToolMessage(deep, tool_call_id="c")).content, str)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ToolMessage(json.dumps({RAW: {"positive": "the"}}), tool_call_id="c"),
+        ToolMessage(json.dumps(["the", {RAW: "the"}]), tool_call_id="c"),
+        FunctionMessage(content=json.dumps({RAW: 1}), name="f"),
+        HumanMessage([{"type": "tool_result", "tool_use_id": "c", "content": json.dumps({RAW: "the"})}]),
+    ],
+    ids=["object", "list", "function", "block"],
+)
+def test_keys_of_what_a_tool_answers_are_said_to_be_in_clear(message: BaseMessage) -> None:
+    """If it breaks, the names under which a tool answers leave, and neither message nor certificate says so."""
+    made = sanitizer()
+    released = made.sanitize(message)
+    assert RAW in str(released.content)  # a structure without its keys would be none
+    assert released.response_metadata["rapt"]["notes"] == [
+        "the keys of JSON in a result of a tool passed in clear",
+    ]
+    assert any("of the JSON they answer with" in note for note in made.certificate().notes)
+    plain = made.sanitize(ToolMessage("[the patient] has {pain}", tool_call_id="c"))
+    assert plain.response_metadata["rapt"]["notes"] == []

@@ -45,8 +45,8 @@ def test_the_joined_stream_is_one_release(words: list[str], space: str, places: 
         return PRIVATISER.pieces(stretch)
 
     stream = TextStream(pieces)
-    said = [stream.push(chunk) for chunk in cut(text, places)]
-    assert "".join([*said, stream.finish()]) == whole.text
+    said = [part for chunk in cut(text, places) for part in stream.push(chunk)]
+    assert "".join([*said, *stream.finish()]) == whole.text
     assert sum(drawn) == whole.tokens
 
 
@@ -64,8 +64,29 @@ def test_what_hangs_together_stays_together(text: str, width: int) -> None:
     """If it breaks, a date of four words, an apostrophe or a quotation falls apart where two chunks meet."""
     chunks = [text[i : i + width] for i in range(0, len(text), width)]
     stream = TextStream(PRIVATISER.pieces)
-    said = [stream.push(chunk) for chunk in chunks]
-    assert "".join([*said, stream.finish()]) == PRIVATISER.privatise([text])[0].text
+    said = [part for chunk in chunks for part in stream.push(chunk)]
+    assert "".join([*said, *stream.finish()]) == PRIVATISER.privatise([text])[0].text
+
+
+@pytest.mark.parametrize("width", [1, 3, 100])
+def test_chunks_do_not_show_where_the_spaces_were(width: int) -> None:
+    """If it breaks, whoever sees the chunks sees how many tokens each stretch between two spaces had."""
+    seen = set()
+    for text in ("red blue-green one two three", "red blue - green one two three", "red-blue-green one two"):
+        stream = TextStream(lambda stretch: PRIVATISER.pieces(stretch))
+        parts = [part for at in range(0, len(text), width) for part in stream.push(text[at : at + width])]
+        seen.add(tuple(len(part.split()) for part in [*parts, *stream.finish()]))
+    assert seen == {(1,) * 7}
+    chunks = asyncio.run(_said(sanitizer(eta=FAR, cache=False), "red blue-green one two three four five"))
+    assert list(map(str.strip, chunks)) == ["red", "blue", "-", "green", "one", "two", "three", "four", "five"]
+
+
+async def _said(made: Any, text: str) -> list[str]:
+    async def letters() -> AsyncIterator[str]:
+        for letter in text:
+            yield letter
+
+    return [chunk async for chunk in made.atransform(letters())]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.canary import Reporting
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableLambda
 from rapt_tuning import tiny
@@ -107,6 +108,43 @@ def test_a_batch_is_charged_together_or_not_at_all(trained: RAPTClassifier) -> N
     with pytest.raises(BudgetExceeded):
         asyncio.run(asked.ainvoke("a new one", user="anna"))
     assert ledger.spent(user="anna") == pytest.approx(8.0)
+
+
+def test_equal_questions_stay_two_where_another_is_refused(trained: RAPTClassifier) -> None:
+    """If it breaks, one refused question shows the provider which of the others are equal."""
+    asked = with_sanitizer(trained, eta=1e-6, ledger=MetricLedger(document_limit=2e-6))
+    text, requests = "good movie bad movie great movie awful movie", []
+
+    def provider(body: bytes) -> bytes:
+        requests.append(Request.from_json(body))
+        answer: bytes = trained.provider.predict(requests[-1]).to_json()  # type: ignore[union-attr]  # here
+        return answer
+
+    asked.provider = provider
+    found = asked.batch([text, 7, text], return_exceptions=True)  # type: ignore[list-item]
+    assert [type(one) for one in found] == [str, InvalidParameter, str]
+    one, other = [list(request.inputs) for request in requests]
+    assert one != other
+
+
+@pytest.mark.parametrize("style", ["invoke", "ainvoke", "batch", "abatch"])
+def test_an_error_reporter_sees_no_question(style: str, trained: RAPTClassifier) -> None:
+    """If it breaks, what serialises the frames of an error sends questions: an empty account is enough."""
+    empty = with_sanitizer(trained, eta=4.0, ledger=MetricLedger(1.0))
+    lost = with_sanitizer(trained)
+    lost.provider = lambda body: _lost()
+    for made, error in ((empty, BudgetExceeded), (lost, ConnectionError)):
+        reporter = Reporting()
+        with pytest.raises(error):
+            STYLES[style](made, {"callbacks": [reporter]})
+        assert reporter.kept
+        assert not [kept for kept in reporter.kept if "quetzal" in kept]
+    if "batch" in style:
+        reporter = Reporting()
+        for made in (empty, lost):
+            made.batch([RAW, RAW], {"callbacks": [reporter]}, return_exceptions=True)
+        assert len(reporter.kept) > 4
+        assert not [kept for kept in reporter.kept if "quetzal" in kept]
 
 
 class Unsteady:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from langchain_dp._whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
 from langchain_dp.rapt._shell import WITHHELD
+from langchain_dp.rapt._unseen import Held, unseen, without_frames
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.asking import check_list, check_parts
 from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
@@ -98,7 +100,8 @@ class RAPTClassifier(Runnable[str, str]):
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
         check_no_kwargs(kwargs)
-        return self._call_with_config(lambda _: self._labels([input], user)[0], WITHHELD, config)
+        held = Held([input], user)
+        return self._call_with_config(lambda _: self._labels(held)[0], WITHHELD, config)
 
     async def ainvoke(
         self,
@@ -110,9 +113,10 @@ class RAPTClassifier(Runnable[str, str]):
     ) -> str:
         """Async twin of :meth:`invoke`; the work is done in a thread."""
         check_no_kwargs(kwargs)
+        held = Held([input], user)
 
         async def run(_: str) -> str:
-            return (await asyncio.to_thread(self._labels, [input], user))[0]
+            return (await asyncio.to_thread(self._labels, held))[0]
 
         return await self._acall_with_config(run, WITHHELD, config)
 
@@ -134,8 +138,9 @@ class RAPTClassifier(Runnable[str, str]):
         """
         check_no_kwargs(kwargs)
         check_list(inputs)
+        held = Held(list(inputs), user)
         return self._batch_with_config(
-            lambda _: self._all(list(inputs), return_exceptions, user),
+            lambda _: self._all(held, return_exceptions),
             [WITHHELD] * len(inputs),
             config,
             return_exceptions=return_exceptions,
@@ -153,9 +158,10 @@ class RAPTClassifier(Runnable[str, str]):
         """Async twin of :meth:`batch`."""
         check_no_kwargs(kwargs)
         check_list(inputs)
+        held = Held(list(inputs), user)
 
         async def run(_: list[str]) -> list[Any]:
-            return await asyncio.to_thread(self._all, list(inputs), return_exceptions, user)
+            return await asyncio.to_thread(self._all, held, return_exceptions)
 
         return await self._abatch_with_config(
             run, [WITHHELD] * len(inputs), config, return_exceptions=return_exceptions
@@ -168,7 +174,7 @@ class RAPTClassifier(Runnable[str, str]):
         """
         check_list(texts)
         texts = list(texts)
-        answer = self._answer(texts, user)
+        answer = self._answer(Held(texts, user))
         return np.array(answer.probabilities, dtype=np.float64).reshape(len(texts), -1 if texts else 0)
 
     @property
@@ -182,11 +188,12 @@ class RAPTClassifier(Runnable[str, str]):
             raise InvalidParameter("Expected a provider in this process. A remote one tells its labels with answers.")
         return self.provider.labels
 
-    def _labels(self, texts: Sequence[str], user: str | None) -> list[str]:
-        return _chosen(self._answer(texts, user))
+    def _labels(self, held: Held) -> list[str]:
+        return _chosen(self._answer(held))
 
-    def _answer(self, texts: Sequence[str], user: str | None) -> Answer:
-        answers = [self._asked(request) for request in self.client.requests(texts, user=user)]
+    def _answer(self, held: Held) -> Answer:
+        """What the provider says of the texts, of a user, that are held. Its own errors pass as they are."""
+        answers = [self._asked(request) for request in unseen(self._requests, held)]
         labels = answers[-1].labels if answers else ()
         return Answer(labels, [row for answer in answers for row in answer.probabilities])
 
@@ -195,11 +202,11 @@ class RAPTClassifier(Runnable[str, str]):
             return Answer.from_json(self.provider(request.to_json()), texts=len(request))
         return self.provider.predict(request)
 
-    def _all(self, texts: list[str], tolerant: bool, user: str | None) -> list[str | Exception]:
+    def _all(self, held: Held, tolerant: bool) -> list[str | Exception]:
         if not tolerant:
-            return list(self._labels(texts, user))
+            return list(self._labels(held))
         results: list[str | Exception] = []
-        for request in self._released(texts, user):
+        for request in unseen(self._released, held):
             if isinstance(request, Exception):
                 results.append(request)
                 continue
@@ -209,19 +216,24 @@ class RAPTClassifier(Runnable[str, str]):
                 results += [error] * len(request)
         return results
 
-    def _released(self, texts: list[str], user: str | None) -> Iterator[Request | Exception]:
+    def _requests(self, texts: list[str], user: str | None) -> list[Request]:
+        return self.client.requests(texts, user=user)
+
+    def _released(self, texts: list[str], user: str | None) -> list[Request | Exception]:
         """Requests for all texts; where not all can be released, one for each, or what is in its way."""
         try:
-            yield from self.client.requests(texts, user=user)
-            return
+            return list(self._requests(texts, user))
         except LangChainDPError as error:
             if isinstance(error, LedgerError):  # what it charged before would be charged twice
                 raise
+        met: Counter[str] = Counter()
+        found: list[Request | Exception] = []
         for text in texts:
             try:
-                yield from self.client.requests([text], user=user)
+                found += self.client.requests_after(met, [text], user=user)
             except LangChainDPError as error:
-                yield error
+                found.append(without_frames(error))  # type: ignore[arg-type]  # of the same class
+        return found
 
     # --------------------------------------------------------------------------------------------- the promise
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -167,10 +168,16 @@ class RAPTClient:
 
         Raises: As :meth:`request`.
         """
+        return self.requests_after(None, texts, user=user, at_once=at_once)
+
+    def requests_after(
+        self, met: Counter[str] | None, texts: Sequence[str], *, user: str | None, at_once: int = 256
+    ) -> list[Request]:
+        """:meth:`requests` for a part of the texts of one call; ``met`` is as for :meth:`Releases.release`."""
         texts = self._checked_texts(texts)
         _validate.integer("at_once", at_once, at_least=1, at_most=MOST)
         self._check_seed()
-        inputs = self.release(RawExamples(texts, [], [user] * len(texts))).inputs
+        inputs = self.release(RawExamples(texts, [], [user] * len(texts)), met=met).inputs
         plain = self._rows.before(self.plain, inputs, self.plain_seed)
         parts = (slice(start, start + at_once) for start in range(0, len(inputs), at_once))
         return [Request(self.kind, plain[part], inputs[part]) for part in parts]
@@ -206,12 +213,13 @@ class RAPTClient:
             self.certificate([LABELS_IN_CLEAR], account, fresh=fresh),
         )
 
-    def release(self, examples: RawExamples, *, fresh: bool = False) -> Released:
+    def release(self, examples: RawExamples, *, fresh: bool = False, met: Counter[str] | None = None) -> Released:
         """Privatise texts, without plain tokens.
 
         Args:
             examples: Private texts and whose they are.
             fresh: Whether texts that were released before are privatised, and charged, again.
+            met: As for :meth:`Releases.release`.
         """
         for position, text in enumerate(examples.texts):
             if not isinstance(text, str):
@@ -219,7 +227,7 @@ class RAPTClient:
         if self._formal is None:
             return self._in_clear(examples.texts)
         units = [Unit((text,), user) for text, user in zip(examples.texts, examples.users, strict=True)]
-        released = [texts[0] for texts in self._releases[fresh].release(units)]
+        released = [texts[0] for texts in self._releases[fresh].release(units, met)]
         if self.kind == "text":
             return Released(list(released), 0)
         pieces = [text.split() for text in released]
