@@ -73,7 +73,7 @@ for line in chain.batch([row["text"] for row in asked[:4]], {"max_concurrency": 
 # ## How good, at which epsilon
 #
 # The same examples and the same model without noise, for comparison. Its certificate says that it promises nothing.
-# (A handful of questions shows how it is done, not how good it is: see the README for 200.)
+# (A handful of questions shows how it is done, not how good it is: see the README for a hundred, three times over.)
 
 # %%
 vote = classifier.baseline("vote", private=False)

@@ -14,8 +14,9 @@
 # %% [markdown]
 # # 4. An agent behind RAPTMiddleware
 #
-# **Who is kept from what.** The provider of an agent's model must not read what a patient writes, nor what the clinic's
-# own tools answer. The tools and the patient are on this side and work with the raw text.
+# **Who is kept from what.** The provider of an agent's model must not be certain of any word that a patient writes, or
+# that the clinic's own tools answer. Every word is drawn anew, and many come out unchanged. The tools and the patient
+# are on this side and work with the raw text.
 #
 # Runs on this machine alone. **The model is scripted**: it calls the tool once, with what it finds in the text that it
 # was told, and then answers. A model small enough for this notebook calls tools by luck. What is shown, the text

@@ -58,10 +58,9 @@ def standard_error(accuracy: float, rows: int) -> float:
 print(f"resolution: one standard error of an accuracy of 0.7 is {standard_error(0.7, len(asked)):.2f} on these rows")
 
 # %% [markdown]
-# Differences below two standard errors mean nothing. The outputs shown here are those of `COOKBOOK=full`: all test
-# messages of the sample, and a prompt that is written anew. The fast settings ask so few questions that they show how
-# to measure, and no more. The README has more questions, on public
-# data.
+# Differences below two standard errors mean nothing. The outputs that come with the project are those of
+# `COOKBOOK=full`: all test messages of the sample, and a prompt that is written anew. The fast settings ask so few
+# questions that they show how to measure, and no more. The README has more questions, on public data.
 #
 # ## What each costs, before anything is spent
 #
@@ -127,7 +126,7 @@ for each in EPSILONS:
         print(f"epsilon {each:g}: {refusal}")
 
 # %% [markdown]
-# RAPT: there is no plan. Each text costs eta, and the calibration says what that eta means for words.
+# RAPT: each text costs eta, and the calibration, which `langchain-dp plan rapt` prints too, says what that means.
 
 # %%
 table = load_table("glove")

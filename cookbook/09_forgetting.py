@@ -43,7 +43,7 @@ print(classifier.invoke("The new scanner was quick and the staff were kind."))
 record = classifier.add(
     {"text": "Mrs Okonjo-Reyes lost her hearing aid on ward 5 and was blamed for it.", "label": "complaint"}
 )
-print("records:", len(classifier._records), "spent:", ledger.spent())
+print("records:", classifier.plan().records, "spent:", ledger.spent())
 print(classifier.invoke("They blamed me for losing my glasses."))
 
 # %% [markdown]
@@ -52,14 +52,15 @@ print(classifier.invoke("They blamed me for losing my glasses."))
 
 # %%
 classifier.forget(record)
-print("records:", len(classifier._records), "spent:", ledger.spent())
+print("records:", classifier.plan().records, "spent:", ledger.spent())
 print(classifier.invoke("They blamed me for losing my umbrella."))
 
 # %% [markdown]
 # ## What forgetting cannot do
 #
 # The budget stays spent: what was released while the record was there has been seen. That is what the promise was for:
-# from those labels nobody could tell whether it was there.
+# whoever guesses what the record said, and sees all ten answers that the plan allows, gains at most a factor of exp(3),
+# some twenty, on the odds of that guess.
 
 # %%
 print(classifier.certificate())
@@ -70,6 +71,8 @@ print(classifier.certificate())
 # - Your own copies of the record: the file it came from, backups, the process's memory until it is written over.
 # - Answers given before: they were private then, and still are, at the price already paid.
 # - When it was forgotten, from somebody who times the next answer: its subset is evaluated anew.
+# - That there was one more record for a while: under these neighbours, which replace one record, the number of records
+#   is public, as the certificate says. Add/remove neighbours hide it; the number of subsets is then to be given.
 
 # %%
 model.close()

@@ -6,7 +6,6 @@ import contextlib
 import io
 import logging
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -51,12 +50,22 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def help_texts() -> list[str]:
     """One section a command, as the command line prints it on a terminal of 100 columns."""
-    sections = [f"```text\n{printed('--help')}\n```"]
-    named = re.search(r"\{([\w,-]+)\}", sections[0])
-    if named is None:
-        log.warning("The help of langchain-dp names no commands.")
-        return sections
-    return [*sections, *(f"## {name}\n\n```text\n{printed(name, '--help')}\n```" for name in named[1].split(","))]
+    paths = commands()
+    if not paths:
+        log.warning("The command line has no commands.")
+    whole = f"```text\n{printed('--help')}\n```"
+    return [
+        whole,
+        *(f"{'#' * (1 + len(path))} {' '.join(path)}\n\n```text\n{printed(*path, '--help')}\n```" for path in paths),
+    ]
+
+
+def commands() -> list[tuple[str, ...]]:
+    """Every command, and every command of one, in the order of the help."""
+    from langchain_dp._cli_completion import commands_of
+    from langchain_dp.cli import parser
+
+    return [command.path for command in commands_of(parser()) if command.path]
 
 
 def printed(*arguments: str) -> str:

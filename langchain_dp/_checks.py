@@ -14,7 +14,7 @@ def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
     if isinstance(labels, str) or not all(isinstance(label, str) and label.strip() for label in labels):
         raise InvalidParameter(f"Expected labels={labels!r} to be a list of non-empty strings.")
     if len(labels) < 2 or len(set(labels)) < len(labels):
-        raise InvalidParameter(f"Expected labels={list(labels)} to hold at least two labels, each once.")
+        raise InvalidParameter(f"Expected labels={list(labels)} to hold at least two labels, each once. Name them all.")
     return tuple(labels)
 
 

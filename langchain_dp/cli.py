@@ -34,7 +34,7 @@ COMMANDS = (_cli_demo, _cli_plan, _cli_optimize, _cli_sanitize, _cli_ledger, _cl
 
 _NOTES = """\
 Every command has --help with its own examples. Results go to stdout; notes, errors and, on a terminal only, progress
-to stderr. --json: one JSON object on stdout.
+to stderr. --json: one JSON object on stdout (of sanitize on stderr where the sanitised lines go to stdout).
 """
 
 

@@ -136,7 +136,7 @@ def read_jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
             if not isinstance(row, dict):
                 del rows, row, line  # a traceback shows locals to those who collect them
                 raise InvalidParameter(
-                    f"Expected line {number} of {Path(path).name} to be a JSON object with text and label."
+                    f"Expected line {number} of {Path(path).name} to be a JSON object with text and label. Repair it."
                 ) from None
             rows.append(row)
     return rows

@@ -59,11 +59,14 @@ def choose_scheme(
     subsets: int,
     partitions: int | None,
     sampling_probability: float | None,
+    apart: int = 0,
 ) -> Scheme:
     """Derive the missing sampling parameters, where deriving them is sound. Bounds are checked already.
 
     Under replace-one and zero-out the number of records is public, and K and q may come from it, once. Under
     add/remove it is private, and a K or q derived from it would break the guarantee: they must be given.
+
+    ``apart`` are records that are kept from the subsets; it is named where there are too few.
 
     Raises:
         InvalidParameter: There are too few records, or K or q is missing under add/remove.
@@ -84,7 +87,7 @@ def choose_scheme(
             raise InvalidParameter(f'Expected partitions={partitions} to be absent: "resample" uses subsets= as slots.')
         wanted = subsets * shots / max(records, 1)
         if sampling_probability is None and wanted > 1:
-            raise _too_few(records, shots, subsets)
+            raise _too_few(records, shots, subsets, apart)
         return Scheme(sampling, subsets, sampling_probability or wanted, public)
     if partitions is not None and sampling_probability is None and partitions < subsets:
         raise InvalidParameter(
@@ -92,12 +95,13 @@ def choose_scheme(
         )
     groups = partitions if partitions is not None else records // shots
     if groups < (1 if sampling_probability is not None else subsets):
-        raise _too_few(records, shots, 1 if sampling_probability is not None else subsets)
+        raise _too_few(records, shots, 1 if sampling_probability is not None else subsets, apart)
     return Scheme(sampling, groups, sampling_probability or subsets / groups, public)
 
 
-def _too_few(records: int, shots: int, subsets: int) -> InvalidParameter:
+def _too_few(records: int, shots: int, subsets: int, apart: int) -> InvalidParameter:
+    beside = f" beside the {apart} that validation= sets apart" if apart else ""
     return InvalidParameter(
         f"Expected at least subsets * shots = {subsets} * {shots} = {subsets * shots} examples, but there are "
-        f"{records}. Give more examples, or lower subsets= or shots=."
+        f"{records}{beside}. Give more examples, or lower subsets= or shots=."
     )

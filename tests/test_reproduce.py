@@ -139,6 +139,56 @@ def test_the_readme_quotes_what_was_measured_of_tuning(method: str, label: str, 
     assert re.sub(" +", " ", line) in README.read_text("utf-8")
 
 
+def rows_of(file: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (RESULTS / file).read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("mechanism", ["exponential", "laplace"])
+def test_the_readme_quotes_what_was_measured_of_sanitising(mechanism: str) -> None:
+    """If it breaks, the README shows accuracies, or an eta, that no row in the results has."""
+    rows = {(row["key"][1], row["key"][2]): row for row in rows_of("sanitized.jsonl") if row["key"][0] == "glove"}
+    some = [rows[None, 0.0], *(rows[mechanism, share] for share in (0.1, 0.3, 0.5, 0.9))]
+    shown = [f"{100 * row['accuracy']:.1f} ± {100 * row['standard_error']:.1f}" for row in some]
+    etas = [f"{row['eta']:.3g}" for row in some[1:]]
+    name = {"exponential": "exponential", "laplace": "metric Laplace"}[mechanism]
+    for line in (f"| {name}: accuracy | {' | '.join(shown)} |", f"| {name}: eta | | {' | '.join(etas)} |"):
+        assert line in README.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        ("released words, metric Laplace", "inversion, words (laplace, "),
+        ("released words, exponential", "inversion, words (exponential, "),
+        ("noisy vectors, if they were released instead of words", "inversion, noisy vectors ("),
+    ],
+)
+def test_the_readme_quotes_the_better_attacker(label: str, name: str) -> None:
+    """If it breaks, the README says that less is guessed than the results show."""
+    rows = [row for row in rows_of("attacks.jsonl") if row["key"][:2] == ["inversion", "trustpilot"]]
+    best = [
+        max(row["rate"] for row in rows if row["name"].startswith(name) and row["key"][2] == share)
+        for share in (0.1, 0.5, 0.9)
+    ]
+    shown = [f"{100 * rate:.1f}" for rate in best]
+    assert f"| {label} | {' | '.join(shown)} |" in README.read_text("utf-8").replace("**", "")
+
+
+@pytest.mark.parametrize("mechanism", ["laplace", "exponential"])
+def test_the_readme_quotes_what_attackers_guess_of_authors(mechanism: str) -> None:
+    """If it breaks, the README shows rates that no row in the results has."""
+    rates = {
+        (row["key"][1], row["settings"]["mechanism"], row["settings"]["representation"]): row["rate"]
+        for row in rows_of("attacks.jsonl")
+        if row["name"].startswith("attribute inference (gender")
+    }
+    shares = (0.0, 0.1, 0.5, 0.9)
+    pairs = [[rates[share, mechanism if share else "plain", how] for how in ("mean", "contextual")] for share in shares]
+    shown = [" / ".join(f"{100 * rate:.1f}" for rate in pair) for pair in pairs]
+    name = {"exponential": "exponential", "laplace": "metric Laplace"}[mechanism]
+    assert f"| gender, {name} | {' | '.join(shown)} | 50.8 |" in README.read_text("utf-8")
+
+
 def test_the_picture_is_drawn_from_the_committed_results() -> None:
     """If it breaks, the picture shows figures that nobody measured: run reproduce.py --render."""
     (said,) = re.findall("<dc:description>(.*)</dc:description>", reproduce.PICTURE.read_text(encoding="utf-8"))

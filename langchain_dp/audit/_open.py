@@ -122,7 +122,7 @@ def _kind(path: str) -> FileKind:
     try:
         found = os.stat(path)
     except FileNotFoundError:
-        raise InvalidParameter(f"Expected path={path!r} to be a ledger, but nothing is there.") from None
+        raise InvalidParameter(f"Expected path={path!r} to be a ledger, but nothing is there. Check it.") from None
     except OSError as error:
         raise LedgerUnwritable(f"The ledger {path} cannot be reached ({error.strerror}).") from None
     if not stat.S_ISREG(found.st_mode):

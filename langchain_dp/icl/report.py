@@ -63,6 +63,7 @@ class ICLPlanReport:
         event: One release.
         queries: Largest number of releases.
         scheme: Sampling scheme.
+        records: Number of examples; public, but under add/remove neighbours.
         epsilon_total: Composed epsilon of all queries at ``budget.delta``.
         epsilon_first_query: Epsilon of one release on its own at ``budget.delta``.
         calls_per_query: Expected model calls of one answer.
@@ -77,6 +78,7 @@ class ICLPlanReport:
     event: NoisyMaxEvent
     queries: int
     scheme: Scheme
+    records: int
     epsilon_total: float
     epsilon_first_query: float
     calls_per_query: float
@@ -164,6 +166,7 @@ def report(
         event=event,
         queries=reservation.max_queries,
         scheme=scheme,
+        records=records,
         epsilon_total=reservation.plan.epsilon,
         epsilon_first_query=epsilon([(event, 1)], budget.delta, neighbors=budget.neighbors),
         calls_per_query=scheme.expected_subsets,

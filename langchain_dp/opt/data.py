@@ -79,10 +79,12 @@ def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme
     Raises:
         InvalidParameter: There are too few, or a constant is missing under add/remove.
     """
+    apart = round(settings.validation * records)
     return choose_scheme(
         sampling=settings.sampling,
         neighbors=neighbors,
-        records=records - round(settings.validation * records),
+        records=records - apart,
+        apart=apart,
         shots=settings.shots,
         subsets=settings.subsets,
         partitions=settings.partitions,

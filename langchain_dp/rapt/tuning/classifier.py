@@ -230,7 +230,7 @@ class RAPTClassifier(Runnable[str, str]):
         found: list[Request | Exception] = []
         for text in texts:
             try:
-                found += self.client.requests_after(met, [text], user=user)
+                found += self.client._some_requests(met, [text], user=user)
             except LangChainDPError as error:
                 found.append(without_frames(error))  # type: ignore[arg-type]  # of the same class
         return found

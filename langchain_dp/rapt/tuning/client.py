@@ -19,7 +19,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt import tokenise
 from langchain_dp.rapt._engine import table_name
-from langchain_dp.rapt.formal import FormalReleases
+from langchain_dp.rapt.formal import COUNTED, FormalReleases
 from langchain_dp.rapt.release import Releases, Unit
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.engine import CUT, TokenEngine
@@ -168,12 +168,12 @@ class RAPTClient:
 
         Raises: As :meth:`request`.
         """
-        return self.requests_after(None, texts, user=user, at_once=at_once)
+        return self._some_requests(None, texts, user=user, at_once=at_once)
 
-    def requests_after(
+    def _some_requests(
         self, met: Counter[str] | None, texts: Sequence[str], *, user: str | None, at_once: int = 256
     ) -> list[Request]:
-        """:meth:`requests` for a part of the texts of one call; ``met`` is as for :meth:`Releases.release`."""
+        """:meth:`requests` for a part of the texts of one call; ``met`` counts those of earlier parts."""
         texts = self._checked_texts(texts)
         _validate.integer("at_once", at_once, at_least=1, at_most=MOST)
         self._check_seed()
@@ -219,7 +219,7 @@ class RAPTClient:
         Args:
             examples: Private texts and whose they are.
             fresh: Whether texts that were released before are privatised, and charged, again.
-            met: As for :meth:`Releases.release`.
+            met: Counts equal texts over several calls that belong together; the same empty counter for each of them.
         """
         for position, text in enumerate(examples.texts):
             if not isinstance(text, str):
@@ -273,7 +273,7 @@ class RAPTClient:
         """
         said = (f"The {self.plain.settings.length} plain tokens before every text are public; {FREE}", *notes)
         if self._formal is not None:
-            clear = self._formal.engine.notes() if fresh else self._formal.notes()
+            clear = (*self._formal.engine.notes(), COUNTED) if fresh else self._formal.notes()
             return self._formal.certificate((*clear, *said), parameters or {})
         return MetricCertificate(
             mechanism="none",
