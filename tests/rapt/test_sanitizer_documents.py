@@ -142,3 +142,15 @@ def test_a_document_survives_at_a_high_eta() -> None:
     made = sanitizer(eta=FAR, metadata_sanitize=["title"])
     released = made.transform_documents([Document(page_content="severe pain", metadata={"title": ["old man"]})])[0]
     assert (released.page_content, released.metadata) == ("severe pain", {"title": ["old man"]})
+
+
+def test_keys_inside_sanitised_metadata_are_said_to_be_in_clear() -> None:
+    """If it breaks, names that stand as keys inside sanitised metadata leave unsaid."""
+    made = sanitizer(metadata_sanitize=["record", "note"])
+    given = Document(page_content="pain", metadata={"record": '{"quetzal": "the"}', "note": "the doctor"})
+    found = made.invoke_with_certificate(given)
+    assert "quetzal" in found.value.metadata["record"]
+    notes = " ".join(found.certificate.notes)
+    assert "keys inside metadata record passed in clear (1 x)" in notes
+    assert "inside metadata note" not in notes
+    assert "Of metadata that are sanitised, keys are in clear: record, note." in notes
