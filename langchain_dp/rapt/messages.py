@@ -193,10 +193,13 @@ def _block(
         return {"type": kind, "call_id": call_id, "name": block.get("name"), "arguments": args}
     if kind == "tool_result":
         inner = block.get("content")
-        if not isinstance(inner, list) and has_keys(inner):
+        told = {"type": kind, "tool_use_id": block.get("tool_use_id")}
+        if isinstance(inner, list):
+            return {**told, "content": _blocks(inner, {}, rules, swap, note)}
+        rebuilt = structured(inner, swap)
+        if has_keys(inner):  # nesting too deep was refused by then
             note(_KEYS)
-        inner = _blocks(inner, {}, rules, swap, note) if isinstance(inner, list) else structured(inner, swap)
-        return {"type": kind, "tool_use_id": block.get("tool_use_id"), "content": inner}
+        return {**told, "content": rebuilt}
     if kind == "text-plain" and isinstance(block.get("text"), str):
         return {"type": kind, "mime_type": "text/plain", "text": swap(block["text"])}
     source = block.get("source")
