@@ -101,12 +101,11 @@ class CompletionServerEnsemble:
             "Which requests the server evaluated together is outside this library's control: that a member's answer "
             "holds nothing of another member is the server's promise.",
         ]
-        if self._in_flight > 1:
-            said.append(
-                f"Up to {self._in_flight} members were under way at once: a member with a long record that slows down "
-                f"others may cost them their votes, once they are silent for {self._timeout:g} seconds; that is not "
-                "accounted for."
-            )
+        together = f"Up to {self._in_flight} members were under way at once" if self._in_flight > 1 else "One at a time"
+        said.append(
+            f"{together}: a member with a long record that keeps the server busy may cost others their votes, once "
+            f"they are silent for {self._timeout:g} seconds; that is not accounted for."
+        )
         if self._dialect.prefix_cache:
             said.append("The server was allowed to keep evaluated prefixes between requests.")
         if self._dialect.kind == "vLLM":

@@ -47,6 +47,9 @@ class ScoresLabels(Protocol):
 
     The score of one member must depend on that member's own head and body, the tail and the labels, and on
     nothing of any other member: not on its content, not on its length, to the last bit.
+
+    A word's score is that of its own tokens, whatever may follow. A word whose tokens begin another one ("1" and "10")
+    never scores below it: choose words of which none begins another.
     """
 
     @property

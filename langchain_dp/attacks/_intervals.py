@@ -25,7 +25,8 @@ def bootstrap_ratio(hits: Floats, runs: Floats) -> Interval:
 
     The draws are seeded: the same figures give the same interval. Of few texts, or where all texts agree, the bootstrap
     claims far more than it knows (of 10 texts it holds 90% of the time); the exact interval with texts as the runs is
-    then taken instead.
+    then taken instead. Texts of unlike length count as fewer: (sum of runs)^2 / sum of squared runs (Kish 1965), which
+    the exact interval takes for its number of runs (Korn and Graubard 1998).
 
     Args:
         hits: Successes in each text.
@@ -33,8 +34,9 @@ def bootstrap_ratio(hits: Floats, runs: Floats) -> Interval:
     """
     share = float(hits.sum() / runs.sum())
     used = runs > 0
-    if used.sum() < _FEW or np.ptp(hits[used] / runs[used]) == 0:
-        return clopper_pearson(share * int(used.sum()), int(used.sum()))
+    texts = int(runs.sum() ** 2 / (runs**2).sum() + 1e-9)
+    if texts < _FEW or np.ptp(hits[used] / runs[used]) == 0:
+        return clopper_pearson(share * texts, texts)
     rng = np.random.default_rng(0)
     counts = rng.multinomial(int(used.sum()), np.full(int(used.sum()), 1 / used.sum()), size=_RESAMPLES)
     shares = (counts @ hits[used]) / (counts @ runs[used])

@@ -8,19 +8,31 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from langchain_dp._binomial import lower_limit, upper_limit
-from langchain_dp.accounting import LimitedDomainEvent, NoisyMaxEvent, PrivacyBudget, calibrate_noisy_max, epsilon
+from langchain_dp.accounting import (
+    ExponentialEvent,
+    LimitedDomainEvent,
+    Neighbors,
+    NoisyMaxEvent,
+    PrivacyBudget,
+    calibrate_noisy_max,
+    epsilon,
+)
 from langchain_dp.audit import _planted
 from langchain_dp.audit._checks import ERROR, Check, Finding, count, excess, worst
-from langchain_dp.mechanisms import NoisyMax, SystemRandomness, limited_domain, report_noisy_max
+from langchain_dp.mechanisms import NoisyMax, SystemRandomness, exponential, limited_domain, report_noisy_max
 from langchain_dp.mechanisms._nearest import NearestVector
+from langchain_dp.mechanisms.metric_exponential import MetricExponential
 from langchain_dp.mechanisms.metric_laplace import metric_laplace, noise
 from langchain_dp.mechanisms.randomness import Randomness
 
 TokenDraw = Callable[..., int | None]
 LabelDraw = Callable[[Sequence[int], float], NoisyMax]
+CountDraw = Callable[[Sequence[int], float], int]
+WordDraw = Callable[[NearestVector, float, NDArray[np.int64]], NDArray[np.int64]]
 BallDraw = Callable[[int, int, float, Randomness], Any]
 
 _RELEASE = PrivacyBudget(2.0, 0.2)  # noise for sensitivity 1 really costs epsilon 3.6 here: 3,000 runs tell
@@ -88,10 +100,40 @@ def candidates(draw: TokenDraw, before: Mapping[int, int], after: Mapping[int, i
 
 
 def supports(draw: LabelDraw, runs: int = 500) -> Finding:
-    """Nobody votes, against one vote: the second label must be possible in both."""
-    hits = [count(draw(counts, 1.5).winner == 1 for _ in range(runs)) for counts in ([0, 1], [0, 0])]
+    """Nobody votes, against one vote for either label: that label must be possible in both."""
     claim = _cost(NoisyMaxEvent(1.5), 0.05)
-    return excess(hits, runs, epsilon=claim, delta=0.05, measured="second label")
+    hits = []
+    for label, voted in enumerate(([1, 0], [0, 1])):
+        pair = [count(draw(counts, 1.5).winner == label for _ in range(runs)) for counts in (voted, [0, 0])]
+        hits += [(label, pair), (label, pair[::-1])]
+    return worst(
+        excess(pair, runs, epsilon=claim, delta=0.05, measured=f"label {label} of 0 and 1") for label, pair in hits
+    )
+
+
+def selection(draw: CountDraw, runs: int = 3_000) -> Finding:
+    """A record that the last three of 100 candidates answer right joins: one of these is chosen."""
+    event = ExponentialEvent(1.5)
+    before, after = [7] * 100, [7] * 97 + [8] * 3
+    hits = [count(draw(counts, event.epsilon) >= 97 for _ in range(runs)) for counts in (after, before)]
+    claim = epsilon([(event, 1)], 1e-9, neighbors=Neighbors.ADD_OR_REMOVE_ONE)
+    return worst(
+        excess(pair, runs, epsilon=claim, delta=1e-9, measured="one of the three") for pair in (hits, hits[::-1])
+    )
+
+
+def word_choice(draw: WordDraw, runs: int = 10_000) -> Finding:
+    """A word alone at 0, and thirty at 1: how often the lonely one is chosen from there and from here."""
+    table = NearestVector(np.array([[0.0], *[[1.0]] * 30]), np.ones(31, dtype=bool))
+    keys = [np.full(runs, key, dtype=np.int64) for key in (0, 1)]  # a key is its own point
+    hits = [int((draw(table, 2.0, each) == 0).sum()) for each in keys]
+    law = [1 / (1 + 30 * math.exp(-1)), math.exp(-1) / (math.exp(-1) + 30)]  # exp(-(eta/2) d), and it sums to one
+    inside = all(
+        lower_limit(hit, runs, ERROR / 2) <= each <= upper_limit(hit, runs, ERROR / 2)
+        for hit, each in zip(hits, law, strict=True)
+    )
+    found = excess(hits, runs, epsilon=2.0, delta=0.0, measured="the lonely word, d = 1")
+    return Finding(found.broken or not inside, found.seen)
 
 
 def ball(draw: BallDraw, runs: int = 20_000) -> Finding:
@@ -115,6 +157,11 @@ def words(runs: int = 10_000) -> Finding:
     law = math.exp(-1.0) / 2
     inside = lower_limit(crossed, runs, ERROR / 2) <= law <= upper_limit(crossed, runs, ERROR / 2)
     return Finding(kept.broken or not inside, kept.seen)
+
+
+def chosen_words(table: NearestVector, eta: float, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """This package: keys that are points on a line."""
+    return MetricExponential(table, eta, threads=1).draw(keys, lambda each: each[:, None].astype(float))
 
 
 def _no_ball() -> Finding:
@@ -158,13 +205,34 @@ CHECKS = [
         "supports",
         "noise is drawn when nobody votes",
         lambda: supports(report_noisy_max),
-        {"noiseless branch": lambda: supports(_planted.no_noise_without_votes)},
+        {
+            "noiseless branch": lambda: supports(_planted.no_noise_without_votes),
+            "noiseless branch, last label": lambda: supports(_planted.last_label_without_votes),
+        },
+    ),
+    Check(
+        "selection",
+        "a chosen candidate hides a record",
+        lambda: selection(exponential),
+        {
+            "twice the weight": lambda: selection(_planted.twice_the_weight),
+            "best candidate": lambda: selection(_planted.best_of_all),
+        },
     ),
     Check(
         "word noise",
         "density proportional to exp(-eta |z|)",
         _no_ball,
         {"ball noise": lambda: ball(_planted.ball_noise)},
+    ),
+    Check(
+        "word choice",
+        "chances proportional to exp(-eta d/2)",
+        lambda: word_choice(chosen_words),
+        {
+            "no half for the normaliser": lambda: word_choice(_planted.whole_eta_for_the_score),
+            "the word itself": lambda: word_choice(_planted.word_itself),
+        },
     ),
 ]
 """In the order of the table."""

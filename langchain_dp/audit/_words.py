@@ -35,8 +35,27 @@ def caught(epsilon: float, delta: float, false_alarms: float) -> float:
     return min(1.0, math.exp(epsilon) * false_alarms + delta, 1 - math.exp(-epsilon) * (1 - delta - false_alarms))
 
 
-def meaning(epsilon: float, delta: float) -> str:
-    """What (epsilon, delta) leaves to somebody who knows everything but one record."""
+_TWICE = "lie two such steps apart: they are told apart as if at twice the epsilon."
+_TOLD_APART = {
+    Neighbors.REPLACE_ONE: ("two versions of a record are", "names the right one", "innocent records", ""),
+    Neighbors.ADD_OR_REMOVE_ONE: (
+        "that a record is there and that it is not are",
+        "tells which",
+        "records that are not there",
+        f" Two versions of a record that is there {_TWICE}",
+    ),
+    Neighbors.REPLACE_SPECIAL: (
+        "that a record votes and that it abstains are",
+        "tells which",
+        "records that abstain",
+        f" Two versions of a record that votes {_TWICE}",
+    ),
+}
+
+
+def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
+    """What (epsilon, delta) leaves to somebody who knows everything but one record, of which it speaks as it may."""
+    equally, right, wrong, further = _TOLD_APART[neighbors]
     weak = ""
     if guess(epsilon, delta) > _COMFORT:
         weak = (
@@ -44,10 +63,10 @@ def meaning(epsilon: float, delta: float) -> str:
             "practice then is how far real attacks stay below it, and that is an experience and no promise."
         )
     return (
-        f"Somebody who knows every other record and sees everything released, and to whom two versions of a record "
-        f"are equally likely, names the right one with probability {_share(guess(epsilon, delta))} at most (a blind "
-        f"guess: 50%). A test that is wrong about one in a hundred innocent records finds at most "
-        f"{_share(caught(epsilon, delta, 0.01))} of the others.{weak}"
+        f"Somebody who knows every other record and sees everything released, and to whom {equally} equally likely, "
+        f"{right} with probability {_share(guess(epsilon, delta))} at most (a blind guess: 50%). A test that is wrong "
+        f"about one in a hundred {wrong} finds at most {_share(caught(epsilon, delta, 0.01))} of the others."
+        f"{further}{weak}"
     )
 
 

@@ -190,7 +190,7 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
         _now(),
         library_version(),
         _words.RELATIONS[budget.neighbors],
-        _words.meaning(budget.epsilon, budget.delta),
+        _words.meaning(budget.epsilon, budget.delta, budget.neighbors),
         (budget.epsilon, budget.delta),
         ledger.reserved(),
         account.spent(stored, used, quick=False),

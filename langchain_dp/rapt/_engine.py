@@ -31,20 +31,18 @@ class WordEngine:
         self.mechanism = privatiser.mechanism
         self.table = table_name(privatiser.vocabulary)
         self.pads = privatiser.length is not None
-        self.settings = json.dumps(
-            {
-                "table": self.table,
-                "mechanism": self.mechanism,
-                "eta": repr(self.eta),
-                "policies": repr(privatiser.policies),
-                # A function has no name that lasts: what was kept under one is not reused under another.
-                "keep": secrets.token_hex(16) if callable(keep) else sorted(keep),
-                "length": privatiser.length,
-                "casing": privatiser.casing,
-                "table's rest": _rest(privatiser.vocabulary),
-            },
-            sort_keys=True,
-        )
+        settings = {
+            "table": self.table,
+            "mechanism": self.mechanism,
+            "policies": repr(privatiser.policies),
+            # A function has no name that lasts: what was kept under one is not reused under another.
+            "keep": secrets.token_hex(16) if callable(keep) else sorted(keep),
+            "length": privatiser.length,
+            "casing": privatiser.casing,
+            "table's rest": _rest(privatiser.vocabulary),
+        }
+        self.settings = json.dumps({**settings, "eta": repr(self.eta)}, sort_keys=True)
+        self.treatment = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def private(self) -> bool:

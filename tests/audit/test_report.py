@@ -29,6 +29,7 @@ from langchain_dp.audit import _words
 from langchain_dp.audit._labels import label
 from langchain_dp.audit._page import page
 from langchain_dp.audit._results import AttackResult
+from langchain_dp.audit._words import meaning
 from langchain_dp.audit.report import report
 
 SECRET = "Zebedee Quillfeather was treated for gout"
@@ -239,8 +240,8 @@ def test_words_follow_from_the_definition() -> None:
         (0, 3, 0),
     ):
         assert rounded_up(value, digits) == up
-    assert "weak" in _words.meaning(8.0, 1e-5)
-    assert "weak" not in _words.meaning(1.0, 1e-5)
+    assert "weak" in _words.meaning(8.0, 1e-5, Neighbors.REPLACE_ONE)
+    assert "weak" not in _words.meaning(1.0, 1e-5, Neighbors.REPLACE_ONE)
     assert "3.49 votes" in _words.calibration(NoisyMaxEvent(1.5), Neighbors.REPLACE_ONE)
     assert "25 votes" in _words.calibration(LimitedDomainEvent(0.4, 0.01), Neighbors.REPLACE_ONE)
     assert "24 votes" in _words.calibration(LimitedDomainEvent(0.4, 0.01), Neighbors.REPLACE_SPECIAL)
@@ -269,3 +270,18 @@ def test_the_curve_of_a_metric_ledger_never_falls(tmp_path: Path) -> None:
         for user, eta in (("a", 5.0), ("b", 1.0), ("a", 2.0), ("b", 1.5)):
             made.spend(eta, [Owner(f"{user}{eta}", user)], table="glove-50d")
     assert [value for _, value in report(tmp_path / "two.db").curve] == [5.0, 7.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("neighbors", "says"),
+    [
+        (Neighbors.REPLACE_ONE, "two versions of a record are equally likely, names the right one"),
+        (Neighbors.ADD_OR_REMOVE_ONE, "that a record is there and that it is not are equally likely, tells which"),
+        (Neighbors.REPLACE_SPECIAL, "that a record votes and that it abstains are equally likely, tells which"),
+    ],
+)
+def test_plain_words_speak_of_the_relation(neighbors: Neighbors, says: str) -> None:
+    """If it breaks, the page promises about two versions of a record what holds about its presence only."""
+    text = meaning(1.6, 1e-5, neighbors)
+    assert says in text
+    assert ("twice the epsilon" in text) is (neighbors is not Neighbors.REPLACE_ONE)

@@ -62,14 +62,15 @@ def test_it_probes_with_public_text_only_and_says_what_it_found(vllm: Completion
     assert (built.vocabulary_size, built.max_prompt_tokens, built.max_tail_tokens) == (1000, 49, 24)
     assert built._dialect.lists
     assert built._dialect.listed == 20
-    assert len(built.notes) == 3
+    assert len(built.notes) == 4
+    assert "One at a time: a member with a long record" in built.notes[2]
     assert "saw the private records" in built.notes[0]
     assert "server's promise" in built.notes[1]
     assert vllm.url not in repr((built, built.notes, built.name))
     more = engine(vllm, prefix_cache=True, in_flight=7).notes
     assert [note for note in more if note not in built.notes] == [
-        "Up to 7 members were under way at once: a member with a long record that slows down others may cost them "
-        "their votes, once they are silent for 60 seconds; that is not accounted for.",
+        "Up to 7 members were under way at once: a member with a long record that keeps the server busy may cost "
+        "others their votes, once they are silent for 60 seconds; that is not accounted for.",
         "The server was allowed to keep evaluated prefixes between requests.",
     ]
 

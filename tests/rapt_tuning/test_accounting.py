@@ -32,7 +32,7 @@ def test_once_is_one_release_a_text_whatever_the_epochs() -> None:
     assert training.private
     assert training.releases == 16
     assert training.document_spent == pytest.approx(ETA)
-    assert {name: one for name, one in training.parameters.items() if name != "account"} == {
+    assert {name: one for name, one in training.parameters.items() if name not in ("account", "settings")} == {
         "training_eta": ETA,
         "training_mechanism": "exponential",
         "inference_eta": ETA,

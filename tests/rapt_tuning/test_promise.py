@@ -16,7 +16,14 @@ from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.policies import Policies
-from langchain_dp.rapt.tuning import Backbone, NotSanitized, PrivatisedExamples, RAPTClassifier, RAPTClient
+from langchain_dp.rapt.tuning import (
+    Backbone,
+    NotSanitized,
+    PrivatisedExamples,
+    RAPTClassifier,
+    RAPTClient,
+    RAPTPromptTuner,
+)
 from langchain_dp.rapt.tuning.promise import joined
 from langchain_dp.rapt.tuning.training import Trainer
 
@@ -264,3 +271,57 @@ def test_a_checkpoint_goes_on_with_the_texts_that_it_began_with(base: Backbone, 
     one, two = (json.loads((tmp_path / part / "checkpoint.json").read_bytes())["marks"] for part in ("", "other"))
     assert len(one) == len(two) == 2
     assert not set(one.values()) & set(two.values()), "without a key, whoever sees the folder tries out guesses"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (lambda word: True, lambda word: False),
+        (
+            [f"word{i:02}" for i in range(30)],
+            [*(f"word{i:02}" for i in range(20)), *(f"more{i:02}" for i in range(10))],
+        ),
+    ],
+    ids=["functions", "long lists"],
+)
+def test_other_kept_words_are_another_promise(base: Backbone, before: Any, after: Any, tmp_path: Path) -> None:
+    """If it breaks, texts whose words are all in clear are trained on under the certificate of a sanitizer of none."""
+    ledger = MetricLedger()
+
+    def made(keep: Any) -> RAPTPromptTuner:
+        return tiny.tuner(base, tiny.sanitizer(base, eta=QUIET, ledger=ledger, keep=keep), epochs=1)
+
+    first, second = made(before), made(after)
+    first.fit(tiny.examples(8), checkpoint=tmp_path, progress=False)
+    first.fit(tiny.examples(8), checkpoint=tmp_path, progress=False)  # its own goes on
+    with pytest.raises(InvalidParameter, match="under other settings"):
+        second.fit(tiny.examples(8), checkpoint=tmp_path, progress=False)
+    with pytest.raises(InvalidParameter, match="under other settings"):
+        second.fit(first.privatise(tiny.examples(8)), progress=False)
+    assert first.fit(first.privatise(tiny.examples(8)), progress=False).training is not None
+
+
+def test_nobody_invents_how_a_model_was_trained(base: Backbone, tmp_path: Path) -> None:
+    """If it breaks, a client that was made by hand certifies that its model was trained at the client's own eta."""
+    RAPTClient(tiny.sanitizer(base, eta=QUIET)).save(tmp_path)
+    found = RAPTClient.load(tmp_path, tiny.sanitizer(base, eta=LOUD))
+    assert found.trained is None
+    classifier = RAPTClassifier(found, lambda body: body)
+    assert not [note for note in classifier.certificate().notes if "was trained on" in note]
+
+
+def test_a_folder_of_another_classifier_certifies_nothing(base: Backbone, tmp_path: Path) -> None:
+    """If it breaks, a model that was trained in clear is loaded with the certificate that lay in its folder."""
+    whole = tiny.tuner(base, tiny.sanitizer(base, eta=QUIET), epochs=1).fit(tiny.examples(8), progress=False)
+    folder = tmp_path / "whole"
+    whole.save(folder)
+    whole.save(folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for other, named in (
+        (RAPTClassifier(whole.client, whole.provider), "certificate.json"),
+        (RAPTClassifier(whole.client, lambda body: body, training=whole.training), "provider.json, model.safetensors"),
+    ):
+        with pytest.raises(InvalidParameter, match=f"without {named} of another"):
+            other.save(folder)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+        other.save(tmp_path / f"without {named}")

@@ -24,7 +24,7 @@ from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.asking import check_list, check_parts
 from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
 from langchain_dp.rapt.tuning.promise import TrainedOn
-from langchain_dp.rapt.tuning.wire import Answer, Request
+from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, Request
 
 if TYPE_CHECKING:  # the client's machine needs neither torch nor a model
     from langchain_dp.rapt.tuning.provider import RAPTProvider
@@ -253,7 +253,20 @@ class RAPTClassifier(Runnable[str, str]):
         """Write both parts: ``client.json``; ``provider.json`` with ``model.safetensors``; and ``certificate.json``.
 
         No pickle, no text, no account. A provider needs the second part only, a client the first.
+
+        Raises:
+            InvalidParameter: The folder holds a part of another classifier that this one does not have, and that would
+                be taken for one of this one's. Nothing was written.
         """
+        parts = {
+            CERTIFICATE: self.training is not None,
+            **dict.fromkeys((PROVIDER, WEIGHTS), not callable(self.provider)),
+        }
+        left = [name for name, written in parts.items() if not written and (Path(folder) / name).exists()]
+        if left:
+            raise InvalidParameter(
+                f"Expected the folder {folder} to be without {', '.join(left)} of another classifier. Give another."
+            )
         Path(folder).mkdir(parents=True, exist_ok=True)
         if not callable(self.provider):
             self.provider.save(folder)

@@ -34,7 +34,7 @@ from langchain_dp.rapt.tuning.examples import (
 )
 from langchain_dp.rapt.tuning.plain import Ids, PlainSource
 from langchain_dp.rapt.tuning.plain_rows import PlainRows
-from langchain_dp.rapt.tuning.promise import ACCOUNT, FREE, TrainedOn
+from langchain_dp.rapt.tuning.promise import ACCOUNT, FREE, SETTINGS, TrainedOn
 from langchain_dp.rapt.tuning.settings import PlainTokens
 from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, Privatised, Request
 from langchain_dp.rapt.vocabulary import Vocabulary, load
@@ -205,6 +205,7 @@ class RAPTClient:
         released = self.release(raw, fresh=fresh)
         # The account is named so that who joins two certificates knows whether they count the same releases.
         account = {ACCOUNT: self.account} if self.account else {}
+        account |= {SETTINGS: self.settings} if self.settings else {}
         return PrivatisedExamples(
             self.kind,
             released.inputs,
@@ -310,6 +311,14 @@ class RAPTClient:
         ledger = self._formal.ledger
         return ledger.digest("account", str(ledger._store.ledger_id)).hex()[:16]
 
+    @property
+    def settings(self) -> str:
+        """Short digest of what of a text is privatised, and how, but for eta; empty if texts pass in clear.
+
+        Two functions of kept words never have one: nobody can tell whether they keep the same words.
+        """
+        return "" if self._formal is None else self._formal.engine.treatment
+
     def mark(self, text: str) -> str:
         """Keyed hash under the account, which nobody without the ledger's file can try guesses on; "" without one."""
         return "" if self._formal is None else self._formal.ledger.digest("texts", text).hex()
@@ -339,7 +348,7 @@ class RAPTClient:
             "max_tokens": self.max_tokens,
             "table": self.table,
             "eta": None if self._formal is None else self.eta,
-            "trained": (self.trained or TrainedOn(self.eta, self.mechanism)).to_dict(),
+            "trained": None if self.trained is None else self.trained.to_dict(),
             "plain_seed": self.plain_seed,
             "settings": dataclasses.asdict(self.plain.settings),
             "plain": self.plain.to_dict(self.vocabulary),
@@ -371,7 +380,8 @@ class RAPTClient:
             )
         plain = fields["plain"]
         eta = math.inf if fields["eta"] is None else fields["eta"]  # all that older files say
-        client.trained = TrainedOn.from_dict(fields["trained"]) if "trained" in fields else TrainedOn(eta)
+        said = fields.get("trained", TrainedOn(eta).to_dict())
+        client.trained = None if said is None else TrainedOn.from_dict(said)  # None: nobody said
         client.plain = PlainSource.restored(client.vocabulary, settings, plain["candidates"], plain["rows"])
         return client
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.formal import REUSED
+from langchain_dp.rapt.formal import COUNTED, REUSED
 from langchain_dp.rapt.tuning.examples import LABELS_IN_CLEAR
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 ACCOUNT = "account"
 """Parameter that tells accounts apart and shows nothing of them: two certificates of one count the same releases."""
+
+SETTINGS = "settings"
+"""Parameter: digest of what of a text was privatised, and how; see ``RAPTClient.settings``."""
 
 TRAINING_ETA = "training_eta"
 TRAINING_MECHANISM = "training_mechanism"
@@ -82,7 +85,7 @@ def differences(client: RAPTClient, certificate: MetricCertificate) -> list[str]
         certificate: Of privatised examples.
 
     Returns:
-        A few words for each difference: privacy, mechanism, table, or what passes in clear.
+        A few words for each difference: privacy, mechanism, table, settings, or what passes in clear.
     """
     found = []
     if client.private and not certificate.private:
@@ -91,7 +94,10 @@ def differences(client: RAPTClient, certificate: MetricCertificate) -> list[str]
         found.append(f"their mechanism is {certificate.mechanism[:_SHOWN]!r}, here it is {client.mechanism!r}")
     if certificate.table != client.table:
         found.append(f"their table is {certificate.table[:_SHOWN]!r}, here it is {client.table!r}")
-    aside = {REUSED, LABELS_IN_CLEAR}  # of the account, and of every training
+    told = certificate.parameters.get(SETTINGS)
+    if told is not None and client.settings and told != client.settings:
+        found.append("they were privatised under other settings: other kept words, policies, lengths or vectors")
+    aside = {REUSED, COUNTED, LABELS_IN_CLEAR}  # of the account, and of every training
     theirs = {note for note in certificate.notes if note not in aside and not note.endswith(FREE)}
     own = set(client.in_clear) - aside
     found += [f"only of them it is said: {note[:_SHOWN]!r}" for note in sorted(theirs - own)]

@@ -22,11 +22,9 @@ from langchain_dp.rapt.tuning.examples import read_json
 from langchain_dp.rapt.tuning.model import RECONSTRUCTION, TunedModel
 from langchain_dp.rapt.tuning.settings import TuningSettings
 from langchain_dp.rapt.tuning.training import autocast, probabilities_of
-from langchain_dp.rapt.tuning.wire import Answer, Kind, Request
+from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, Kind, Request
 
 FORMAT = "langchain-dp rapt provider 1"
-FILE = "provider.json"
-WEIGHTS = "model.safetensors"
 
 
 class RAPTProvider:
@@ -121,7 +119,7 @@ class RAPTProvider:
         }
         Path(folder).mkdir(parents=True, exist_ok=True)
         write_whole(Path(folder) / WEIGHTS, save(kept))
-        write_whole(Path(folder) / FILE, json.dumps(facts).encode())
+        write_whole(Path(folder) / PROVIDER, json.dumps(facts).encode())
 
     @classmethod
     def load(
@@ -138,7 +136,7 @@ class RAPTProvider:
             InvalidParameter: The files are none, or were made with another backbone.
             MissingExtra: The package of "minilm" is not installed.
         """
-        facts = read_json(Path(folder) / FILE, FORMAT)
+        facts = read_json(Path(folder) / PROVIDER, FORMAT)
         verbaliser: Mapping[str, str] | None = facts["verbaliser"]
         if isinstance(backbone, Backbone):
             base = copy.deepcopy(backbone)

@@ -15,6 +15,9 @@ Privatised = list[int] | str
 Plain = list[int] | list[str]
 """Privatised plain tokens: ids of the backbone, or words."""
 
+PROVIDER, WEIGHTS = "provider.json", "model.safetensors"
+"""Files of a saved provider, by whose names a client's machine knows them without torch."""
+
 VERSION = 1
 MOST = 4_096
 """Texts that one request may hold."""
