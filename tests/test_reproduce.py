@@ -128,6 +128,14 @@ def test_the_readme_quotes_what_was_measured_of_dp_opt(writer: str, label: str) 
     assert f"| {label} | {' | '.join(shown)} |" in README.read_text("utf-8").replace("**", "")
 
 
+@pytest.mark.parametrize("label", README_OPT)
+def test_the_readme_quotes_what_was_measured_on_the_second_target(label: str) -> None:
+    """If it breaks, the README shows accuracies that no row in the results has."""
+    tasks = ("sst2", "trec", "mpqa")
+    shown = [quoted(reproduce_opt.cell("smollm2", task, README_OPT[label], "second")) for task in tasks]
+    assert f"| {label} | {' | '.join(shown)} |" in README.read_text("utf-8")
+
+
 @pytest.mark.parametrize(("label", "arm"), README_TUNING.items())
 @pytest.mark.parametrize("method", ["prefix", "prompt"])
 def test_the_readme_quotes_what_was_measured_of_tuning(method: str, label: str, arm: str) -> None:
