@@ -34,7 +34,7 @@ def bootstrap_ratio(hits: Floats, runs: Floats) -> Interval:
     """
     share = float(hits.sum() / runs.sum())
     used = runs > 0
-    texts = int(runs.sum() ** 2 / (runs**2).sum() + 1e-9)
+    texts = float(runs.sum() ** 2 / (runs**2).sum())
     if texts < _FEW or np.ptp(hits[used] / runs[used]) == 0:
         return clopper_pearson(share * texts, texts)
     rng = np.random.default_rng(0)
