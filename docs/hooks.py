@@ -53,11 +53,12 @@ def help_texts() -> list[str]:
     paths = commands()
     if not paths:
         log.warning("The command line has no commands.")
-    whole = f"```text\n{printed('--help')}\n```"
-    return [
-        whole,
-        *(f"{'#' * (1 + len(path))} {' '.join(path)}\n\n```text\n{printed(*path, '--help')}\n```" for path in paths),
-    ]
+    return [fenced(), *(f"{'#' * (1 + len(path))} {' '.join(path)}\n\n{fenced(*path)}" for path in paths)]
+
+
+def fenced(*path: str) -> str:
+    """The help text of a command as a block."""
+    return f"```text\n{printed(*path, '--help')}\n```"
 
 
 def commands() -> list[tuple[str, ...]]:

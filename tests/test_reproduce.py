@@ -164,14 +164,14 @@ def test_the_readme_quotes_what_was_measured_of_the_ablations() -> None:
     assert f"five fixed rows {100 * min(fixed):.1f} to {100 * max(fixed):.1f}" in said
 
 
-def rows_of(file: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (RESULTS / file).read_text("utf-8").splitlines()]
-
-
 @pytest.mark.parametrize("mechanism", ["exponential", "laplace"])
 def test_the_readme_quotes_what_was_measured_of_sanitising(mechanism: str) -> None:
     """If it breaks, the README shows accuracies, or an eta, that no row in the results has."""
-    rows = {(row["key"][1], row["key"][2]): row for row in rows_of("sanitized.jsonl") if row["key"][0] == "glove"}
+    rows = {
+        (row["key"][1], row["key"][2]): row
+        for row in made.so_far(RESULTS / "sanitized.jsonl")
+        if row["key"][0] == "glove"
+    }
     some = [rows[None, 0.0], *(rows[mechanism, share] for share in (0.1, 0.3, 0.5, 0.9))]
     shown = [f"{100 * row['accuracy']:.1f} ± {100 * row['standard_error']:.1f}" for row in some]
     etas = [f"{row['eta']:.3g}" for row in some[1:]]
@@ -190,7 +190,7 @@ def test_the_readme_quotes_what_was_measured_of_sanitising(mechanism: str) -> No
 )
 def test_the_readme_quotes_the_better_attacker(label: str, name: str) -> None:
     """If it breaks, the README says that less is guessed than the results show."""
-    rows = [row for row in rows_of("attacks.jsonl") if row["key"][:2] == ["inversion", "trustpilot"]]
+    rows = [row for row in made.so_far(RESULTS / "attacks.jsonl") if row["key"][:2] == ["inversion", "trustpilot"]]
     best = [
         max(row["rate"] for row in rows if row["name"].startswith(name) and row["key"][2] == share)
         for share in (0.1, 0.5, 0.9)
@@ -204,7 +204,7 @@ def test_the_readme_quotes_what_attackers_guess_of_authors(mechanism: str) -> No
     """If it breaks, the README shows rates that no row in the results has."""
     rates = {
         (row["key"][1], row["settings"]["mechanism"], row["settings"]["representation"]): row["rate"]
-        for row in rows_of("attacks.jsonl")
+        for row in made.so_far(RESULTS / "attacks.jsonl")
         if row["name"].startswith("attribute inference (gender")
     }
     shares = (0.0, 0.1, 0.5, 0.9)

@@ -267,7 +267,7 @@ CHECKS = [
                 functools.partial(_without_noise, _planted.no_noise_without_votes)
             ),
             "last label of a chain": lambda: empty(
-                functools.partial(_without_noise, _planted.last_label_without_votes)
+                functools.partial(_without_noise, functools.partial(_planted.no_noise_without_votes, winner=1))
             ),
         },
     ),

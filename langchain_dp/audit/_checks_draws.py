@@ -207,7 +207,9 @@ CHECKS = [
         lambda: supports(report_noisy_max),
         {
             "noiseless branch": lambda: supports(_planted.no_noise_without_votes),
-            "noiseless branch, last label": lambda: supports(_planted.last_label_without_votes),
+            "noiseless branch, last label": lambda: supports(
+                functools.partial(_planted.no_noise_without_votes, winner=1)
+            ),
         },
     ),
     Check(
@@ -230,7 +232,10 @@ CHECKS = [
         "chances proportional to exp(-eta d/2)",
         lambda: word_choice(chosen_words),
         {
-            "no half for the normaliser": lambda: word_choice(_planted.whole_eta_for_the_score),
+            # exp(-eta d) where exp(-(eta/2) d) is due.
+            "no half for the normaliser": lambda: word_choice(
+                lambda table, eta, keys: chosen_words(table, 2 * eta, keys)
+            ),
             "the word itself": lambda: word_choice(_planted.word_itself),
         },
     ),

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, calibrate_noisy_max
 from langchain_dp.mechanisms import NoisyMax, exponential, limited_domain, report_noisy_max
 from langchain_dp.mechanisms._nearest import NearestVector
-from langchain_dp.mechanisms.metric_exponential import MetricExponential
 from langchain_dp.mechanisms.metric_laplace import noise
 from langchain_dp.mechanisms.randomness import Randomness, shuffled
 from langchain_dp.opt.voters import PrivateVote
@@ -115,32 +114,23 @@ def fixed_size(subsets: int, rate: Fraction, rng: Randomness) -> Callable[[], li
 
 def tossed_once(subsets: int, rate: Fraction, rng: Randomness) -> Callable[[], list[int]]:
     """Coins that are tossed for the first release and used again for all others."""
-    first = [place for place in range(subsets) if rng.randbelow(rate.denominator) < rate.numerator]
+    first = _tossed(subsets, rate, rng)
     return lambda: first
 
 
 def third_coins_again(subsets: int, rate: Fraction, rng: Randomness) -> Callable[[], list[int]]:
     """Coins that are tossed anew for most releases, and used again for every third."""
-    draw = subsets_of(subsets, rate, rng)
     kept: list[list[int]] = []
 
     def release() -> list[int]:
-        kept.append(kept[-1] if len(kept) % 3 == 2 else draw())
+        kept.append(kept[-1] if len(kept) % 3 == 2 else _tossed(subsets, rate, rng))
         return kept[-1]
 
     return release
 
 
-def subsets_of(subsets: int, rate: Fraction, rng: Randomness) -> Callable[[], list[int]]:
-    """What is not broken: a coin for each, every time."""
-    return lambda: [place for place in range(subsets) if rng.randbelow(rate.denominator) < rate.numerator]
-
-
-def last_label_without_votes(counts: Sequence[int], sigma: float) -> NoisyMax:
-    """Returns at once, without noise, where nobody votes: the last label."""
-    if any(counts):
-        return report_noisy_max(counts, sigma)
-    return NoisyMax(len(counts) - 1, tuple(Fraction(0) for _ in counts))
+def _tossed(subsets: int, rate: Fraction, rng: Randomness) -> list[int]:
+    return [place for place in range(subsets) if rng.randbelow(rate.denominator) < rate.numerator]
 
 
 def twice_the_weight(counts: Sequence[int], weight: float) -> int:
@@ -151,11 +141,6 @@ def twice_the_weight(counts: Sequence[int], weight: float) -> int:
 def best_of_all(counts: Sequence[int], weight: float) -> int:
     """No noise at all."""
     return max(range(len(counts)), key=counts.__getitem__)
-
-
-def whole_eta_for_the_score(table: NearestVector, eta: float, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """exp(-eta d) where exp(-(eta/2) d) is due: nothing is left to pay for the normaliser."""
-    return MetricExponential(table, 2 * eta, threads=1).draw(keys, lambda each: each[:, None].astype(float))
 
 
 def word_itself(table: NearestVector, eta: float, keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -176,9 +161,9 @@ def rate_from_the_data(records: int, *, shots: int, subsets: int) -> Scheme:
     return Scheme("fixed", groups, min(1.0, subsets / groups), True)
 
 
-def no_noise_without_votes(counts: Sequence[int], sigma: float) -> NoisyMax:
+def no_noise_without_votes(counts: Sequence[int], sigma: float, winner: int = 0) -> NoisyMax:
     """Returns early, without noise, when everybody abstains."""
-    return report_noisy_max(counts, sigma) if any(counts) else NoisyMax(0, tuple(Fraction(0) for _ in counts))
+    return report_noisy_max(counts, sigma) if any(counts) else NoisyMax(winner, tuple(Fraction(0) for _ in counts))
 
 
 def longest_of_all(bodies: Sequence[str]) -> list[str]:

@@ -84,7 +84,7 @@ class Releaser:
             claim = self._answers.claim(key)
         if claim is not None:
             return claim
-        answer = stop = None
+        answer = None
         try:
             if not self._probed:
                 self._voter.probe()
@@ -93,13 +93,12 @@ class Releaser:
             ballots = next(steps)
             answer = _finish(steps, self._voter.ask(ballots))
             self.pace.hold(started)
+            return answer
         except BaseException as error:  # raised again below, without the frames: callbacks read votes off them
             stop = bare(error, _WHEN)
         finally:
             self._answers.settle(key, answer)
-        if stop is not None or answer is None:
-            raise stop or AssertionError("a release has an answer")
-        return answer
+        raise stop
 
     async def arelease(self, question: str) -> Released:
         """Async twin of :meth:`release`."""
@@ -108,7 +107,7 @@ class Releaser:
         claim = await self._answers.aclaim(key)
         if claim is not None:
             return claim
-        answer = stop = None
+        answer = None
         try:
             if not self._probed:
                 await self._voter.aprobe()
@@ -117,13 +116,12 @@ class Releaser:
             ballots = await asyncio.to_thread(next, steps)
             answer = _finish(steps, await self._voter.aask(ballots))
             await self.pace.ahold(started)
+            return answer
         except BaseException as error:  # as above
             stop = bare(error, _WHEN)
         finally:
             self._answers.settle(key, answer)
-        if stop is not None or answer is None:
-            raise stop or AssertionError("a release has an answer")
-        return answer
+        raise stop
 
     def _steps(self, question: str) -> Generator[Sequence[Ballot], Sequence[Vote], Released]:
         """The order of every release: spend (durable), draw subsets, count votes, draw noise, name the winner."""
