@@ -24,7 +24,7 @@ lint: $(READY)
 	$(BIN)/mypy integrations
 
 test: lint
-	$(BIN)/python -m pytest
+	PYTHONHASHSEED=0 $(BIN)/python -m pytest
 
 # Every audit with its planted faults, and a table at the end.
 audit: $(READY)
