@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from langchain_dp._quiet_tasks import guarded_tasks
-from langchain_dp.errors import LangChainDPError, UnsafeEnvironment
+from langchain_dp.errors import UnsafeEnvironment
 from langchain_dp.ports import given_up
 
 
@@ -47,20 +47,6 @@ def scrubbed(error: BaseException) -> BaseException | None:
     if isinstance(error, GeneratorExit):
         return GeneratorExit()
     return None
-
-
-def bare(error: BaseException, when: str) -> BaseException:
-    """A new exception without the frames and the context of ``error``: error reporters read the locals of frames.
-
-    Errors of this package, and of files, keep what they say, which is public; of others only the type's name is left.
-    """
-    if isinstance(error, LangChainDPError):
-        new = type(error).__new__(type(error), *error.args)
-        vars(new).update({name: value for name, value in vars(error).items() if name != "__notes__"})
-        return new
-    if isinstance(error, OSError):
-        return OSError(error.errno, error.strerror, error.filename)
-    return scrubbed(error) or RuntimeError(f"{type(error).__name__} {when}; its text is withheld.")
 
 
 def ask_all(

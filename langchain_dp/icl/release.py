@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Sequence
 
-from langchain_dp._quiet_calls import bare
+from langchain_dp._unseen import Held, aunseen, unseen
 from langchain_dp.accounting import Neighbors
 from langchain_dp.icl.answers import AnswerCache, Released
 from langchain_dp.icl.pace import Pace
@@ -86,19 +86,11 @@ class Releaser:
             return claim
         answer = None
         try:
-            if not self._probed:
-                self._voter.probe()
-                self._probed = True
-            steps = self._steps(question)
-            ballots = next(steps)
-            answer = _finish(steps, self._voter.ask(ballots))
+            answer = unseen(self._answered, Held(question), _WHEN)
             self.pace.hold(started)
             return answer
-        except BaseException as error:  # raised again below, without the frames: callbacks read votes off them
-            stop = bare(error, _WHEN)
         finally:
             self._answers.settle(key, answer)
-        raise stop
 
     async def arelease(self, question: str) -> Released:
         """Async twin of :meth:`release`."""
@@ -109,19 +101,26 @@ class Releaser:
             return claim
         answer = None
         try:
-            if not self._probed:
-                await self._voter.aprobe()
-                self._probed = True
-            steps = self._steps(question)
-            ballots = await asyncio.to_thread(next, steps)
-            answer = _finish(steps, await self._voter.aask(ballots))
+            answer = await aunseen(self._aanswered, Held(question), _WHEN)
             await self.pace.ahold(started)
             return answer
-        except BaseException as error:  # as above
-            stop = bare(error, _WHEN)
         finally:
             self._answers.settle(key, answer)
-        raise stop
+
+    def _answered(self, question: str) -> Released:
+        if not self._probed:
+            self._voter.probe()
+            self._probed = True
+        steps = self._steps(question)
+        return _finish(steps, self._voter.ask(next(steps)))
+
+    async def _aanswered(self, question: str) -> Released:
+        if not self._probed:
+            await self._voter.aprobe()
+            self._probed = True
+        steps = self._steps(question)
+        ballots = await asyncio.to_thread(next, steps)
+        return _finish(steps, await self._voter.aask(ballots))
 
     def _steps(self, question: str) -> Generator[Sequence[Ballot], Sequence[Vote], Released]:
         """The order of every release: spend (durable), draw subsets, count votes, draw noise, name the winner."""

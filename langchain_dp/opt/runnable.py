@@ -13,7 +13,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import run_in_executor
 
 from langchain_dp import _checks
-from langchain_dp._quiet_calls import bare
+from langchain_dp._unseen import Held, unseen
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.events import Sampling
 from langchain_dp.errors import InvalidParameter
@@ -241,20 +241,19 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         self, examples: Examples, config: RunnableConfig | None, halted: Callable[[], bool]
     ) -> OptimizedPrompt:
         records = self._checked(examples)  # before the run: what is wrong with an example is no callback's business
-        result: list[OptimizedPrompt] = []
+        made: list[OptimizedPrompt] = []
 
         def run(_: str) -> str:
-            try:
-                check_environment()
-                with self._lock:
-                    result.append(self._run(records, halted))
-                return result[0].instruction
-            except BaseException as error:  # raised again below, without the frames: callbacks read their locals
-                stop = bare(error, "while a prompt was optimised")
-            raise stop
+            made.append(unseen(self._alone, Held(records, halted), "while a prompt was optimised"))
+            return made[0].instruction
 
         RunnableLambda(run, name=self.get_name()).invoke(_SHOWN, config)
-        return result[0]
+        return made[0]
+
+    def _alone(self, records: PrivateRecords, halted: Callable[[], bool]) -> OptimizedPrompt:
+        check_environment()
+        with self._lock:
+            return self._run(records, halted)
 
     def _checked(self, examples: Examples) -> PrivateRecords:
         records = PrivateRecords(examples)

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
+from langchain_dp._unseen import Held, unseen
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt._unseen import Held, unseen
 from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.streaming import NOTHING, Streaming
 

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessage
 
+from langchain_dp._unseen import without_frames
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
-from langchain_dp.rapt._unseen import without_frames
 from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.messages import MessageRules

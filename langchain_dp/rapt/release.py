@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
+from langchain_dp._unseen import Withheld
 from langchain_dp.accounting.metric import MetricLedger, Owner
 from langchain_dp.errors import LangChainDPError
-from langchain_dp.rapt._unseen import Withheld
 
 Texts = tuple[str, ...]
 K = TypeVar("K", bound=Hashable)

@@ -14,9 +14,9 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_dp import _validate
 from langchain_dp._quiet_context import sealed
 from langchain_dp._quiet_filters import Level
+from langchain_dp._unseen import Held, unseen
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.quiet import check_environment
-from langchain_dp.rapt._unseen import Held, unseen
 from langchain_dp.rapt.runnable import RAPTSanitizer
 
 

@@ -34,7 +34,7 @@ from langchain_core.load import dumps
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_dp import PrivateRecords, private_run
-from langchain_dp._quiet_calls import bare
+from langchain_dp._unseen import without_frames
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError, UnsafeEnvironment
 from langchain_dp.opt import DPPromptOptimizer
 
@@ -275,11 +275,11 @@ def test_an_error_reporter_sees_no_record_and_no_key(stop: type[BaseException], 
 def test_errors_keep_what_they_say_without_their_frames() -> None:
     """If it breaks, who catches BudgetExceeded of a run does not learn what would still fit."""
     made = BudgetExceeded("too much", asked="a", spent=(1.0, 0.0), budget=(2.0, 0.0), fits=3)
-    found = bare(made, "here")
+    found = without_frames(made, "here")
     assert (type(found), str(found), vars(found)) == (BudgetExceeded, "too much", vars(made))
     assert found.__traceback__ is None
-    assert bare(PermissionError(13, "no", "file"), "here").__class__ is PermissionError
-    assert str(bare(ValueError(CANARY), "here")) == "ValueError here; its text is withheld."
+    assert without_frames(PermissionError(13, "no", "file"), "here").__class__ is PermissionError
+    assert str(without_frames(ValueError(CANARY), "here")) == "ValueError here; its text is withheld."
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -15,11 +15,11 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from numpy.typing import NDArray
 
 from langchain_dp._checks import check_no_kwargs
+from langchain_dp._unseen import Held, unseen, without_frames
 from langchain_dp._whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
 from langchain_dp.rapt._shell import WITHHELD
-from langchain_dp.rapt._unseen import Held, unseen, without_frames
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.asking import check_list, check_parts
 from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
