@@ -21,7 +21,8 @@ _NOTES = """\
 The ledger is read and not changed, be it counted in epsilon or in eta. The page makes no request and holds no text of
 any record. --attacks: a JSON list of {"name", "rate", "low", "high", "baseline", "n", "settings"}. To audit the code
 of this installation instead of a ledger: python -m langchain_dp.audit
---json: what the page shows, {"kind", "budget": [epsilon, delta], "reserved", "spent", "total", "plans", "curve", ...}.
+--json: what the page shows, {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans", "curve",
+"limits", "attacks", ...}; budget, reserved, spent and left by name as in ledger --json.
 For the state of a ledger on a terminal: langchain-dp ledger
 """
 

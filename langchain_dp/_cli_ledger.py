@@ -78,23 +78,7 @@ def _parts(path: Path, found: Report) -> Parts:
     return spent
 
 
-def _sides(found: Report) -> tuple[str, str]:
-    """What the two numbers of a budget are."""
-    return ("user", "document") if found.kind == "metric ledger" else ("epsilon", "delta")
-
-
-def _left(found: Report) -> tuple[float, float]:
-    """What is not reserved; of a metric ledger what the fullest accounts have left."""
-    return (
-        max(found.budget[0] - found.reserved[0], 0.0),
-        max(found.budget[1] - found.reserved[1], 0.0),
-    )
-
-
 def _plain(found: Report, parts: Parts) -> dict[str, Any]:
-    def pair(values: tuple[float, float]) -> dict[str, float]:
-        return dict(zip(_sides(found), values, strict=True))
-
     whole = found.to_dict(curve=False)
     plans = []
     for plan, spent in zip(whole["plans"], parts, strict=True):
@@ -102,36 +86,27 @@ def _plain(found: Report, parts: Parts) -> dict[str, Any]:
             release["left"] = None if release["most"] is None else release["most"] - release["used"]
             del release["meaning"]
         plans.append(plan | {"parts": spent})
-    if found.kind == "metric ledger":
+    if found.unit == "eta":
         for plan in plans:  # one plan that stands for all: it was not reserved, and eta has no delta
             del plan["epsilon"], plan["delta"], plan["spent"], plan["parts"]
-    return {
-        **{name: whole[name] for name in ("kind", "file", "made", "read", "neighbors")},
-        "unit": "eta" if found.kind == "metric ledger" else "epsilon",
-        "budget": pair(found.budget),
-        "reserved": pair(found.reserved),
-        "spent": pair(found.spent),
-        "left": pair(_left(found)),
-        "total": found.total,
-        "plans": plans,
-        "facts": dict(found.facts),
-    }
+    names = ("kind", "file", "made", "read", "neighbors", "unit", "budget", "reserved", "spent", "left", "total")
+    return {**{name: whole[name] for name in names}, "plans": plans, "facts": dict(found.facts)}
 
 
 def _text(found: Report, parts: Parts) -> str:
-    metric = found.kind == "metric ledger"
+    metric = found.unit == "eta"
     rows = [("neighbours", found.neighbors)]
     if metric:
         rows += [
             (f"fullest {whose}", f"eta = {spent:g} of {budget:g} spent, {left:g} left")
-            for whose, spent, budget, left in zip(_sides(found), found.spent, found.budget, _left(found), strict=True)
+            for whose, spent, budget, left in zip(found.sides, found.spent, found.budget, found.left, strict=True)
         ]
     else:
         rows += [
             ("budget", _pair(found.budget)),
             ("reserved", _pair(found.reserved)),
             ("spent so far", _pair(found.spent)),
-            ("left to reserve", _pair(_left(found))),
+            ("left to reserve", _pair(found.left)),
         ]
     rows += [("releases", f"{found.total:,}"), *((name.lower(), value) for name, value in found.facts)]
     plans = [_plan(plan, spent, metric=metric) for plan, spent in zip(found.plans, parts, strict=True)]

@@ -62,8 +62,19 @@ def test_json_alone_is_one_object(ledger: Path, capsys: Any) -> None:
     assert not err
     assert (found["kind"], found["total"], found["plans"][0]["name"]) == ("ledger", 2, "tickets")
     assert run("--ledger", ledger, "--json", "--out", ledger.with_name("report.html")) == 0
-    assert json.loads(capsys.readouterr().out)["budget"] == [3.0, 1e-5]
+    assert json.loads(capsys.readouterr().out)["budget"] == {"epsilon": 3.0, "delta": 1e-5}
     assert ledger.with_name("report.html").exists()
+
+
+def test_what_is_left_is_written_as_in_the_other_command(ledger: Path, capsys: Any) -> None:
+    """If it breaks, a program that reads both commands finds one thing under two names."""
+    said = []
+    for command in (["audit", "--ledger"], ["ledger"]):
+        assert main([*command, str(ledger), "--json"]) == 0
+        said.append(json.loads(capsys.readouterr().out))
+    names = ("kind", "unit", "file", "made", "neighbors", "budget", "reserved", "spent", "left", "total")
+    one, other = ({name: found[name] for name in names} for found in said)
+    assert one == other
 
 
 def test_attacks_stand_in_the_report(ledger: Path, capsys: Any) -> None:

@@ -40,7 +40,7 @@ def is_page(path: Path) -> bool:
 
 def page(report: Report) -> str:
     """The whole page."""
-    metric = report.kind == "metric ledger"
+    metric = report.unit == "eta"
     title = f"{_TITLE}{report.file}"
     body = [
         f"<header><h1>{_text(title)}</h1><p class='sub'>{_text(report.kind)}, read {_moment(report.read)} with "
@@ -75,7 +75,7 @@ def page(report: Report) -> str:
 
 
 def _summary(report: Report) -> str:
-    if report.kind == "metric ledger":
+    if report.unit == "eta":
         cards = [
             ("Most by one user", _number(report.spent[0]), f"eta, of {_number(report.budget[0])}"),
             ("Most by one document", _number(report.spent[1]), f"eta, of {_number(report.budget[1])}"),
@@ -102,7 +102,7 @@ def _summary(report: Report) -> str:
 def _curve(report: Report) -> str:
     if not report.curve:
         return "<p>Nothing was released yet.</p>"
-    if report.kind == "metric ledger":
+    if report.unit == "eta":
         users = report.spent[0] > 0
         whose = "user" if users else "document"
         lines = [(f"limit of a {whose}", report.budget[0 if users else 1], "budget")]
@@ -119,7 +119,7 @@ def _curve(report: Report) -> str:
 def _plans(report: Report) -> str:
     if not report.plans:
         return "<p>No plan is reserved, and nothing was released.</p>"
-    return "".join(_plan(plan, metric=report.kind == "metric ledger") for plan in report.plans)
+    return "".join(_plan(plan, metric=report.unit == "eta") for plan in report.plans)
 
 
 def _plan(plan: Plan, *, metric: bool) -> str:

@@ -118,14 +118,35 @@ class Report:
         """
         return tuple(self.composed())
 
+    @property
+    def unit(self) -> str:
+        """What is counted: "epsilon" (with delta), or "eta", the unit of metric privacy."""
+        return "eta" if self.kind == "metric ledger" else "epsilon"
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """What the two numbers of ``budget``, ``reserved``, ``spent`` and :attr:`left` are."""
+        return ("user", "document") if self.unit == "eta" else ("epsilon", "delta")
+
+    @property
+    def left(self) -> tuple[float, float]:
+        """What is not reserved; of a metric ledger what the fullest accounts have left."""
+        return (
+            max(self.budget[0] - self.reserved[0], 0.0),
+            max(self.budget[1] - self.reserved[1], 0.0),
+        )
+
     def to_dict(self, *, curve: bool = True) -> dict[str, Any]:
-        """Plain values that strict JSON can hold; infinity is the string "inf".
+        """Plain values that strict JSON can hold; infinity is the string "inf". Pairs are named by :attr:`sides`.
 
         Args:
             curve: Whether :attr:`curve` is among them.
         """
         found = dataclasses.asdict(dataclasses.replace(self, composed=tuple))
         del found["composed"]
+        found["unit"] = self.unit
+        for name in ("budget", "reserved", "spent", "left"):
+            found[name] = dict(zip(self.sides, getattr(self, name), strict=True))
         if curve:
             found["curve"] = self.curve
         return {name: _plain(value) for name, value in found.items()}

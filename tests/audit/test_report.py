@@ -66,7 +66,7 @@ def test_a_metric_ledger_is_told_as_it_is(metric: Path) -> None:
     assert dict(found.facts)["Releases that named no user"] == "1"
     assert [value for _, value in found.curve] == [2.5, 5.0, 7.5, 10.0, 10.0]
     assert "epsilon, at delta" not in page(found)
-    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["spent"] == [10.0, 7.0]
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["spent"] == {"user": 10.0, "document": 7.0}
 
 
 def test_a_metric_ledger_with_a_key_elsewhere_and_no_limit_is_read(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_metric_ledger_with_a_key_elsewhere_and_no_limit_is_read(tmp_path: Pat
     found = report(tmp_path / "keyed.db")
     assert found.budget == (math.inf, math.inf)
     assert found.spent == (0.0, 1.0)
-    assert found.to_dict()["budget"] == ["inf", "inf"]
+    assert found.to_dict()["budget"] == {"user": "inf", "document": "inf"}
     assert "no limit" in page(found)
     assert "zebedee" not in page(found) + str(found.to_dict())
 
