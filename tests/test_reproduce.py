@@ -358,6 +358,16 @@ def test_one_seed_gives_the_error_over_rows_and_says_so(tmp_path: Path) -> None:
     assert shown(CELL, results.found(CELL)) == "80.0 (n = 1, ± 4.0 over 100 rows)"
 
 
+def test_a_prompt_that_was_left_out_has_no_figure_and_is_not_asked_for_again(tmp_path: Path) -> None:
+    """If it breaks, every call of the reproduction begins with a run that has nothing to do."""
+    first, second, third = opt_row(1, 0.70), opt_row(2, 0.80), opt_row(3, 0.80)
+    results = write(tmp_path, first, second)
+    assert CELL in results.missing(CELL.run, [SMALL])
+    results = write(tmp_path, first, second, {**third, "left_out": "its words"})
+    assert CELL not in results.missing(CELL.run, [SMALL])
+    assert shown(CELL, results.found(CELL)) == "75.0 ± 5.0 (n = 2)"
+
+
 def test_a_seed_that_was_measured_twice_is_an_error(tmp_path: Path) -> None:
     """If it breaks, a mean counts one seed twice."""
     with pytest.raises(ValueError, match=r"one row for every seed .* found seeds \[1, 1\]"):
@@ -589,10 +599,12 @@ def test_a_second_target_answers_each_prompt_once(
     command = ["bench_targets.py", "--prompts", "opt.jsonl", "--model", str(embedded_model_path()), "--name", "third"]
     monkeypatch.setattr(sys, "argv", [*command, "--target-rows", "3", "--threads", "1", "--out", str(out)])
     bench_targets.main()
-    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert [row["key"] for row in rows] == [
-        ["smollm2", "third", "sst2", seed, arm] for arm, seed, _ in (written[0], written[1], written[3])
+    left_out, *rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [row["key"] for row in (*rows, left_out)] == [
+        ["smollm2", "third", "sst2", seed, arm] for arm, seed, _ in (written[0], written[1], written[3], written[2])
     ]
+    assert "target_accuracy" not in left_out
+    assert [one.left_out for one in reproduce_rows.READERS["bench_targets.py"](left_out)] == [left_out["left_out"]]
     assert [kept in asked[0][0], other in asked[1][0]] == [True, True]
     assert [number for _, number in asked] == [3, 3]
     assert all(row["target_answered"] == 1 and row["settings"]["target_rows"] == 3 for row in rows)

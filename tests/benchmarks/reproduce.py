@@ -13,6 +13,7 @@ that fails is reported and the next one is begun; the exit code is then 1.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -42,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [table for table in TABLES if not options.only or table.name in options.only]
     failed = False
     if options.list:
-        print(listing(chosen, options.results))
+        with contextlib.suppress(BrokenPipeError):  # whoever reads it through head has seen enough
+            print(listing(chosen, options.results), flush=True)
         return 0
     if options.run or not options.render:
         if not os.environ.get("LANGCHAIN_DP_DATA"):

@@ -136,7 +136,10 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """One figure or several of one arm under one seed, as a benchmark wrote them."""
+    """One figure or several of one arm under one seed, as a benchmark wrote them.
+
+    ``left_out`` is why there are none, and never will be, or "".
+    """
 
     what: Mapping[str, Any]
     seed: int
@@ -146,6 +149,7 @@ class Measured:
     settings: Mapping[str, Any]
     made: str
     commit: str
+    left_out: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,11 +199,8 @@ class Results:
         """
         rows = [
             one
-            for one in self.measured(cell.run)
-            if one.seed in cell.seeds
-            and cell.value in one.values
-            and (not cell.minus or cell.minus in one.values)
-            and all(name in one.what and one.what[name] == value for name, value in cell.where.items())
+            for one in self._rows(cell)
+            if not one.left_out and cell.value in one.values and (not cell.minus or cell.minus in one.values)
         ]
         if not rows:
             return None
@@ -215,9 +216,21 @@ class Results:
         return Found(statistics.fmean(values), error, within, rows[0].rows, tuple(rows))
 
     def missing(self, run: Run, tables: Sequence[Table]) -> list[Cell]:
-        """Cells of a run that lack a seed."""
+        """Cells of a run that lack a seed. One that was left out is not lacking: it would be left out again."""
         cells = (cell for table in tables for cell in table.cells() if cell.run == run)
-        return [cell for cell in cells if (found := self.found(cell)) is None or len(found.seeds) < len(cell.seeds)]
+        return [cell for cell in cells if self._seeds(cell) < set(cell.seeds)]
+
+    def _seeds(self, cell: Cell) -> set[int]:
+        found = self.found(cell)
+        return {*(found.seeds if found else ()), *(one.seed for one in self._rows(cell) if one.left_out)}
+
+    def _rows(self, cell: Cell) -> list[Measured]:
+        return [
+            one
+            for one in self.measured(cell.run)
+            if one.seed in cell.seeds
+            and all(name in one.what and one.what[name] == value for name, value in cell.where.items())
+        ]
 
 
 def _within(one: Measured, cell: Cell) -> float | None:
@@ -252,7 +265,9 @@ def _opt(row: Mapping[str, Any]) -> Iterator[Measured]:
         for name in ("votes_needed", "delta")
         if name in row.get("certificate", {})
     }
-    yield Measured(what, seed, values, row["test_rows"], {}, {"source": source, **settings}, **_made(row))
+    left_out = row.get("left_out", "")
+    rows = None if left_out else row["test_rows"]
+    yield Measured(what, seed, values, rows, {}, {"source": source, **settings}, **_made(row), left_out=left_out)
 
 
 def _tuning(row: Mapping[str, Any]) -> Iterator[Measured]:
