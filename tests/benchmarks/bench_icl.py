@@ -16,8 +16,10 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+from made import keep, made
 
 from langchain_dp.ports import MemberPrompt
 
@@ -61,7 +63,9 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=10)
     parser.add_argument("--shots", type=int, default=4)
     parser.add_argument("--flash-attention", action="store_true")
+    parser.add_argument("--out", type=Path, help="results file to append the medians to")
     options = parser.parse_args()
+    made()
     with LlamaCppEnsemble(model_path=options.model_path, flash_attention=options.flash_attention) as engine:
         prompts = [member(i, options.shots) for i in range(options.members)]
         warming = seconds(lambda: engine.score_labels(prompts, WORDS, content_free=FREE))
@@ -97,6 +101,15 @@ def main() -> None:
         print(f"{len(prompts)} plain calls         {per_ten:7.3f} s   {per_ten / per_plain:5.2f} x one plain call")
         print(f"first vote, cold       {warming:7.3f} s   kept states {engine.cached_bytes / 2**20:.0f} MiB")
         print(f"peak memory            {peak / 2**20:7.0f} MiB")
+        settings = {
+            "model": engine.name,
+            "threads": engine.n_threads,
+            "members": options.members,
+            "shots": options.shots,
+            "repetitions": options.repetitions,
+        }
+        figures = {"vote": per_vote, "plain": per_plain, "plain calls": per_ten, "cold": warming, "peak": peak}
+        keep(options.out, "icl", settings, figures)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from made import keep, made
 
 from langchain_dp.mechanisms import _nearest as nearest
 from langchain_dp.mechanisms.metric_exponential import MetricExponential
@@ -162,6 +163,8 @@ def measure(name: str, options: argparse.Namespace) -> None:
     )
     for run, value in speed.items():
         print(f"  {run:<24} {value:12,.1f} tokens/s  {base / value:8.3g} x the floor's time")
+    settings = {"table": name, "threads": threads, "tokens": options.tokens, "repetitions": options.repetitions}
+    keep(options.out, "rapt", settings, speed)
 
 
 def main() -> None:
@@ -174,7 +177,9 @@ def main() -> None:
     parser.add_argument("--tables", nargs="*", default=["glove", "minilm"])
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "langchain-dp" / "bench")
+    parser.add_argument("--out", type=Path, help="results file to append tokens per second to")
     options = parser.parse_args()
+    made()
     options.cache.mkdir(parents=True, exist_ok=True)
     if nearest._BLAS.at_one_thread() is None:
         print("threadpoolctl is not installed: blocks run one after the other, with BLAS's own threads")

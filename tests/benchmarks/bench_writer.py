@@ -19,6 +19,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from langchain_dp.integrations._llama_model_files import prepared_model_path
 from langchain_dp.integrations._llama_writer import Writer
 from langchain_dp.integrations._transformers_load import from_gguf
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
+from made import keep, made
 
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 from langchain_dp.sample import load
@@ -133,7 +135,9 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--flash-attention", action="store_true")
     parser.add_argument("--cpu-time", action="store_true", help="count CPU time, on a busy machine with --threads 1")
+    parser.add_argument("--out", type=Path, help="results file to append the figures to")
     options = parser.parse_args()
+    made()
     if options.cpu_time:
         global now
         now = time.process_time
@@ -199,6 +203,24 @@ def main() -> None:
     for label, share in shares_of_step.items():
         print(f"  {label:18} {share * 1e3:7.1f} ms {share / warm:5.0%}")
     print(f"a matrix product of {options.members} rows reaches {floor.narrow(options.members) / 1e9:.0f} GFLOP/s here")
+    settings = {
+        "model": name,
+        "threads": threads,
+        "members": options.members,
+        "shots": options.shots,
+        "tokens": options.tokens,
+        "clock": "processor" if options.cpu_time else "wall",
+        "prompts": [min(map(len, texts)), max(map(len, texts))],
+    }
+    figures = {
+        "warm step": warm,
+        "published step": old_step,
+        "whole": whole,
+        "published whole": old_whole,
+        "floor": lowest,
+        "in the model": part["the model"],
+    }
+    keep(options.out, "writer", settings, figures)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import functools
+import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,15 @@ def so_far(path: Path) -> list[dict[str, Any]]:
 def made() -> dict[str, str]:
     """The keys "made", today's date, and "commit", for a row of results. Call it once before the work begins."""
     return {"made": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": commit()}
+
+
+def keep(path: Path | None, bench: str, settings: dict[str, Any], figures: dict[str, float]) -> None:
+    """Append a run's figures, unrounded, to a file of results; nothing where no file is named."""
+    if path is None:
+        return
+    row = {"bench": bench, "settings": settings | {"cpus": os.cpu_count()}, "figures": figures, **made()}
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 @functools.cache

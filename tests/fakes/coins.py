@@ -9,7 +9,7 @@ import random
 class Coins:
     """Stands in for the operating system's entropy in this process: a test that passed here passes everywhere.
 
-    Some four hundred tests hold but for a stated chance. One in ten thousand each is one red run in twenty-five, which
+    Hundreds of tests hold but for a stated chance. One in ten thousand each is one red run in twenty-five or so, which
     tells nothing about the change under test. So every test starts from a seed of its own name, whatever ran before it
     (a fixture that several share, from the first one's), and other seeds, or the operating system itself, are for those
     who look for a chance that is stated wrongly.

@@ -36,7 +36,7 @@ async def test_a_vote_through_a_real_server_answers_with_a_label(histograms: lis
             budget=PrivacyBudget(50.0),
             max_queries=10,
             shots=2,
-            subsets=3,
+            subsets=6,
             timeout=60,
         )
         assert chain.scheme.groups == 12
@@ -46,6 +46,6 @@ async def test_a_vote_through_a_real_server_answers_with_a_label(histograms: lis
         assert answer.certificate.remaining == left(chain) == 9
         assert await chain.ainvoke("the worst film of the year") in LABELS
         assert left(chain) == 8
-    # 3 of 12 subsets are expected: that none takes part in either question has a chance of 0.75^24 = 0.001.
+    # 6 of 12 subsets are expected: that none takes part in either question has a chance of 0.5^24 = 6e-8.
     assert len(histograms) == 2
     assert sum(map(sum, histograms)) >= 1

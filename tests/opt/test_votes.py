@@ -194,12 +194,13 @@ def test_two_runs_draw_other_coins() -> None:
 def test_subsets_are_of_one_size_only_where_the_number_of_records_is_public(budget: Any) -> None:
     """If it breaks, a permutation is cut into equal subsets under add/remove, and one record moves two votes.
 
-    Own coins deal about 32 records into 16 subsets that differ by one at most with a chance below 1e-6.
+    Own coins deal about 128 records into 16 subsets. That those differ by one at most has a chance below 1e-7: no two
+    neighbouring sizes together are likelier than 0.29, for one subset, and an empty one is not asked.
     """
     engine = WordEngine(agreeing(SENTENCE))
-    optimizer(engine, budget=budget).invoke(examples())
+    optimizer(engine, budget=budget, shots=8).invoke(examples(160))
     sizes = {asked.prompt.body.count("Input:") for asked in engine.calls[0]}
-    assert (sizes == {2}) if budget is not ADD_OR_REMOVE else (max(sizes) - min(sizes) > 1)
+    assert (sizes == {8}) if budget is not ADD_OR_REMOVE else (max(sizes) - min(sizes) > 1)
 
 
 @pytest.mark.parametrize(("budget", "moved"), [(BUDGET, True), (ADD_OR_REMOVE, True), (ZERO_OUT, False)])
