@@ -1,0 +1,225 @@
+"""The benchmarks whose rows are published: what they ask of models, what they write down, and what they do not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY
+from fakes.voters import VotingEngine
+
+from langchain_dp.icl.plan import Electorate
+
+sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
+import made
+import reproduce_rows
+from reproduce import TABLES
+
+
+class OpenedEngine(VotingEngine):
+    """An engine that counts how often one was opened."""
+
+    opened = 0
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        type(self).opened += 1
+
+    def __enter__(self) -> OpenedEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def write_sst2(folder: Path) -> None:
+    """Forty private rows, all positive but one, and four questions, all but one."""
+    (folder / "sst2").mkdir()
+    for part, labels in (("train", ["positive"] * 39 + ["negative"]), ("test", ["positive"] * 3 + ["negative"])):
+        rows = [{"text": f"{part} {i} {CANARY}", "label": label} for i, label in enumerate(labels)]
+        (folder / "sst2" / f"{part}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+
+
+def test_bench_accuracy_goes_on_where_it_stopped_and_keeps_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a finished arm is measured again, a row cannot be read, or results hold private text."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    import bench_accuracy
+
+    OpenedEngine.opened = 0
+    write_sst2(tmp_path)
+    out = tmp_path / "out.jsonl"
+    monkeypatch.setattr(bench_accuracy, "LlamaCppEnsemble", OpenedEngine)
+    monkeypatch.setattr(bench_accuracy, "NOISE_RUNS", 3)
+    monkeypatch.setenv("LANGCHAIN_DP_DATA", str(tmp_path))
+    command = ["bench_accuracy.py", "--tasks", "sst2", "--queries", "5", "--more-queries", "2", "--thin", "4"]
+    command += ["--together", "3"]
+    for seeds in (["1"], ["1", "2"]):
+        monkeypatch.setattr(sys, "argv", [*command, "--seeds", *seeds, "--out", str(out)])
+        bench_accuracy.main()
+    assert OpenedEngine.opened == 2
+    text = out.read_text(encoding="utf-8")
+    assert CANARY not in text
+    rows = [json.loads(line) for line in text.splitlines()]
+    assert [row["key"]["seed"] for row in rows] == [1, 2]
+    assert all(row["made"] and row["commit"] for row in rows)
+    found = {one.what["method"]: one for one in reproduce_rows._accuracy(rows[0])}
+    # Every subset but one has positive examples only; three of four questions are positive.
+    assert found["vote"].values["accuracy"] == 0.75
+    assert {"zero-shot", "single votes", "dp-icl 1", "dp-icl 3", "dp-icl 8"} < set(found)
+    sigmas = {name: one.values.get("sigma") for name, one in found.items()}
+    assert sigmas["vote"] is None
+    assert sigmas["dp-icl 3"] > sigmas["dp-icl 3, 2 queries"]
+    assert sigmas["dp-icl 3"] > sigmas["dp-icl 3, 4 subsets"]
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(printed) == 3 * len(found)
+    assert {"task", "method", "accuracy", "standard_error", "n", "sigma", "subsets"} <= set(printed[0])
+
+
+def test_a_second_target_answers_each_prompt_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, prompts are scored on other rows or twice, or one without its words stands for the whole.
+
+    The server, its model and the chat model are real.
+    """
+    pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
+    import bench_targets
+    from langchain_dp.integrations.llama_cpp import embedded_model_path
+
+    write_sst2(tmp_path)
+    kept, other, withheld = (
+        "Say whether a film was liked.",
+        "Positive or negative?",
+        "As in [7 words of a training row]:",
+    )
+    written = [("opt", 1, kept), ("dp-opt 8", 1, kept), ("dln-1", 1, withheld), ("dln-1", 2, other)]
+    (tmp_path / "opt.jsonl").write_text(
+        "".join(
+            json.dumps(
+                {
+                    "key": ["smollm2", "gemma", "sst2", seed, arm],
+                    "settings": {"rows": 400, "target_rows": 200},
+                    "instruction": instruction,
+                    "source_accuracy": 0.5,
+                }
+            )
+            + "\n"
+            for arm, seed, instruction in written
+        ),
+        encoding="utf-8",
+    )
+    out = tmp_path / "targets.jsonl"
+    asked = []
+    evaluate = bench_targets.evaluate_prompt
+
+    def counting(template: Any, model: Any, rows: Any, *rest: Any, **more: Any) -> Any:
+        asked.append((template.format_messages(text="x")[0].content, len(rows)))
+        return evaluate(template, model, rows, *rest, **more)
+
+    monkeypatch.setattr(bench_targets, "evaluate_prompt", counting)
+    monkeypatch.setenv("LANGCHAIN_DP_DATA", str(tmp_path))
+    command = ["bench_targets.py", "--prompts", "opt.jsonl", "--model", str(embedded_model_path()), "--name", "third"]
+    monkeypatch.setattr(sys, "argv", [*command, "--target-rows", "3", "--threads", "1", "--out", str(out)])
+    bench_targets.main()
+    left_out, *rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [row["key"] for row in (*rows, left_out)] == [
+        ["smollm2", "third", "sst2", seed, arm] for arm, seed, _ in (written[0], written[1], written[3], written[2])
+    ]
+    assert "target_accuracy" not in left_out
+    assert [one.left_out for one in reproduce_rows.READERS["bench_targets.py"](left_out)] == [left_out["left_out"]]
+    assert [kept in asked[0][0], other in asked[1][0]] == [True, True]
+    assert [number for _, number in asked] == [3, 3]
+    assert all(row["target_answered"] == 1 and row["settings"]["target_rows"] == 3 for row in rows)
+    assert rows[0]["target_accuracy"] == rows[1]["target_accuracy"]
+    found = next(reproduce_rows.READERS["bench_targets.py"](rows[0]))
+    assert (found.what["target"], found.rows) == ("third", 3)
+    bench_targets.main()
+    assert len(asked) == 2
+    assert CANARY not in out.read_text(encoding="utf-8") + capsys.readouterr().out
+
+
+def test_rows_of_accuracy_are_those_that_the_tables_ask_for() -> None:
+    """If it breaks, the benchmark writes rows that no cell takes."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    import bench_accuracy
+
+    written = {"task", "seed", "shots", "subsets", "model", *bench_accuracy.SETTINGS}
+    cells = [cell for table in TABLES for cell in table.cells() if cell.run.script == "bench_accuracy.py"]
+    assert {name for cell in cells for name in cell.where} == written - {"seed"} | {"method"}
+    assert {cell.where["task"] for cell in cells} == set(bench_accuracy.TASKS)
+
+
+def test_questions_that_share_a_draw_are_one_measurement() -> None:
+    """If it breaks, ten questions that met the same subsets are shown with the error of ten independent ones."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    import bench_accuracy
+
+    together, alone = bench_accuracy._line("vote", [[0, 0], [1, 1]], {}), bench_accuracy._line("vote", [[0], [1]], {})
+    assert together["standard_error"] == alone["standard_error"] == 0.5
+    assert (together["n"], alone["n"], together["accuracy"]) == (4, 2, 0.5)
+
+
+@pytest.mark.parametrize(("together", "draws"), [(1, 4), (3, 2), (10, 1)])
+def test_so_many_questions_share_a_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int, draws: int
+) -> None:
+    """If it breaks, the results say how often subsets were drawn, and they were drawn more or less often."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    import bench_accuracy
+
+    drawn = []
+    draw = Electorate.draw
+    monkeypatch.setattr(Electorate, "draw", lambda self, asked: drawn.append(asked) or draw(self, asked))
+    monkeypatch.setattr(bench_accuracy, "LlamaCppEnsemble", OpenedEngine)
+    monkeypatch.setattr(bench_accuracy, "NOISE_RUNS", 1)
+    write_sst2(tmp_path)
+    monkeypatch.setattr(
+        sys, "argv", ["bench_accuracy.py", "--tasks", "sst2", "--together", str(together), "--queries", "5"]
+    )
+    monkeypatch.setenv("LANGCHAIN_DP_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    bench_accuracy.main()
+    assert len(drawn) == draws
+    row = json.loads((tmp_path / "bench_accuracy.jsonl").read_text(encoding="utf-8"))
+    assert row["key"]["together"] == together
+    assert all(line["n"] == 4 for line in row["methods"])
+
+
+@pytest.mark.statistical
+def test_thinned_votes_are_a_share_of_all() -> None:
+    """If it breaks, fewer subsets are accounted for than are counted. False alarms: below 1e-8."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    import bench_accuracy
+
+    assert bench_accuracy._thinned([1, 0], 1) == [1, 0]
+    assert abs(len(bench_accuracy._thinned([0] * 4_000, 0.25)) - 1_000) < 165  # six standard deviations
+
+
+def test_a_commit_is_named_and_changes_are_marked(tmp_path: Path) -> None:
+    """If it breaks, results name a commit that they were not made from."""
+    assert made.commit_of(tmp_path) == made.UNKNOWN
+
+    def git(*arguments: str) -> str:
+        who = ("-c", "user.name=n", "-c", "user.email=n@example.org", "-c", "commit.gpgsign=false")
+        done = subprocess.run(
+            ["git", "-C", str(tmp_path), *who, *arguments], capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    source = tmp_path / "langchain_dp" / "a.py"
+    source.parent.mkdir()
+    source.write_text("A = 1\n", encoding="utf-8")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--no-verify", "-m", "first")
+    name = git("rev-parse", "--short=12", "HEAD")
+    (tmp_path / "other.txt").write_text("none of the sources", encoding="utf-8")
+    assert made.commit_of(tmp_path) == name
+    source.write_text("A = 2\n", encoding="utf-8")
+    assert made.commit_of(tmp_path) == f"{name}+"

@@ -1,0 +1,147 @@
+"""Every figure that the README quotes of a measurement is that of a row in the results."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
+import made
+import reproduce_icl
+import reproduce_opt
+import reproduce_rapt
+from reproduce_rows import RESULTS, Cell, Results
+
+README = Path(__file__).parent.parent / "README.md"
+COMMITTED = Results(RESULTS)
+README_OPT = {
+    "initial instruction": "0-shot",
+    "DLN-1 (not private)": "dln-1",
+    "OPT (not private)": "opt",
+    "DP-OPT, epsilon 8": "dp-opt 8",
+    "DP-OPT, epsilon 1": "dp-opt 1",
+}
+
+
+README_TUNING = {
+    "texts in clear": "clear",
+    "privatised only": "privatised",
+    "with plain tokens, without their loss": "plain",
+    "with reconstruction": "reconstruction",
+}
+
+
+def quoted(cell: Cell | None, form: str = ".1f") -> str:
+    """A cell as the README writes it."""
+    assert cell is not None
+    found = COMMITTED.found(cell)
+    assert found is not None, cell.where
+    return f"{100 * found.mean:{form}}" + (f" ± {100 * found.error:.1f}" if found.error is not None else "")
+
+
+@pytest.mark.parametrize("task", ["sst2", "agnews", "trec", "amazon"])
+def test_the_readme_quotes_what_was_measured_of_dp_icl(task: str) -> None:
+    """If it breaks, the README shows accuracies that no row in the results has."""
+    methods = ("zero-shot", "single votes", "vote", "dp-icl 1", "dp-icl 3", "dp-icl 8")
+    shown = [quoted(reproduce_icl.cell(task, method)) for method in methods]
+    shown.append(quoted(reproduce_icl.cell(task, "dp-icl 3", minus="zero-shot"), "+.1f"))
+    assert f"| {reproduce_icl.NAMES[task]} | {' | '.join(shown)} |" in README.read_text("utf-8").replace("**", "")
+
+
+@pytest.mark.parametrize("label", README_OPT)
+@pytest.mark.parametrize("writer", reproduce_opt.WRITERS)
+def test_the_readme_quotes_what_was_measured_of_dp_opt(writer: str, label: str) -> None:
+    """If it breaks, the README shows accuracies that no row in the results has."""
+    answers = itertools.product(("sst2", "trec"), ("source", "target"))
+    shown = [quoted(reproduce_opt.cell(writer, task, README_OPT[label], on)) for task, on in answers]
+    assert f"| {label} | {' | '.join(shown)} |" in README.read_text("utf-8").replace("**", "")
+
+
+@pytest.mark.parametrize("label", README_OPT)
+def test_the_readme_quotes_what_was_measured_on_the_second_target(label: str) -> None:
+    """If it breaks, the README shows accuracies that no row in the results has."""
+    tasks = ("sst2", "trec", "mpqa")
+    shown = [quoted(reproduce_opt.cell("smollm2", task, README_OPT[label], "second")) for task in tasks]
+    assert f"| {label} | {' | '.join(shown)} |" in README.read_text("utf-8")
+
+
+@pytest.mark.parametrize(("label", "arm"), README_TUNING.items())
+@pytest.mark.parametrize("method", ["prefix", "prompt"])
+def test_the_readme_quotes_what_was_measured_of_tuning(method: str, label: str, arm: str) -> None:
+    """If it breaks, the README shows accuracies that no row in the results has."""
+    replaced = (0.0,) if arm == "clear" else (0.1, 0.15, 0.3)
+    shown = [quoted(reproduce_rapt.cell(method, arm, share)) for share in replaced]
+    cells = [*shown, "", "", ""] if arm == "clear" else ["", *shown]
+    line = f"| {method}, {label} | {' | '.join(cells)} |"
+    assert re.sub(" +", " ", line) in README.read_text("utf-8")
+
+
+def test_the_readme_quotes_what_was_measured_of_the_ablations() -> None:
+    """If it breaks, the README shows accuracies that no row in the results has."""
+    text = " ".join(README.read_text("utf-8").split())
+    said = text[text.index("Nothing that section 4.5") : text.index("single seeds differ")]
+    tables = (reproduce_rapt.TABLE_4, reproduce_rapt.TABLE_7, reproduce_rapt.FIGURE_4)
+    cells = [
+        cell
+        for table in tables
+        for cell in table.cells()
+        if cell.value == "test" and cell.where["replacement"] == 0.15 and cell.where["arm"] == "reconstruction"
+    ]
+    assert len(cells) == 17
+    assert [cell.where for cell in cells if f"{quoted(cell)}" not in said] == []
+    fixed = [COMMITTED.found(cell).mean for cell in reproduce_rapt.TABLE_5.cells()]  # type: ignore[union-attr]  # all run
+    assert f"five fixed rows {100 * min(fixed):.1f} to {100 * max(fixed):.1f}" in said
+
+
+@pytest.mark.parametrize("mechanism", ["exponential", "laplace"])
+def test_the_readme_quotes_what_was_measured_of_sanitising(mechanism: str) -> None:
+    """If it breaks, the README shows accuracies, or an eta, that no row in the results has."""
+    rows = {
+        (row["key"][1], row["key"][2]): row
+        for row in made.so_far(RESULTS / "sanitized.jsonl")
+        if row["key"][0] == "glove"
+    }
+    some = [rows[None, 0.0], *(rows[mechanism, share] for share in (0.1, 0.3, 0.5, 0.9))]
+    shown = [f"{100 * row['accuracy']:.1f} ± {100 * row['standard_error']:.1f}" for row in some]
+    etas = [f"{row['eta']:.3g}" for row in some[1:]]
+    name = {"exponential": "exponential", "laplace": "metric Laplace"}[mechanism]
+    for line in (f"| {name}: accuracy | {' | '.join(shown)} |", f"| {name}: eta | | {' | '.join(etas)} |"):
+        assert line in README.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        ("released words, metric Laplace", "inversion, words (laplace, "),
+        ("released words, exponential", "inversion, words (exponential, "),
+        ("noisy vectors, if they were released instead of words", "inversion, noisy vectors ("),
+    ],
+)
+def test_the_readme_quotes_the_better_attacker(label: str, name: str) -> None:
+    """If it breaks, the README says that less is guessed than the results show."""
+    rows = [row for row in made.so_far(RESULTS / "attacks.jsonl") if row["key"][:2] == ["inversion", "trustpilot"]]
+    best = [
+        max(row["rate"] for row in rows if row["name"].startswith(name) and row["key"][2] == share)
+        for share in (0.1, 0.5, 0.9)
+    ]
+    shown = [f"{100 * rate:.1f}" for rate in best]
+    assert f"| {label} | {' | '.join(shown)} |" in README.read_text("utf-8").replace("**", "")
+
+
+@pytest.mark.parametrize("mechanism", ["laplace", "exponential"])
+def test_the_readme_quotes_what_attackers_guess_of_authors(mechanism: str) -> None:
+    """If it breaks, the README shows rates that no row in the results has."""
+    rates = {
+        (row["key"][1], row["settings"]["mechanism"], row["settings"]["representation"]): row["rate"]
+        for row in made.so_far(RESULTS / "attacks.jsonl")
+        if row["name"].startswith("attribute inference (gender")
+    }
+    shares = (0.0, 0.1, 0.5, 0.9)
+    pairs = [[rates[share, mechanism if share else "plain", how] for how in ("mean", "contextual")] for share in shares]
+    shown = [" / ".join(f"{100 * rate:.1f}" for rate in pair) for pair in pairs]
+    name = {"exponential": "exponential", "laplace": "metric Laplace"}[mechanism]
+    assert f"| gender, {name} | {' | '.join(shown)} | 50.8 |" in README.read_text("utf-8")
