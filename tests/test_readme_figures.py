@@ -145,3 +145,53 @@ def test_the_readme_quotes_what_attackers_guess_of_authors(mechanism: str) -> No
     shown = [" / ".join(f"{100 * rate:.1f}" for rate in pair) for pair in pairs]
     name = {"exponential": "exponential", "laplace": "metric Laplace"}[mechanism]
     assert f"| gender, {name} | {' | '.join(shown)} | 50.8 |" in README.read_text("utf-8")
+
+
+def speed(bench: str, **settings: object) -> dict[str, float]:
+    """Figures of the one run of a benchmark of speed with these settings."""
+    (found,) = (
+        row["figures"]
+        for row in made.so_far(RESULTS / "speed.jsonl")
+        if row["bench"] == bench and settings.items() <= row["settings"].items()
+    )
+    return dict(found)
+
+
+def test_the_readme_quotes_what_a_vote_took() -> None:
+    """If it breaks, the README shows a speed that no row in the results has."""
+    took = speed("icl")
+    said = (
+        f"takes {took['vote'] / took['plain']:.1f} x as long as one plain 4-shot call of the same model without caches "
+        f"({took['vote']:.2f} s against {took['plain']:.2f} s); asking 10 times the plain way takes "
+        f"{took['plain calls'] / took['plain']:.1f} x."
+    )
+    assert said in " ".join(README.read_text("utf-8").split())
+
+
+def test_the_readme_quotes_what_writing_took() -> None:
+    """If it breaks, the README shows a speed that no row in the results has."""
+    one, two = speed("writer", threads=1), speed("writer", threads=2)
+    text = " ".join(README.read_text("utf-8").split())
+    for label, ours, theirs in (
+        ("one more token (warm)", "warm step", "published step"),
+        ("a prompt of 50 tokens, caches built first", "whole", "published whole"),
+    ):
+        assert f"| {label} | {one[ours]:.3g} s | {one[theirs]:,.4g} s | {one[theirs] / one[ours]:.0f} x |" in text
+    assert f"A warm step is {one['warm step'] / one['floor']:.1f} times its floor" in text
+    assert f"({one['floor']:.3f} s); {one['in the model'] / one['warm step']:.0%} of it is spent in llama.cpp's" in text
+    assert f"Two threads take {two['warm step']:.2f} s" in text
+
+
+@pytest.mark.parametrize(("name", "table"), [("GloVe, 400,000 x 50", "glove"), ("MiniLM, 30,522 x 384", "minilm")])
+def test_the_readme_quotes_what_sanitising_took(name: str, table: str) -> None:
+    """If it breaks, the README shows a speed that no row in the results has."""
+    rate = speed("rapt", table=table)
+    floor = rate["floor, product alone"]
+    ratios = " / ".join(f"{floor / rate[run]:.2f} x" for run in ("laplace", "laplace, from text"))
+    cells = [
+        f"{floor:,.0f}",
+        f"{rate['laplace']:,.0f} ({ratios})",
+        f"{rate['exponential, warm']:,.0f}",
+        *(f"{rate[peer]:.1f} ({rate['laplace'] / rate[peer]:,.0f} x)" for peer in ("mldp-text", "pypantera")),
+    ]
+    assert f"| {name} | {' | '.join(cells)} |" in README.read_text("utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ TAIL = "The instruction was:"
 LONG_TAIL = "So, what was the instruction " + "that was given, and given again, " * 4 + "at first?"
 PLAIN = Decoding()
 WORDS = (" yes", " no")
+_STRIDE = 2**21  # bytes of memory that are searched at once
 
 Bits = dict[int, npt.NDArray[np.float32]]
 
@@ -249,25 +251,31 @@ def test_forget_overwrites_a_member_in_the_store_and_in_the_models_memory(engine
 
 
 def _found(traces: Sequence[bytes]) -> int:
-    """How many of the traces are anywhere in the large private regions of this process but where they are listed."""
+    """How many of the traces are anywhere in the large private regions of this process but where they are listed.
+
+    A freed part of the heap may hold the model's cache as well as a region of its own does. What is read goes through a
+    shared mapping, which is not searched: in a buffer from the heap it would be found again.
+    """
     own = {id(trace) + bytes.__basicsize__ - 1 for trace in traces}
     found: set[int] = set()
     with open("/proc/self/maps") as maps:
         regions = [line.split() for line in maps]
-    memory = os.open("/proc/self/mem", os.O_RDONLY)
+    memory, part = os.open("/proc/self/mem", os.O_RDONLY), mmap.mmap(-1, _STRIDE + 64)
     try:
         for fields in regions:
-            begin, end = (int(part, 16) for part in fields[0].split("-"))
-            if len(fields) > 5 or "w" not in fields[1] or end - begin < 2**26:
+            begin, end = (int(place, 16) for place in fields[0].split("-"))
+            if fields[5:] not in ([], ["[heap]"]) or "w" not in fields[1] or end - begin < 2**26:
                 continue
-            for at in range(begin, end, 2**21):
-                part = os.pread(memory, min(2**21 + 64, end - at), at)
+            for at in range(begin, end, _STRIDE):
+                with memoryview(part)[: end - at] as wanted:
+                    size = os.preadv(memory, [wanted], at)
                 for i, trace in enumerate(traces):
-                    place = part.find(trace)
+                    place = part.find(trace, 0, size)
                     while place >= 0:
                         if at + place not in own:
                             found.add(i)
-                        place = part.find(trace, place + 1)
+                        place = part.find(trace, place + 1, size)
     finally:
         os.close(memory)
+        part.close()
     return len(found)
