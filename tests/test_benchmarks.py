@@ -223,3 +223,22 @@ def test_a_commit_is_named_and_changes_are_marked(tmp_path: Path) -> None:
     assert made.commit_of(tmp_path) == name
     source.write_text("A = 2\n", encoding="utf-8")
     assert made.commit_of(tmp_path) == f"{name}+"
+
+
+def test_figures_of_speed_are_kept_whole_where_a_file_is_named(tmp_path: Path) -> None:
+    """If it breaks, the README's speeds are copied by hand from a terminal, rounded, or of another run."""
+    made.keep(None, "icl", {}, {"vote": 0.1})
+    for vote in (1 / 3, 2 / 3):
+        made.keep(tmp_path / "speed.jsonl", "icl", {"threads": 2}, {"vote": vote})
+    one, other = made.so_far(tmp_path / "speed.jsonl")
+    assert (one["figures"], other["figures"]) == ({"vote": 1 / 3}, {"vote": 2 / 3})
+    assert (one["bench"], one["settings"]["threads"]) == ("icl", 2)
+    assert {"made", "commit"} < set(one)
+
+
+@pytest.mark.parametrize("name", ["bench_icl.py", "bench_writer.py", "bench_rapt.py"])
+def test_every_benchmark_of_speed_keeps_its_figures(name: str) -> None:
+    """If it breaks, --out is taken and nothing is written, after minutes of work."""
+    source = (Path(made.__file__).parent / name).read_text(encoding="utf-8")
+    assert 'parser.add_argument("--out"' in source
+    assert source.count("keep(options.out,") == 1
