@@ -265,7 +265,8 @@ print(sanitizer(NEEDED).certificate())
 # - Numbers, the kept words, and that a date or an address stood where it stood: we let them through.
 # - Every word that came out as itself, names among them. That some did, everybody knows; which ones, nobody outside
 #   can be certain of, but the context often shows it.
-# - The number of messages and of words in them, names of tools and of their arguments, and the system prompt.
+# - The number of messages and of words in them, names of tools and of their arguments, keys of the JSON
+#   that tools answer with, and the system prompt.
 # - What an attacker guesses from the context: words around a word tell more than the calibration's single word.
 # - What a tool does with arguments that the model made up. The tool above only reads; one that sends mail would need a
 #   guard of its own.

@@ -346,10 +346,10 @@ print(f"raw messages that arrived: {whole}; words: {found[:6]} ...")
 # %% [markdown]
 # ## Saved, and loaded elsewhere
 #
-# What the provider wrote holds no text, no account and no pickle. Here we play a second provider, and load it. One
-# request, answered by both, must get the same probabilities. (A new request draws new noise for the plain tokens before
-# the texts, so that a label near one half may turn. With `client.plain_seed = 0` equal privatised texts make equal
-# requests.)
+# What the provider wrote holds no text and no pickle, and of the account only a digest that names it. Here we play a
+# second provider, and load it. One request, answered by both, must get the same probabilities. (A new request
+# draws new noise for the plain tokens before the texts, so that a label near one half may turn. With
+# `client.plain_seed = 0` equal privatised texts make equal requests.)
 
 # %%
 ask = [row["text"] for row in test]

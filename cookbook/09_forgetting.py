@@ -60,7 +60,7 @@ print(classifier.invoke("They blamed me for losing my umbrella."))
 #
 # The budget stays spent: what was released while the record was there has been seen. That is what the promise was for:
 # whoever guesses what the record said, and sees all ten answers that the plan allows, gains at most a factor of exp(3),
-# some twenty, on the odds of that guess.
+# some twenty, on the odds of that guess, except with a chance of about delta, here 1 in 100,000.
 
 # %%
 print(classifier.certificate())

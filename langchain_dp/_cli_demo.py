@@ -34,7 +34,8 @@ EXAMPLES = """\
 
 _NOTES = """\
 --system icl (DP-ICL): private answers, accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one
-that leaks. Without --system, both on the own sample, and icl on --data.
+that leaks. Without --system, both on the sample that comes with the package, and icl
+on --data.
 --json: {"rows": [{"method", "epsilon", "accuracy", "n", ...}]}, one row a method; epsilon is null where there is none.
 """
 
@@ -52,8 +53,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser = new_command(
         commands, "demo", "what privacy costs, with a model that runs on this machine", EXAMPLES, _NOTES
     )
-    parser.add_argument("--system", choices=("icl", "opt"), help="show one of them")
-    parser.add_argument("--data", type=Path, help="JSONL of {text, label}: the private rows (default: the own sample)")
+    parser.add_argument("--system", choices=("icl", "opt"), help="show only DP-ICL, or only DP-OPT")
+    parser.add_argument("--data", type=Path, help="JSONL of {text, label}: the private rows (default: a sample)")
     parser.add_argument("--test", type=Path, help="JSONL of rows to score (default: a held-out fifth of --data)")
     shared.add_labels(parser)
     parser.add_argument("--limit", type=count, default=80, help="rows to score at most (default: %(default)s)")
@@ -98,7 +99,7 @@ def _check(options: argparse.Namespace, systems: list[str]) -> None:
         if given and system not in systems:
             raise WrongArguments(f"Expected {', '.join(given)} with --system {system} only, which is not shown here.")
     if options.data is None and options.prompt != shared.PROMPTS[0]:
-        raise WrongArguments("Expected --prompt together with --data: the own sample has its own template.")
+        raise WrongArguments("Expected --prompt together with --data: the sample has its own template.")
     if "icl" in systems and not options.json:
         if options.picture.suffix.lower() not in _PICTURES:
             raise WrongArguments(f"Expected --picture {options.picture} to end in one of {', '.join(_PICTURES)}.")
@@ -123,7 +124,7 @@ def _data(options: argparse.Namespace) -> _Data:
 
     if options.data is None:
         if options.test or options.labels:
-            raise WrongArguments("Expected --test and --labels together with --data: the own sample has its own.")
+            raise WrongArguments("Expected --test and --labels together with --data: the sample has its own.")
         train, test = sample.load()
         return _Data("Feedback to a clinic (invented)", train[: options.rows], test[: options.limit], [*sample.LABELS])
     train = read_jsonl(options.data)

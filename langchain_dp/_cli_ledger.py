@@ -21,9 +21,10 @@ _NOTES = """\
 Both kinds of file: counted in epsilon (DP-ICL, DP-OPT), or in eta (sanitised texts). The file is read and not changed,
 also while other processes charge it. No text of a record is in it; names of plans and chains that read like a text are
 not shown. Spent is what the releases so far cost inside their plans; reserved is the promise. The two are never added.
---json: {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans": [{"name", "made", "spent", "parts",
-"releases": [{"mechanism", "parameters", "used", "most", "left", "first", "last", "chains"}]}], "facts"}; budget, spent
-and left by "epsilon" and "delta", or, of a ledger in eta, by the fullest account of a "user" and of a "document".
+--json: {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans": [{"name", "made", "epsilon", "delta",
+"spent", "parts", "releases": [{"mechanism", "parameters", "used", "most", "left", "first", "last", "chains"}]}],
+"facts"}; budget, reserved, spent and left by "epsilon" and "delta". Of a ledger in eta these are by the fullest account
+of a "user" and of a "document", and its one plan has name, made and releases.
 """
 
 Parts = list[dict[str, float]]
@@ -85,10 +86,7 @@ def _plain(found: Report, parts: Parts) -> dict[str, Any]:
         for release in plan["releases"]:
             release["left"] = None if release["most"] is None else release["most"] - release["used"]
             del release["meaning"]
-        plans.append(plan | {"parts": spent})
-    if found.unit == "eta":
-        for plan in plans:  # one plan that stands for all: it was not reserved, and eta has no delta
-            del plan["epsilon"], plan["delta"], plan["spent"], plan["parts"]
+        plans.append(plan if found.unit == "eta" else plan | {"parts": spent})
     names = ("kind", "file", "made", "read", "neighbors", "unit", "budget", "reserved", "spent", "left", "total")
     return {**{name: whole[name] for name in names}, "plans": plans, "facts": dict(found.facts)}
 

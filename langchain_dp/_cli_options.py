@@ -146,7 +146,9 @@ def add_table(parser: Options) -> None:
     )  # fmt: skip
     how.add_argument("--deniability", type=share, metavar="P", help="95%% of words stay with at most this chance")
     how.add_argument("--inversion", type=share, metavar="P", help="share of words that an attacker may guess")
-    how.add_argument("--max-loss", type=positive, metavar="NATS", help="loss between a word and its likest")
+    how.add_argument(
+        "--max-loss", type=positive, metavar="NATS", help="mean loss between a word and its nearest neighbour"
+    )  # fmt: skip
     parser.add_argument("--mechanism", choices=("exponential", "laplace"), default="exponential")
 
 

@@ -277,12 +277,19 @@ def _target(job: files.Job) -> Iterator[BinaryIO]:
 
 
 def _certificate(releases: FormalReleases, fields: files.Fields, jobs: list[files.Job]) -> MetricCertificate:
-    notes = ["The number of lines and their order are in clear, and which of them are blank."]
+    from langchain_dp.rapt.formal import COUNTED
+
+    said = [note for note in releases.notes() if note != COUNTED]  # documents are named here
+    notes = [
+        "Equal lines are documents of their own: the most that was released of one document does not show that "
+        "somebody wrote a line several times.",
+        "The number of lines and their order are in clear, and which of them are blank.",
+    ]
     if any(job.format == "jsonl" for job in jobs):
         notes.append(f"Of JSON rows: which of {', '.join(fields.sanitize)} a row has is in clear; others are dropped.")
         if fields.keep:
             notes.append(f"Fields that pass in clear: {', '.join(fields.keep)}.")
-    return releases.certificate((*releases.notes(), *notes), {})
+    return releases.certificate((*said, *notes), {})
 
 
 def _show(certificate: MetricCertificate, options: argparse.Namespace) -> None:

@@ -87,6 +87,9 @@ def test_the_default_is_calibrated(table: list[str], piped: Piped) -> None:
     assert len(out.split()) == 2
     assert certificate["kind"] == "metric privacy"
     assert certificate["releases"] == 1
+    said = " ".join(certificate["notes"])
+    assert "Equal lines are documents of their own" in said
+    assert "counts equal texts as one document" not in said
     assert certificate["replaced"] == pytest.approx(0.5, abs=0.01)
 
 

@@ -121,8 +121,9 @@ class MetricCertificate(CertificateFaces):
             rows.append(
                 (
                     "in plain words",
-                    f"a text and the same text with one word exchanged for its nearest neighbour (distance "
-                    f"{self.neighbor_distance:.3g}): {self.word_loss:.3g} nats apart",
+                    f"a text and the same text with one word exchanged for its nearest neighbour: {self.word_loss:.3g} "
+                    f"nats apart on average over ordinary English (mean distance {self.neighbor_distance:.3g}); rarer "
+                    "words, names among them, are often farther from theirs",
                 )
             )
         if self.replaced is not None:

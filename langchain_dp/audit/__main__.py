@@ -50,9 +50,15 @@ def verdict(rows: Sequence[Row]) -> str:
     seen = sum(row.fine for row in planted)
     return (
         f"Sound code: {alarms} alarms in {sum(row.runs for row in sound)} runs of {len(sound)} audits. Planted faults: "
-        f"{seen} of {len(planted)} detected in at least 9 of 10 runs ({sum(row.fine for row in core)} of {len(core)} "
-        "of the classic ones)."
+        f"{seen} of {len(planted)} detected in at least nine tenths of their runs, {_each(planted)} "
+        f"({sum(row.fine for row in core)} of {len(core)} of the classic ones)."
     )
+
+
+def _each(rows: Sequence[Row]) -> str:
+    """How many runs each had."""
+    least, most = (pick((row.runs for row in rows), default=0) for pick in (min, max))
+    return f"{least} each" if least == most else f"{least} to {most} each"
 
 
 if __name__ == "__main__":

@@ -147,6 +147,9 @@ class Report:
         found["unit"] = self.unit
         for name in ("budget", "reserved", "spent", "left"):
             found[name] = dict(zip(self.sides, getattr(self, name), strict=True))
+        if self.unit == "eta":
+            for plan in found["plans"]:  # one that stands for all: nothing was reserved, and eta has no delta
+                del plan["epsilon"], plan["delta"], plan["spent"]
         if curve:
             found["curve"] = self.curve
         return {name: _plain(value) for name, value in found.items()}

@@ -76,7 +76,7 @@ class Calibration:
 
     @property
     def neighbor_loss(self) -> float:
-        """Eta times the distance to the nearest neighbour: nats by which a release tells a word from its likest."""
+        """Eta times the distance to the nearest neighbour: mean nats by which a release tells a word from it."""
         return self.eta * self.neighbor_distance
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class Calibration:
             ),
             (
                 "nearest neighbours",
-                f"{self.neighbor_distance:.3g} apart: {self.neighbor_loss:.3g} nats between a word and its likest",
+                f"{self.neighbor_distance:.3g} apart on average: {self.neighbor_loss:.3g} nats between the two",
             ),
             ("measured on", self.texts),
         ]
@@ -137,7 +137,8 @@ def calibrate(
         inversion: Share of running words that an attacker may guess from their release, in (0, 1).
         max_loss: Largest eta times mean distance to the nearest neighbour, in nats, above 0.
         eta: No target: what this eta does.
-        mechanism: "laplace" or "exponential", as the sanitizer has it: the eta of one means nothing to the other.
+        mechanism: "laplace" or "exponential", as the sanitizer has it: an eta that was found for one
+            replaces quite another share of words with the other.
         texts: PUBLIC texts like those to be privatised: how frequent a word is matters. By default a page of English
             that is built in.
         threads: Threads to work with; by default as many as there are processors.

@@ -70,7 +70,7 @@ def test_it_is_no_epsilon_and_says_so() -> None:
 def test_the_unit_is_said_in_plain_words() -> None:
     """If it breaks, a reader sees an eta and cannot tell what it means for a word."""
     text = str(paper())
-    assert "7 nats apart" in text  # eta x distance to the nearest neighbour
+    assert "7 nats apart on average over ordinary English (mean distance 0.5); rarer words" in text  # eta x distance
     assert "probability 0.5" in text
     assert "eta = 28 so far (limit 100)" in text
     assert "eta = 14 so far (no limit)" in text

@@ -66,7 +66,9 @@ def test_a_metric_ledger_is_told_as_it_is(metric: Path) -> None:
     assert dict(found.facts)["Releases that named no user"] == "1"
     assert [value for _, value in found.curve] == [2.5, 5.0, 7.5, 10.0, 10.0]
     assert "epsilon, at delta" not in page(found)
-    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["spent"] == {"user": 10.0, "document": 7.0}
+    written = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert (written["unit"], written["spent"]) == ("eta", {"user": 10.0, "document": 7.0})
+    assert not {"epsilon", "delta", "spent"} & set(written["plans"][0])
 
 
 def test_a_metric_ledger_with_a_key_elsewhere_and_no_limit_is_read(tmp_path: Path) -> None:
