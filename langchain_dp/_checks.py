@@ -7,6 +7,7 @@ from typing import Any
 
 from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
+from langchain_dp.records import exact
 
 
 def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
@@ -15,7 +16,7 @@ def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
         raise InvalidParameter(f"Expected labels={labels!r} to be a list of non-empty strings.")
     if len(labels) < 2 or len(set(labels)) < len(labels):
         raise InvalidParameter(f"Expected labels={list(labels)} to hold at least two labels, each once. Name them all.")
-    return tuple(labels)
+    return tuple(map(exact, labels))
 
 
 def check_promise(budget: PrivacyBudget | None, ledger: PrivacyLedger | None, not_private_seed: int | None) -> None:

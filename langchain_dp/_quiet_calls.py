@@ -11,6 +11,7 @@ the content of one prompt could decide whether another prompt is answered, and m
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
 import dataclasses
@@ -160,6 +161,22 @@ async def _within(ask: Callable[[Any], Awaitable[Outcome]], prompt: Any, patienc
     finally:
         task.cancel()
     return cell[0] if cell else Outcome()
+
+
+async def in_own_thread(work: Callable[..., Any], *arguments: Any) -> Any:
+    """As ``asyncio.to_thread``, in a thread of its own: the loop's may all be waiting for what this one does."""
+    done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            done.set_result(context.run(work, *arguments))
+        except BaseException as error:  # raised where it is awaited
+            done.set_exception(error)
+
+    done.set_running_or_notify_cancel()
+    threading.Thread(target=run).start()
+    return await asyncio.wrap_future(done)
 
 
 async def in_thread(ask: Callable[[Any], Outcome], prompt: Any) -> Outcome:

@@ -89,6 +89,11 @@ class QuietModel:
                 "that one record's long prompt would let other calls expire. Leave the timeout out."
             )
 
+    def check_environment(self) -> None:
+        """Raise UnsafeEnvironment where :meth:`batch` would, before anything is charged for its answers."""
+        if (refusal := self._refusal()) is not None:
+            raise refusal
+
     def __repr__(self) -> str:
         return f"QuietModel({self._name})"
 

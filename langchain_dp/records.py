@@ -89,6 +89,10 @@ class PrivateRecords:
         if not isinstance(label, str) or not label:
             raise InvalidParameter(f"Expected {where} to have a non-empty str under 'label'. Drop or repair it.")
         given = record_id if record_id is not None else str(example["id"]) if "id" in example else None
+        if given is not None and not isinstance(given, str):
+            raise InvalidParameter(
+                f"Expected record_id of type {type(given).__name__} to be a str. Give str(record_id)."
+            )
         if given is not None and given.startswith(AUTOMATIC):
             raise InvalidParameter(
                 f"Expected the id of {where} not to start with {AUTOMATIC!r}, which numbers records."
@@ -100,12 +104,12 @@ class PrivateRecords:
                 f"Expected the id of {where} to be new, but it is taken. Give every record its own id."
             )
         for name, value in example.items():
-            if isinstance(value, str) and not _encodable(value):
+            if isinstance(value, str) and not encodable(value):
                 raise InvalidParameter(
                     f"Expected {where} to hold valid Unicode under {name!r}: it has a lone surrogate."
                 )
         self._places += 1
-        self._records[key] = MappingProxyType(dict(example))
+        self._records[key] = MappingProxyType({name: exact(value) for name, value in example.items()})
         return key
 
     def __len__(self) -> int:
@@ -142,7 +146,16 @@ def read_jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _encodable(text: str) -> bool:
+def exact(value: Any) -> Any:
+    """A string of a kind of its own (an enum's, say) as the plain string that it is equal to; else the value itself.
+
+    Such a string may be written otherwise than it compares: "L.POS" and "positive".
+    """
+    return str.__str__(value) if isinstance(value, str) else value
+
+
+def encodable(text: str) -> bool:
+    """Whether UTF-8 can hold it: no lone surrogate is in it."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import json
 import pickle
 from pathlib import Path
@@ -149,3 +150,23 @@ def test_a_bad_line_is_named_by_its_number_only(tmp_path: Path, line: bytes, mes
     with pytest.raises(InvalidParameter, match=message) as caught:
         PrivateRecords.from_jsonl(path)
     clean(caught.value)
+
+
+class Mood(str, enum.Enum):  # noqa: UP042  # StrEnum is written as its value
+    """Equal to its value, and written otherwise: "Mood.GOOD"."""
+
+    GOOD = "positive"
+
+
+def test_strings_of_a_kind_of_their_own_are_kept_as_plain_ones() -> None:
+    """If it breaks, a label passes every check and is then written as "Mood.GOOD", which no label is."""
+    records = PrivateRecords([{"text": Mood.GOOD, "label": Mood.GOOD, "note": Mood.GOOD}])
+    kept = records.get("#0")
+    assert dict(kept) == {"text": "positive", "label": "positive", "note": "positive"}
+    assert {type(value) for value in kept.values()} == {str}
+
+
+def test_an_id_is_a_string() -> None:
+    """If it breaks, an id of another kind ends in an AttributeError."""
+    with pytest.raises(InvalidParameter, match="record_id of type int to be a str"):
+        PrivateRecords([]).add({"text": "a", "label": "b"}, record_id=5)  # type: ignore[arg-type]  # on purpose

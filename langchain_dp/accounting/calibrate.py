@@ -156,7 +156,7 @@ def _smallest(cost: Callable[[float], float], target: float, *, start: float, na
     if low == high:
         while value <= 0:
             low, high = low - math.log(2), low
-            if low < -5:
-                return math.exp(low)
             value = excess(low)
+            if low < -5 and value <= 0:
+                return math.exp(low)
     return math.exp(float(brentq(excess, low, high, xtol=1e-5, rtol=1e-8)))

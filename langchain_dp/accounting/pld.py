@@ -43,6 +43,8 @@ _MOST_COUNTS = 10**7  # above, composition takes minutes
 _TAIL_MASS = 1e-16  # profile value below which the grid ends; what is left counts as infinite loss
 _MAX_POINTS = 400_000
 _FINEST, _COARSEST = 1e-6, 1e-2
+_LEAST_SIGMA = 0.02  # one vote then loses some 1 / sigma^2 nats, beyond the largest loss below
+_OWN_EVENTS = (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent)
 _LARGEST_LOSS = 600.0  # nats; exp() must stay finite. What lies beyond counts as infinite loss
 
 
@@ -63,7 +65,7 @@ class Accountant(PLDAccountant):  # type: ignore[misc]  # dp_accounting ships no
     def _maybe_compose(
         self, event: DpEvent, count: int, do_compose: bool
     ) -> PLDAccountant.CompositionErrorDetails | None:
-        if not isinstance(event, (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, MetricEvent)):
+        if not isinstance(event, (*_OWN_EVENTS, MetricEvent)):
             if not isinstance(event, _LIBRARY_EVENTS):
                 kinds = ", ".join(kind.__name__ for kind in _LIBRARY_EVENTS)
                 message = f"Of the library's events these are known to be counted right: {kinds}"
@@ -125,7 +127,10 @@ def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Ne
     )
     if -math.expm1(kept) > delta:
         return math.inf
-    accountant = Accountant(neighbors, grid(event for event, _ in events))
+    interval = grid(event for event, _ in events)
+    if any(_beyond(event, neighbors, interval, delta) for event, _ in events):
+        return math.inf
+    accountant = Accountant(neighbors, interval)
     try:
         for event, count in events:
             accountant.compose(event, count)
@@ -135,6 +140,15 @@ def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Ne
         with np.errstate(over="ignore"):  # the library divides by masses near zero where the answer is far off
             return max(float(accountant.get_epsilon(delta)), 0.0)
     raise UnsupportedEvent(message)
+
+
+def _beyond(event: DpEvent, neighbors: Neighbors, interval: float, delta: float) -> bool:
+    """Whether one release alone loses more than delta beyond the grid: the library cannot compose nothing but that."""
+    if isinstance(event, NoisyMaxEvent) and event.sigma < _LEAST_SIGMA:
+        return True
+    if not isinstance(event, _OWN_EVENTS) or _refusal(event, neighbors):
+        return False
+    return float(privacy_loss(event, neighbors, interval).get_delta_for_epsilon(_LARGEST_LOSS)) > delta
 
 
 def grid(events: Iterable[DpEvent]) -> float:

@@ -26,7 +26,7 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, ndtr
+from scipy.special import expit, log_expit, log_ndtr, ndtr
 
 Array = NDArray[np.float64]
 Profile = Callable[[Array], Array]
@@ -34,6 +34,7 @@ Profile = Callable[[Array], Array]
 _STEP = 0.2  # trapezoid step in standard deviations: the rule is exponentially accurate for Gaussians
 _TAIL = 10.0  # standard deviations beyond which a Gaussian holds less than 1e-22
 _LEGENDRE = 80, 200  # Gauss-Legendre nodes where the end of the integral moves with epsilon; more below half a vote
+_FAR = 50.0  # nats beyond which expit is its own exponential, to the last bit
 _BLOCK = 2_000_000  # entries of one (epsilon x node) block, to bound memory
 
 
@@ -59,7 +60,7 @@ def gaussian(epsilons: Array, *, distance: float, sigma: float) -> Array:
 
 def poisson_remove(base: Profile, q: float, epsilons: Array) -> Array:
     """(1-q) Q + q P against Q, where (P, Q) has profile ``base`` [1, Theorem 2]; epsilon >= 0."""
-    return q * base(np.log1p(np.expm1(epsilons) / q))
+    return q * base(_amplified(epsilons, q))
 
 
 def poisson_add(base: Profile, q: float, epsilons: Array) -> Array:
@@ -170,33 +171,51 @@ def bounded_range(epsilons: Array, *, bound: float, delta0: float = 0.0) -> Arra
 def limited_domain_fixed(epsilons: Array, *, epsilon0: float, delta0: float, q: float) -> Array:
     """Scheme "fixed", add/remove and replace-one, epsilon >= 0: smaller of two sound bounds (symmetric pair).
 
-    First, the exact worst case of a moved vote on a binary event of probability p when the subset is left out
-    (concave in p, solved by bisection on its derivative); second, advanced joint convexity [1]. The minimum need
-    not be convex in g; callers take the convex minorant.
+    First, the exact worst case of a moved vote on a binary event of probability p when the subset is left out; second,
+    advanced joint convexity [1]. The minimum need not be convex in g; callers take the convex minorant.
+
+    With t = logit p the event has probability expit(t + epsilon0/2) under the one vote and expit(t - epsilon0/2) under
+    the other. The worst p may be as small as e^(-epsilon0/2), which only t resolves: a search over p itself ends at 0
+    from epsilon0 of about 76 on, and finds nothing.
     """
     eta = epsilon0 / 2
-    c = math.expm1(eta)
-    g = np.exp(epsilons)
+    log_q, log_out = math.log(q), math.log1p(-q) if q < 1 else -math.inf
+    with np.errstate(divide="ignore"):
+        log_g1 = epsilons + np.log(-np.expm1(-epsilons))  # ln(g - 1)
 
-    def slope(p: Array) -> Array:
-        return (1 - q) + q * (1 + c) / (1 + p * c) ** 2 - g * ((1 - q) + q * (1 + c) / (1 + (1 - p) * c) ** 2)
+    def slope(t: Array) -> Array:  # of log-derivatives of expit; the event's own is common to both sides
+        falling = np.logaddexp(log_out + log_g1 + _log_bell(t), log_q + epsilons + _log_bell(t - eta))
+        return np.asarray(log_q + _log_bell(t + eta) - falling)
 
-    low, high = np.zeros_like(g), np.ones_like(g)
-    for _ in range(60):
+    low, high = np.full_like(epsilons, -eta - _FAR), np.full_like(epsilons, eta + _FAR)
+    for _ in range(80):
         middle = (low + high) / 2
         rising = slope(middle) > 0
         low, high = np.where(rising, middle, low), np.where(rising, high, middle)
-    p = (low + high) / 2
-    binary = p * ((1 - q) + q * (1 + c) / (1 + p * c) - g * ((1 - q) + q / (1 + (1 - p) * c)))
-    exact = (1 - delta0) * np.maximum(binary, 0.0) + q * delta0
+    t = (low + high) / 2
+    with np.errstate(over="ignore"):  # an infinite loss on one side is no event to report
+        lost = np.exp(log_out + log_g1 + log_expit(t)) + np.exp(log_q + epsilons + log_expit(t - eta))
+    exact = (1 - delta0) * np.maximum(q * expit(t + eta) - lost, 0.0) + q * delta0
 
-    inner = np.log1p(np.expm1(epsilons) / q)
+    inner = _amplified(epsilons, q)
     share = np.exp(epsilons - inner)
     joint = q * (
         (1 - share) * bounded_range(inner, bound=eta, delta0=delta0)
         + share * bounded_range(inner, bound=epsilon0, delta0=delta0)
     )
-    return np.minimum(exact, joint)
+    return np.asarray(np.minimum(exact, joint))
+
+
+def _log_bell(x: Array) -> Array:
+    """Logarithm of the derivative of expit."""
+    logs: Array = log_expit(x) + log_expit(-x)
+    return logs
+
+
+def _amplified(epsilons: Array, q: float) -> Array:
+    """ln(1 + (e^epsilon - 1) / q), without overflow."""
+    near = np.log1p(np.expm1(np.minimum(epsilons, 1.0)) / q)
+    return np.asarray(np.where(epsilons <= 1.0, near, epsilons - math.log(q) + np.log1p(-(1 - q) * np.exp(-epsilons))))
 
 
 def convex_minorant(epsilons: Array, deltas: Array) -> Array:

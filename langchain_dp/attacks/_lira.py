@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm
 
+from langchain_dp._quiet_context import sealed
+from langchain_dp._quiet_filters import Level
 from langchain_dp.attacks import _given
 from langchain_dp.attacks._intervals import Floats
 from langchain_dp.errors import InvalidParameter
@@ -112,7 +114,8 @@ class PortScorer:
                 for row, key in zip(part, keys, strict=True)
             ]
             try:
-                scores = self._engine.score_labels(prompts, [f" {word}" for word in self._words.values()])
+                with sealed(Level.QUIET):
+                    scores = self._engine.score_labels(prompts, [f" {word}" for word in self._words.values()])
             finally:
                 self._engine.forget(*keys)
             for place, line in enumerate(scores):

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
+import os
 import threading
 from collections.abc import Hashable
 
-from langchain_dp.accounting import PrivacyCertificate
+from langchain_dp.accounting import PrivacyCertificate, _forks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +47,22 @@ class AnswerCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._answers: dict[Hashable, Released] = {}
         self._under_way: dict[Hashable, concurrent.futures.Future[None]] = {}
+
+        _forks.watch(self)
+
+    def before_fork(self) -> None:
+        """Keep still, so that a child finds the lock open."""
+        self._lock.acquire()
+
+    def after_fork(self) -> None:
+        """Go on. In the child nobody is under way: threads do not come along."""
+        if os.getpid() != self._process:
+            self._process = os.getpid()
+            self._under_way = {}
+        self._lock.release()
 
     def claim(self, question: Hashable) -> Released | concurrent.futures.Future[None] | None:
         """The answer; or a future to wait for before claiming again; or None: the caller must answer."""

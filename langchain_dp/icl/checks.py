@@ -9,14 +9,16 @@ from langchain_dp import _validate
 from langchain_dp.accounting import Neighbors
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.prompts import ICLPrompt
-from langchain_dp.records import AUTOMATIC
+from langchain_dp.records import AUTOMATIC, encodable
 
 
 def label_words(prompt: ICLPrompt, labels: Sequence[str]) -> list[str]:
-    """Words that stand for the labels; they differ in more than case."""
+    """Words that stand for the labels; they differ in more than case and blanks."""
     words = [prompt.word(label) for label in labels]
-    if len({word.casefold() for word in words}) < len(words):
-        raise InvalidParameter(f"Expected the labels' words {words} to differ in more than case. Rename a label.")
+    if len({" ".join(word.casefold().split()) for word in words}) < len(words):
+        raise InvalidParameter(
+            f"Expected the labels' words {words} to differ in more than case and blanks. Rename a label."
+        )
     return words
 
 
@@ -53,6 +55,10 @@ def check_example(example: object, where: str, prompt: ICLPrompt, labels: Sequen
 
 def check_forgettable(record_id: str, neighbors: Neighbors) -> None:
     """Under add/remove a place is no name: it shifts when another record joins or leaves."""
+    if not isinstance(record_id, str):
+        raise InvalidParameter(
+            f"Expected record_id={record_id!r} to be a str, as add() returns it. Give str(record_id)."
+        )
     if record_id.startswith(AUTOMATIC) and neighbors is Neighbors.ADD_OR_REMOVE_ONE:
         raise InvalidParameter(
             f"Expected record_id={record_id!r} to be a given id under add/remove neighbours, where places shift when a "
@@ -68,4 +74,6 @@ def render_question(question: str | Mapping[str, Any], prompt: ICLPrompt) -> str
     text = prompt.ask(fields)
     if not any(str(fields[name]).strip() for name in prompt.variables):
         raise InvalidParameter("Expected the question to be a non-empty text, but it is blank. Nothing was spent.")
+    if not encodable(text):
+        raise InvalidParameter("Expected the question to be valid Unicode: it has a lone surrogate. Nothing was spent.")
     return text

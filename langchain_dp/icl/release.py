@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator, Sequence
 
+from langchain_dp._quiet_calls import in_own_thread
 from langchain_dp._unseen import Held, aunseen, unseen
 from langchain_dp.accounting import Neighbors
 from langchain_dp.icl.answers import AnswerCache, Released
@@ -119,12 +119,13 @@ class Releaser:
             await self._voter.aprobe()
             self._probed = True
         steps = self._steps(question)
-        ballots = await asyncio.to_thread(next, steps)
+        ballots = await in_own_thread(next, steps)
         return _finish(steps, await self._voter.aask(ballots))
 
     def _steps(self, question: str) -> Generator[Sequence[Ballot], Sequence[Vote], Released]:
         """The order of every release: spend (durable), draw subsets, count votes, draw noise, name the winner."""
         check_environment()
+        self._voter.check_environment()
         plan, event = self.reservation.plan, self.reservation.event
         plan.spend(event, chain=plan.name)
         counts = yield from votes(self._electorate.draw(question), len(self._labels))

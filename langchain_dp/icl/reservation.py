@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from langchain_dp._checks import ledger_for, unreserved
 from langchain_dp.accounting import (
@@ -15,7 +16,7 @@ from langchain_dp.accounting import (
     calibrate_noisy_max,
 )
 from langchain_dp.accounting.events import Sampling
-from langchain_dp.errors import PlanError
+from langchain_dp.errors import BudgetExceeded, PlanError
 from langchain_dp.scheme import Scheme, check_bounds, choose_scheme
 
 
@@ -88,12 +89,13 @@ def reserve(
     )  # fmt: skip
     ledger = ledger_for(budget, ledger)
     neighbors = ledger.budget.neighbors
+    resume = functools.partial(
+        _resume, neighbors=neighbors, budget=budget, max_queries=max_queries, sampling=sampling, subsets=subsets,
+        partitions=partitions, sampling_probability=sampling_probability, full=records // shots,
+    )  # fmt: skip
     found = ledger.plan(name)
     if found is not None:
-        return _resume(
-            found, neighbors, budget=budget, max_queries=max_queries, sampling=sampling, subsets=subsets,
-            partitions=partitions, sampling_probability=sampling_probability,
-        )  # fmt: skip
+        return resume(found)
     scheme = choose_scheme(
         sampling=sampling,
         neighbors=neighbors,
@@ -103,32 +105,45 @@ def reserve(
         partitions=partitions,
         sampling_probability=sampling_probability,
     )
-    share = budget or unreserved(ledger)
-    sigma = calibrate_noisy_max(
-        share, queries=max_queries, sampling_probability=scheme.sampling_probability, sampling=sampling
-    )
-    event = NoisyMaxEvent(sigma, scheme.sampling_probability, sampling)
-    plan = ledger.reserve([(event, max_queries)], name=name, epsilon=share.epsilon, delta=share.delta)
+    try:
+        share = budget or unreserved(ledger)
+        sigma = calibrate_noisy_max(
+            share, queries=max_queries, sampling_probability=scheme.sampling_probability, sampling=sampling
+        )
+        event = NoisyMaxEvent(sigma, scheme.sampling_probability, sampling)
+        plan = ledger.reserve([(event, max_queries)], name=name, epsilon=share.epsilon, delta=share.delta)
+    except BudgetExceeded:
+        meanwhile = ledger.plan(name)  # another worker that started at the same time
+        if meanwhile is None:
+            raise
+        return resume(meanwhile)
     return Reservation(plan, event, scheme, share, max_queries)
 
 
 def _resume(
     plan: LedgerPlan,
-    neighbors: Neighbors,
     *,
+    neighbors: Neighbors,
     budget: PrivacyBudget | None,
     max_queries: int,
     sampling: Sampling,
     subsets: int,
     partitions: int | None,
     sampling_probability: float | None,
+    full: int,
 ) -> Reservation:
+    """Go on with a plan. ``full`` is the number of full subsets that the records of now make."""
     events = plan.events
     event, most = events[0]
     if len(events) != 1 or not isinstance(event, NoisyMaxEvent):
         raise PlanError(f"The ledger's plan {plan.name!r} is not a DP-ICL plan. Give this chain another name=.")
     q = event.sampling_probability
-    groups = subsets if sampling == "resample" else partitions if partitions is not None else round(subsets / q)
+    if sampling == "resample":
+        groups = subsets
+    elif partitions is not None:
+        groups = partitions
+    else:  # with a rate that was given, subsets= says nothing of their number
+        groups = round(subsets / q) if sampling_probability is None else max(full, 1)
     asked = {
         "sampling": (event.sampling, sampling),
         "max_queries": (most, max_queries),

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_dp import _checks
+from langchain_dp import _checks, _validate
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.events import Sampling
 from langchain_dp.errors import InvalidParameter, PrivateDataError
@@ -321,12 +321,14 @@ class DPICLClassifier(Runnable[Question, str]):
                 f"Expected budget.neighbors={budget.neighbors.name} to be {neighbors.name}: its subsets were cut so."
             )
         _checks.check_unseeded(ledger, self._not_private_seed)
+        if max_queries is not None:
+            _validate.integer("max_queries", max_queries, at_least=1)
         fixed = self.scheme.sampling == "fixed"
         reservation = reserve(
             budget=budget,
             ledger=ledger,
             name=name or self._reservation.plan.name,
-            max_queries=max_queries or self._reservation.max_queries,
+            max_queries=self._reservation.max_queries if max_queries is None else max_queries,
             sampling=self.scheme.sampling,
             records=len(self._records),
             shots=1,

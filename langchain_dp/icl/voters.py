@@ -5,8 +5,8 @@ Whatever goes wrong with one subset's call, that subset abstains. Nothing here r
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import functools
 import math
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.runnables import Runnable
 
 from langchain_dp._company import ask_together, count_unseen
+from langchain_dp._quiet_calls import in_own_thread
 from langchain_dp._quiet_context import sealed
 from langchain_dp._quiet_filters import Level
 from langchain_dp.errors import InvalidParameter
@@ -35,6 +36,9 @@ class Voter(Protocol):
 
     name: str
     notes: tuple[str, ...]
+
+    def check_environment(self) -> None:
+        """Raise UnsafeEnvironment if a call now would be refused for what is set in this process. Before any spend."""
 
     def check(self, question: str) -> None:
         """Raise InvalidParameter if the question is too long for the model. Data-independent."""
@@ -101,6 +105,10 @@ class ModelVoter:
         self._timeout = timeout
         self._max_concurrency = max_concurrency
         self._max_question_chars = max_question_chars
+
+    def check_environment(self) -> None:
+        """A global cache beside a model that nobody can look into is found here, and not after the charge."""
+        self._model.check_environment()
 
     def _render(self, ballot: Ballot) -> Any:
         if self._chat:
@@ -213,7 +221,10 @@ class EngineVoter:
 
     async def aask(self, ballots: Sequence[Ballot], *, even_empty: bool = False) -> list[Vote]:
         """Async twin of :meth:`ask`, in a worker thread."""
-        return await asyncio.to_thread(self.ask, ballots, even_empty=even_empty)
+        return await in_own_thread(functools.partial(self.ask, ballots, even_empty=even_empty))  # type: ignore[no-any-return]  # votes
+
+    def check_environment(self) -> None:
+        """An engine is asked sealed, whatever is set."""
 
     def forget(self, member: Hashable) -> None:
         """Drop the subset's key/value cache and scores."""

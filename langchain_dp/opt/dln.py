@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from langchain_dp import _validate
+from langchain_dp._company import ask_together
 from langchain_dp.opt.forward import Forward
+from langchain_dp.opt.plan import count_votes
 from langchain_dp.opt.templates import Demonstration, OptPrompts
 from langchain_dp.opt.text import Text
-from langchain_dp.ports import Continuation, MemberPrompt, Token, VotesNextToken
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,11 +137,15 @@ class DLN1:
         written: list[Token] = []
         while len(written) < self._settings.max_new_tokens and not self._text.stops(written):
             asked = Continuation(prompt, tuple(written), self._rng.random())
-            token = self._engine.next_tokens([asked], self._text.decoding(written))[0]
+            token = self._next(asked, self._text.decoding(written))
             if token is None or token in self._engine.end_tokens:
                 break
             written.append(token)
         return written
+
+    def _next(self, asked: Continuation, decoding: Decoding) -> Token | None:
+        answer = count_votes(ask_together(lambda some: self._engine.next_tokens(some, decoding), [asked]))
+        return next(iter(answer), None)
 
     def _log_probability(self, instruction: str, rows: Sequence[Mapping[str, Any]]) -> float:
         texts = [self._prompts.render(row) for row in rows]

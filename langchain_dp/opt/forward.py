@@ -89,7 +89,14 @@ class Forward:
         finally:
             keys: list[Hashable] = [member.member for member in members]
             self._engine.forget(*keys)
-        return [None if row is None or not np.isfinite(row).all() else np.asarray(row) for row in rows]
+        return [self._row(row) for row in rows]
+
+    def _row(self, scores: object) -> Row | None:
+        try:
+            row = np.asarray(scores, dtype=np.float64)
+        except Exception:  # whatever an engine answered to one member: it could not be asked
+            return None
+        return row if row.shape == (len(self._words),) and np.isfinite(row).all() else None
 
     def _prior(self, instruction: str) -> Row | None:
         if instruction not in self._priors:

@@ -1,4 +1,4 @@
-"""What a run has released so far, on disk after every token: a crash or Ctrl-C loses nothing that was paid for."""
+"""What a run has released so far, on disk after every token: a crash or Ctrl-C loses nothing but the call under way."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ class Journal:
         }
         if not self.path.exists():  # the key first: a journal without it could not be taken up
             write_whole(_key_file(self.path), self.split_key.hex(), owner_only=True)
-        write_whole(self.path, json.dumps(fields, indent=1), owner_only=True)
+        write_whole(self.path, json.dumps(fields, indent=1), owner_only=True, part=_part_file(self.path))
 
     def discard(self) -> None:
         """Delete the file: nothing was reserved, so there is nothing to take up."""
         if self.path is not None:
-            self.path.unlink(missing_ok=True)
-            _key_file(self.path).unlink(missing_ok=True)
+            for file in (self.path, _key_file(self.path), _part_file(self.path)):
+                file.unlink(missing_ok=True)
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise PlanError unless it was started with these settings."""
@@ -130,6 +130,8 @@ def alone(path: Path | None, ledger: object, name: str) -> Iterator[None]:
                 else "its folder is not writable: make it so"
             )
             raise PlanError(f"The run of {path.name} cannot be taken up, since {why}, or give another name=.") from None
+        # A process that was killed while it wrote may have left a choice there that nobody was given.
+        _part_file(path).unlink(missing_ok=True)
         yield
     finally:
         connection.close()
@@ -180,6 +182,10 @@ _REMEDY = "Bring the journal and its key back, or move both away and give the ne
 
 def _key_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.key")
+
+
+def _part_file(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
 
 
 def _read_key(path: Path) -> bytes:

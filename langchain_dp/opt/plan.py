@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from typing import Literal
@@ -83,5 +84,14 @@ def steps(
 
 
 def count_votes(tokens: Sequence[Token | None]) -> Counter[Token]:
-    """Histogram of the votes; a member that could not be asked abstains. Private."""
-    return Counter(token for token in tokens if token is not None)
+    """Histogram of the votes; a member that could not be asked, or whose answer is no token, abstains. Private."""
+    return Counter(token for token in map(_token, tokens) if token is not None)
+
+
+def _token(answer: object) -> Token | None:
+    if isinstance(answer, str):
+        return str.__str__(answer)
+    try:
+        return operator.index(answer)  # type: ignore[arg-type]  # that it may be none is why this is tried
+    except Exception:  # what one member answered must not end a run
+        return None

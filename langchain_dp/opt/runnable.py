@@ -136,6 +136,8 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
                 f'Expected method={method!r} without budget= or ledger=: it promises nothing. Use "dp-opt" for a '
                 "private prompt."
             )
+        if not isinstance(name, str):
+            raise InvalidParameter(f"Expected name of type {type(name).__name__} to be a str.")
         self.name = name
         self.settings = Settings(
             method=method,
@@ -223,8 +225,9 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
     def optimize(self, examples: Examples, config: RunnableConfig | None = None) -> OptimizedPrompt:
         """As :meth:`invoke`, but returns the prompt with certificate and settings, ready to be saved.
 
-        Ctrl-C loses nothing: call again with the same examples, and the run is taken up where it stopped; with a
-        ledger in a file that holds for a new process too. A complete run gives its prompt again, at no further cost.
+        Ctrl-C loses nothing but the call under way: call again with the same examples, and the run is taken up where it
+        stopped; with a ledger in a file that holds for a new process too. A complete run gives its prompt again, at no
+        further cost.
         """
         return self._optimize(examples, config, lambda: False)
 

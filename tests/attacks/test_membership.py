@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -336,3 +337,16 @@ def test_bad_scores_and_references_are_named() -> None:
             attack_prompt("prompt", **{**good, **change})
     with pytest.raises(InvalidParameter, match="not empty"):
         attack_prompt(" ", **good)
+
+
+def test_what_an_engine_logs_of_a_row_that_is_attacked_goes_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    """If it breaks, an audit of private rows prints them into the logs."""
+
+    class Telling(VotingEngine):
+        def score_labels(self, prompts: Any, words: Any, **options: Any) -> Any:
+            logging.getLogger("client").error("POST %s", prompts[0].body)
+            return super().score_labels(prompts, words, **options)
+
+    rows = private_examples(3)
+    assert PortScorer(Telling(), {label: label for label in LABELS})("Sort.", rows).shape == (3,)
+    assert "POST" not in caplog.text

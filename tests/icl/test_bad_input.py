@@ -230,3 +230,18 @@ def test_a_timeout_on_a_model_that_serialises_calls_is_refused() -> None:
     noted = classifier(timeout=5.0).certificate().notes
     assert any("timeout" in note for note in noted)
     assert not any("timeout" in note for note in classifier().certificate().notes)
+
+
+def test_small_slips_are_refused_for_nothing() -> None:
+    """If it breaks, a wrong type ends in an AttributeError, is taken for "no value", or costs a release of noise."""
+    chain = classifier()
+    with pytest.raises(InvalidParameter, match="record_id=7 to be a str"):
+        chain.forget(7)  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(InvalidParameter, match=r"max_queries=0 to be a whole number in \[1"):
+        chain.with_budget(PrivacyBudget(1.0), max_queries=0)
+    with pytest.raises(InvalidParameter, match="lone surrogate") as caught:
+        chain.invoke(f"{CANARY} \ud800")
+    assert CANARY not in str(caught.value)
+    with pytest.raises(InvalidParameter, match="differ in more than case and blanks"):
+        classifier(labels=["New York", "new  york"], examples=private_examples(24, labels=["New York"]))
+    assert left(chain) == 5

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from fakes.canary import CANARY, Reporting
 from fakes.voters import LABELS, Shots, VotingChat, VotingEngine, VotingLLM, classifier, failing, left, nonsense
-from langchain_core.globals import set_debug
+from langchain_core.caches import InMemoryCache
+from langchain_core.globals import set_debug, set_llm_cache
 from langchain_core.runnables import RunnableLambda
 
 from langchain_dp import DPICLClassifier, PrivacyBudget, PrivacyLedger
@@ -234,3 +235,19 @@ def test_an_error_reporter_sees_no_votes(stop: Any, call: str, monkeypatch: pyte
     assert reporter.kept
     assert not [kept for kept in reporter.kept if "counts" in kept or CANARY in kept]
     assert left(chain) == 4
+
+
+def test_a_cache_that_is_set_after_the_first_answer_costs_nothing() -> None:
+    """If it breaks, every later question is charged and then refused."""
+    model = VotingChat()
+    chain = classifier(RunnableLambda(model.vote))
+    assert chain.invoke("a") == "positive"
+    set_llm_cache(InMemoryCache())
+    try:
+        for call in (lambda: chain.invoke("b"), lambda: asyncio.run(chain.ainvoke("c"))):
+            with pytest.raises(UnsafeEnvironment, match="global cache"):
+                call()
+            assert left(chain) == 4
+    finally:
+        set_llm_cache(None)
+    assert chain.invoke("b") == "positive"

@@ -145,3 +145,30 @@ def test_bad_bounds_are_refused_on_a_restart_too(changes: dict[str, Any]) -> Non
     classifier(ledger=ledger)
     with pytest.raises(InvalidParameter, match=f"{next(iter(changes))}="):
         classifier(ledger=ledger, **changes)
+
+
+@pytest.mark.parametrize("count", [24, 12])
+def test_a_restart_under_a_given_rate_keeps_subsets_of_that_size(count: int, tmp_path: Path) -> None:
+    """If it breaks, a restart makes ten times fewer and larger subsets: their prompts are too long, and all abstain."""
+    settings: dict[str, Any] = {"partitions": None, "sampling_probability": 1.0, "shots": 3, "subsets": 2}
+    with PrivacyLedger(BUDGET, tmp_path / "ledger.sqlite") as ledger:
+        assert classifier(ledger=ledger, **settings).scheme.groups == 8
+    with PrivacyLedger(BUDGET, tmp_path / "ledger.sqlite") as ledger:
+        again = classifier(ledger=ledger, examples=private_examples(count), **settings)
+        assert again.scheme.groups == count // 3
+
+
+def test_who_starts_at_the_same_time_goes_on_with_the_others_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, the second of two workers is told that the ledger is full, though both share one plan."""
+    ledger = PrivacyLedger(BUDGET)
+    first, seen, plan = classifier(ledger=ledger), [], ledger.plan
+
+    def late(name: str) -> Any:  # as if the first worker had reserved after this one had looked
+        seen.append(name)
+        return None if len(seen) == 1 else plan(name)
+
+    monkeypatch.setattr(ledger, "plan", late)
+    again = classifier(ledger=ledger)
+    assert (again.sigma, len(seen)) == (first.sigma, 2)
+    again.invoke("x")
+    assert left(first) == 4

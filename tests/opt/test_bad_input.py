@@ -308,3 +308,9 @@ def test_records_are_copied_when_a_run_starts() -> None:
     assert len(records) == 21
     assert "late comer" not in "".join(engine.shown)
     assert optimizer(WordEngine(agreeing(SENTENCE))).invoke(iter(examples())) is not None
+
+
+def test_a_name_is_a_string() -> None:
+    """If it breaks, another kind of name ends in a TypeError whose text is withheld, in the middle of a run."""
+    with pytest.raises(InvalidParameter, match="name of type int to be a str"):
+        optimizer(name=5)

@@ -97,3 +97,26 @@ def used_at_last(folder: Path) -> dict[str, int]:
         optimizer(engine, ledger=ledger, **SETTINGS).invoke(examples())
         assert engine.shown == []
         return used(ledger)
+
+
+def test_a_kill_while_the_choice_is_written_leaves_none_behind(tmp_path: Path) -> None:
+    """If it breaks, every kill at that moment leaves another choice on disk, and one charge has paid for them all."""
+    named = Path.replace
+
+    def killed(part: Path, target: Path) -> Path:
+        if target.name.endswith(".run.json") and '"winner": null' not in part.read_text():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return named(part, target)
+
+    for _ in range(3):
+        pid = os.fork()
+        if pid == 0:
+            Path.replace = killed  # type: ignore[method-assign,assignment]  # in this child only
+            with ledger_in(tmp_path) as ledger:
+                optimizer(ledger=ledger).optimize(examples())
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+        assert len(list(tmp_path.glob(".*.part"))) == 1
+    with ledger_in(tmp_path) as ledger:
+        optimizer(ledger=ledger).optimize(examples())
+    assert not list(tmp_path.glob(".*.part"))

@@ -111,6 +111,14 @@ def test_no_example_is_seen_anywhere(style: str, engine: str, tmp_path: Path) ->
         assert style == "astream_events" or CANARY not in repr(released)
 
 
+@pytest.mark.parametrize("method", ["opt", "dln-1"])
+def test_the_non_private_kin_is_as_quiet(method: str, tmp_path: Path) -> None:
+    """If it breaks, a method that promises nothing also prints the examples into logs and traces."""
+    with leak_surfaces(tmp_path) as surfaces:
+        optimizer(Talkative(), method=method, epsilon0=None, delta0=None).invoke(examples(), config_of(surfaces))
+        assert surfaces.where(CANARY) == set()
+
+
 @pytest.mark.parametrize("style", STYLES)
 def test_no_example_is_seen_through_a_chain_over_private_records(style: str, tmp_path: Path) -> None:
     """If it breaks, `optimizer | chain` hands the examples to the callbacks of the whole, or prints their number."""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 from fakes.canary import CANARY
 from fakes.next_token import WordEngine, agreeing, by_text
@@ -26,6 +27,7 @@ from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.opt import OptPrompts, voters
 from langchain_dp.opt.ensemble import Ensemble
 from langchain_dp.opt.forward import Forward
+from langchain_dp.opt.plan import count_votes
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
 from langchain_dp.opt.voters import Demonstrations, Electorate
@@ -293,3 +295,26 @@ def test_public_text_around_the_records_is_the_same_for_all(secrecy: str) -> Non
     assert secrecy in next(iter(heads))
     for call in engine.calls:
         assert len({asked.prompt.tail for asked in call}) == 1
+
+
+@pytest.mark.parametrize("odd", [1.5, [3], object(), {}])
+def test_an_odd_answer_of_one_member_is_an_abstention(odd: object) -> None:
+    """If it breaks, what a model answers to one record ends the run after the call was charged."""
+
+    class Odd(WordEngine):
+        def next_tokens(self, asked: Any, decoding: Any) -> Any:
+            answers = super().next_tokens(asked, decoding)
+            return [odd, *answers[1:]]
+
+        def score_labels(self, prompts: Any, words: Any, **options: Any) -> Any:
+            rows = super().score_labels(prompts, words, **options)
+            return [[0.0, 0.0, odd], *rows[1:]] if CANARY in prompts[0].body else rows
+
+    made = optimizer(Odd(agreeing(SENTENCE)))
+    made.invoke(examples())
+    assert made.released() == [SENTENCE, SENTENCE]
+
+
+def test_whole_numbers_of_another_kind_are_tokens() -> None:
+    """If it breaks, an engine that answers with numpy's numbers is taken for one whose members all abstain."""
+    assert count_votes([np.int64(7), 7, "a", None, 2.5]) == {7: 2, "a": 1}  # type: ignore[list-item]  # on purpose
