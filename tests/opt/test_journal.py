@@ -313,3 +313,14 @@ def test_runs_of_two_names_on_one_ledger_are_two_runs(tmp_path: Path) -> None:
         keys = {path.read_text() for path in tmp_path.glob("*.run.json.key")}
         assert len(keys) == 2
         assert ledger.reserved() == (200.0, 0.1)
+
+
+def test_what_a_killed_process_left_beside_the_journal_is_gone_once_the_run_is_taken_up(tmp_path: Path) -> None:
+    """If it breaks, a choice that nobody was given, or candidates of another moment, stay on disk for good."""
+    with ledger_in(tmp_path) as ledger:
+        optimizer(ledger=ledger).invoke(examples())
+        kept = journal_of(tmp_path)
+        left = kept.with_name(f".{kept.name}.part")
+        left.write_text("{}")
+        optimizer(ledger=ledger).invoke(examples())  # complete: nothing is written any more
+        assert not left.exists()
