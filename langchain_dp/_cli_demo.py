@@ -34,8 +34,7 @@ EXAMPLES = """\
 
 _NOTES = """\
 --system icl (DP-ICL): private answers, accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one
-that leaks. Without --system, both on the sample that comes with the package, and icl
-on --data.
+that leaks. Without --system, both on the sample that comes with the package, and icl on --data.
 --json: {"rows": [{"method", "epsilon", "accuracy", "n", ...}]}, one row a method; epsilon is null where there is none.
 """
 

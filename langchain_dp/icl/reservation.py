@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 from langchain_dp._checks import ledger_for, unreserved
 from langchain_dp.accounting import (
@@ -89,22 +90,18 @@ def reserve(
     )  # fmt: skip
     ledger = ledger_for(budget, ledger)
     neighbors = ledger.budget.neighbors
+    derived = functools.partial(
+        choose_scheme, sampling=sampling, neighbors=neighbors, records=records, shots=shots, subsets=subsets,
+        partitions=partitions, sampling_probability=sampling_probability,
+    )  # fmt: skip
     resume = functools.partial(
         _resume, neighbors=neighbors, budget=budget, max_queries=max_queries, sampling=sampling, subsets=subsets,
-        partitions=partitions, sampling_probability=sampling_probability, full=records // shots,
+        partitions=partitions, sampling_probability=sampling_probability, derived=derived,
     )  # fmt: skip
     found = ledger.plan(name)
     if found is not None:
         return resume(found)
-    scheme = choose_scheme(
-        sampling=sampling,
-        neighbors=neighbors,
-        records=records,
-        shots=shots,
-        subsets=subsets,
-        partitions=partitions,
-        sampling_probability=sampling_probability,
-    )
+    scheme = derived()
     try:
         share = budget or unreserved(ledger)
         sigma = calibrate_noisy_max(
@@ -130,9 +127,9 @@ def _resume(
     subsets: int,
     partitions: int | None,
     sampling_probability: float | None,
-    full: int,
+    derived: Callable[[], Scheme],
 ) -> Reservation:
-    """Go on with a plan. ``full`` is the number of full subsets that the records of now make."""
+    """Go on with a plan. ``derived`` is the scheme that a new one would get for the records of now."""
     events = plan.events
     event, most = events[0]
     if len(events) != 1 or not isinstance(event, NoisyMaxEvent):
@@ -142,8 +139,10 @@ def _resume(
         groups = subsets
     elif partitions is not None:
         groups = partitions
-    else:  # with a rate that was given, subsets= says nothing of their number
-        groups = round(subsets / q) if sampling_probability is None else max(full, 1)
+    elif sampling_probability is None:
+        groups = round(subsets / q)
+    else:  # subsets= says nothing of their number: it comes from that of the records, where that is public
+        groups = derived().groups
     asked = {
         "sampling": (event.sampling, sampling),
         "max_queries": (most, max_queries),

@@ -158,6 +158,18 @@ def test_a_restart_under_a_given_rate_keeps_subsets_of_that_size(count: int, tmp
         assert again.scheme.groups == count // 3
 
 
+def test_a_restart_derives_nothing_from_a_private_number_of_records(tmp_path: Path) -> None:
+    """If it breaks, a restart that leaves out partitions= cuts, and shows, as many subsets as there are records."""
+    budget = PrivacyBudget(50.0, neighbors=Neighbors.ADD_OR_REMOVE_ONE)
+    settings: dict[str, Any] = {"sampling_probability": 1.0, "shots": 3, "subsets": 2}
+    with PrivacyLedger(budget, tmp_path / "ledger.sqlite") as ledger:
+        classifier(ledger=ledger, partitions=8, **settings).invoke("x")
+        for count in (24, 12):
+            with pytest.raises(InvalidParameter, match=r"partitions=None .* the number of records is private"):
+                classifier(ledger=ledger, partitions=None, examples=private_examples(count), **settings)
+        assert left(classifier(ledger=ledger, partitions=8, **settings)) == 4
+
+
 def test_who_starts_at_the_same_time_goes_on_with_the_others_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, the second of two workers is told that the ledger is full, though both share one plan."""
     ledger = PrivacyLedger(BUDGET)
