@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import ClassVar, NoReturn, Self
 
 from langchain_dp._validate import integer, number
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
@@ -59,6 +59,9 @@ class CompletionServerEnsemble:
         MissingExtra: httpx is not installed.
         ModelUnavailable: The server does not answer public text.
     """
+
+    remote: ClassVar[bool] = True
+    """A server may die: one public prompt is asked beside the members, and where it fails the release raises."""
 
     def __init__(
         self,

@@ -22,6 +22,14 @@ class Counts(Protocol):
         ...
 
 
+def is_remote(engine: object) -> bool:
+    """Whether the engine asks a server, which may die: then every member abstains, and only noise is left.
+
+    Such an engine says so with an attribute ``remote = True``, and one PUBLIC prompt is asked beside its members.
+    """
+    return getattr(engine, "remote", False) is True
+
+
 def count_unseen(engine: Counts, text: str) -> int:
     """Tokens of a private text; what the engine logs, warns of or traces goes nowhere.
 

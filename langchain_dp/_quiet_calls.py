@@ -20,9 +20,10 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from langchain_dp._places import Places, in_event_loop
 from langchain_dp._quiet_tasks import guarded_tasks
 from langchain_dp.errors import UnsafeEnvironment
 from langchain_dp.ports import given_up
@@ -51,52 +52,76 @@ def scrubbed(error: BaseException) -> BaseException | None:
 
 
 def ask_all(
-    ask: Callable[[Any], Outcome], prompts: Sequence[Any], *, limit: int, timeout: float | None
+    ask: Callable[[Any], Outcome], prompts: Sequence[Any], *, places: Places, timeout: float | None
 ) -> tuple[list[Any | None], BaseException | None]:
-    """Ask every prompt in daemon threads, at most ``limit`` unexpired at a time; ``timeout`` in seconds a call.
+    """Ask every prompt in daemon threads, each in one of the shared ``places``; ``timeout`` in seconds a call.
 
     Returns:
         The answers in order, None where a call failed or expired, and what stopped the whole or None.
     """
+    if in_event_loop():  # calls of this very loop may hold the places, and cannot end while it is blocked
+        places = Places(places.count)
     answers: list[Any | None] = [None] * len(prompts)
     finished: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
     waiting = deque(enumerate(prompts))
-    deadlines: dict[int, float] = {}
-    marks: dict[int, threading.Event] = {}
+    calls: dict[int, _Call] = {}
     try:
-        while waiting or deadlines:
-            while waiting and len(deadlines) < limit:
-                index, prompt = waiting.popleft()
-                marks[index] = threading.Event()  # before the start: Ctrl-C may come in the middle of it
-                if _start(_work(ask, index, prompt, finished), marks[index]):
-                    deadlines[index] = math.inf if timeout is None else time.monotonic() + timeout
-            if not deadlines:
-                continue
-            first = min(deadlines.values())
-            try:
-                patience = None if first == math.inf else max(0.0, first - time.monotonic())
-                index, outcome = finished.get(timeout=patience)
-            except queue.Empty:
-                now = time.monotonic()
-                for index in [index for index, deadline in deadlines.items() if deadline <= now]:
-                    del deadlines[index]
-                    marks.pop(index).set()
-                continue
-            if deadlines.pop(index, None) is not None:  # else it expired before, and has abstained already
-                del marks[index]
-                if outcome.stop is not None:
-                    return answers, outcome.stop
-                answers[index] = outcome.answer
+        while waiting or calls:
+            patience = _patience(calls)
+            if waiting:
+                if (leave := places.take(patience)) is not None:
+                    index, prompt = waiting.popleft()
+                    calls[index] = _Call(leave, math.inf if timeout is None else time.monotonic() + timeout)
+                    if not calls[index].start(lambda i=index, p=prompt: finished.put((i, ask(p)))):  # type: ignore[misc]
+                        calls.pop(index).give_up()
+                patience = 0.0
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    index, outcome = finished.get(timeout=patience)
+                    patience = 0.0
+                    if calls.pop(index, None) is None:  # it expired before, and has abstained already
+                        continue
+                    if outcome.stop is not None:
+                        return answers, outcome.stop
+                    answers[index] = outcome.answer
+            now = time.monotonic()
+            for index in [index for index, call in calls.items() if call.deadline <= now]:
+                calls.pop(index).give_up()
         return answers, None
     finally:
-        for mark in marks.values():
-            mark.set()
+        for call in calls.values():
+            call.give_up()
 
 
-def _work(
-    ask: Callable[[Any], Outcome], index: int, prompt: Any, finished: queue.SimpleQueue[tuple[int, Outcome]]
-) -> Callable[[], None]:
-    return lambda: finished.put((index, ask(prompt)))
+def _patience(calls: Mapping[int, _Call]) -> float | None:
+    """Seconds until the first call expires; None if none ever does."""
+    first = min((call.deadline for call in calls.values()), default=math.inf)
+    return None if first == math.inf else max(0.0, first - time.monotonic())
+
+
+@dataclasses.dataclass
+class _Call:
+    """A call in a thread: its place, when it expires, and the mark that tells it that nobody waits any more."""
+
+    leave: Callable[[], None]
+    deadline: float
+    mark: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    def start(self, work: Callable[[], None]) -> bool:
+        """Work in a thread and give the place back at its end, whoever still waits for it."""
+
+        def placed() -> None:
+            try:
+                work()
+            finally:
+                self.leave()
+
+        return _start(placed, self.mark)
+
+    def give_up(self) -> None:
+        """Wait no longer: the place goes to the next call at once."""
+        self.mark.set()
+        self.leave()
 
 
 def _start(work: Callable[[], None], mark: threading.Event) -> bool:
@@ -115,7 +140,7 @@ _running: set[asyncio.Task[None]] = set()
 
 
 async def aask_all(
-    ask: Callable[[Any], Awaitable[Outcome]], prompts: Sequence[Any], *, limit: int, patience: float | None
+    ask: Callable[[Any], Awaitable[Outcome]], prompts: Sequence[Any], *, places: Places, patience: float | None
 ) -> tuple[list[Any | None], BaseException | None]:
     """Async twin of :func:`ask_all`, with ``patience`` as its timeout. Cancelling it cancels every call under way."""
     answers: list[Any | None] = [None] * len(prompts)
@@ -125,7 +150,8 @@ async def aask_all(
 
     async def work(todo: Iterator[tuple[int, Any]]) -> None:
         for index, prompt in todo:
-            outcome = await _within(ask, prompt, patience)
+            async with places.aheld():
+                outcome = await _within(ask, prompt, patience)
             if outcome.stop is not None:
                 stops.append(outcome.stop)
                 for other in workers:
@@ -134,7 +160,7 @@ async def aask_all(
                 return
             answers[index] = outcome.answer
 
-    workers.extend(asyncio.create_task(work(todo)) for _ in range(min(limit, len(prompts))))
+    workers.extend(asyncio.create_task(work(todo)) for _ in range(min(places.count, len(prompts))))
     try:
         if workers:
             await asyncio.wait(workers)

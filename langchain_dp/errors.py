@@ -13,7 +13,7 @@
     │   └── LedgerUnwritable               it cannot be written durably
     ├── PrivateDataError (TypeError)       an attempt to serialise or copy out private records
     ├── UnsafeEnvironment (RuntimeError)   a setting that would print or store private prompts
-    ├── ModelUnavailable (RuntimeError)    the model failed on a public probe, before any spend
+    ├── ModelUnavailable (RuntimeError)    the model failed on a public question
     └── MissingExtra (ImportError)         an optional package is not installed
 
 No message holds private text. Nothing here imports anything else of the package.
@@ -91,7 +91,10 @@ class UnsafeEnvironment(LangChainDPError, RuntimeError):
 
 
 class ModelUnavailable(LangChainDPError, RuntimeError):
-    """The model failed on a public probe question, before any budget was spent."""
+    """The model failed on a PUBLIC question: a test before a release is charged, or the companion beside one.
+
+    What it got is in the message. Of private calls nothing is ever said.
+    """
 
 
 class MissingExtra(LangChainDPError, ImportError):

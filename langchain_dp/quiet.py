@@ -13,8 +13,9 @@ What cannot be closed from here, and is therefore a limit:
 - ``set_debug(True)`` called by another thread in the middle of a call
 - how long the calls take, and who else is slowed down by a long prompt. One record must move one vote at most, and a
   shared model can break that: where a long prompt makes other calls wait, their time-outs are spent on it, and where
-  it uses up a rate limit, other calls are refused. Give no timeout, or one that no healthy call ever reaches beside
-  the longest record, and a rate limit that leaves room for every call at once (or retries that outlast it).
+  it uses up a rate limit, other calls are refused; the public companion of a release too, which then raises where it
+  would not have done so without that record. Give no timeout, or one that no healthy call ever reaches beside the
+  longest record, and a rate limit that leaves room for every call at once (or retries that outlast it).
 - Ctrl-C in an event loop without a SIGINT handler of its own (``asyncio.run`` has one) may hit the model's own code,
   and is then that call's abstention
 
@@ -25,7 +26,7 @@ model a timeout is refused: it would count the waiting for other members' prompt
 from __future__ import annotations
 
 import asyncio
-import os
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ from langchain_core.globals import get_llm_cache
 from langchain_core.runnables import RunnableConfig
 
 from langchain_dp import _validate
+from langchain_dp._places import Places
 from langchain_dp._quiet_calls import Outcome, aask_all, ask_all, in_thread, scrubbed
 from langchain_dp._quiet_context import find_problem, sealed
 from langchain_dp._quiet_copy import quiet_copy
@@ -42,6 +44,20 @@ from langchain_dp._quiet_run import check_environment, private_run
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
 
 __all__ = ["QuietModel", "check_environment", "private_run"]
+
+CALLS = 16
+"""Calls under way at once, unless another number is given."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """Why a PUBLIC call has no answer.
+
+    Args:
+        reason: Type of the exception, its status, and its text where that tells nothing of other calls.
+    """
+
+    reason: str
 
 
 class QuietModel:
@@ -56,12 +72,17 @@ class QuietModel:
         llm: A chat model, an LLM, or a Runnable around one. It is not changed: quiet copies of the models that can
             be reached inside are used. A function (RunnableLambda) or an unknown class cannot be looked into.
 
+        max_concurrency: Calls under way at once, over all batches, threads and event loops. A call that ran out of
+            time does not count, though its thread lives on until the model returns.
+
     Raises:
-        InvalidParameter: ``llm`` is no Runnable.
+        InvalidParameter: ``llm`` is no Runnable, or a bound is not met.
         UnsafeEnvironment: ``llm`` stores what it is told (a message history, or a model with a cache in a function).
     """
 
-    def __init__(self, llm: Any) -> None:
+    def __init__(self, llm: Any, *, max_concurrency: int = CALLS) -> None:
+        self._places = Places(_validate.integer("max_concurrency", max_concurrency, at_least=1))
+        self._asked = False
         self._runnable, survey = quiet_copy(llm)
         self._name = survey.name(self._runnable)
         self._opaque = type(survey.opaque[0]).__name__ if survey.opaque else None
@@ -98,16 +119,16 @@ class QuietModel:
         return f"QuietModel({self._name})"
 
     def batch(
-        self, prompts: Sequence[Any], *, max_concurrency: int | None = None, timeout: float | None = None
+        self, prompts: Sequence[Any], *, timeout: float | None = None, companion: bool = False
     ) -> list[Any | None]:
         """Ask every prompt (a list of messages, or a str) and return the answers in order, None for an abstention.
 
         Args:
             prompts: Private prompts.
-            max_concurrency: Calls at a time; default as ThreadPoolExecutor's. A call that ran out of time does not
-                count, though its thread lives on until the model returns.
             timeout: Seconds that one call may take, from its start. None waits as long as the model does, and is the
                 choice that lets no call depend on another; see the module's limits and :meth:`check_timeout`.
+            companion: The first prompt is PUBLIC and started first: it shows whether the model answers at all. Where
+                it fails, a :class:`Failure` stands in place of its answer, and says what it got.
 
         Raises:
             InvalidParameter: A bound is not met, or the model cannot keep a timeout.
@@ -115,34 +136,48 @@ class QuietModel:
             KeyboardInterrupt, SystemExit, CancelledError: The caller's own only (Ctrl-C, a signal, cancellation of
                 its task), emptied of text and of the calls' frames.
         """
-        limit = self._limits(max_concurrency, timeout)
+        self.check_timeout(timeout)
+        self._asked = self._asked or len(prompts) > companion
         stop: BaseException | None = self._refusal()
+        note: list[str] = []
         answers: list[Any | None] = []
         if stop is None:
             try:
-                answers, stop = ask_all(self._ask, prompts, limit=limit, timeout=timeout)
+                answers, stop = ask_all(
+                    lambda numbered: self._ask(numbered[1], note if companion and not numbered[0] else None),
+                    list(enumerate(prompts)),
+                    places=self._places,
+                    timeout=timeout,
+                )
             except BaseException as error:  # raised again below, without its text
                 stop = _stop_or_bug(error)
         if stop is not None:
             # Error reporters read the locals of each frame.
             del prompts, answers
             raise stop from None
-        return answers
+        return self._told(answers, note, timeout) if companion else answers
 
     async def abatch(
         self,
         prompts: Sequence[Any],
         *,
-        max_concurrency: int | None = None,
         timeout: float | None = None,  # noqa: ASYNC109  # seconds for each call, not for all
+        companion: bool = False,
     ) -> list[Any | None]:
         """Async twin of :meth:`batch`: uses the model's own async methods where it has them."""
-        limit = self._limits(max_concurrency, timeout)
+        self.check_timeout(timeout)
+        self._asked = self._asked or len(prompts) > companion
         stop: BaseException | None = self._refusal()
+        note: list[str] = []
         answers: list[Any | None] = []
         if stop is None:
             try:
-                answers, stop = await aask_all(self._aask, prompts, limit=limit, patience=timeout)
+                answers, stop = await aask_all(
+                    lambda numbered: self._aask(numbered[1], note if companion and not numbered[0] else None),
+                    list(enumerate(prompts)),
+                    places=self._places,
+                    patience=timeout,
+                )
             except asyncio.CancelledError as error:
                 # Who cancelled from outside knows it by the arguments; a model's cancellation never comes here.
                 stop = asyncio.CancelledError(*error.args)
@@ -151,7 +186,7 @@ class QuietModel:
         if stop is not None:
             del prompts, answers
             raise stop from None
-        return answers
+        return self._told(answers, note, timeout) if companion else answers
 
     def probe(self, prompt: Any, *, timeout: float | None = None) -> Any:
         """Ask one PUBLIC prompt, before any spend, and return the answer.
@@ -160,13 +195,7 @@ class QuietModel:
             ModelUnavailable: The model failed; with type and first 200 characters of its exception.
             UnsafeEnvironment: As for :meth:`batch`.
         """
-        note: list[str] = []
-        limit = self._limits(None, timeout)
-        stop: BaseException | None = self._refusal()
-        answers: list[Any | None] = []
-        if stop is None:
-            answers, stop = ask_all(lambda prompt: self._ask(prompt, note), [prompt], limit=limit, timeout=timeout)
-        return self._probed(answers, stop, note, timeout)
+        return self._probed(self.batch([prompt], timeout=timeout, companion=True)[0])
 
     async def aprobe(
         self,
@@ -175,28 +204,21 @@ class QuietModel:
         timeout: float | None = None,  # noqa: ASYNC109  # as in probe
     ) -> Any:
         """Async twin of :meth:`probe`."""
-        note: list[str] = []
-        limit = self._limits(None, timeout)
-        stop: BaseException | None = self._refusal()
-        answers: list[Any | None] = []
-        if stop is None:
-            answers, stop = await aask_all(
-                lambda prompt: self._aask(prompt, note), [prompt], limit=limit, patience=timeout
-            )
-        return self._probed(answers, stop, note, timeout)
+        return self._probed((await self.abatch([prompt], timeout=timeout, companion=True))[0])
 
-    def _probed(
-        self, answers: list[Any | None], stop: BaseException | None, note: list[str], timeout: float | None
-    ) -> Any:
-        if stop is not None:
-            raise stop from None
-        if answers[0] is None:
-            reason = note[0] if note else f"no answer (timeout={timeout})"
+    def _probed(self, answer: Any) -> Any:
+        if isinstance(answer, Failure):
             raise ModelUnavailable(
-                f"Expected model={self._name} to answer a public test question, got {reason}. "
+                f"Expected model={self._name} to answer a public test question, got {answer.reason}. "
                 "Check address, key and model name."
             )
-        return answers[0]
+        return answer
+
+    @staticmethod
+    def _told(answers: list[Any | None], note: list[str], timeout: float | None) -> list[Any | None]:
+        if answers[0] is None:
+            answers[0] = Failure(note[0] if note else f"no answer (timeout={timeout})")
+        return answers
 
     def _refusal(self, *, try_gate: bool = True) -> UnsafeEnvironment | None:
         problem = find_problem(try_gate=try_gate)
@@ -208,12 +230,6 @@ class QuietModel:
             )
         return None if problem is None else UnsafeEnvironment(problem)
 
-    def _limits(self, max_concurrency: int | None, timeout: float | None) -> int:
-        self.check_timeout(timeout)
-        if max_concurrency is None:
-            return min(32, (os.cpu_count() or 1) + 4)
-        return _validate.integer("max_concurrency", max_concurrency, at_least=1)
-
     def _ask(self, prompt: Any, note: list[str] | None = None) -> Outcome:
         try:
             # Again for each call: debug mode may have been switched on meanwhile.
@@ -223,7 +239,7 @@ class QuietModel:
                 return Outcome(self._runnable.invoke(prompt, _empty_config()))
         except BaseException as error:  # Ctrl-C never comes here: Python raises it in the main thread, which waits
             if note is not None:
-                note.append(_described(error))
+                note.append(_described(error, whole=not self._asked))
         return Outcome()
 
     async def _aask(self, prompt: Any, note: list[str] | None = None) -> Outcome:
@@ -236,7 +252,7 @@ class QuietModel:
                 return Outcome(await self._runnable.ainvoke(prompt, _empty_config()))
         except BaseException as error:  # the caller's cancellation reaches the caller; this task is the call's alone
             if note is not None:
-                note.append(_described(error))
+                note.append(_described(error, whole=not self._asked))
         return Outcome()
 
 
@@ -250,9 +266,21 @@ def _stop_or_bug(error: BaseException) -> BaseException:
     return scrubbed(error) or RuntimeError(f"{type(error).__name__} outside a model call; text withheld")
 
 
-def _described(error: BaseException) -> str:
+def _described(error: BaseException, *, whole: bool) -> str:
+    """What a public call got.
+
+    Once private prompts were sent, a provider's words may tell how much they used up of a limit that all calls share
+    ("29,500 of 30,000 tokens"): only the words of a refusal of the request itself are kept then.
+    """
+    status = getattr(error, "status_code", None)
+    kind = f"{type(error).__name__}" if not isinstance(status, int) else f"{type(error).__name__} (status {status})"
+    if not whole and status not in _OF_THE_REQUEST:
+        return f"{kind}; its text is withheld"
     try:
         text = str(error)[:200]
     except BaseException:  # a foreign __str__
         text = "<no text>"
-    return f"{type(error).__name__}: {text}"
+    return f"{kind}: {text}"
+
+
+_OF_THE_REQUEST = (400, 401, 403, 404, 422)

@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Hashable
 
+from langchain_dp._places import in_event_loop
 from langchain_dp.accounting import PrivacyCertificate, _forks
 
 
@@ -71,7 +72,7 @@ class AnswerCache:
                 return self._answers[question]
             if question in self._under_way:
                 # On an event loop's own thread waiting could hang: answer once more, at a price.
-                return None if _in_event_loop() else self._under_way[question]
+                return None if in_event_loop() else self._under_way[question]
             self._under_way[question] = concurrent.futures.Future()
             return None
 
@@ -96,12 +97,3 @@ class AnswerCache:
             waiting = self._under_way.pop(question, None)
         if waiting is not None:
             waiting.set_result(None)
-
-
-def _in_event_loop() -> bool:
-    """A blocking call made on an event loop's own thread must not wait for a task of that loop: it would hang."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -25,7 +25,7 @@ def label_words(prompt: ICLPrompt, labels: Sequence[str]) -> list[str]:
 def check_calls(
     max_queries: int,
     timeout: float | None,
-    max_concurrency: int | None,
+    max_concurrency: int,
     max_question_chars: int,
     answer_seconds: float | None,
 ) -> None:
@@ -33,8 +33,7 @@ def check_calls(
     _validate.integer("max_queries", max_queries, at_least=1)
     if timeout is not None:
         _validate.number("timeout", timeout, above=0.0)
-    if max_concurrency is not None:
-        _validate.integer("max_concurrency", max_concurrency, at_least=1)
+    _validate.integer("max_concurrency", max_concurrency, at_least=1)
     _validate.integer("max_question_chars", max_question_chars, at_least=1)
     if answer_seconds is not None:
         _validate.number("answer_seconds", answer_seconds, above=0.0)

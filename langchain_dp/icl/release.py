@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 
+from langchain_dp._places import Places
 from langchain_dp._quiet_calls import in_own_thread
 from langchain_dp._unseen import Held, aunseen, unseen
 from langchain_dp.accounting import Neighbors
+from langchain_dp.errors import ModelUnavailable
 from langchain_dp.icl.answers import AnswerCache, Released
 from langchain_dp.icl.pace import Pace
 from langchain_dp.icl.plan import Electorate
@@ -30,6 +33,7 @@ class Releaser:
         rng: Source of the noise.
         pace: Holds answers back.
         vote_shares: Whether noisy shares are released too.
+        max_calls: Model calls at a time, over all questions.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Releaser:
         rng: Randomness,
         pace: Pace,
         vote_shares: bool,
+        max_calls: int,
     ) -> None:
         self.reservation = reservation
         self.pace = pace
@@ -50,8 +55,12 @@ class Releaser:
         self._voter = voter
         self._rng = rng
         self._vote_shares = vote_shares
+        self._max_calls = max_calls
         self._answers = AnswerCache()
         self._probed = False
+        calls = reservation.scheme.expected_subsets + voter.companions
+        # Few releases at a time: what is charged when the model dies is lost, and others would only wait for places.
+        self._under_way = Places(math.ceil(max_calls / max(calls, 1.0)))
 
     def _page(self) -> int:
         """A forgotten record turns the page: what it may have helped to find is not given out again.
@@ -72,10 +81,16 @@ class Releaser:
             rng=self._rng,
             pace=self.pace,
             vote_shares=self._vote_shares,
+            max_calls=self._max_calls,
         )
 
     def release(self, question: str) -> Released:
-        """Answer a rendered, checked question: from what was released before, or by one new release."""
+        """Answer a rendered, checked question: from what was released before, or by one new release.
+
+        Raises:
+            ModelUnavailable: A public question showed that the model does not answer: before the charge, or beside
+                the subsets, after it. The next release starts with a public test question.
+        """
         started = self.pace.start()
         key = (self._page(), question)
         claim = self._answers.claim(key)
@@ -86,9 +101,14 @@ class Releaser:
             return claim
         answer = None
         try:
-            answer = unseen(self._answered, Held(question), _WHEN)
+            with self._under_way.held():
+                answer = unseen(self._answered, Held(question), _WHEN)
             self.pace.hold(started)
             return answer
+        except ModelUnavailable:
+            self._probed = False
+            self.pace.hold(started)
+            raise
         finally:
             self._answers.settle(key, answer)
 
@@ -101,9 +121,14 @@ class Releaser:
             return claim
         answer = None
         try:
-            answer = await aunseen(self._aanswered, Held(question), _WHEN)
+            async with self._under_way.aheld():
+                answer = await aunseen(self._aanswered, Held(question), _WHEN)
             await self.pace.ahold(started)
             return answer
+        except ModelUnavailable:
+            self._probed = False
+            await self.pace.ahold(started)
+            raise
         finally:
             self._answers.settle(key, answer)
 
@@ -112,7 +137,7 @@ class Releaser:
             self._voter.probe()
             self._probed = True
         steps = self._steps(question)
-        return _finish(steps, self._voter.ask(next(steps)))
+        return _finish(steps, self._voter.ask(next(steps), beside=question))
 
     async def _aanswered(self, question: str) -> Released:
         if not self._probed:
@@ -120,7 +145,7 @@ class Releaser:
             self._probed = True
         steps = self._steps(question)
         ballots = await in_own_thread(next, steps)
-        return _finish(steps, await self._voter.aask(ballots))
+        return _finish(steps, await self._voter.aask(ballots, beside=question))
 
     def _steps(self, question: str) -> Generator[Sequence[Ballot], Sequence[Vote], Released]:
         """The order of every release: spend (durable), draw subsets, count votes, draw noise, name the winner."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.special import ndtr
@@ -66,7 +66,8 @@ class ICLPlanReport:
         records: Number of examples; public, but under add/remove neighbours.
         epsilon_total: Composed epsilon of all queries at ``budget.delta``.
         epsilon_first_query: Epsilon of one release on its own at ``budget.delta``.
-        calls_per_query: Expected model calls of one answer.
+        calls_per_query: Expected model calls of one answer, the public companions among them.
+        companions: Of these, public calls that show whether the model answers at all (``on_unhealthy="raise"``).
         tokens_per_query: Estimated input tokens of one answer, without caches.
         price_per_query: In the currency of the price given; None without one.
         survival: Majority share -> chance that it wins a release.
@@ -86,6 +87,7 @@ class ICLPlanReport:
     price_per_query: float | None
     survival: dict[float, float]
     survival_doubled: float | None = None
+    companions: int = 0
 
     @property
     def noise_share(self) -> float:
@@ -114,6 +116,7 @@ class ICLPlanReport:
         scheme, event = self.scheme, self.event
         groups = "subsets" if scheme.sampling == "fixed" else "slots"
         money = "" if self.price_per_query is None else f", price about {self.price_per_query * self.queries:,.2f}"
+        watched = " (1 of them public, to see that the model answers)" if self.companions else ""
         lines = [
             f"DP-ICL plan: {self.budget}, {self.queries:,} queries",
             f"  sampling     {scheme.sampling}: {scheme.groups:,} {groups}, q = {scheme.sampling_probability:.4g}, "
@@ -121,7 +124,8 @@ class ICLPlanReport:
             f"  noise        sigma = {event.sigma:g} votes per label, {self.noise_share:.2f} of the votes",
             f"  epsilon      {self.epsilon_total:.4g} for all queries; {self.epsilon_first_query:.3g} for one alone; "
             f"{self.epsilon_total / self.queries:.2g} a query on average",
-            f"  cost         about {self.calls_per_query:.3g} calls and {self.tokens_per_query:,.0f} tokens a query; "
+            f"  cost         about {self.calls_per_query:.3g} calls{watched} and {self.tokens_per_query:,.0f} tokens "
+            f"a query; "
             f"{self.calls_per_query * self.queries:,.0f} calls and {self.tokens_per_query * self.queries:,.0f} tokens "
             f"in all, without caches{money}",
             "  a majority of  "
@@ -141,6 +145,7 @@ def report(
     shot: str,
     count_tokens: Callable[[str], int],
     price_per_million_tokens: float | None,
+    companions: Sequence[str] = (),
 ) -> ICLPlanReport:
     """Work out the report of a reserved plan.
 
@@ -152,12 +157,14 @@ def report(
         shot: An example of average length, as it stands in a prompt.
         count_tokens: Token counter of the model.
         price_per_million_tokens: Price of input tokens, or None.
+        companions: Prompts of the public calls beside the subsets, without the question.
     """
     event, scheme, budget = reservation.event, reservation.scheme, reservation.budget
     rate = 1.0 if scheme.sampling == "fixed" else scheme.sampling_probability
     shots = records * rate / scheme.groups
     one_shot = count_tokens(shot)
     tokens = scheme.expected_subsets * ((count_tokens(head) if head else 0) + one_shot * (shots + 1))
+    tokens += sum(count_tokens(prompt) + one_shot for prompt in companions)
     survival = {
         share: majority_survival(share, sigma=event.sigma, scheme=scheme, labels=labels) for share in MAJORITIES
     }
@@ -169,11 +176,12 @@ def report(
         records=records,
         epsilon_total=reservation.plan.epsilon,
         epsilon_first_query=epsilon([(event, 1)], budget.delta, neighbors=budget.neighbors),
-        calls_per_query=scheme.expected_subsets,
+        calls_per_query=scheme.expected_subsets + len(companions),
         tokens_per_query=tokens,
         price_per_query=None if price_per_million_tokens is None else tokens * price_per_million_tokens / 1e6,
         survival=survival,
         survival_doubled=_doubled(reservation, labels) if survival[0.7] < _SAFE else None,
+        companions=len(companions),
     )
 
 

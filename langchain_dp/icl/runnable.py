@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
@@ -22,10 +22,11 @@ from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.report import ICLPlanReport, report
 from langchain_dp.icl.reservation import Reservation, reserve
-from langchain_dp.icl.voters import Voter, make_voter
+from langchain_dp.icl.voters import OnUnhealthy, Voter, invented, make_voter
 from langchain_dp.icl.votes import Shot
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels
+from langchain_dp.quiet import CALLS
 from langchain_dp.records import PrivateRecords
 from langchain_dp.scheme import Scheme
 
@@ -62,7 +63,12 @@ class DPICLClassifier(Runnable[Question, str]):
         vote_shares: Also release the noisy vote shares, at the same price (see :meth:`invoke_with_certificate`).
         timeout: Seconds for one model call; a call that takes longer abstains. Refused for models that answer one call
             after the other, and named in the certificate: a slow call may cost others their votes.
-        max_concurrency: Model calls of one question at a time; a ``max_concurrency`` in the config limits questions.
+        max_concurrency: Model calls at a time, over all questions of this chain; a ``max_concurrency`` in the config
+            limits questions.
+        on_unhealthy: Each question is also asked once with invented examples in place of the private ones, where the
+            model runs elsewhere (anything but an engine in this process). "raise": where that call fails, or names no
+            label, the release raises ``ModelUnavailable``; it has cost one answer, and the next release asks a public
+            test question before it is charged. "answer": no such call, and an answer may be noise alone.
         max_question_chars: Longest question, with its template, for models without a known limit.
         answer_seconds: Hold every new answer until this long after its question (a side channel narrowed).
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
@@ -98,7 +104,8 @@ class DPICLClassifier(Runnable[Question, str]):
         calibrate: bool = True,
         vote_shares: bool = False,
         timeout: float | None = None,
-        max_concurrency: int | None = None,
+        max_concurrency: int = CALLS,
+        on_unhealthy: OnUnhealthy = "raise",
         max_question_chars: int = 20_000,
         answer_seconds: float | None = None,
         not_private_seed: int | None = None,
@@ -119,6 +126,7 @@ class DPICLClassifier(Runnable[Question, str]):
             timeout=timeout,
             max_concurrency=max_concurrency,
             max_question_chars=max_question_chars,
+            on_unhealthy=_validate.one_of("on_unhealthy", on_unhealthy, get_args(OnUnhealthy)),
         )
         self._records = PrivateRecords(examples)
         for position, record_id in enumerate(self._records.ids()):
@@ -148,6 +156,7 @@ class DPICLClassifier(Runnable[Question, str]):
             rng=self._rng,
             pace=Pace(answer_seconds),
             vote_shares=vote_shares,
+            max_calls=max_concurrency,
         )
 
     # ------------------------------------------------------------------------------------------------ Runnable
@@ -163,7 +172,9 @@ class DPICLClassifier(Runnable[Question, str]):
         Raises:
             InvalidParameter: The question is empty or too long. Nothing was spent.
             BudgetExceeded: The plan is used up. No model was called.
-            ModelUnavailable: The model failed on a public probe before the first release. Nothing was spent.
+            ModelUnavailable: The model failed on a public test question, before the release was charged; or on this
+                question after invented examples, beside the subsets: then this release was charged. See
+                ``on_unhealthy``.
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
         """
         _checks.check_no_kwargs(kwargs)
@@ -245,6 +256,7 @@ class DPICLClassifier(Runnable[Question, str]):
         Args:
             price_per_million_tokens: Price of input tokens, in any currency.
         """
+        shots = invented(self.prompt, [self.prompt.word(label) for label in self.labels], "").shots
         return report(
             self._reservation,
             labels=len(self.labels),
@@ -253,6 +265,7 @@ class DPICLClassifier(Runnable[Question, str]):
             shot=self._electorate.average_shot(),
             count_tokens=self._voter.count_tokens,
             price_per_million_tokens=price_per_million_tokens,
+            companions=[self.prompt.head() + self.prompt.body(shots)] * self._voter.companions,
         )
 
     # --------------------------------------------------------------------------------------------- the examples

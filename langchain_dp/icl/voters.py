@@ -1,31 +1,51 @@
 """How ballots are cast: by asking a LangChain model once per subset, or by an engine that scores all at once.
 
-Whatever goes wrong with one subset's call, that subset abstains. Nothing here raises on private content.
+Whatever goes wrong with one subset's call, that subset abstains. Nothing here raises on private content. A model that
+is asked elsewhere may die, and then every subset abstains and the answer is noise: so one PUBLIC companion is asked
+beside the subsets, the same question after invented examples, and what becomes of it may be said aloud.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Hashable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.runnables import Runnable
 
-from langchain_dp._company import ask_together, count_unseen
+from langchain_dp._company import ask_together, count_unseen, is_remote
 from langchain_dp._quiet_calls import in_own_thread
 from langchain_dp._quiet_context import sealed
 from langchain_dp._quiet_filters import Level
-from langchain_dp.errors import InvalidParameter
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.votes import Ballot, Vote
 from langchain_dp.parsing import parse_label
 from langchain_dp.ports import MemberPrompt, ScoresLabels
-from langchain_dp.quiet import QuietModel
+from langchain_dp.quiet import Failure, QuietModel
 
-_PROBE = "This is a test."
+OnUnhealthy = Literal["raise", "answer"]
+"""What a release does when its public companion shows that the model does not answer."""
+
+TEST_QUESTION = "This is a test."
+INVENTED = (
+    "Some text.", "Another text.", "A third text.", "One more text.", "Yet another text.", "A sixth text.",
+    "A text of its own.", "A last text.",
+)  # fmt: skip
+"""PUBLIC texts that say nothing, so that a small model has nothing to repeat: it sees how to answer, and answers."""
+
+_FEWEST_INVENTED = 4
+_SHOWN = 200
+_ANSWER_NOTE = "nobody watches whether the model answers: an answer may be noise alone (on_unhealthy='answer')"
+_RAISE_NOTE = (
+    "each question is asked once more with invented examples; where that fails the release raises ModelUnavailable "
+    "(on_unhealthy='raise'). Where the examples use up a rate limit that all calls share, whether it fails may depend "
+    "on them: not accounted for"
+)
 _TIMEOUT_NOTE = (
     "with a timeout, a long example that slows down other calls may cost them their votes: not accounted for"
 )
@@ -36,6 +56,8 @@ class Voter(Protocol):
 
     name: str
     notes: tuple[str, ...]
+    companions: int
+    """PUBLIC calls beside the subsets of each release: 1, or 0 where nobody has to watch."""
 
     def check_environment(self) -> None:
         """Raise UnsafeEnvironment if a call now would be refused for what is set in this process. Before any spend."""
@@ -44,15 +66,30 @@ class Voter(Protocol):
         """Raise InvalidParameter if the question is too long for the model. Data-independent."""
 
     def probe(self) -> None:
-        """Ask one public question, so that a dead model is found before any budget is spent."""
+        """Ask one public question, so that a dead model is found before any budget is spent.
+
+        Raises:
+            ModelUnavailable: It fails, or names no label.
+        """
 
     async def aprobe(self) -> None:
         """Async twin of :meth:`probe`."""
 
-    def ask(self, ballots: Sequence[Ballot], *, even_empty: bool = False) -> list[Vote]:
-        """Cast the votes; a subset without examples is asked only if ``even_empty`` (zero-shot)."""
+    def ask(self, ballots: Sequence[Ballot], *, beside: str | None = None, even_empty: bool = False) -> list[Vote]:
+        """Cast the votes; a subset without examples is asked only if ``even_empty`` (zero-shot).
 
-    async def aask(self, ballots: Sequence[Ballot], *, even_empty: bool = False) -> list[Vote]:
+        Args:
+            ballots: Private.
+            beside: The rendered question, for the public companion; None asks none.
+            even_empty: Ask subsets without examples too.
+
+        Raises:
+            ModelUnavailable: The companion failed, or named no label. Never for what became of the ballots.
+        """
+
+    async def aask(
+        self, ballots: Sequence[Ballot], *, beside: str | None = None, even_empty: bool = False
+    ) -> list[Vote]:
         """Async twin of :meth:`ask`."""
 
     def forget(self, member: Hashable) -> None:
@@ -76,8 +113,9 @@ class ModelVoter:
         words: Sequence[str],
         structured_output: bool,
         timeout: float | None,
-        max_concurrency: int | None,
+        max_concurrency: int,
         max_question_chars: int,
+        on_unhealthy: OnUnhealthy,
     ) -> None:
         # A completion model and a Runnable without chat roles get text; everything else gets messages.
         self._chat = not _takes_text(llm)
@@ -96,14 +134,15 @@ class ModelVoter:
                 "required": ["label"],
             }
             inner = llm.with_structured_output(schema)
-        self._model = QuietModel(inner)
+        self._model = QuietModel(inner, max_concurrency=max_concurrency)
         self._model.check_timeout(timeout)
-        self.notes: tuple[str, ...] = () if timeout is None else (_TIMEOUT_NOTE,)
+        self.companions = int(on_unhealthy == "raise")
+        watched = _RAISE_NOTE if self.companions else _ANSWER_NOTE
+        self.notes: tuple[str, ...] = (watched,) if timeout is None else (watched, _TIMEOUT_NOTE)
         self.name = QuietModel(llm).name if structured_output else self._model.name
         self._prompt = prompt
         self._words = list(words)
         self._timeout = timeout
-        self._max_concurrency = max_concurrency
         self._max_question_chars = max_question_chars
 
     def check_environment(self) -> None:
@@ -124,37 +163,58 @@ class ModelVoter:
                 "holds it beside the examples."
             )
 
-    def _public(self) -> Any:
-        fields = dict.fromkeys(self._prompt.variables, _PROBE)
-        return self._render(Ballot(None, (), self._prompt.ask(fields)))
-
     def probe(self) -> None:
-        """One zero-shot call on a public text."""
-        self._model.probe(self._public(), timeout=self._timeout)
+        """One call on a public text after invented examples."""
+        self._named(self._model.probe(self._render(self._test()), timeout=self._timeout), _TEST)
 
     async def aprobe(self) -> None:
         """Async twin of :meth:`probe`."""
-        await self._model.aprobe(self._public(), timeout=self._timeout)
+        self._named(await self._model.aprobe(self._render(self._test()), timeout=self._timeout), _TEST)
 
-    def ask(self, ballots: Sequence[Ballot], *, even_empty: bool = False) -> list[Vote]:
-        """One call per ballot that holds examples."""
-        asked = [ballot for ballot in ballots if ballot.shots or even_empty]
-        answers = self._model.batch(
-            [self._render(ballot) for ballot in asked], max_concurrency=self._max_concurrency, timeout=self._timeout
+    def _test(self) -> Ballot:
+        return invented(self._prompt, self._words, public_question(self._prompt))
+
+    def ask(self, ballots: Sequence[Ballot], *, beside: str | None = None, even_empty: bool = False) -> list[Vote]:
+        """One call per ballot that holds examples, and one for the companion."""
+        watched = bool(beside and self.companions)
+        prompts = self._prompts(ballots, beside, even_empty)
+        return self._votes(
+            ballots, self._model.batch(prompts, timeout=self._timeout, companion=watched), watched, even_empty
         )
-        return self._spread(ballots, answers, even_empty)
 
-    async def aask(self, ballots: Sequence[Ballot], *, even_empty: bool = False) -> list[Vote]:
+    async def aask(
+        self, ballots: Sequence[Ballot], *, beside: str | None = None, even_empty: bool = False
+    ) -> list[Vote]:
         """Async twin of :meth:`ask`."""
-        asked = [ballot for ballot in ballots if ballot.shots or even_empty]
-        answers = await self._model.abatch(
-            [self._render(ballot) for ballot in asked], max_concurrency=self._max_concurrency, timeout=self._timeout
-        )
-        return self._spread(ballots, answers, even_empty)
+        watched = bool(beside and self.companions)
+        prompts = self._prompts(ballots, beside, even_empty)
+        answers = await self._model.abatch(prompts, timeout=self._timeout, companion=watched)
+        return self._votes(ballots, answers, watched, even_empty)
 
-    def _spread(self, ballots: Sequence[Ballot], answers: Sequence[Any], even_empty: bool) -> list[Vote]:
-        remaining = iter(answers)
+    def _prompts(self, ballots: Sequence[Ballot], beside: str | None, even_empty: bool) -> list[Any]:
+        asked = [ballot for ballot in ballots if ballot.shots or even_empty]
+        if beside and self.companions:
+            asked.insert(0, invented(self._prompt, self._words, beside))
+        return [self._render(ballot) for ballot in asked]
+
+    def _votes(self, ballots: Sequence[Ballot], answers: Sequence[Any], watched: bool, even_empty: bool) -> list[Vote]:
+        if watched:
+            self._named(answers[0], _COMPANION)
+        remaining = iter(answers[watched:])
         return [_read(next(remaining), self._words) if ballot.shots or even_empty else None for ballot in ballots]
+
+    def _named(self, answer: Any, asked: str) -> None:
+        """Raise ModelUnavailable unless the answer to a PUBLIC prompt names a label."""
+        if isinstance(answer, Failure):
+            got = answer.reason
+        elif not self.companions or _read(answer, self._words) is not None:
+            return
+        else:
+            got = f"{_shown(answer)!r}, which names none of {self._words[:20]}"
+        raise ModelUnavailable(
+            f"Expected model={self.name} to answer {asked}, got {got}. Without answers a label would be noise alone. "
+            "Check the model; on_unhealthy='answer' answers all the same."
+        )
 
     def forget(self, member: Hashable) -> None:
         """Nothing is kept here."""
@@ -171,15 +231,26 @@ class EngineVoter:
     """An engine that scores the labels of all subsets at once and keeps their key/value caches."""
 
     def __init__(
-        self, engine: ScoresLabels, *, prompt: ICLPrompt, words: Sequence[str], calibrate: bool, keep_caches: bool
+        self,
+        engine: ScoresLabels,
+        *,
+        prompt: ICLPrompt,
+        words: Sequence[str],
+        calibrate: bool,
+        keep_caches: bool,
+        on_unhealthy: OnUnhealthy,
     ) -> None:
         self._engine = engine
+        remote = is_remote(engine)
+        self.companions = int(remote and on_unhealthy == "raise")
         self._keep_caches = keep_caches  # resampled subsets never come back: their caches would only push others out
         self._prompt = prompt
+        self._labels = list(words)
         self._words = [f" {word}" for word in words]
         self._content_free = prompt.content_free() if calibrate else ()
         self._stale: set[Hashable] = set()
-        self.notes: tuple[str, ...] = tuple(getattr(engine, "notes", ()))
+        watched = () if not remote else (_RAISE_NOTE if self.companions else _ANSWER_NOTE,)
+        self.notes: tuple[str, ...] = (*watched, *getattr(engine, "notes", ()))
         self.name = engine.name
 
     def check(self, question: str) -> None:
@@ -192,25 +263,37 @@ class EngineVoter:
             )
 
     def probe(self) -> None:
-        """The engine was loaded when it was built."""
+        """One public question, where the engine asks a server; else it was loaded when it was built."""
+        if self.companions:
+            self.ask((), beside=public_question(self._prompt))
 
     async def aprobe(self) -> None:
-        """The engine was loaded when it was built."""
+        """Async twin of :meth:`probe`."""
+        if self.companions:
+            await self.aask((), beside=public_question(self._prompt))
 
-    def ask(self, ballots: Sequence[Ballot], *, even_empty: bool = False) -> list[Vote]:
+    def ask(self, ballots: Sequence[Ballot], *, beside: str | None = None, even_empty: bool = False) -> list[Vote]:
         """Score all ballots in one call; the best label is the vote, ties to the smaller index.
 
         Empty subsets are scored too and their vote is dropped later, so that who else is in the call does not depend
         on whether a subset has members.
         """
-        if not ballots:
+        watched = bool(beside and self.companions)
+        asked = [invented(self._prompt, self._labels, beside), *ballots] if beside and watched else list(ballots)
+        if not asked:
             return []
         try:
-            rows = ask_together(self._scores, ballots)
+            rows = ask_together(self._scores, asked)
         finally:
             # A member that was forgotten while it was being scored has come back into the engine's caches.
             self._drop(ballots, every=not self._keep_caches)
-        return [_best(row, len(self._words)) for row in rows]
+        cast = [_best(row, len(self._words)) for row in rows]
+        if watched and cast[0] is None:
+            raise ModelUnavailable(
+                f"Expected model={self.name} to answer {_COMPANION}, got no answer. Without answers a label would be "
+                "noise alone. Check the server; on_unhealthy='answer' answers all the same."
+            )
+        return cast[watched:]
 
     def _scores(self, ballots: Sequence[Ballot]) -> list[list[float] | None]:
         members = [self._member(ballot) for ballot in ballots]
@@ -219,9 +302,12 @@ class EngineVoter:
     def _member(self, ballot: Ballot) -> MemberPrompt:
         return MemberPrompt(self._prompt.head(), self._prompt.body(ballot.shots), ballot.question, ballot.member)
 
-    async def aask(self, ballots: Sequence[Ballot], *, even_empty: bool = False) -> list[Vote]:
+    async def aask(
+        self, ballots: Sequence[Ballot], *, beside: str | None = None, even_empty: bool = False
+    ) -> list[Vote]:
         """Async twin of :meth:`ask`, in a worker thread."""
-        return await in_own_thread(functools.partial(self.ask, ballots, even_empty=even_empty))  # type: ignore[no-any-return]  # votes
+        work = functools.partial(self.ask, ballots, beside=beside, even_empty=even_empty)
+        return await in_own_thread(work)  # type: ignore[no-any-return]  # votes
 
     def check_environment(self) -> None:
         """An engine is asked sealed, whatever is set."""
@@ -264,8 +350,9 @@ def make_voter(
     calibrate: bool,
     keep_caches: bool,
     timeout: float | None,
-    max_concurrency: int | None,
+    max_concurrency: int,
     max_question_chars: int,
+    on_unhealthy: OnUnhealthy,
 ) -> Voter:
     """An engine is used as an engine; any other Runnable is asked call by call.
 
@@ -273,7 +360,9 @@ def make_voter(
         InvalidParameter: ``llm`` is neither.
     """
     if isinstance(llm, ScoresLabels):
-        return EngineVoter(llm, prompt=prompt, words=words, calibrate=calibrate, keep_caches=keep_caches)
+        return EngineVoter(
+            llm, prompt=prompt, words=words, calibrate=calibrate, keep_caches=keep_caches, on_unhealthy=on_unhealthy
+        )
     if isinstance(llm, Runnable):
         return ModelVoter(
             llm,
@@ -283,11 +372,38 @@ def make_voter(
             timeout=timeout,
             max_concurrency=max_concurrency,
             max_question_chars=max_question_chars,
+            on_unhealthy=on_unhealthy,
         )
     raise InvalidParameter(
         f"Expected llm={type(llm).__name__} to be a chat model, a completion model, a Runnable or an engine that "
         "scores labels. Wrap a function in RunnableLambda."
     )
+
+
+def invented(prompt: ICLPrompt, words: Sequence[str], question: str) -> Ballot:
+    """A PUBLIC ballot in the prompt's form: invented examples of the labels in turn, and the question."""
+    texts = INVENTED[: max(_FEWEST_INVENTED, len(words))]
+    shots = tuple((_rendered(prompt, text), word) for text, word in zip(texts, itertools.cycle(words), strict=False))
+    return Ballot(("public", len(shots)), shots, question)
+
+
+def public_question(prompt: ICLPrompt) -> str:
+    """A PUBLIC question."""
+    return _rendered(prompt, TEST_QUESTION)
+
+
+def _rendered(prompt: ICLPrompt, text: str) -> str:
+    return prompt.ask(dict.fromkeys(prompt.variables, text))
+
+
+_TEST = "a public test question"
+_COMPANION = "this question after invented examples"
+
+
+def _shown(answer: Any) -> str:
+    """What a model said to a PUBLIC prompt, cut short."""
+    text = getattr(answer, "text", answer)
+    return str(text if isinstance(text, str) else getattr(answer, "content", answer))[:_SHOWN]
 
 
 def _read(answer: Any, words: Sequence[str]) -> Vote:

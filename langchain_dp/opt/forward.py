@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from langchain_dp._company import ask_together
+from langchain_dp._company import ask_together, is_remote
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CONTENT_FREE, OptPrompts
@@ -55,6 +55,21 @@ class Forward:
             raise ModelUnavailable(
                 "The model could not score the labels after a public text without content. Is the instruction longer "
                 "than its context? Shorten it, or give the engine more room."
+            )
+
+    def watch(self, instruction: str) -> None:
+        """Score one public text, where the engine asks a server: it may have died while its members abstained.
+
+        Args:
+            instruction: Public.
+
+        Raises:
+            ModelUnavailable: It did not answer. What became of private texts is never said.
+        """
+        if is_remote(self._engine) and self._scores(instruction, CONTENT_FREE[:1])[0] is None:
+            raise ModelUnavailable(
+                "The engine's server did not answer a public text that it was asked after the private ones. Without "
+                "answers only noise would be left. Check the server, and invoke again to go on with the run."
             )
 
     def predict(self, instruction: str, texts: Sequence[str]) -> list[int | None]:

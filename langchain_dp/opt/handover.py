@@ -21,7 +21,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.settings import Settings
 from langchain_dp.parsing import parse_label
 from langchain_dp.ports import HasFile, VotesNextToken
-from langchain_dp.quiet import QuietModel
+from langchain_dp.quiet import CALLS, QuietModel
 
 _FIELDS = ("prompt", "instruction", "certificate", "settings", "model", "created")
 
@@ -139,7 +139,7 @@ def evaluate_prompt(
     labels: Sequence[str],
     *,
     words: Mapping[str, str] | None = None,
-    max_concurrency: int | None = None,
+    max_concurrency: int = CALLS,
 ) -> PromptScore:
     """Score a prompt on test rows with any chat model.
 
@@ -167,7 +167,7 @@ def evaluate_prompt(
             )
     shown = [(words or {}).get(label, label) for label in labels]
     messages = [prompt.format_messages(**{name: row[name] for name in prompt.input_variables}) for row in asked]
-    answers = QuietModel(model).batch(messages, max_concurrency=max_concurrency)
+    answers = QuietModel(model, max_concurrency=max_concurrency).batch(messages)
     named = [None if answer is None else parse_label(answer, shown) for answer in answers]
     right = sum(index is not None and labels[index] == row["label"] for index, row in zip(named, asked, strict=True))
     accuracy = right / len(asked)

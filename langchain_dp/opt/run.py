@@ -131,7 +131,7 @@ class Run:
         instructions = self.candidates()
         # One step a candidate: steps by rows would show their number, which add/remove keeps private.
         with tqdm(total=len(set(instructions)), desc="selecting", unit="prompt", disable=self._disabled) as bar:
-            return correct_answers(
+            counts = correct_answers(
                 forward,
                 instructions,
                 rows,
@@ -139,3 +139,5 @@ class Run:
                 labels=self._settings.labels,
                 advance=bar.update,
             )
+        forward.watch(self._settings.instruction)
+        return counts

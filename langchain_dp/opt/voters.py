@@ -47,6 +47,10 @@ class Demonstrations:
             self._shown[name] = self._shot(row, text, answer)
         return [self._prompts.backward_body([self._shown[name] for name in subset.record_ids]) for subset in subsets]
 
+    def watch(self) -> None:
+        """See that the engine still answers: :meth:`Forward.watch`."""
+        self._forward.watch(self._instruction)
+
     def _shot(self, row: Mapping[str, Any], text: str, answer: int | None) -> Demonstration:
         word = self._prompts.word(str(row["label"]))
         return Demonstration(text, word, None if answer is None else self._words[answer])
@@ -101,7 +105,11 @@ class Electorate:
         return self._ensemble.draw()
 
     def votes(self, subsets: Sequence[Subset], message: int, written: Sequence[Token]) -> Counter[Token]:
-        """One vote a subset. Private."""
+        """One vote a subset. Private.
+
+        Raises:
+            ModelUnavailable: A public text showed that the engine's server does not answer.
+        """
         bodies = self._demonstrations.bodies(subsets)
         tail = self._prompts.backward_tail(message)
         asked = [
@@ -115,7 +123,9 @@ class Electorate:
         self._asked.update(subset.member for subset in subsets)
         try:
             decoding = self._text.decoding(written)
-            return count_votes(ask_together(lambda some: self._engine.next_tokens(some, decoding), asked))
+            votes = count_votes(ask_together(lambda some: self._engine.next_tokens(some, decoding), asked))
+            self._demonstrations.watch()
+            return votes
         finally:
             if not self._ensemble.lasting:
                 self.close()

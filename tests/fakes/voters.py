@@ -1,7 +1,8 @@
 """Models that really read their prompt: each votes for the majority label of its own shots.
 
 What is asked is kept, so that a test can say who was asked what. ``reply`` replaces the majority vote: it may raise,
-block or talk nonsense.
+block or talk nonsense. A public prompt, with invented examples only, comes to it without shots; unless ``helpful`` is
+False its answer is then a label, as a healthy model's would be.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pydantic import Field, PrivateAttr
 
 from fakes.canary import CANARY
 from langchain_dp import DPICLClassifier, PrivacyBudget
+from langchain_dp.icl.voters import INVENTED, TEST_QUESTION
 from langchain_dp.ports import MemberPrompt
 
 LABELS = ["positive", "negative"]
@@ -78,25 +80,38 @@ def left(chain: DPICLClassifier) -> int:
     return remaining
 
 
+def private_part(shots: Shots) -> Shots:
+    """The shots without invented ones."""
+    return [(text, word) for text, word in shots if not is_invented(text)]
+
+
+def is_invented(text: str) -> bool:
+    """Whether a rendered text is one of those that public prompts show."""
+    return any(invented in text for invented in INVENTED)
+
+
 class Asked:
-    """What a double was asked so far, probes apart. Thread-safe."""
+    """What a double was asked so far, public prompts apart. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.probes = 0
+        self.companions = 0
         self.prompts: list[str] = []
         self.shots: list[Shots] = []
         self.questions: list[str] = []
 
     def note(self, prompt: str, shots: Shots, question: str) -> None:
-        """Keep one prompt; one without shots is a probe."""
+        """Keep one prompt; one without shots is public: a probe, or the companion of a question."""
         with self._lock:
             if shots:
                 self.prompts.append(prompt)
                 self.shots.append(shots)
                 self.questions.append(question)
-            else:
+            elif TEST_QUESTION in question:
                 self.probes += 1
+            else:
+                self.companions += 1
 
     def clear(self) -> None:
         """Forget what was asked."""
@@ -114,6 +129,7 @@ class VotingChat(BaseChatModel):
 
     model_name: str = "voting-chat-1"
     reply: Reply = majority
+    helpful: bool = True
     asked: Any = Field(default_factory=Asked)
 
     @property
@@ -126,8 +142,10 @@ class VotingChat(BaseChatModel):
         shots = [(str(q.content), str(a.content)) for q, a in zip(turns[:-1:2], turns[1::2], strict=True)]
         assert isinstance(turns[-1], HumanMessage)
         question = str(turns[-1].content)
-        self.asked.note("\n".join(f"{message.type}: {message.content}" for message in messages), shots, question)
-        return self.reply(shots, question)
+        private = private_part(shots)
+        self.asked.note("\n".join(f"{message.type}: {message.content}" for message in messages), private, question)
+        said = self.reply(private, question)
+        return shots[0][1] if self.helpful and shots and not private else said
 
     def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=AIMessage(self.vote(messages)))])
@@ -141,7 +159,7 @@ class AsyncVotingChat(VotingChat):
     async def _agenerate(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any
     ) -> ChatResult:
-        if self.before is not None and len(messages) > 2:
+        if self.before is not None and not any(is_invented(str(message.content)) for message in messages):
             await self.before()
         return self._generate(messages)
 
@@ -170,6 +188,7 @@ class VotingLLM(LLM):
     """A completion model that votes by ``reply``."""
 
     reply: Reply = majority
+    helpful: bool = True
     asked: Any = Field(default_factory=Asked)
 
     @property
@@ -178,8 +197,10 @@ class VotingLLM(LLM):
 
     def _call(self, prompt: str, stop: Any = None, run_manager: Any = None, **_: Any) -> str:
         shots, question = read_text(prompt)
-        self.asked.note(prompt, shots, question)
-        return self.reply(shots, question)
+        private = private_part(shots)
+        self.asked.note(prompt, private, question)
+        said = self.reply(private, question)
+        return shots[0][1] if self.helpful and shots and not private else said
 
 
 class VotingEngine:

@@ -96,7 +96,7 @@ async def test_max_concurrency_of_the_chain_limits_the_calls_of_one_question() -
         await asyncio.sleep(0)
         at_once[0] -= 1
 
-    await classifier(AsyncVotingChat(before=count), max_concurrency=2).ainvoke("x")
+    await classifier(AsyncVotingChat(before=count), max_concurrency=2, on_unhealthy="answer").ainvoke("x")
     assert at_once[1] == 2
 
 

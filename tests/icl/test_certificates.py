@@ -122,7 +122,7 @@ def test_few_shot_asks_one_subset_and_zero_shot_none() -> None:
     chain.baseline("few-shot", private=False).invoke("x")
     assert [len(shots) for shots in model.asked.shots] == [3]
     chain.baseline("zero-shot", private=False).invoke("x")
-    assert (len(model.asked), model.asked.probes) == (1, 1)
+    assert (len(model.asked), model.asked.companions) == (1, 1)
 
 
 @pytest.mark.parametrize("private", [True, None, 0, "no"])

@@ -30,7 +30,8 @@ def test_the_numbers_of_a_plan_agree_with_each_other() -> None:
     plan = chain.plan(price_per_million_tokens=2.0)
     assert plan.scheme == Scheme("fixed", 80, 0.1, even=True)
     assert plan.event == NoisyMaxEvent(chain.sigma, 0.1)
-    assert plan.calls_per_query == pytest.approx(8)
+    assert plan.calls_per_query == pytest.approx(8 + 1)
+    assert plan.companions == 1
     assert plan.noise_share == pytest.approx(chain.sigma / 8)
     assert plan.queries == 50
     assert plan.epsilon_total == 3.0
