@@ -25,12 +25,16 @@ class RecordingServer:
     def __init__(self, answer: Callable[[str, bytes], Answer]) -> None:
         self.bodies: list[bytes] = []
         bodies = self.bodies
+        self._gone = gone = threading.Event()
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def _serve(self) -> None:
                 body = _read(self)
+                if gone.is_set():  # a connection that was kept open dies with the server
+                    self.close_connection = True
+                    return
                 bodies.append(self.path.encode() + b"\n" + body)
                 status, headers, content = answer(self.path, body)
                 self.send_response(status)
@@ -59,6 +63,7 @@ class RecordingServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._gone.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

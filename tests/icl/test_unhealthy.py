@@ -1,0 +1,289 @@
+"""A model that no longer answers is loud: nobody pays for answers that are noise alone, and no record shows in it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from fakes._http import Answer, RecordingServer
+from fakes.canary import CANARY
+from fakes.openai_server import OpenAIServer
+from fakes.voters import (
+    LABELS,
+    AsyncVotingChat,
+    Shots,
+    VotingChat,
+    VotingEngine,
+    VotingLLM,
+    classifier,
+    failing,
+    is_invented,
+    left,
+    private_examples,
+)
+from langchain_openai import ChatOpenAI
+
+from langchain_dp import DPICLClassifier
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable
+from langchain_dp.icl.chat_model import ChatDPICL
+
+Ask = Callable[[DPICLClassifier, list[str]], Awaitable[list[Any]]]
+
+
+def model_of(server: RecordingServer) -> ChatOpenAI:
+    return ChatOpenAI(base_url=f"{server.url}/v1", api_key="sk-none", model="m", max_retries=0)
+
+
+async def each(call: Callable[[str], Awaitable[Any]], questions: list[str]) -> list[Any]:
+    """What each question got, one after the other: its label, or the kind of its error."""
+    got: list[Any] = []
+    for question in questions:
+        try:
+            got.append(await call(question))
+        except Exception as error:
+            got.append(type(error))
+    return got
+
+
+def in_thread(call: Callable[..., Any]) -> Callable[[str], Awaitable[Any]]:
+    return lambda question: asyncio.to_thread(call, question)
+
+
+async def streamed(chain: DPICLClassifier, question: str) -> str:
+    return "".join([part async for part in chain.astream(question)])
+
+
+def kinds(answers: list[Any]) -> list[Any]:
+    return [type(answer) if isinstance(answer, Exception) else answer for answer in answers]
+
+
+async def batch(chain: DPICLClassifier, questions: list[str]) -> list[Any]:
+    return kinds(await asyncio.to_thread(chain.batch, questions, return_exceptions=True))
+
+
+async def abatch(chain: DPICLClassifier, questions: list[str]) -> list[Any]:
+    return kinds(await chain.abatch(questions, return_exceptions=True))
+
+
+FACES: dict[str, Ask] = {
+    "invoke": lambda chain, questions: each(in_thread(chain.invoke), questions),
+    "ainvoke": lambda chain, questions: each(chain.ainvoke, questions),
+    "stream": lambda chain, questions: each(in_thread(lambda q: "".join(chain.stream(q))), questions),
+    "astream": lambda chain, questions: each(lambda q: streamed(chain, q), questions),
+    "chat": lambda chain, questions: each(in_thread(lambda q: ChatDPICL(classifier=chain).invoke(q).text), questions),
+    "batch": batch,
+    "abatch": abatch,
+}
+
+
+@pytest.fixture(params=FACES)
+def ask(request: pytest.FixtureRequest) -> Ask:
+    return FACES[request.param]
+
+
+@pytest.fixture
+def charged(ask: Ask) -> int:
+    """Most that an outage after one answer may cost, that answer included.
+
+    One at a time it is one more. At once, two releases share 16 places with 9 calls each, so two more.
+    """
+    return 3 if ask in (batch, abatch) else 2
+
+
+async def test_after_a_server_stopped_nothing_is_answered_and_no_more_than_one_question_charged(
+    ask: Ask, charged: int
+) -> None:
+    """39 questions are charged and answered by noise."""
+    with OpenAIServer("positive") as server:
+        chain = classifier(model_of(server), max_queries=50)
+        assert await ask(chain, ["question 0"]) == ["positive"]
+    assert await ask(chain, [f"question {i}" for i in range(1, 40)]) == [ModelUnavailable] * 39
+    assert 50 - left(chain) <= charged
+    assert await ask(chain, ["question 0"]) == ["positive"]  # released before: free
+
+
+async def test_a_server_that_starts_to_refuse_costs_one_answer(ask: Ask, charged: int) -> None:
+    """A key that expires, or a quota that is used up, goes on charging."""
+    refuses: list[bool] = []
+
+    def answer(path: str, body: bytes) -> Answer:
+        if refuses:
+            return 429, {"Content-Type": "application/json"}, b'{"error": {"message": "Used 29500 of 30000"}}'
+        message = {"role": "assistant", "content": "positive"}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        fields = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+        return 200, {"Content-Type": "application/json"}, json.dumps(fields).encode()
+
+    with RecordingServer(answer) as server:
+        chain = classifier(model_of(server), max_queries=50)
+        assert await ask(chain, ["question 0"]) == ["positive"]
+        refuses.append(True)
+        assert await ask(chain, [f"question {i}" for i in range(1, 10)]) == [ModelUnavailable] * 9
+        assert 50 - left(chain) <= charged
+        with pytest.raises(ModelUnavailable, match=r"RateLimitError \(status 429\); its text is withheld") as caught:
+            chain.invoke("question 10")
+        assert "29500" not in str(caught.value)
+        refuses.clear()
+        before = left(chain)
+        assert await ask(chain, ["question 11"]) == ["positive"]
+        assert left(chain) == before - 1
+
+
+@pytest.mark.parametrize("make", [VotingChat, VotingLLM])
+def test_a_model_that_never_names_a_label_is_refused_before_any_charge(make: Any) -> None:
+    """A model that always says "I cannot help" is paid for noise."""
+    chain = classifier(make(reply=lambda shots, question: "I cannot help with that.", helpful=False))
+    for question in ("x", "y"):
+        with pytest.raises(
+            ModelUnavailable, match=r"got 'I cannot help with that\.', which names none of \['positive'"
+        ):
+            chain.invoke(question)
+    assert left(chain) == 5
+
+
+async def test_a_model_that_stops_to_name_labels_costs_one_answer() -> None:
+    """A model behind which another one was put, or a filter, goes on charging."""
+    said = ["positive"]
+
+    def reply(shots: Shots, question: str) -> str:
+        return said[-1]
+
+    chain = classifier(VotingChat(reply=reply, helpful=False))
+    assert chain.invoke("a") == "positive"
+    said.append("As a language model I have no opinion.")
+    for question in ("b", "c"):
+        with pytest.raises(ModelUnavailable, match="no opinion"):
+            chain.invoke(question)
+        with pytest.raises(ModelUnavailable, match="no opinion"):
+            await chain.ainvoke(question)
+    assert left(chain) == 3
+    said.append("negative")
+    assert chain.invoke("c") == "negative"
+    assert left(chain) == 2
+
+
+def test_the_companion_asks_the_same_question_and_shows_no_record() -> None:
+    """The companion asks something else than the members, or private examples are in what may be said aloud."""
+    with OpenAIServer("positive") as server:
+        chain = classifier(model_of(server), examples=private_examples(24))
+        chain.invoke("is it good?")
+        requests = [json.loads(body.split(b"\n", 1)[1])["messages"] for body in server.bodies]
+    public = [asked for asked in requests if not any(CANARY in turn["content"] for turn in asked)]
+    assert len(requests) == 8 + 2
+    assert len(public) == 2
+    assert [any("This is a test." in turn["content"] for turn in asked) for asked in public] == [True, False]
+    members = [asked for asked in requests if asked not in public]
+    assert {asked[-1]["content"] for asked in members} == {public[1][-1]["content"]}
+    assert {asked[0]["content"] for asked in members} == {public[1][0]["content"]}
+    assert all(is_invented(turn["content"]) for turn in public[1][1:-1] if turn["role"] == "user")
+
+
+@pytest.mark.parametrize("many", [1, 8])
+def test_what_becomes_of_private_calls_never_raises(many: int, histograms: list[list[int]]) -> None:
+    """A release that stops because records make their own calls fail has released them."""
+
+    def reply(shots: Shots, question: str) -> str:
+        if shots and (many == 8 or any("note 000" in text for text, _ in shots)):
+            raise RuntimeError(f"too long: {shots}")
+        return "positive"
+
+    chain = classifier(VotingChat(reply=reply))
+    assert chain.invoke("x") in LABELS
+    assert histograms == [[8 - many, 0]]
+
+
+def test_on_unhealthy_answer_answers_all_the_same_and_says_so() -> None:
+    """Who asks for answers whatever happens gets none, or the certificate hides that nobody watched."""
+    alive = [True]
+
+    def reply(shots: Shots, question: str) -> str:
+        if not alive:
+            raise ConnectionError("gone")
+        return "positive"
+
+    model = VotingChat(reply=reply)
+    chain = classifier(model, on_unhealthy="answer")
+    assert chain.invoke("a") == "positive"
+    alive.clear()
+    assert chain.invoke("b") in LABELS
+    assert model.asked.companions == 0
+    assert any("on_unhealthy='answer'" in note for note in chain.certificate().notes)
+    assert any("on_unhealthy='raise'" in note for note in classifier().certificate().notes)
+    assert chain.plan().calls_per_query == 8
+    assert classifier().plan().calls_per_query == 9
+    assert "1 of them public" in str(classifier().plan())
+    with pytest.raises(InvalidParameter, match="on_unhealthy='ignore'"):
+        classifier(on_unhealthy="ignore")
+
+
+class ServedEngine(VotingEngine):
+    """An engine that asks a server."""
+
+    remote = True
+
+
+async def test_an_engine_that_asks_a_server_is_watched_and_one_in_this_process_is_not() -> None:
+    """A dead completions server is answered for by noise; or every local vote costs one more evaluation."""
+    alive = [True]
+    engine = ServedEngine(row=lambda scores: scores if alive else None)
+    chain = classifier(engine)
+    assert chain.invoke("a") == "positive"
+    assert [sum(is_invented(member.body) for member in call) for call in engine.calls] == [1, 1]
+    alive.clear()
+    for call in (lambda: chain.invoke("b"), lambda: asyncio.run(chain.ainvoke("c"))):
+        with pytest.raises(ModelUnavailable, match="got no answer"):
+            await asyncio.to_thread(call)
+    assert left(chain) == 3
+    assert chain.plan().calls_per_query == 9
+
+    local = VotingEngine()
+    chain = classifier(local)
+    chain.invoke("a")
+    assert not [member for call in local.calls for member in call if is_invented(member.body)]
+    assert chain.plan().calls_per_query == 8
+    assert not [note for note in chain.certificate().notes if "on_unhealthy" in note]
+
+
+def test_a_used_up_budget_is_said_before_the_model_is_blamed() -> None:
+    """Exhaustion looks like an outage."""
+    chain = classifier(max_queries=1)
+    chain.invoke("a")
+    with pytest.raises(BudgetExceeded):
+        chain.invoke("b")
+
+
+def test_an_outage_is_held_back_as_an_answer_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With answer_seconds, how long the members took shows in when the error comes."""
+    held: list[float] = []
+    chain = classifier(VotingChat(reply=failing, helpful=False), answer_seconds=60.0)
+    monkeypatch.setattr(chain._releaser.pace, "_sleep", held.append)
+    with pytest.raises(ModelUnavailable):
+        chain.invoke("x")
+    assert len(held) == 1
+
+
+class Counting:
+    """How many calls are under way at once."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    async def __call__(self) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self.now -= 1
+
+
+@pytest.mark.parametrize(("most", "settings"), [(16, {}), (5, {"max_concurrency": 5})])
+async def test_sixty_four_questions_at_once_keep_to_the_cap(most: int, settings: dict[str, Any]) -> None:
+    """64 questions put hundreds of calls in flight: time-outs, hence lost votes."""
+    count = Counting()
+    chain = classifier(AsyncVotingChat(before=count), max_queries=64, **settings)
+    assert await chain.abatch([f"q{i}" for i in range(64)]) == ["positive"] * 64
+    assert most // 2 <= count.most <= most
+    assert left(chain) == 0
