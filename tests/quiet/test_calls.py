@@ -267,6 +267,29 @@ def test_debug_mode_is_refused_before_any_call(how: str) -> None:
     assert model.calls == []
 
 
+@pytest.mark.parametrize("how", ["threads", "tasks"])
+async def test_batches_at_once_share_one_cap(how: str) -> None:
+    """If it fails, every question brings a cap of its own, and 64 at once put hundreds of calls in flight."""
+    lock, now = threading.Lock(), [0, 0]
+    full = threading.Barrier(3)
+
+    def act(prompt: str) -> None:
+        with lock:
+            now[0] += 1
+            now[1] = max(now)
+        full.wait(60)  # three are under way together, and then the next three
+        with lock:
+            now[0] -= 1
+
+    quiet = QuietModel(SyncChat(act=act), max_concurrency=3)
+    if how == "tasks":
+        answers = await asyncio.gather(*(quiet.abatch(["a", "b", "c"]) for _ in range(4)))
+    else:
+        answers = await asyncio.gather(*(asyncio.to_thread(quiet.batch, ["a", "b", "c"]) for _ in range(4)))
+    assert [[text(answer) for answer in each] for each in answers] == [["a", "b", "c"]] * 4
+    assert now[1] == 3
+
+
 @BOTH
 def test_debug_mode_switched_on_between_calls_is_refused(how: str) -> None:
     """If it fails, the rest of a running batch is printed."""
