@@ -147,20 +147,23 @@ def _icl_of_number(options: argparse.Namespace, settings: dict[str, Any]) -> ICL
     from langchain_dp.icl.checks import label_words
     from langchain_dp.icl.report import report
     from langchain_dp.icl.reservation import reserve
+    from langchain_dp.icl.voters import companion_text
 
     if options.labels is None:
         raise WrongArguments("Expected --labels to name the labels, since no --data shows them.")
     labels = check_labels(options.labels)
     prompt = _prompt(options, labels)
+    words = label_words(prompt, labels)
     fields = {name: "x" * options.characters if name == "text" else "" for name in prompt.variables}
     return report(
         reserve(**settings, ledger=None, name="plan", records=options.records),
         labels=len(labels),
         records=options.records,
         head=prompt.head(),
-        shot=prompt.body([(prompt.ask(fields), label_words(prompt, labels)[0])]),
+        shot=prompt.body([(prompt.ask(fields), words[0])]),
         count_tokens=_estimated,
         price_per_million_tokens=options.price,
+        companions=[companion_text(prompt, words)],
     )
 
 

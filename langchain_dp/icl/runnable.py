@@ -22,7 +22,7 @@ from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.report import ICLPlanReport, report
 from langchain_dp.icl.reservation import Reservation, reserve
-from langchain_dp.icl.voters import OnUnhealthy, Voter, invented, make_voter
+from langchain_dp.icl.voters import OnUnhealthy, Voter, companion_text, make_voter
 from langchain_dp.icl.votes import Shot
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels
@@ -256,7 +256,7 @@ class DPICLClassifier(Runnable[Question, str]):
         Args:
             price_per_million_tokens: Price of input tokens, in any currency.
         """
-        shots = invented(self.prompt, [self.prompt.word(label) for label in self.labels], "").shots
+        words = checks.label_words(self.prompt, self.labels)
         return report(
             self._reservation,
             labels=len(self.labels),
@@ -265,7 +265,7 @@ class DPICLClassifier(Runnable[Question, str]):
             shot=self._electorate.average_shot(),
             count_tokens=self._voter.count_tokens,
             price_per_million_tokens=price_per_million_tokens,
-            companions=[self.prompt.head() + self.prompt.body(shots)] * self._voter.companions,
+            companions=[companion_text(self.prompt, words)] * self._voter.companions,
         )
 
     # --------------------------------------------------------------------------------------------- the examples

@@ -387,6 +387,11 @@ def invented(prompt: ICLPrompt, words: Sequence[str], question: str) -> Ballot:
     return Ballot(("public", len(shots)), shots, question)
 
 
+def companion_text(prompt: ICLPrompt, words: Sequence[str]) -> str:
+    """The public companion's prompt before the question, for estimates."""
+    return prompt.head() + prompt.body(invented(prompt, words, "").shots)
+
+
 def public_question(prompt: ICLPrompt) -> str:
     """A PUBLIC question."""
     return _rendered(prompt, TEST_QUESTION)
