@@ -78,6 +78,7 @@ class ModelVoter:
         timeout: float | None,
         max_concurrency: int | None,
         max_question_chars: int,
+        accept_unchecked_model: bool,
     ) -> None:
         # A completion model and a Runnable without chat roles get text; everything else gets messages.
         self._chat = not _takes_text(llm)
@@ -96,10 +97,11 @@ class ModelVoter:
                 "required": ["label"],
             }
             inner = llm.with_structured_output(schema)
-        self._model = QuietModel(inner)
+        self._model = QuietModel(inner, accept_unchecked_model=accept_unchecked_model)
         self._model.check_timeout(timeout)
-        self.notes: tuple[str, ...] = () if timeout is None else (_TIMEOUT_NOTE,)
-        self.name = QuietModel(llm).name if structured_output else self._model.name
+        plain = QuietModel(llm, accept_unchecked_model=accept_unchecked_model) if structured_output else self._model
+        self.name = plain.name
+        self.notes: tuple[str, ...] = (*(() if timeout is None else (_TIMEOUT_NOTE,)), *self._model.notes)
         self._prompt = prompt
         self._words = list(words)
         self._timeout = timeout
@@ -107,7 +109,7 @@ class ModelVoter:
         self._max_question_chars = max_question_chars
 
     def check_environment(self) -> None:
-        """A global cache beside a model that nobody can look into is found here, and not after the charge."""
+        """A memory that the model made with its first call is found here, and not after the charge."""
         self._model.check_environment()
 
     def _render(self, ballot: Ballot) -> Any:
@@ -266,11 +268,13 @@ def make_voter(
     timeout: float | None,
     max_concurrency: int | None,
     max_question_chars: int,
+    accept_unchecked_model: bool,
 ) -> Voter:
     """An engine is used as an engine; any other Runnable is asked call by call.
 
     Raises:
         InvalidParameter: ``llm`` is neither.
+        UnsafeEnvironment: ``llm`` keeps what it is told, or cannot be looked into.
     """
     if isinstance(llm, ScoresLabels):
         return EngineVoter(llm, prompt=prompt, words=words, calibrate=calibrate, keep_caches=keep_caches)
@@ -283,6 +287,7 @@ def make_voter(
             timeout=timeout,
             max_concurrency=max_concurrency,
             max_question_chars=max_question_chars,
+            accept_unchecked_model=accept_unchecked_model,
         )
     raise InvalidParameter(
         f"Expected llm={type(llm).__name__} to be a chat model, a completion model, a Runnable or an engine that "
