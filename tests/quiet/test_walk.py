@@ -146,12 +146,12 @@ def test_what_the_function_does_not_name_is_not_held_against_it() -> None:
 @pytest.mark.parametrize("uses", ["langgraph", "json"])
 def test_an_installed_package_is_opened_where_it_uses_langgraph(uses: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, a memory in a chain that comes as a package is missed, or all of every package is read."""
-    package = types.ModuleType("acme_chains")
-    package.__file__ = "/x/site-packages/acme_chains/__init__.py"
+    package = types.ModuleType(f"acme_{uses}")
+    package.__file__ = f"/x/site-packages/acme_{uses}/__init__.py"
     package.__dict__["tool"] = sys.modules[uses]
     package.__dict__["made"] = [InMemorySaver()] if uses == "langgraph" else [compiled()]
     exec("def ask(prompt):\n    return made and prompt", package.__dict__)
-    monkeypatch.setitem(sys.modules, "acme_chains", package)
+    monkeypatch.setitem(sys.modules, f"acme_{uses}", package)
     llm = RunnableLambda(package.__dict__["ask"])
     if uses == "langgraph":
         with pytest.raises(UnsafeEnvironment, match="InMemorySaver stores them"):
