@@ -172,7 +172,7 @@ class _Kinds:
         elif _is(part, types.FunctionType):
             yield from self._named_by(part)
         else:
-            yield type(part)
+            yield type(part)  # the collector does not know of objects without attributes, nor of their class
             yield from _short(_kept_by(part))
 
     def _named_by(self, function: types.FunctionType) -> Iterator[Any]:

@@ -128,6 +128,7 @@ def keyword_default(inner: Inner) -> Any:
 
 def class_attribute(inner: Inner) -> Any:
     class Bot:
+        __slots__ = ()
         made: ClassVar[Inner] = inner
 
         def ask(self, prompt: str) -> str:

@@ -345,15 +345,17 @@ def test_an_error_that_an_abandoned_task_kept_goes_nowhere(caplog: pytest.LogCap
     async def late(prompt: str) -> None:
         fail(prompt)
 
+    kept: list[Any] = []
+
     async def aact(prompt: str) -> None:
-        task = asyncio.ensure_future(late(prompt))
-        await asyncio.wait([task])
+        kept.append(asyncio.ensure_future(late(prompt)))
+        await asyncio.wait(kept)
 
     async def main() -> None:
-        await QuietModel(Chat(aact=aact)).abatch([CANARY])
-        gc.collect()
-        await aact("public")
-        gc.collect()
+        for ask in (QuietModel(Chat(aact=aact)).abatch([CANARY]), aact("public")):
+            await ask
+            kept.clear()
+            gc.collect()
 
     asyncio.run(main())
     assert "public" in caplog.text

@@ -13,7 +13,7 @@ from fakes.canary import CANARY
 from fakes.models import Chat, Completion, SyncChat
 from langchain_core.caches import InMemoryCache
 from langchain_core.chat_history import InMemoryChatMessageHistory
-from langchain_core.globals import set_llm_cache
+from langchain_core.globals import get_llm_cache, set_llm_cache
 from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnableWithMessageHistory
@@ -84,6 +84,32 @@ def test_a_cache_is_bypassed_wherever_it_sits(place: str, how: str) -> None:
         assert asked(how, QuietModel(llm)) == PROMPTS
     assert own._cache == everybodys._cache == {}
     assert len(one.calls) == len(other.calls) == 2 * len(PROMPTS)  # nobody was answered from a cache
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_code_that_asks_for_the_global_cache_by_itself_finds_it_empty_and_deaf(how: str) -> None:
+    """If it breaks, a model class with a way of its own to use the global cache keeps private prompts there."""
+    cache = InMemoryCache()
+
+    def ask(prompt: str) -> str:
+        found = get_llm_cache()
+        assert found is not None
+        assert found.lookup("public", "") is None
+        found.update(prompt, "", [])
+        return prompt
+
+    async def aask(prompt: str) -> str:
+        found = get_llm_cache()
+        assert found is not None
+        assert await found.alookup("public", "") is None
+        await found.aupdate(prompt, "", [])
+        return prompt
+
+    cache.update("public", "", [])
+    set_llm_cache(cache)
+    assert asked(how, QuietModel(RunnableLambda(ask, aask))) == PROMPTS
+    assert list(cache._cache) == [("public", "")]
+    assert get_llm_cache() is cache
 
 
 @pytest.mark.parametrize("place", STRUCTURES)
