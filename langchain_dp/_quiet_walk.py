@@ -172,8 +172,7 @@ class _Kinds:
         elif _is(part, types.FunctionType):
             yield from self._named_by(part)
         else:
-            yield type(part)  # the collector does not know of objects without attributes, nor of their class
-            yield from _short(_kept_by(part))
+            yield from _short(_kept_by(part))  # its class, too
 
     def _named_by(self, function: types.FunctionType) -> Iterator[Any]:
         """Closure, defaults, attributes; and of the user's own code the globals and imports that it names."""
