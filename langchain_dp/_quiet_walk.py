@@ -12,7 +12,8 @@ What is not opened, and why that is sound:
   into the whole process
 - globals and class attributes of the standard library, of LangChain, LangGraph and their integrations, and of installed
   packages that use neither: they hold none of the user's memories. Objects of their classes are opened all the same.
-- plain entries of long containers (over ``_LONG``): runnables, functions and memories among them are still seen
+- of a container with more than a thousand entries, all but runnables, functions, memories and the first thousand: many
+  things of a kind are data. What is still too large to walk counts as what cannot be read.
 
 What no walk sees: what a function fetches by a name that it computes (``getattr``, ``globals()``), and a memory of the
 user's own making (a list that the function appends to, a file, a server).
@@ -27,6 +28,7 @@ import dis
 import functools
 import gc
 import inspect
+import itertools
 import sys
 import threading
 import types
@@ -42,7 +44,7 @@ from pydantic import BaseModel
 
 from langchain_dp._quiet_context import CacheGate
 
-_MOST = 200_000  # objects opened; a chat model with its client has about 1,000
+_MOST = 200_000  # objects opened; an agent around a chat model and its client has 300
 _LONG = 1_000
 _PLAIN = frozenset(
     {type(None), bool, int, float, complex, str, bytes, bytearray, range, slice}
@@ -106,14 +108,14 @@ def walk(llm: Any) -> Found:
             break
         if (memory := kinds.memory(part)) is not None:
             what, remedy = memory
-            through = f" (reached through {', '.join(trail[-4:])})" if trail else ""
+            through = f" (reached through {', '.join(trail)})" if trail else ""
             found.memory = f"Expected llm to keep nothing of its prompts, but {what}{through}. {remedy}"
             break
         if found.serialises is None and getattr(type(part), "serialises_calls", False) is True:
             found.serialises = type(part).__name__
         if (name := kinds.compiled(part)) is not None and name not in found.unread:
             found.unread.append(name)
-        trail = (*trail, _name(part)) if kinds.named(type(part)) else trail
+        trail = (*trail[-3:], _name(part)) if kinds.named(type(part)) else trail
         todo.extend((inner, trail) for inner in kinds.inside(part))
     return found
 
@@ -164,7 +166,7 @@ class _Kinds:
     def inside(self, part: Any) -> Iterator[Any]:
         if _is(part, types.ModuleType):
             if not self._is_library(_name(part)):
-                yield from _short(_space(part).values())
+                yield from self._short(_space(part).values())
         elif _is(part, type):
             if not self._is_library(part.__module__):
                 yield from (value for name, value in list(vars(part).items()) if not name.startswith("__pydantic_"))
@@ -172,7 +174,7 @@ class _Kinds:
         elif _is(part, types.FunctionType):
             yield from self._named_by(part)
         else:
-            yield from _short(_kept_by(part))  # its class, too
+            yield from self._short(_kept_by(part))  # its class, too
 
     def _named_by(self, function: types.FunctionType) -> Iterator[Any]:
         """Closure, defaults, attributes; and of the user's own code the globals and imports that it names."""
@@ -181,9 +183,11 @@ class _Kinds:
         held += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *vars(function).values()]
         if not self._is_library(str(function.__globals__.get("__name__"))):
             held += [function.__globals__[name] for name in names.loaded if name in function.__globals__]
-            package = function.__globals__.get("__package__")
             for name in names.imported:
-                held += [sys.modules[each] for each in (name, f"{package}.{name}") if each in sys.modules]
+                # Relative to the function's package, or to one above it.
+                above = itertools.accumulate(str(function.__globals__.get("__package__")).split("."), "{}.{}".format)
+                places = (name, *(f"{package}.{name}".rstrip(".") for package in above))
+                held += [sys.modules[each] for each in places if each in sys.modules]
         modules = [each for each in held if _is(each, types.ModuleType)]
         yield from (each for each in held if not _is(each, types.ModuleType))
         # Of a module only what the code names after it: it may hold a whole application.
@@ -200,12 +204,19 @@ class _Kinds:
                 else:
                     yield value
 
+    def _short(self, parts: Iterable[Any]) -> list[Any]:
+        parts = list(parts)
+        rest = parts[_LONG:]
+        parts_of_models = (Runnable, *_FUNCTIONS, *self._memories)
+        kinds = {kind for kind in set(map(type, rest)) if issubclass(kind, parts_of_models)}
+        return parts[:_LONG] + [part for part in rest if type(part) in kinds]
+
     def _is_library(self, module: str) -> bool:
         root = module.partition(".")[0]
         known = self._library.get(root)
         if known is None:
-            known = root in sys.stdlib_module_names or root in _FAMILY or _is_library(root, len(sys.modules))
-            self._library[root] = known
+            known = root in sys.stdlib_module_names or root in _FAMILY or root in _CLOSED
+            known = self._library[root] = known or _is_library(root, len(sys.modules))
         return known
 
 
@@ -215,8 +226,8 @@ def _is(part: Any, kinds: type | tuple[type, ...]) -> bool:
 
 
 def _root(kind: type | types.FunctionType) -> str:
-    module = kind.__module__
-    return module.partition(".")[0] if _is(module, str) else ""
+    module = getattr(kind, "__module__", None)
+    return module.partition(".")[0] if isinstance(module, str) else ""
 
 
 def _name(part: Any) -> str:
@@ -241,14 +252,6 @@ def _kept_by(part: Any) -> list[Any]:
     return gc.get_referents(part)
 
 
-def _short(parts: Iterable[Any]) -> Iterable[Any]:
-    parts = list(parts)
-    if len(parts) <= _LONG:
-        return parts
-    kinds = {kind for kind in set(map(type, parts)) if issubclass(kind, (Runnable, *_FUNCTIONS))}
-    return [part for part in parts if type(part) in kinds]
-
-
 @dataclasses.dataclass(frozen=True)
 class _Names:
     loaded: frozenset[str]
@@ -262,7 +265,7 @@ def _names(code: types.CodeType) -> _Names:
     loaded, imported, attributes = set[str](), set[str](), set(code.co_names)
     if code.co_names:
         for step in dis.get_instructions(code):
-            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
                 loaded.add(str(step.argval))
             elif step.opname == "IMPORT_NAME":
                 imported.add(str(step.argval))
@@ -285,8 +288,8 @@ def _is_library(root: str, loaded: int) -> bool:
     """
     top = _space(sys.modules[root]) if root in sys.modules else {}
     file = top.get("__file__") or next(iter(top.get("__path__", ())), "")
-    if "site-packages" not in file and "dist-packages" not in file:
-        return False
+    if root == "__main__" or ("site-packages" not in file and "dist-packages" not in file):
+        return False  # the user's own
     if root.startswith("langchain_"):
         return True  # an integration
     return not any(

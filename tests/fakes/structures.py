@@ -172,9 +172,20 @@ def module_attribute(inner: Inner) -> Any:
 def import_inside(inner: Inner) -> Any:
     app = types.ModuleType("app_of_a_user")
     app.__dict__["made"] = inner
-    sys.modules["app_of_a_user"] = app  # the fixture takes it out
+    sys.modules["app_of_a_user"] = app  # forget() takes it out
     code = "def ask(prompt):\n    from app_of_a_user import made\n    return made.invoke(prompt)"
     return module_global(inner=None, code=code)  # type: ignore[arg-type]
+
+
+def relative_import(inner: Inner) -> Any:
+    app = types.ModuleType("app_of_a_user")
+    app.__dict__["made"] = inner
+    sys.modules["app_of_a_user"] = app
+    module = types.ModuleType("app_of_a_user.pages.chat")
+    module.__package__ = "app_of_a_user.pages"
+    sys.modules["app_of_a_user.pages"] = types.ModuleType("app_of_a_user.pages")
+    exec("def ask(prompt):\n    from .. import made\n    return made.invoke(prompt)", module.__dict__)
+    return RunnableLambda(module.__dict__["ask"])
 
 
 def slots(inner: Inner) -> Any:
@@ -283,6 +294,7 @@ STRUCTURES: dict[str, Callable[[Inner], Any]] = {
     "a module's global": module_global,
     "an attribute of a module": module_attribute,
     "an import inside the function": import_inside,
+    "an import from a package above": relative_import,
     "a private attribute": private_attribute,
     "a field": lambda inner: WithField(part=inner),
     "a completion model's field": lambda inner: DelegatingLLM(part=inner),
@@ -336,4 +348,5 @@ def as_text(prompt: Any) -> str:
 def forget() -> None:
     """Take back what structures have put where everybody sees it."""
     alive.clear()
-    sys.modules.pop("app_of_a_user", None)
+    for name in ("app_of_a_user", "app_of_a_user.pages"):
+        sys.modules.pop(name, None)
