@@ -130,7 +130,7 @@ def test_a_model_without_memory_is_taken_wherever_it_sits(place: str) -> None:
         ),
         (InMemoryChatMessageHistory, "InMemoryChatMessageHistory stores them"),
         (InMemorySaver, "InMemorySaver stores them"),
-        (lambda: [{"row": number} for number in range(3_000)] + [InMemorySaver()], "InMemorySaver stores them"),
+        (lambda: [*[{"row": 1}] * 1_500, InMemorySaver(), *[{"row": 2}] * 1_500], "InMemorySaver stores them"),
         (InMemoryStore, "InMemoryStore stores them"),
         (lambda: graph(lambda state: state, store=InMemoryStore()), "has a store"),
         (lambda: graph(lambda state: state, checkpointer=True), "has a checkpointer"),
