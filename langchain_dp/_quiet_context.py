@@ -1,22 +1,28 @@
 """The sealed context: nothing inside it is traced, called back or inherited from the run around it.
 
-Five things carry a prompt out of a LangChain call. Each is closed here, in the current context only:
+Six things carry a prompt out of a LangChain call. Each is closed here, in the current context only:
 
 - handlers of the outer run, and its ``configurable`` values: the inherited config is emptied
 - tracers switched on by environment variables, by ``langsmith.configure`` or by a parent run: tracing is disabled
 - ``@traceable`` functions inside the model: the same
 - handlers from elsewhere (passed in config, bound to a chain, a field of the model, a configure hook, put there by an
   instrumentation that patches the callback manager): a gate on ``CallbackManager.configure`` takes them out again
-- the global cache: a stand-in answers "not cached" inside, and passes on outside
+- a cache, the model's own or the global one: ``model.cache``, which every model of langchain-core asks for leave to
+  cache, reads False inside
+- the global cache in code that asks for it by itself: a stand-in answers "not cached" inside, and passes on outside
 
-The gate wraps a public class method of langchain-core. It does nothing outside a sealed context, and
-:func:`find_problem` tries it before each use: a gate that someone replaced is a refusal, not a leak.
+The two gates stand in public places of langchain-core, a class method and a field. They do nothing outside a sealed
+context, and :func:`find_problem` tries them before each use: a gate that someone replaced, or that another
+langchain-core passes by, is a refusal and not a leak.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import contextvars
 import functools
+import operator
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -25,6 +31,10 @@ from typing import Any
 from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
 from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, BaseCallbackManager, CallbackManager
 from langchain_core.globals import get_debug, get_llm_cache, set_llm_cache
+from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM, chat_models, llms
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult, Generation, LLMResult
+from langchain_core.prompt_values import StringPromptValue
 from langchain_core.runnables.config import var_child_runnable_config
 
 from langchain_dp import _quiet_filters
@@ -33,6 +43,7 @@ from langchain_dp._quiet_filters import Level, level
 _MANAGERS: tuple[Any, ...] = (CallbackManager, AsyncCallbackManager)
 _GATED = "_langchain_dp_gated"
 _LOCK = threading.Lock()
+_CACHING = (BaseLanguageModel, BaseChatModel, BaseLLM, chat_models, llms)
 _OLD_TRACERS = ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER")
 
 
@@ -59,6 +70,8 @@ def seal(depth: Level) -> contextlib.ExitStack:
     stack.callback(level.set, level.get())
     stack.callback(var_child_runnable_config.set, var_child_runnable_config.get())
     stack.callback(tracing_v2_callback_var.set, tracing_v2_callback_var.get())
+    bypass_cache()
+    stack.callback(restore_cache)
     level.set(max(level.get(), depth))
     var_child_runnable_config.set(None)
     tracing_v2_callback_var.set(None)
@@ -70,7 +83,8 @@ def find_problem(*, try_gate: bool = True) -> str | None:
     """Return why private prompts would be printed or handed out in this process now, or None.
 
     Args:
-        try_gate: Also make a callback manager and see that it stays empty (0.3 ms; once a batch is enough).
+        try_gate: Also make a callback manager and see that it stays empty, and ask models with a cache and see that it
+            is left alone (0.3 ms; once a batch is enough).
     """
     if get_debug():
         return (
@@ -81,6 +95,11 @@ def find_problem(*, try_gate: bool = True) -> str | None:
         # langchain-core raises on every run when these are set and the present tracer is off, as it is here.
         if os.environ.get(name, "") not in ("", "0", "false", "False"):
             return f"Expected {name} to be unset: this tracer is gone from langchain-core. Unset it."
+    if os.environ.get("SSLKEYLOGFILE"):
+        return (
+            "Expected SSLKEYLOGFILE to be unset: whoever reads that file can decrypt every prompt on its way to a "
+            "model. Unset it, and build the model anew."
+        )
     if not try_gate:
         return None
     with sealed(Level.QUIET):
@@ -90,6 +109,12 @@ def find_problem(*, try_gate: bool = True) -> str | None:
                     f"Expected {manager.__name__}.configure to give no handlers inside a quiet call: another library "
                     "has replaced it since, or adds handlers of its own. Remove its LangChain instrumentation."
                 )
+    if asked := _asked_cache():
+        return (
+            f"Expected no model to ask its cache inside a quiet call, but {asked} does: another library has replaced "
+            "a method of langchain-core, or this version of it caches in a new way. Remove the library, or install "
+            "another version."
+        )
     return None
 
 
@@ -99,6 +124,8 @@ def _install_gate() -> None:
             inner = manager.__dict__["configure"].__func__
             if not hasattr(inner, _GATED):
                 manager.configure = classmethod(_gated(inner))
+        if not isinstance(BaseLanguageModel.__dict__.get("cache"), CacheGate):
+            BaseLanguageModel.cache = CacheGate()  # type: ignore[assignment]  # a field, whose values lie in each model
 
 
 def _gated(inner: Callable[..., BaseCallbackManager]) -> Callable[..., BaseCallbackManager]:
@@ -122,8 +149,91 @@ def _stays(handler: BaseCallbackHandler) -> bool:
     return level.get() is Level.PRIVATE and isinstance(handler, _StreamingCallbackHandler)
 
 
+class CacheGate:
+    """The attribute ``cache`` of every model: False inside a sealed context, the model's own value outside.
+
+    On the class it is not seen: pydantic would take it for the default of the field.
+    """
+
+    def __get__(self, model: BaseLanguageModel[Any] | None, owner: type) -> BaseCache | bool | None:
+        if model is None or "cache" not in model.__dict__:
+            raise AttributeError("cache")
+        value: BaseCache | bool | None = model.__dict__["cache"] if level.get() is Level.OPEN else False
+        return value
+
+    def __set__(self, model: BaseLanguageModel[Any], value: BaseCache | bool | None) -> None:
+        model.__dict__["cache"] = value
+
+
+class _SpyCache(BaseCache):
+    """Notes that it was asked, and holds nothing."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
+        self.asked = True
+        return None
+
+    def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
+        self.asked = True
+
+    def clear(self, **kwargs: Any) -> None:
+        """Nothing is held."""
+
+
+class _TriedChat(BaseChatModel):
+    _llm_type = "tried"  # type: ignore[assignment]  # a property, of which a constant is one
+
+    def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(""))])
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        return self._generate()
+
+
+class _TriedLLM(BaseLLM):
+    _llm_type = "tried"  # type: ignore[assignment]
+
+    def _generate(self, *args: Any, **kwargs: Any) -> LLMResult:
+        return LLMResult(generations=[[Generation(text="")]])
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> LLMResult:
+        return self._generate()
+
+
+_tried: tuple[Any, ...] = ()
+
+
+def _asked_cache() -> str | None:
+    """Class of langchain-core whose models ask their cache inside a quiet call, or None.
+
+    Tried once, and again when anything in the classes or modules that decide it was replaced since.
+    """
+    global _tried
+    decisive = tuple(value for place in _CACHING for value in vars(place).values())
+    if len(decisive) == len(_tried) and all(map(operator.is_, decisive, _tried)):
+        return None
+    for model in (_TriedChat(cache=(spy := _SpyCache())), _TriedLLM(cache=spy)):
+        with sealed(Level.QUIET):
+            model.generate_prompt([StringPromptValue(text="")])
+            # In a thread: this one may be running an event loop.
+            context = contextvars.copy_context()
+            thread = threading.Thread(target=context.run, args=(asyncio.run, _atry(model)))
+            thread.start()
+            thread.join()
+        if spy.asked:
+            return type(model).__bases__[0].__name__
+    _tried = decisive
+    return None
+
+
+async def _atry(model: BaseLanguageModel[Any]) -> None:
+    await model.agenerate_prompt([StringPromptValue(text="")])
+
+
 class CacheBypass(BaseCache):
-    """The global cache while private runs are under way: blind and deaf inside them, itself outside."""
+    """The global cache while sealed contexts are open: blind and deaf inside them, itself outside."""
 
     def __init__(self, inner: BaseCache) -> None:
         self.inner = inner
@@ -153,7 +263,7 @@ _runs_under_way = 0
 
 
 def bypass_cache() -> None:
-    """Stand before the global cache, if there is one, until as many :func:`restore_cache` calls came."""
+    """Stand before the global cache, set now or later, until as many :func:`restore_cache` calls came."""
     global _runs_under_way
     with _LOCK:
         _runs_under_way += 1
@@ -161,7 +271,7 @@ def bypass_cache() -> None:
 
 
 def _stand_before_cache() -> None:
-    """Models configure their callbacks, and then look into the cache: each of them finds the stand-in."""
+    """Models configure their callbacks before anything else: a cache set meanwhile gets its stand-in then."""
     cache = get_llm_cache()
     if cache is None or isinstance(cache, CacheBypass):
         return
@@ -172,7 +282,7 @@ def _stand_before_cache() -> None:
 
 
 def restore_cache() -> None:
-    """Give the global cache back when the last private run of the process is over."""
+    """Give the global cache back when the last sealed context of the process is over."""
     global _runs_under_way
     with _LOCK:
         _runs_under_way -= 1

@@ -1,4 +1,7 @@
-"""Quiet copies: the same model without its own callbacks, cache and verbosity, however deep it sits."""
+"""Quiet copies: the same model without its own callbacks, cache and verbosity, wherever it sits in fields of others.
+
+What sits elsewhere is silenced by the seal alone; a copy also keeps a model's code from reading its own settings.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,15 @@ import os
 from typing import Any
 
 from langchain_core.language_models import LLM, BaseChatModel, BaseLanguageModel, BaseLLM, SimpleChatModel
-from langchain_core.runnables import (
-    Runnable,
-    RunnableGenerator,
-    RunnableLambda,
-    RunnableSerializable,
-    RunnableWithMessageHistory,
-)
+from langchain_core.runnables import Runnable, RunnableGenerator, RunnableLambda, RunnableSerializable
 from langchain_core.runnables.base import RunnableBindingBase
 
-from langchain_dp.errors import InvalidParameter, UnsafeEnvironment
+from langchain_dp.errors import InvalidParameter
 
 
 @dataclasses.dataclass
 class Survey:
-    """What was met on the way down: the models, and the parts that cannot be looked into."""
+    """What was met on the way down: the models, and the parts whose fields are not known."""
 
     models: list[BaseLanguageModel[Any]] = dataclasses.field(default_factory=list)
     opaque: list[Runnable[Any, Any]] = dataclasses.field(default_factory=list)
@@ -31,11 +28,6 @@ class Survey:
         """Whether every ``ainvoke`` in here would only run the sync code in the event loop's shared threads."""
         parts = [*self.models, *self.opaque]
         return bool(parts) and all(map(_is_sync_only, parts))
-
-    def serialises(self) -> str | None:
-        """Class of the first part that says it answers one call after the other, or None."""
-        parts = [*self.models, *self.opaque]
-        return next((type(part).__name__ for part in parts if getattr(part, "serialises_calls", False) is True), None)
 
     def name(self, whole: Runnable[Any, Any]) -> str:
         """Name of the first model that says one, else the class of the first model or of the whole."""
@@ -49,12 +41,10 @@ class Survey:
 
 
 def quiet_copy(llm: Any) -> tuple[Runnable[Any, Any], Survey]:
-    """Return ``llm`` with quiet copies of everything reachable inside it, and what was found.
+    """Return ``llm`` with quiet copies of everything in its fields, and what was found.
 
     Raises:
         InvalidParameter: It is no Runnable.
-        UnsafeEnvironment: It keeps what it is told: a message history, a graph with a checkpointer, a cache inside a
-            function.
     """
     if not isinstance(llm, Runnable):
         raise InvalidParameter(
@@ -65,16 +55,9 @@ def quiet_copy(llm: Any) -> tuple[Runnable[Any, Any], Survey]:
 
 
 def _copy(part: Any, survey: Survey) -> Any:
-    if isinstance(part, RunnableWithMessageHistory):
-        raise UnsafeEnvironment(
-            "Expected llm to keep nothing of its prompts, but RunnableWithMessageHistory stores them. "
-            "Pass the model inside it."
-        )
     if isinstance(part, RunnableSerializable):
         return _copy_fields(part, survey)
     if isinstance(part, Runnable):
-        _refuse_memory(part)
-        _refuse_cached_closure(part)
         survey.opaque.append(part)
         return part
     if type(part) in (list, tuple):
@@ -109,29 +92,6 @@ def _copy_fields(part: RunnableSerializable[Any, Any], survey: Survey) -> Runnab
         update["config"] = {key: value for key, value in part.config.items() if key not in ("callbacks", "run_id")}
         update["config_factories"] = []  # with_listeners() puts its handlers in here
     return part.model_copy(update=update)
-
-
-def _refuse_memory(part: Runnable[Any, Any]) -> None:
-    """Refuse a graph that remembers: a vote would read the prompts of all votes before it, and be stored with them."""
-    for name in ("checkpointer", "store", "cache"):
-        if getattr(part, name, None) not in (None, False):
-            raise UnsafeEnvironment(
-                f"Expected llm to keep nothing of its prompts, but {type(part).__name__} has a {name}. Compile the "
-                "graph without one."
-            )
-    graphs = getattr(part, "get_subgraphs", tuple)  # a graph's own iterator over (name, graph)
-    for other in (*(graph for _, graph in graphs()), *(part.deps if isinstance(part, RunnableLambda) else ())):
-        if isinstance(other, Runnable) and not isinstance(other, RunnableSerializable):
-            _refuse_memory(other)
-
-
-def _refuse_cached_closure(part: Runnable[Any, Any]) -> None:
-    for model in part.deps if isinstance(part, RunnableLambda) else ():
-        if isinstance(model, BaseLanguageModel) and model.cache not in (None, False):
-            raise UnsafeEnvironment(
-                f"Expected the {type(model).__name__} called inside llm={type(part).__name__} to have cache=False: "
-                "its cache would store private prompts. Set cache=False on it, or pass the model itself as llm."
-            )
 
 
 def _is_sync_only(part: Runnable[Any, Any]) -> bool:

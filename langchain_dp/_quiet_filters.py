@@ -1,15 +1,19 @@
-"""Filters that drop log records and warnings born inside a quiet call, and let everything else pass.
+"""Filters that drop what is said inside a quiet call: log records, warnings, errors that nobody catches.
 
-Provider clients log request bodies at DEBUG, and warnings may quote what they warn about. Both filters ask one
-context variable, so they concern the calling thread or task only; outside a quiet call they do nothing, which is
-why they may stay in place.
+Provider clients log request bodies at DEBUG, warnings may quote what they warn about, and an error of a ``__del__``
+or of a thread quotes what it failed on. All filters ask one context variable, so they concern the calling thread or
+task only; outside a quiet call they do nothing, which is why they may stay in place.
 """
 
 from __future__ import annotations
 
 import enum
+import functools
 import logging
+import sys
+import threading
 import warnings
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, cast
 
@@ -37,16 +41,53 @@ class _MatchesWhenQuiet:
         return level.get() is Level.QUIET
 
 
+class _PassedOutside:
+    """A hook of the process that passes on what comes from outside quiet calls, and otherwise does ``inside``.
+
+    Each hook is called where the thing happens, so in the context of the quiet call.
+    """
+
+    def __init__(self, outside: Callable[..., Any], inside: Callable[..., Any] = lambda *_: None) -> None:
+        self._outside, self._inside = outside, inside
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return (self._inside if level.get() is Level.QUIET else self._outside)(*args, **kwargs)
+
+
+class _DropQuietThreads:
+    """``threading.excepthook`` without threads that a quiet call started: it runs outside of the thread's context."""
+
+    def __init__(self, outside: Callable[[Any], object]) -> None:
+        self._outside = outside
+
+    def __call__(self, args: Any) -> None:
+        if not hasattr(args.thread, _STARTED_QUIET):
+            self._outside(args)
+
+
+def _marking(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    @functools.wraps(start)
+    def marked(self: threading.Thread) -> None:
+        if level.get() is Level.QUIET:
+            setattr(self, _STARTED_QUIET, True)
+        start(self)
+
+    setattr(marked, _STARTED_QUIET, True)
+    return marked
+
+
+_STARTED_QUIET = "_langchain_dp_started_quiet"
 _RECORDS = _DropQuietRecords()
 _WARNINGS: tuple[Any, ...] = ("ignore", _MatchesWhenQuiet(), Warning, None, 0)
 
 
 def install() -> None:
-    """Put both filters in front of every logger, handler and warning filter that exists now.
+    """Put the filters in front of every logger, handler, warning filter and hook that exists now.
 
     Loggers are filtered as well as handlers, because error reporters hook in between the two. A logger and its
     handler that are both created during the call are the gap; so each call installs anew.
     """
+    _install_hooks()
     # One look per logger instead of addFilter's own: a big application has hundreds.
     for logger in (logging.root, *logging.root.manager.loggerDict.copy().values()):
         if isinstance(logger, logging.Logger):
@@ -61,3 +102,19 @@ def install() -> None:
     filters = cast("list[Any]", warnings.filters)
     if not filters or filters[0] is not _WARNINGS:
         filters.insert(0, _WARNINGS)
+
+
+def _install_hooks() -> None:
+    """Stand before what sees a record before any filter, a warning whatever the filters say, or an uncaught error."""
+    factory = logging.getLogRecordFactory()
+    if not isinstance(factory, _PassedOutside):
+        logging.setLogRecordFactory(_PassedOutside(factory, logging.LogRecord))
+    # Model code that asks for all its warnings puts a filter of its own before ours.
+    for place, name in ((sys, "unraisablehook"), (warnings, "_showwarnmsg")):
+        hook = getattr(place, name, None)
+        if callable(hook) and not isinstance(hook, _PassedOutside):
+            setattr(place, name, _PassedOutside(hook))
+    if not isinstance(threading.excepthook, _DropQuietThreads):
+        threading.excepthook = _DropQuietThreads(threading.excepthook)
+    if not hasattr(threading.Thread.start, _STARTED_QUIET):
+        threading.Thread.start = _marking(threading.Thread.start)  # type: ignore[method-assign,assignment]

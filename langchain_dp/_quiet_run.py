@@ -35,15 +35,15 @@ _open_runs: ContextVar[tuple[contextlib.ExitStack, ...]] = ContextVar("langchain
 
 
 class private_run:  # reads as a statement: `with private_run():`
-    """Run a whole chain unseen: no tracing, no callbacks, no global cache, from the root run on.
+    """Run a whole chain unseen: no tracing, no callbacks, no cache of a model or of all, from the root run on.
 
     ``with private_run():``, ``async with private_run():`` or ``@private_run()`` over a function or coroutine function.
     Only the current context is concerned, with the threads that LangChain starts from it. Handlers are ignored wherever
     they come from: also those passed in ``config``, bound to the chain or set on a model. Handlers that only bring
     ``astream_events`` or ``astream_log`` to the caller still work.
 
-    Not covered: a cache object set on a model itself, the user's own log records, and what is consumed after the
-    block or goes on after it (a stream must be read inside; a thread must be waited for).
+    Not covered: the user's own log records, and what is consumed after the block or goes on after it (a stream must
+    be read inside; a thread must be waited for).
 
     Raises:
         UnsafeEnvironment: On entry; see ``check_environment``.
@@ -52,8 +52,6 @@ class private_run:  # reads as a statement: `with private_run():`
     def __enter__(self) -> None:
         check_environment()
         stack = _quiet_context.seal(Level.PRIVATE)
-        _quiet_context.bypass_cache()
-        stack.callback(_quiet_context.restore_cache)
         _open_runs.set((stack, *_open_runs.get()))
 
     def __exit__(

@@ -59,6 +59,12 @@ class _QuietTask(asyncio.Task[Any]):
         return "<Task of a quiet call>"
 
 
+def _looked_at(task: asyncio.Task[Any]) -> None:
+    """An error that nobody asks for is reported by asyncio when the task is freed, with its text, anywhere."""
+    if not task.cancelled():
+        task.exception()
+
+
 class _Factory:
     """The loop's own task factory outside quiet calls; inside them, plain tasks of guarded coroutines."""
 
@@ -70,7 +76,9 @@ class _Factory:
         context = options.get("context")
         depth = level.get() if context is None else context.get(level, Level.OPEN)
         if depth is Level.QUIET and asyncio.iscoroutine(coro):
-            return _QuietTask(_Guarded(coro), loop=loop, **options)
+            task = _QuietTask(_Guarded(coro), loop=loop, **options)
+            task.add_done_callback(_looked_at)
+            return task
         if self.inner is not None:
             return self.inner(loop, coro, **options)
         return asyncio.Task(coro, loop=loop, **options)

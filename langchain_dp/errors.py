@@ -87,7 +87,7 @@ class PrivateDataError(LangChainDPError, TypeError):
 
 
 class UnsafeEnvironment(LangChainDPError, RuntimeError):
-    """A global setting would print or store private prompts; the call was refused."""
+    """A global setting, or a memory of the model, would print, store or pass on private prompts; it was refused."""
 
 
 class ModelUnavailable(LangChainDPError, RuntimeError):

@@ -1,15 +1,19 @@
 """Model calls that leave no trace, and ``private_run`` for a whole chain.
 
 What is closed: callbacks and config of the outer run, tracers (environment variable, parent run, ``@traceable``),
-handlers and caches of the model itself, the global cache, log records and warnings of the provider's client,
-exception texts, astream_events of the outer chain.
+handlers and caches of every model inside, the global cache, log records and warnings of the provider's client,
+exception texts, also those that nobody catches, astream_events of the outer chain.
+
+What would let one call see another's prompt is refused, wherever the model can reach it: a graph with a checkpointer, a
+store, a message history.
 
 What cannot be closed from here, and is therefore a limit:
 
 - code inside the model that prints, writes files, logs outside ``logging``, or traces by force
   (``@traceable(enabled=True)``), and spans that an OpenTelemetry instrumentation of the provider's client makes
-- threads that such code starts without copying the context, and exceptions that its abandoned tasks report later
-- inside a function given as model (RunnableLambda): a model with a cache of its own, if the function hides it
+- threads that such code starts without copying the context, and errors of what it leaves behind to be freed later
+- a memory of the model's own making (a list that it appends to, a file, its server), or one that its code fetches by a
+  name it computes
 - ``set_debug(True)`` called by another thread in the middle of a call
 - how long the calls take, and who else is slowed down by a long prompt. One record must move one vote at most, and a
   shared model can break that: where a long prompt makes other calls wait, their time-outs are spent on it, and where
@@ -31,7 +35,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.callbacks import CallbackManager
-from langchain_core.globals import get_llm_cache
 from langchain_core.runnables import RunnableConfig
 
 from langchain_dp import _validate
@@ -41,12 +44,14 @@ from langchain_dp._quiet_context import find_problem, sealed
 from langchain_dp._quiet_copy import quiet_copy
 from langchain_dp._quiet_filters import Level
 from langchain_dp._quiet_run import check_environment, private_run
+from langchain_dp._quiet_walk import walk
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
 
 __all__ = ["QuietModel", "check_environment", "private_run"]
 
 CALLS = 16
 """Calls under way at once, unless another number is given."""
+_UNCHECKED = "accept_unchecked_model=True: that the model keeps nothing of its prompts in these parts was not checked:"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,30 +74,51 @@ class QuietModel:
     call of its own, because a joint batch lets the length of one prompt change the answer to another.
 
     Args:
-        llm: A chat model, an LLM, or a Runnable around one. It is not changed: quiet copies of the models that can
-            be reached inside are used. A function (RunnableLambda) or an unknown class cannot be looked into.
-
+        llm: A chat model, an LLM, or a Runnable around one. It is not changed: quiet copies of the models in its fields
+            are used. Everything that it can reach is looked at, functions too, before the first call and once more
+            after it: a memory may be made on first use.
         max_concurrency: Calls under way at once, over all batches, threads and event loops. A call that ran out of
             time does not count, though its thread lives on until the model returns.
+        accept_unchecked_model: Whether parts that cannot be looked into (compiled code) are taken at the caller's word.
 
     Raises:
         InvalidParameter: ``llm`` is no Runnable, or a bound is not met.
-        UnsafeEnvironment: ``llm`` stores what it is told (a message history, or a model with a cache in a function).
+        UnsafeEnvironment: ``llm`` keeps what it is told (a message history, a graph with a checkpointer or a store), or
+            it has parts that cannot be looked into.
     """
 
-    def __init__(self, llm: Any, *, max_concurrency: int = CALLS) -> None:
+    def __init__(self, llm: Any, *, max_concurrency: int = CALLS, accept_unchecked_model: bool = False) -> None:
         self._places = Places(_validate.integer("max_concurrency", max_concurrency, at_least=1))
         self._asked = False
         self._runnable, survey = quiet_copy(llm)
         self._name = survey.name(self._runnable)
-        self._opaque = type(survey.opaque[0]).__name__ if survey.opaque else None
         self._blocks = survey.blocks()
-        self._serialises = survey.serialises()
+        self._accept_unchecked = accept_unchecked_model
+        self._answered = self._looked_again = False
+        self._keeps = self._look()
+        if self._keeps is not None:
+            raise UnsafeEnvironment(self._keeps)
 
     @property
     def name(self) -> str:
         """Name of the model for certificates: never an address or a key."""
         return self._name
+
+    def _look(self) -> str | None:
+        """Walk over the model, note what must be said of it, and return why it must not be used, or None."""
+        found = walk(self._runnable)
+        self._serialises = found.serialises
+        self.notes: tuple[str, ...] = ()
+        if found.unread:
+            self.notes = (f"{_UNCHECKED} {', '.join(found.unread[:5])}",)
+        if found.memory is None and found.unread and not self._accept_unchecked:
+            return (
+                f"Expected every part of llm to be open to a look inside, but not {', '.join(found.unread[:5])}: "
+                "whether one call could see the prompt of another there is unknown. Pass the chat model alone, or "
+                "accept_unchecked_model=True if you know that it keeps nothing of its prompts: certificates will say "
+                "so."
+            )
+        return found.memory
 
     def check_timeout(self, timeout: float | None) -> None:
         """Refuse a timeout that calls of this model could not keep alone. Every call checks it, too.
@@ -132,7 +158,7 @@ class QuietModel:
 
         Raises:
             InvalidParameter: A bound is not met, or the model cannot keep a timeout.
-            UnsafeEnvironment: See :func:`check_environment`; or a global cache is set and ``llm`` is opaque.
+            UnsafeEnvironment: See :func:`check_environment`; or ``llm`` made itself a memory with the first call.
             KeyboardInterrupt, SystemExit, CancelledError: The caller's own only (Ctrl-C, a signal, cancellation of
                 its task), emptied of text and of the calls' frames.
         """
@@ -222,12 +248,9 @@ class QuietModel:
 
     def _refusal(self, *, try_gate: bool = True) -> UnsafeEnvironment | None:
         problem = find_problem(try_gate=try_gate)
-        # Also if a private run blinds the cache now: a call that expired may outlive the run.
-        if problem is None and self._opaque is not None and get_llm_cache() is not None:
-            problem = (
-                f"Expected no global cache with llm={self._opaque}: a model called inside it would store private "
-                "prompts there. Pass the chat model itself as llm, or call set_llm_cache(None)."
-            )
+        if try_gate and self._answered and not self._looked_again:
+            self._keeps, self._looked_again = self._look(), True
+        problem = problem or self._keeps
         return None if problem is None else UnsafeEnvironment(problem)
 
     def _ask(self, prompt: Any, note: list[str] | None = None) -> Outcome:
@@ -236,7 +259,9 @@ class QuietModel:
             if refusal := self._refusal(try_gate=False):
                 return Outcome(stop=refusal)
             with sealed(Level.QUIET):
-                return Outcome(self._runnable.invoke(prompt, _empty_config()))
+                outcome = Outcome(self._runnable.invoke(prompt, _empty_config()))
+            self._answered = True
+            return outcome
         except BaseException as error:  # Ctrl-C never comes here: Python raises it in the main thread, which waits
             if note is not None:
                 note.append(_described(error, whole=not self._asked))
@@ -249,7 +274,9 @@ class QuietModel:
             if refusal := self._refusal(try_gate=False):
                 return Outcome(stop=refusal)
             with sealed(Level.QUIET):
-                return Outcome(await self._runnable.ainvoke(prompt, _empty_config()))
+                outcome = Outcome(await self._runnable.ainvoke(prompt, _empty_config()))
+            self._answered = True
+            return outcome
         except BaseException as error:  # the caller's cancellation reaches the caller; this task is the call's alone
             if note is not None:
                 note.append(_described(error, whole=not self._asked))

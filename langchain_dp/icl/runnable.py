@@ -71,11 +71,14 @@ class DPICLClassifier(Runnable[Question, str]):
             test question before it is charged. "answer": no such call, and an answer may be noise alone.
         max_question_chars: Longest question, with its template, for models without a known limit.
         answer_seconds: Hold every new answer until this long after its question (a side channel narrowed).
+        accept_unchecked_model: Take a model with compiled parts, which cannot be looked into, at your word that no call
+            of it can see the prompt of another. The certificate says so. A memory that is found is always refused.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
     Raises:
         InvalidParameter: A value is out of bounds, a label is unknown, or there are too few examples.
         BudgetExceeded: The ledger has no room for the plan.
+        UnsafeEnvironment: The model has a memory: one example could move more than one vote.
 
     Formal guarantee:
         Everything released over the life of the plan is (epsilon, delta)-differentially private in the examples, with
@@ -108,6 +111,7 @@ class DPICLClassifier(Runnable[Question, str]):
         on_unhealthy: OnUnhealthy = "raise",
         max_question_chars: int = 20_000,
         answer_seconds: float | None = None,
+        accept_unchecked_model: bool = False,
         not_private_seed: int | None = None,
     ) -> None:
         self.name = name
@@ -127,6 +131,7 @@ class DPICLClassifier(Runnable[Question, str]):
             max_concurrency=max_concurrency,
             max_question_chars=max_question_chars,
             on_unhealthy=_validate.one_of("on_unhealthy", on_unhealthy, get_args(OnUnhealthy)),
+            accept_unchecked_model=accept_unchecked_model,
         )
         self._records = PrivateRecords(examples)
         for position, record_id in enumerate(self._records.ids()):

@@ -116,6 +116,7 @@ class ModelVoter:
         max_concurrency: int,
         max_question_chars: int,
         on_unhealthy: OnUnhealthy,
+        accept_unchecked_model: bool,
     ) -> None:
         # A completion model and a Runnable without chat roles get text; everything else gets messages.
         self._chat = not _takes_text(llm)
@@ -134,19 +135,22 @@ class ModelVoter:
                 "required": ["label"],
             }
             inner = llm.with_structured_output(schema)
-        self._model = QuietModel(inner, max_concurrency=max_concurrency)
+        self._model = QuietModel(inner, max_concurrency=max_concurrency, accept_unchecked_model=accept_unchecked_model)
         self._model.check_timeout(timeout)
         self.companions = int(on_unhealthy == "raise")
         watched = _RAISE_NOTE if self.companions else _ANSWER_NOTE
-        self.notes: tuple[str, ...] = (watched,) if timeout is None else (watched, _TIMEOUT_NOTE)
-        self.name = QuietModel(llm).name if structured_output else self._model.name
+        self.notes: tuple[str, ...] = (
+            watched, *(() if timeout is None else (_TIMEOUT_NOTE,)), *self._model.notes
+        )  # fmt: skip
+        plain = QuietModel(llm, accept_unchecked_model=accept_unchecked_model) if structured_output else self._model
+        self.name = plain.name
         self._prompt = prompt
         self._words = list(words)
         self._timeout = timeout
         self._max_question_chars = max_question_chars
 
     def check_environment(self) -> None:
-        """A global cache beside a model that nobody can look into is found here, and not after the charge."""
+        """A memory that the model made with its first call is found here, and not after the charge."""
         self._model.check_environment()
 
     def _render(self, ballot: Ballot) -> Any:
@@ -353,11 +357,13 @@ def make_voter(
     max_concurrency: int,
     max_question_chars: int,
     on_unhealthy: OnUnhealthy,
+    accept_unchecked_model: bool,
 ) -> Voter:
     """An engine is used as an engine; any other Runnable is asked call by call.
 
     Raises:
         InvalidParameter: ``llm`` is neither.
+        UnsafeEnvironment: ``llm`` keeps what it is told, or cannot be looked into.
     """
     if isinstance(llm, ScoresLabels):
         return EngineVoter(
@@ -373,6 +379,7 @@ def make_voter(
             max_concurrency=max_concurrency,
             max_question_chars=max_question_chars,
             on_unhealthy=on_unhealthy,
+            accept_unchecked_model=accept_unchecked_model,
         )
     raise InvalidParameter(
         f"Expected llm={type(llm).__name__} to be a chat model, a completion model, a Runnable or an engine that "

@@ -167,7 +167,8 @@ def evaluate_prompt(
             )
     shown = [(words or {}).get(label, label) for label in labels]
     messages = [prompt.format_messages(**{name: row[name] for name in prompt.input_variables}) for row in asked]
-    answers = QuietModel(model, max_concurrency=max_concurrency).batch(messages)
+    # Accuracy on rows of one's own is no release, so the caller's word is enough.
+    answers = QuietModel(model, max_concurrency=max_concurrency, accept_unchecked_model=True).batch(messages)
     named = [None if answer is None else parse_label(answer, shown) for answer in answers]
     right = sum(index is not None and labels[index] == row["label"] for index, row in zip(named, asked, strict=True))
     accuracy = right / len(asked)

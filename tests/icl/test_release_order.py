@@ -10,8 +10,20 @@ from typing import Any
 
 import pytest
 from fakes.canary import CANARY, Reporting
-from fakes.voters import LABELS, Shots, VotingChat, VotingEngine, VotingLLM, classifier, failing, left, nonsense
+from fakes.voters import (
+    LABELS,
+    Shots,
+    VotingChat,
+    VotingEngine,
+    VotingLLM,
+    classifier,
+    failing,
+    is_invented,
+    left,
+    nonsense,
+)
 from langchain_core.caches import InMemoryCache
+from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.globals import set_debug, set_llm_cache
 from langchain_core.runnables import RunnableLambda
 
@@ -57,7 +69,8 @@ def test_a_model_that_fails_or_talks_nonsense_abstains_and_an_answer_comes(model
 
 async def test_an_answer_that_cannot_even_be_read_abstains(histograms: list[list[int]]) -> None:
     """An answer of a strange shape raises after the spend, with private text at hand."""
-    chain = classifier(RunnableLambda(lambda prompt: types.SimpleNamespace(content=[object()])))
+    odd = types.SimpleNamespace(content=[object()])
+    chain = classifier(RunnableLambda(lambda turns: "positive" if is_invented(turns[1].content) else odd))
     assert chain.invoke("x") in LABELS
     assert await chain.ainvoke("y") in LABELS
     assert histograms == [[0, 0], [0, 0]]
@@ -237,17 +250,50 @@ def test_an_error_reporter_sees_no_votes(stop: Any, call: str, monkeypatch: pyte
     assert left(chain) == 4
 
 
-def test_a_cache_that_is_set_after_the_first_answer_costs_nothing() -> None:
-    """If it breaks, every later question is charged and then refused."""
-    model = VotingChat()
-    chain = classifier(RunnableLambda(model.vote))
+def test_a_cache_that_is_set_after_the_first_answer_gets_nothing() -> None:
+    """If it breaks, later questions store examples in the global cache, or are charged and then refused."""
+    model, cache = VotingChat(), InMemoryCache()
+    chain = classifier(RunnableLambda(lambda prompt: model.invoke(prompt)))
     assert chain.invoke("a") == "positive"
-    set_llm_cache(InMemoryCache())
+    set_llm_cache(cache)
     try:
-        for call in (lambda: chain.invoke("b"), lambda: asyncio.run(chain.ainvoke("c"))):
-            with pytest.raises(UnsafeEnvironment, match="global cache"):
-                call()
-            assert left(chain) == 4
+        assert chain.invoke("b") == asyncio.run(chain.ainvoke("c")) == "positive"
+        assert left(chain) == 2
+        assert len(model.asked) == 24
+        assert cache._cache == {}
     finally:
         set_llm_cache(None)
-    assert chain.invoke("b") == "positive"
+
+
+def test_a_memory_that_the_model_makes_with_its_first_call_costs_nothing() -> None:
+    """If it breaks, votes see each other's examples, or a question is charged before it is refused."""
+    model, made = VotingChat(), []
+
+    def ask(prompt: Any) -> Any:
+        if not made:
+            made.append(InMemoryChatMessageHistory())
+        return model.invoke(prompt)
+
+    for call in (lambda chain: chain.invoke("a"), lambda chain: asyncio.run(chain.ainvoke("a"))):
+        made.clear()
+        chain = classifier(RunnableLambda(ask))
+        with pytest.raises(UnsafeEnvironment, match="InMemoryChatMessageHistory stores them"):
+            call(chain)
+        assert left(chain) == 5
+        assert len(model.asked) == 0
+
+
+def test_a_model_that_cannot_be_looked_into_is_said_in_the_certificate() -> None:
+    """If it breaks, a reader of the certificate believes that the model was checked for a memory."""
+    count = [].count
+    count.__module__ = "acme_compiled"
+    model = VotingChat()
+    llm = RunnableLambda(lambda prompt: (count(prompt), model.invoke(prompt))[1])
+    with pytest.raises(UnsafeEnvironment, match="accept_unchecked_model=True"):
+        classifier(llm)
+    chain = classifier(llm, accept_unchecked_model=True)
+    assert chain.invoke("a") == "positive"
+    notes = [note for note in chain.certificate().notes if "accept_unchecked_model=True" in note]
+    assert len(notes) == 1
+    assert "acme_compiled.count" in notes[0]
+    assert not [note for note in classifier().certificate().notes if "accept_unchecked_model" in note]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import gc
 import io
 import logging
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -13,7 +16,7 @@ from typing import Any
 
 import pytest
 from fakes.canary import CANARY, LeakSurfaces, RecordingLog, leak_surfaces
-from fakes.models import CLIENT_LOG, Chat, log_and_warn
+from fakes.models import CLIENT_LOG, Chat, fail, log_and_warn
 from fakes.openai_server import OpenAIServer
 from langchain_core.globals import set_llm_cache
 from langchain_core.runnables import RunnableLambda
@@ -232,17 +235,6 @@ def test_a_graph_that_remembers_is_refused(place: str) -> None:
     QuietModel(graph(answer))  # one that forgets is as good as a model
 
 
-def test_a_function_around_a_model_with_a_cache_is_refused() -> None:
-    """If it fails, a cache set on a model inside a function stores private prompts."""
-    from langchain_core.caches import InMemoryCache
-
-    from langchain_dp.errors import UnsafeEnvironment
-
-    model = Chat(cache=InMemoryCache())
-    with pytest.raises(UnsafeEnvironment, match="cache=False"):
-        QuietModel(RunnableLambda(lambda prompt: model.invoke(prompt)))
-
-
 def test_what_is_no_runnable_is_refused_without_its_repr() -> None:
     """If it fails, a mistyped llm fails later, or its repr, perhaps a key, is printed."""
     from langchain_dp.errors import InvalidParameter
@@ -265,3 +257,106 @@ def test_verbose_prints_nothing() -> None:
         assert out.getvalue() == ""
     finally:
         set_verbose(False)
+
+
+def test_a_factory_of_log_records_sees_nothing_of_a_quiet_call(log: RecordingLog) -> None:
+    """If it fails, an application that adds fields to its log records copies private prompts, before any filter."""
+    seen: list[str] = []
+
+    def factory(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = logging.LogRecord(*args, **kwargs)
+        seen.append(record.getMessage())
+        return record
+
+    before = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(factory)
+    try:
+        for _ in range(2):
+            QuietModel(Chat(act=lambda prompt: logging.getLogger(CLIENT_LOG).error(prompt))).batch([CANARY])
+        logging.getLogger("app").info("afterwards")
+    finally:
+        logging.setLogRecordFactory(before)
+    assert seen == ["afterwards"]
+
+
+class Quoting:
+    """Fails when it is freed, as a client does that could not close its connection, and says what it sent."""
+
+    def __init__(self, prompt: str) -> None:
+        self.prompt = prompt
+
+    def __del__(self) -> None:
+        raise ConnectionError(self.prompt)
+
+
+def hooked(monkeypatch: pytest.MonkeyPatch, place: Any, name: str) -> list[str]:
+    """What a hook of the process is told, as an error reporter would put it in."""
+    seen: list[str] = []
+    monkeypatch.setattr(place, name, lambda args: seen.append(str(args.exc_value)))
+    return seen
+
+
+def test_an_error_in_a_finaliser_goes_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it fails, an error that Python can only report to sys.unraisablehook carries a private prompt there."""
+    seen = hooked(monkeypatch, sys, "unraisablehook")
+    QuietModel(Chat(act=Quoting)).batch([CANARY])
+    asyncio.run(QuietModel(Chat(act=Quoting)).abatch([CANARY]))
+    assert seen == []
+    Quoting("public")
+    assert seen == ["public"]
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_an_error_in_a_thread_of_the_model_goes_nowhere(copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it fails, threading.excepthook gets, or prints, the error of a thread that worked on a private prompt."""
+    seen = hooked(monkeypatch, threading, "excepthook")
+
+    def act(prompt: str) -> None:
+        work = (contextvars.copy_context().run, (fail, prompt)) if copied else (fail, (prompt,))
+        thread = threading.Thread(target=work[0], args=work[1])
+        thread.start()
+        thread.join()
+
+    QuietModel(Chat(act=act)).batch([CANARY])
+    assert seen == []
+    act("public")
+    assert seen == ["context length exceeded by: public"]
+
+
+def test_warnings_that_the_model_insists_on_go_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it fails, model code that wants all its warnings shown shows them with private prompts."""
+    seen: list[str] = []
+
+    def act(prompt: str) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = lambda message, *_: seen.append(str(message))
+            warnings.warn(prompt, stacklevel=1)
+
+    QuietModel(Chat(act=act)).batch([CANARY])
+    assert seen == []
+    act("public")
+    assert seen == ["public"]
+
+
+def test_an_error_that_an_abandoned_task_kept_goes_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    """If it fails, asyncio reports a task that nobody awaited, with the prompt in its error, when it is freed."""
+
+    async def late(prompt: str) -> None:
+        fail(prompt)
+
+    kept: list[Any] = []
+
+    async def aact(prompt: str) -> None:
+        kept.append(asyncio.ensure_future(late(prompt)))
+        await asyncio.wait(kept)
+
+    async def main() -> None:
+        for ask in (QuietModel(Chat(aact=aact)).abatch([CANARY]), aact("public")):
+            await ask
+            kept.clear()
+            gc.collect()
+
+    asyncio.run(main())
+    assert "public" in caplog.text
+    assert CANARY not in caplog.text

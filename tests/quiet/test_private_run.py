@@ -232,6 +232,17 @@ def test_debug_mode_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     check_environment()
 
 
+def test_a_file_of_tls_keys_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """If it fails, whoever reads the file of SSLKEYLOGFILE reads private prompts off the network."""
+    quiet = QuietModel(Chat())
+    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
+    for call in (check_environment, quiet.check_environment, lambda: quiet.batch(["p"]), private_run().__enter__):
+        with pytest.raises(UnsafeEnvironment, match="SSLKEYLOGFILE to be unset"):
+            call()
+    monkeypatch.setenv("SSLKEYLOGFILE", "")
+    check_environment()
+
+
 @pytest.mark.parametrize("name", ["LANGCHAIN_TRACING", "LANGCHAIN_HANDLER"])
 def test_tracers_that_are_gone_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it fails, every model call raises inside langchain-core, and all subsets abstain without a word."""
@@ -290,19 +301,26 @@ def test_no_trace_of_the_outer_run_reaches_inside(tmp_path: Path) -> None:
     assert seen == [(False, False), (True, True), (False, False)]
 
 
+@pytest.mark.parametrize("whose", ["everybody's", "the model's own"])
 @pytest.mark.parametrize("how", ["sync", "async"])
-def test_a_private_run_does_not_read_the_cache(how: str) -> None:
-    """If it fails, a fast answer shows that somebody asked the same private question before."""
-    model = Chat()
-    ask = (lambda: model.invoke("x")) if how == "sync" else (lambda: asyncio.run(model.ainvoke("x")))
-    set_llm_cache(InMemoryCache())
+def test_a_private_run_neither_reads_nor_fills_a_cache(how: str, whose: str) -> None:
+    """If it fails, a fast answer shows that somebody asked the same private question before, or the cache keeps it."""
+    cache = InMemoryCache()
+    model = Chat(cache=cache if whose == "the model's own" else None)
+
+    def ask(prompt: str) -> None:
+        _ = model.invoke(prompt) if how == "sync" else asyncio.run(model.ainvoke(prompt))
+
+    set_llm_cache(cache if whose == "everybody's" else None)
     try:
-        ask()
-        ask()
+        ask("x")
+        ask("x")
         assert len(model.calls) == 1
         with private_run():
-            ask()
-        assert len(model.calls) == 2
+            ask("x")
+            ask(CANARY)
+        assert len(model.calls) == 3
+        assert CANARY not in repr(cache._cache)
     finally:
         set_llm_cache(None)
 
