@@ -7,6 +7,7 @@ nothing. Everything here is measured on public texts and the public table: it co
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -20,8 +21,18 @@ from langchain_dp._binomial import clopper_pearson
 from langchain_dp._pictures import new_figure
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_laplace import checked_eta
-from langchain_dp.rapt import tokenise
-from langchain_dp.rapt._attack import Inversion, distinct_outputs, simulated
+from langchain_dp.rapt._attack import (
+    DRAWS,
+    Channel,
+    ExponentialChannel,
+    Inversion,
+    LaplaceChannel,
+    UnigramPrior,
+    distinct_outputs,
+    guessable,
+    running_words,
+    simulated,
+)
 from langchain_dp.rapt._curves import Curve, ExponentialCurve, LaplaceCurve
 from langchain_dp.rapt._english import TEXTS
 from langchain_dp.rapt.privatise import Mechanism
@@ -31,6 +42,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 RELEASES = 100
 """Releases of one word among which distinct outputs are counted."""
 _SAMPLE = 500  # running words whose chances are worked out
+_POPULATION = 3_000  # running words whose frequencies the attacker knows: each distinct one takes a pass over the table
 _WORDS = 8  # words that are released RELEASES times
 _DIGITS = 4  # of a returned eta: a stable name for the same setting on every machine
 _EXPOSED = 0.95  # share of running words that a deniability target holds for
@@ -51,8 +63,10 @@ class Calibration:
         unchanged: Quantiles over running words of N_w, the probability that a word comes out unchanged: (share of
             words, at most this).
         distinct: S_w, the expected number of distinct words that come out in 100 releases of one word.
-        inversion: How often the better of several attackers guesses a word from its release.
-        inversion_interval: Its 95% interval.
+        inversion: How often the better of two attackers guesses a word from its release: one takes the released word,
+            the other the likeliest one (exactly for the exponential mechanism, from simulation for the noise mechanism),
+            and knows how frequent each word is in these very texts.
+        inversion_interval: Its 95% interval, for the choice of words and the noise.
         blind: How often a guess without the release is right: always the most frequent word.
         neighbor_distance: Mean distance of a running word to its nearest neighbour in the table.
         texts: What was measured on, in words.
@@ -162,14 +176,19 @@ def calibrate(
     _validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
     population, described = _running_words(vocabulary, TEXTS if texts is None else texts, built_in=texts is None)
     sample = _systematic(population, _SAMPLE)
+    if len(population) > _POPULATION:
+        population = np.concatenate([_systematic(population, _POPULATION - len(sample)), sample])
     curve: Curve
+    channel: Callable[[UnigramPrior, float], Channel]
     if mechanism == "laplace":
         curve = LaplaceCurve(vocabulary.table, sample, np.random.default_rng(0), threads)
+        channel = functools.partial(_noise_channel, vocabulary, threads)
     else:
-        curve = ExponentialCurve(vocabulary.table, sample, threads)
+        curve = ExponentialCurve(vocabulary.table, sample, threads, others=np.unique(population))
+        channel = functools.partial(_word_channel, vocabulary, curve)
     near = float(curve.nearest.mean())
     release = simulated(vocabulary, mechanism, threads)
-    attack = Inversion(vocabulary, population, sample, release)
+    attack = Inversion(population, sample, release, channel)
     reached = {
         "target_replacement": lambda x: 1 - float(curve.unchanged(x).mean()),
         "deniability": lambda x: float(np.quantile(curve.unchanged(x), _EXPOSED)),
@@ -193,12 +212,22 @@ def calibrate(
         unchanged=tuple((share, float(np.quantile(chances, share))) for share in QUANTILES),
         distinct=distinct_outputs(_systematic(np.unique(sample), _WORDS), RELEASES, release, chosen),
         inversion=hits / len(sample),
-        inversion_interval=clopper_pearson(hits, len(sample)),
+        inversion_interval=clopper_pearson(hits, len(sample), error=0.05 / 2),  # the better of two was picked
         blind=attack.blind,
         neighbor_distance=near,
         texts=described,
         curve=tuple((x, 1 - float(curve.unchanged(x).mean())) for x in (chosen * np.geomspace(0.2, 5, 41)).tolist()),
     )
+
+
+def _word_channel(
+    vocabulary: Vocabulary, curve: ExponentialCurve, prior: UnigramPrior, eta: float
+) -> ExponentialChannel:
+    return ExponentialChannel(vocabulary, prior, eta, norm=curve.log_norm(prior.ids, eta))
+
+
+def _noise_channel(vocabulary: Vocabulary, threads: int | None, prior: UnigramPrior, eta: float) -> LaplaceChannel:
+    return LaplaceChannel(vocabulary, prior, eta, DRAWS, threads=threads)
 
 
 def _one_target(targets: dict[str, float | None]) -> tuple[str, float]:
@@ -217,9 +246,8 @@ def _running_words(vocabulary: Vocabulary, texts: Sequence[str], *, built_in: bo
     """Ids of the words that the table holds and may write, as often as they occur, and a description."""
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise InvalidParameter("Expected texts= to be a list of strings. Give [text].")
-    ids = np.array([i for text in texts for i in vocabulary.encode(tokenise.clean(text))], dtype=np.int64)
-    known = ids[ids >= 0]
-    known = known[vocabulary.allowed[known]]
+    ids = running_words(vocabulary, texts)
+    known = guessable(vocabulary, ids)
     distinct = len(np.unique(known))
     if len(known) < _LEAST_KNOWN or distinct < 2:
         raise InvalidParameter(

@@ -9,11 +9,17 @@ from fakes import vocabularies
 from scipy.special import logsumexp
 
 from langchain_dp.attacks import invert_vectors, invert_words, unigram_prior
-from langchain_dp.attacks._channels import ExponentialChannel, LaplaceChannel, UnigramPrior, VectorChannel, known_words
-from langchain_dp.attacks.embedding_inversion import likeliest
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.rapt import Vocabulary
+from langchain_dp.rapt._attack import (
+    ExponentialChannel,
+    LaplaceChannel,
+    UnigramPrior,
+    VectorChannel,
+    known_words,
+    likeliest,
+)
 
 SMALL = vocabularies.small()
 SENTENCE = "the doctor and the nurse was at the house. the dog, the cat and the bird in the garden of paris!"

@@ -16,7 +16,16 @@ from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.rapt import TextPrivatiser, Vocabulary, calibrate, load
 from langchain_dp.rapt import _curves as curves
-from langchain_dp.rapt._attack import Inversion, distinct_outputs, simulated
+from langchain_dp.rapt._attack import (
+    DRAWS,
+    Channel,
+    ExponentialChannel,
+    Inversion,
+    LaplaceChannel,
+    UnigramPrior,
+    distinct_outputs,
+    simulated,
+)
 from langchain_dp.rapt._curves import ExponentialCurve, LaplaceCurve
 
 SMALL = vocabularies.small()
@@ -171,11 +180,20 @@ def test_an_unreachable_target_says_what_is_reachable() -> None:
         calibrate(SMALL, target_replacement=0.9999, texts=TEXTS, mechanism="exponential")
 
 
+def inversion(mechanism: str, ids: np.ndarray) -> Inversion:
+    def channel(prior: UnigramPrior, eta: float) -> Channel:
+        if mechanism == "laplace":
+            return LaplaceChannel(SMALL, prior, eta, DRAWS, threads=1)
+        return ExponentialChannel(SMALL, prior, eta)
+
+    return Inversion(ids, ids, simulated(SMALL, mechanism, 1), channel)
+
+
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_attackers_guess_all_without_noise_and_the_most_frequent_word_without_signal(mechanism: str) -> None:
     """If it breaks, the reported success of an attack is that of a weak attacker: far too safe."""
     ids = np.array([i for text in TEXTS for i in SMALL.encode(text)])
-    attack = Inversion(SMALL, ids, ids, simulated(SMALL, mechanism, 1))
+    attack = inversion(mechanism, ids)
     assert attack.hits(1e9) == len(ids)
     assert attack.hits(1e-6) >= attack.blind * len(ids) > 0.2 * len(ids)
     assert attack.blind == pytest.approx(np.mean(ids == SMALL.index["the"]))
