@@ -35,6 +35,7 @@ _RELEASES = 20231  # seed of what is attacked; the attacker's own simulations ha
 _SIMULATED = 20232
 _SLOPES = (0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.25, 0.35, 0.5, 0.7, 1.0)
 _BONUSES = (0.0, 1.0, 2.0, 4.0, 8.0)
+_REPEATS = 2  # releases of each word of the sample
 _PSEUDO = 64.0  # simulated vectors that the fitted shape is worth
 
 
@@ -108,8 +109,11 @@ class VectorChannel:
 
     def distances(self, points: Floats) -> Floats:
         """Of each point to each candidate."""
-        apart = self._squares + np.einsum("ij,ij->i", points, points)[:, None] - 2 * (points @ self._vectors.T)
-        return np.asarray(np.sqrt(np.maximum(apart, 0.0)))
+        squares = self._squares + np.einsum("ij,ij->i", points, points)[:, None]
+        apart = squares - 2 * (points @ self._vectors.T)
+        i, j = np.nonzero(apart < 1e-6 * squares)  # where only rounding is left
+        apart[i, j] = np.square(points[i] - self._vectors[j]).sum(axis=1)
+        return np.asarray(np.sqrt(apart, out=apart))
 
 
 class ExponentialChannel:
@@ -151,9 +155,8 @@ class LaplaceChannel:
 
     The posterior given a word is the mean of the exact posteriors given the noisy vectors that end in its cell. It is
     estimated from simulated releases of words of the prior, and tends to the exact one as ``draws`` grows. For words
-    that few draws end in, a fitted shape fills in, b [x = w] - c eta |x - w|, which is worth 64 draws: with b and c most
-    simulated releases are guessed right. In high dimension, with tens of thousands of words, that shape is nearly all
-    there is.
+    that few draws end in, a fitted shape fills in, b [x = w] - c eta |x - w|, which is worth 64 draws; b and c are
+    those that guess most simulated releases. In high dimension, with many words, that shape is nearly all there is.
 
     Args:
         vocabulary: Public table.
@@ -262,36 +265,80 @@ def likeliest(channel: Channel, prior: UnigramPrior, seen: np.ndarray) -> Ids:
 
 
 class Inversion:
-    """The better of two attackers, who see a released word and know how frequent each word is in these very texts.
-
-    One takes the released word itself, the other the likeliest word.
+    """Success against the words of a text of an attacker who sees a release and knows how frequent they are in it.
 
     Args:
-        population: Words of the texts, as often as they occur.
-        sample: Words to be guessed, of these texts.
-        release: The mechanism.
-        channel: Prior and eta to the mechanism's likelihoods.
+        population: Words of the text, as often as they occur.
     """
 
-    def __init__(
-        self, population: Ids, sample: Ids, release: Release, channel: Callable[[UnigramPrior, float], Channel]
-    ) -> None:
-        ids, counts = np.unique(population, return_counts=True)
-        self._prior = UnigramPrior(ids, np.log(counts / counts.sum()))
-        self._sample = sample
-        self._release = release
-        self._channel = channel
+    def __init__(self, population: Ids) -> None:
+        ids, self._which, counts = np.unique(population, return_inverse=True, return_counts=True)
+        self.prior = UnigramPrior(ids, np.log(counts / counts.sum()))
 
     @property
     def blind(self) -> float:
         """Success of always guessing the most frequent word."""
-        return float(np.mean(self._sample == self._prior.likeliest))
+        return float(np.exp(self.prior.log.max()))
 
-    def hits(self, eta: float) -> int:
-        """Words of the sample that the more successful attacker guesses."""
+
+class ExactInversion(Inversion):
+    """The exponential mechanism: the best attacker, whose success is a sum over all words that may come out.
+
+    Args:
+        population: Words of the text, as often as they occur.
+        vocabulary: Public table.
+        log_norm: As the channel's ``norm``, for words and eta.
+        threads: Threads to work with; by default as many as there are processors.
+    """
+
+    def __init__(
+        self, population: Ids, vocabulary: Vocabulary, log_norm: Callable[[Ids, float], Floats], threads: int | None
+    ) -> None:
+        super().__init__(population)
+        self._vocabulary = vocabulary
+        self._log_norm = log_norm
+        self._threads = threads
+
+    def guessed(self, eta: float) -> Floats:
+        """Chance of each running word to be guessed."""
+        norm = self._log_norm(self.prior.ids, eta)
+        channel = ExponentialChannel(self._vocabulary, self.prior, eta, norm=norm)
+        words = np.flatnonzero(self._vocabulary.allowed)
+
+        def best(released: Ids) -> Floats:
+            log = channel.log_likelihood(released) + self.prior.log
+            guess = log.argmax(axis=1)
+            chances = np.exp(log[np.arange(len(guess)), guess] - self.prior.log[guess])
+            return np.bincount(guess, weights=chances, minlength=len(self.prior.ids))
+
+        blocks = np.array_split(words, -(-len(words) // ROWS))
+        return np.asarray(sum(sharded(best, blocks, self._threads))[self._which])
+
+
+class SimulatedInversion(Inversion):
+    """The noise mechanism: the better of two attackers, one of whom takes the released word, the other the likeliest.
+
+    Args:
+        population: Words of the text, as often as they occur.
+        sample: Words to be guessed, of this text.
+        vocabulary: Public table.
+        threads: Threads to work with; by default as many as there are processors.
+    """
+
+    def __init__(self, population: Ids, sample: Ids, vocabulary: Vocabulary, threads: int | None) -> None:
+        super().__init__(population)
+        self._sample = np.repeat(sample, _REPEATS)
+        self._vocabulary = vocabulary
+        self._release = simulated(vocabulary, "laplace", threads)
+        self._threads = threads
+
+    def guessed(self, eta: float) -> Floats:
+        """How often each word of the sample is guessed by the more successful attacker."""
         released = self._release(self._sample, eta)
-        guesses = likeliest(self._channel(self._prior, eta), self._prior, released)
-        return max(int((guess == self._sample).sum()) for guess in (released, guesses))
+        channel = LaplaceChannel(self._vocabulary, self.prior, eta, DRAWS, threads=self._threads)
+        tried = (released, likeliest(channel, self.prior, released))
+        hits = max((guess == self._sample for guess in tried), key=np.count_nonzero)
+        return np.asarray(hits.reshape(-1, _REPEATS).mean(axis=1))
 
 
 def distinct_outputs(words: Ids, releases: int, release: Release, eta: float) -> float:

@@ -7,7 +7,6 @@ nothing. Everything here is measured on public texts and the public table: it co
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -17,17 +16,12 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from langchain_dp import _validate
-from langchain_dp._binomial import clopper_pearson
 from langchain_dp._pictures import new_figure
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_laplace import checked_eta
 from langchain_dp.rapt._attack import (
-    DRAWS,
-    Channel,
-    ExponentialChannel,
-    Inversion,
-    LaplaceChannel,
-    UnigramPrior,
+    ExactInversion,
+    SimulatedInversion,
     distinct_outputs,
     guessable,
     running_words,
@@ -63,10 +57,10 @@ class Calibration:
         unchanged: Quantiles over running words of N_w, the probability that a word comes out unchanged: (share of
             words, at most this).
         distinct: S_w, the expected number of distinct words that come out in 100 releases of one word.
-        inversion: How often the better of two attackers guesses a word from its release: one takes the released word,
-            the other the likeliest one (exactly for the exponential mechanism, from simulation for the noise mechanism),
-            and knows how frequent each word is in these very texts.
-        inversion_interval: Its 95% interval, for the choice of words and the noise.
+        inversion: How often a word is guessed from its release by one who knows how frequent each word is in these
+            texts. For the exponential mechanism that is the best attacker there is, and its exact success; for the
+            noise mechanism the better of two, simulated, one of whom takes the released word as it is.
+        inversion_interval: Its 95% interval, for the choice of words and what is simulated.
         blind: How often a guess without the release is right: always the most frequent word.
         neighbor_distance: Mean distance of a running word to its nearest neighbour in the table.
         texts: What was measured on, in words.
@@ -179,20 +173,19 @@ def calibrate(
     if len(population) > _POPULATION:
         population = np.concatenate([_systematic(population, _POPULATION - len(sample)), sample])
     curve: Curve
-    channel: Callable[[UnigramPrior, float], Channel]
+    attack: ExactInversion | SimulatedInversion
     if mechanism == "laplace":
         curve = LaplaceCurve(vocabulary.table, sample, np.random.default_rng(0), threads)
-        channel = functools.partial(_noise_channel, vocabulary, threads)
+        attack = SimulatedInversion(population, sample, vocabulary, threads)
     else:
-        curve = ExponentialCurve(vocabulary.table, sample, threads, others=np.unique(population))
-        channel = functools.partial(_word_channel, vocabulary, curve)
+        curve = exact = ExponentialCurve(vocabulary.table, sample, threads, others=np.unique(population))
+        attack = ExactInversion(population, vocabulary, exact.log_norm, threads)
     near = float(curve.nearest.mean())
     release = simulated(vocabulary, mechanism, threads)
-    attack = Inversion(population, sample, release, channel)
     reached = {
         "target_replacement": lambda x: 1 - float(curve.unchanged(x).mean()),
         "deniability": lambda x: float(np.quantile(curve.unchanged(x), _EXPOSED)),
-        "inversion": lambda x: attack.hits(x) / len(sample),
+        "inversion": lambda x: float(attack.guessed(x).mean()),
     }
     scale = 1 / near if near > 0 else 1.0
     if name in reached:
@@ -201,7 +194,7 @@ def calibrate(
         found = value if name == "eta" else value * scale
     chosen = found if name == "eta" else float(f"{found:.{_DIGITS}g}")
     chances = curve.unchanged(chosen)
-    hits = attack.hits(chosen)
+    guessed = attack.guessed(chosen)
     return Calibration(
         table=vocabulary.name,
         mechanism=mechanism,
@@ -211,23 +204,13 @@ def calibrate(
         interval=_interval(1 - chances, curve.error(chosen)),
         unchanged=tuple((share, float(np.quantile(chances, share))) for share in QUANTILES),
         distinct=distinct_outputs(_systematic(np.unique(sample), _WORDS), RELEASES, release, chosen),
-        inversion=hits / len(sample),
-        inversion_interval=clopper_pearson(hits, len(sample), error=0.05 / 2),  # the better of two was picked
+        inversion=float(guessed.mean()),
+        inversion_interval=_interval(guessed, 0.0),
         blind=attack.blind,
         neighbor_distance=near,
         texts=described,
         curve=tuple((x, 1 - float(curve.unchanged(x).mean())) for x in (chosen * np.geomspace(0.2, 5, 41)).tolist()),
     )
-
-
-def _word_channel(
-    vocabulary: Vocabulary, curve: ExponentialCurve, prior: UnigramPrior, eta: float
-) -> ExponentialChannel:
-    return ExponentialChannel(vocabulary, prior, eta, norm=curve.log_norm(prior.ids, eta))
-
-
-def _noise_channel(vocabulary: Vocabulary, threads: int | None, prior: UnigramPrior, eta: float) -> LaplaceChannel:
-    return LaplaceChannel(vocabulary, prior, eta, DRAWS, threads=threads)
 
 
 def _one_target(targets: dict[str, float | None]) -> tuple[str, float]:
