@@ -309,10 +309,10 @@ class ExactInversion(Inversion):
             log = channel.log_likelihood(released) + self.prior.log
             guess = log.argmax(axis=1)
             chances = np.exp(log[np.arange(len(guess)), guess] - self.prior.log[guess])
-            return np.bincount(guess, weights=chances, minlength=len(self.prior.ids))
+            return np.bincount(guess, weights=chances, minlength=len(norm)).astype(np.float64)
 
         blocks = np.array_split(words, -(-len(words) // ROWS))
-        return np.asarray(sum(sharded(best, blocks, self._threads))[self._which])
+        return np.asarray(sum(sharded(best, blocks, self._threads), np.zeros(len(norm)))[self._which])
 
 
 class SimulatedInversion(Inversion):

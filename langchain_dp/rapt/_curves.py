@@ -168,7 +168,7 @@ class ExponentialCurve:
         return np.asarray(self._log_norms(eta)[np.searchsorted(self._ids, ids)])
 
     def _log_norms(self, eta: float) -> Floats:
-        return np.log1p((self._counts * np.exp((-eta / 2) * self._means)).sum(axis=1))
+        return np.asarray(np.log1p((self._counts * np.exp((-eta / 2) * self._means)).sum(axis=1)))
 
     def error(self, eta: float) -> float:
         """No direction is drawn."""
