@@ -62,7 +62,7 @@ def frequent_words() -> Frequent:
         words = installed_words("glove", _FREQUENT)
     except (MissingExtra, InvalidParameter):
         return Frequent("none", {})
-    return dataclasses.replace(given_words(words), name=f"the {len(words):,} most frequent of glove")
+    return dataclasses.replace(given_words(words), name=f"glove, first {len(words):,}")
 
 
 def given_words(words: Sequence[str]) -> Frequent:

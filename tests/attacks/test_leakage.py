@@ -310,7 +310,7 @@ def test_common_words_are_those_of_an_installed_table() -> None:
     prompt = "Mind sarcasm, nuance, superlatives, typos, receptionists and petrichor."
     report = find_leaks(prompt, rows)
     assert [span.text for span in report.spans] == ["petrichor"]
-    assert report.to_dict()["settings"]["ordinary_words"] == "the 100,000 most frequent of glove"
+    assert report.to_dict()["settings"]["ordinary_words"] == "glove, first 100,000"
 
 
 def test_clean_instructions_raise_no_alarm_on_the_sample() -> None:
