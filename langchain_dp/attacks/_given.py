@@ -12,7 +12,7 @@ import numpy.typing as npt
 from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from langchain_dp.attacks._channels import UnigramPrior
+    from langchain_dp.rapt._attack import UnigramPrior
     from langchain_dp.rapt.vocabulary import Vocabulary
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,7 +35,7 @@ def table(given: Vocabulary) -> Vocabulary:
 
 def frequencies(given: UnigramPrior, vocabulary: Vocabulary) -> UnigramPrior:
     """The prior, if it is one of this table."""
-    from langchain_dp.attacks._channels import UnigramPrior
+    from langchain_dp.rapt._attack import UnigramPrior
 
     if not isinstance(given, UnigramPrior):
         raise InvalidParameter(

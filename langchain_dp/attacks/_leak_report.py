@@ -28,7 +28,7 @@ class LeakedSpan:
         row_text: The first of these rows.
         row_start: First character of the run in that row.
         row_end: One past the last.
-        words: Words of the run that are not public.
+        words: Words of the run that are not public; 1 or 2 for what betrays a row by itself.
         bits: Information of these words: the sum of log2(rows / rows that hold the word), function words counting
             nothing.
         whole: The run is the row's whole text.
@@ -100,6 +100,7 @@ class LeakReport:
         own_starts: Where the words of the prompt begin that are not public.
         pieces: Sentences and forged examples of the prompt that are not public.
         name: Name of the search, for reports and pictures.
+        ordinary: By which list a word counts as one that anybody may write.
     """
 
     prompt: str
@@ -111,6 +112,7 @@ class LeakReport:
     own_starts: frozenset[int]
     pieces: int = 0
     name: str = LEAKED
+    ordinary: str = "none"
 
     @property
     def own_words(self) -> int:
@@ -165,6 +167,7 @@ class LeakReport:
                 "spans_by_chance": len(self.by_chance),
                 "beyond_chance": len(self.beyond_chance),
                 "sentences": self.pieces,
+                "ordinary_words": self.ordinary,
                 "nearest": max((row.similarity for row in self.nearest), default=None),
                 "measure": "own words in runs",
                 "interval": "Clopper-Pearson over sentences",

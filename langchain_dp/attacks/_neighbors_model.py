@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from langchain_dp import _validate
 from langchain_dp.attacks import _given
-from langchain_dp.attacks._channels import known_words
 from langchain_dp.attacks._result import texts_of
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt._attack import known_words
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 Floats = NDArray[np.float64]

@@ -9,7 +9,9 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-_WORD = re.compile(r"[\w\u0300-\u036f]+(?:'[\w\u0300-\u036f]+)*")  # letters may come with loose accents
+# Letters may come with loose accents, and with characters between them that nobody sees.
+_WORD = re.compile(r"[\w\u0300-\u036f]+(?:(?:'|[\u00ad\u200b-\u200d\u2060\ufeff]+)[\w\u0300-\u036f]+)*")
+_UNSEEN = re.compile(r"[\u0300-\u036f\u00ad\u200b-\u200d\u2060\ufeff]")
 _APOSTROPHES = str.maketrans("\u2019\u02bc\u2018", "'''")
 
 _FUNCTION = (
@@ -30,7 +32,7 @@ class Word:
     """One word, folded, and where it stands.
 
     Args:
-        folded: The word without case; other ways to write the same letters are one.
+        folded: The word without case and accents; other ways to write the same letters are one.
         start: First character in the text.
         end: One past the last.
     """
@@ -42,10 +44,18 @@ class Word:
 
 def words_of(text: str) -> list[Word]:
     """The words of ``text``: letters, digits and inner apostrophes. Punctuation and case are gone."""
-    return [
-        Word(unicodedata.normalize("NFKC", found[0]).casefold(), found.start(), found.end())
-        for found in _WORD.finditer(plain(text))
-    ]
+    return [Word(folded(found[0]), found.start(), found.end()) for found in _WORD.finditer(plain(text))]
+
+
+def bare(word: str) -> str:
+    """A folded word without the ending 's, which a name takes on and off."""
+    return word.removesuffix("'s")
+
+
+def folded(text: str) -> str:
+    """Without case, accents and what nobody sees; other forms of a letter, such as wide ones, are the usual one."""
+    seen = _UNSEEN.sub("", unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold()))
+    return unicodedata.normalize("NFKC", seen)
 
 
 def plain(text: str) -> str:
@@ -63,6 +73,11 @@ class Rarity:
     def __init__(self, texts: Sequence[Iterable[str]]) -> None:
         self._count = len(texts)
         self._found = Counter(word for text in texts for word in set(text))
+
+    @property
+    def most_bits(self) -> float:
+        """Information of what stands in one text."""
+        return math.log2((self._count + 1) / 2)
 
     def bits(self, word: str) -> float:
         """Information of the word: zero if every text has it, and always of a function word."""

@@ -17,11 +17,18 @@ import numpy.typing as npt
 from langchain_dp import _validate
 from langchain_dp._binomial import clopper_pearson
 from langchain_dp.attacks import _given
-from langchain_dp.attacks._channels import Channel, Floats, Ids, UnigramPrior, known_words
 from langchain_dp.attacks._result import texts_of
-from langchain_dp.attacks.embedding_inversion import INTERVAL, WORDS_GUESSED, InversionResult, likeliest, word_channel
+from langchain_dp.attacks.embedding_inversion import (
+    INTERVAL,
+    TOGETHER,
+    WORDS_GUESSED,
+    InversionResult,
+    most_successful,
+    word_channel,
+)
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
+from langchain_dp.rapt._attack import Channel, Floats, Ids, LaplaceChannel, UnigramPrior, known_words, likeliest
 from langchain_dp.rapt.privatise import Mechanism, TextPrivatiser
 from langchain_dp.rapt.vocabulary import Vocabulary
 
@@ -140,8 +147,9 @@ def invert_in_context(
         name: Name of the result; the mechanism by default.
 
     Returns:
-        The rate with a Clopper-Pearson interval; ``settings["without_context"]`` is the rate of the attacker of
-        :func:`invert_words` on the same releases.
+        The rate with a Clopper-Pearson interval: of the guesses or, where these are worse and the word is seen, of the
+        released words as they are. ``settings["without_context"]`` is the rate of the attacker of :func:`invert_words`
+        on the same releases.
 
     Raises:
         InvalidParameter: A value is out of bounds, an object is not of its type, the texts hold no word of the table,
@@ -162,21 +170,25 @@ def invert_in_context(
     true = np.concatenate(lines)
     source = rng or SystemRandomness()
     released = TextPrivatiser(vocabulary, eta, mechanism=mechanism, rng=source).release(true)
+    prior = prior.including(released, vocabulary)
     channel = word_channel(vocabulary, prior, eta, mechanism, draws)
     alone = likeliest(channel, prior, released)
     ends = np.cumsum([len(line) for line in lines])
-    attack = _Context(vocabulary, channel, prior, model, weight, see_word, rounds)
+    weighed = channel.to_weigh() if isinstance(channel, LaplaceChannel) else channel
+    attack = _Context(vocabulary, weighed, prior, model, weight, see_word, rounds)
     guesses = np.concatenate([attack.guess(line) for line in np.split(released, ends[:-1])])
-    hits = int((guesses == true).sum())
+    # Who sees the released word can also take it as it is.
+    tried = {"context": guesses, "nearest": released} if see_word else {"context": guesses}
+    better, hits = most_successful(true, tried)
     words = vocabulary.words
     return InversionResult(
         name=name or f"inversion in context ({mechanism})",
         rate=hits / len(true),
-        interval=clopper_pearson(hits, len(true)),
+        interval=clopper_pearson(hits, len(true), error=0.05 / len(tried)),
         baseline=float((true == prior.likeliest).mean()),
         n=len(true),
         measure=WORDS_GUESSED,
-        interval_method=INTERVAL,
+        interval_method=TOGETHER if see_word else INTERVAL,
         settings={
             "table": vocabulary.name,
             "eta": float(eta),
@@ -184,13 +196,14 @@ def invert_in_context(
             "model": model.name,
             "weight": float(weight),
             "see_word": see_word,
+            "better": better,
             "rounds": rounds,
             "replaced": float((released != true).mean()),
             "candidates": len(prior.ids),
-            "without_context": float((alone == true).mean()),
+            "without_context": max(float((guess == true).mean()) for guess in (alone, released)),
         },
         replaced=float((released != true).mean()),
-        words=tuple((words[a], words[b], words[c]) for a, b, c in zip(true, released, guesses, strict=True)),
+        words=tuple((words[a], words[b], words[c]) for a, b, c in zip(true, released, tried[better], strict=True)),
     )
 
 

@@ -3,7 +3,8 @@
 Two attackers. The nearest-neighbour one takes the word nearest to what it sees (Song and Raghunathan 2020; Li, Tan,
 Liu 2023, appendix A.3.2). The maximum-a-posteriori one knows table, mechanism, eta and the frequencies of words, and
 takes the likeliest word given all that: no attacker who looks at one token at a time guesses more words right on
-average over these frequencies.
+average over these frequencies. A word that its frequencies lack, as names are, it can still read where it came out.
+Where texts hold other words than the frequencies tell, reading alone may guess more; the better of the two is reported.
 
 Attacked are released words, as the sanitizer lets them out, or, as a warning, the noisy vectors themselves, which it
 never shows.
@@ -12,7 +13,7 @@ never shows.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -20,7 +21,12 @@ import numpy as np
 from langchain_dp import _validate
 from langchain_dp._binomial import clopper_pearson
 from langchain_dp.attacks import _given
-from langchain_dp.attacks._channels import (
+from langchain_dp.attacks._result import AttackResult, texts_of
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms._nearest import ROWS
+from langchain_dp.mechanisms.metric_laplace import checked_eta, noise
+from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
+from langchain_dp.rapt._attack import (
     Channel,
     ExponentialChannel,
     Ids,
@@ -28,13 +34,8 @@ from langchain_dp.attacks._channels import (
     UnigramPrior,
     VectorChannel,
     known_words,
-    unigram_prior,
+    likeliest,
 )
-from langchain_dp.attacks._result import AttackResult, texts_of
-from langchain_dp.errors import InvalidParameter
-from langchain_dp.mechanisms._nearest import ROWS
-from langchain_dp.mechanisms.metric_laplace import checked_eta, noise
-from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 from langchain_dp.rapt.privatise import Mechanism, TextPrivatiser
 from langchain_dp.rapt.vocabulary import Vocabulary
 
@@ -44,6 +45,7 @@ Attacker = Literal["nearest", "map"]
 
 _DRAWS = 5_000
 INTERVAL = "Clopper-Pearson over words"  # whose noise is independent: it holds for these texts
+TOGETHER = f"{INTERVAL}, 2 together"  # the better of two attackers is picked with the outcome in sight
 WORDS_GUESSED = "words guessed"
 
 
@@ -66,6 +68,35 @@ class InversionResult(AttackResult):
         return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows)
 
 
+def unigram_prior(vocabulary: Vocabulary, texts: Sequence[str], *, smoothing: float = 0.0) -> UnigramPrior:
+    """What an attacker knows of the language: how often each word occurs in PUBLIC texts like the private ones.
+
+    Words that the texts do not hold have together the share of those that occur once (Good 1953), spread evenly. Of
+    these the attacker guesses only what it sees come out.
+
+    Args:
+        vocabulary: Public table, from :func:`langchain_dp.rapt.load`.
+        texts: Public texts.
+        smoothing: Added to the count of every word that may be written. Above 0 every word of the table is a candidate
+            everywhere, which takes time in proportion.
+
+    Raises:
+        InvalidParameter: ``vocabulary`` is none, the texts hold no word of the table, or ``smoothing`` is below 0.
+    """
+    _validate.number("smoothing", smoothing, at_least=0.0)
+    known = known_words(_given.table(vocabulary), texts_of("texts", texts))
+    if not len(known):
+        raise InvalidParameter(
+            "Expected texts to hold a word of the table, got none. Give public texts of its language."
+        )
+    counts = np.bincount(known, minlength=len(vocabulary)).astype(float)
+    # With no word that occurs once, the next running word may still be the first new one.
+    unseen = max(int((counts == 1).sum()), 1) / (len(known) + 1)
+    counts[vocabulary.allowed] += smoothing
+    ids = np.flatnonzero(counts)
+    return UnigramPrior(ids, np.log(counts[ids] / counts.sum()), 0.0 if smoothing else unseen)
+
+
 def invert_words(
     texts: Sequence[str],
     *,
@@ -86,14 +117,16 @@ def invert_words(
         eta: Privacy loss per unit of distance and word.
         mechanism: "laplace" or "exponential".
         attacker: "map" guesses the likeliest word: exactly for the exponential mechanism, from simulation for the noise
-            mechanism, whose chances have no closed form. "nearest" takes the released word as it is.
+            mechanism, whose chances have no closed form. "nearest" takes the released word as it is, which is the least
+            that an attacker does: where it guesses more, "map" reports its guesses.
         prior: Frequencies of words, from :func:`unigram_prior`; needed by "map".
         draws: Releases that "map" simulates against the noise mechanism; more are closer to exact.
         rng: Source of the mechanism's noise; operating-system entropy by default.
         name: Name of the result; mechanism and attacker by default.
 
     Returns:
-        The rate, with a Clopper-Pearson interval for these texts: the noise of every word is independent. The baseline
+        The rate, with a Clopper-Pearson interval for these texts: the noise of every word is independent. With "map"
+        it holds for both attackers together, and ``settings["better"]`` says which of them is reported. The baseline
         always guesses the prior's most frequent word, or the texts' own without a prior.
 
     Raises:
@@ -105,9 +138,10 @@ def invert_words(
     prior = _checked_prior(prior, attacker, vocabulary)
     source = rng or SystemRandomness()
     released = TextPrivatiser(vocabulary, eta, mechanism=mechanism, rng=source).release(true)
-    guesses = released
+    guesses = None
     if attacker == "map":
         assert prior is not None  # _checked_prior
+        prior = prior.including(released, vocabulary)
         guesses = likeliest(word_channel(vocabulary, prior, eta, mechanism, draws), prior, released)
     name = name or f"inversion, words ({mechanism}, {attacker})"
     return _result(name, vocabulary, eta, mechanism, attacker, prior, true, released, guesses)
@@ -148,17 +182,17 @@ def invert_vectors(
     true = _attacked(texts, vocabulary)
     prior = _checked_prior(prior, attacker, vocabulary)
     source = rng or SystemRandomness()
-    channel = VectorChannel(vocabulary, prior, eta) if prior is not None and attacker == "map" else None
-    nearest, guesses = np.empty_like(true), np.empty_like(true)
+    nearest = np.empty_like(true)
+    guesses = np.empty_like(true) if attacker == "map" else None
     for start in range(0, len(true), ROWS):
         block = slice(start, start + ROWS)
         noisy = vocabulary.points(true[block])
         noisy += noise(len(noisy), vocabulary.dimension, eta, source)
         nearest[block] = vocabulary.table.find(noisy)
-        if prior is None or channel is None:
-            guesses[block] = nearest[block]
-        else:
-            guesses[block] = likeliest(channel, prior, noisy)
+        if guesses is not None:
+            assert prior is not None  # _checked_prior
+            known = prior.including(nearest[block], vocabulary)
+            guesses[block] = likeliest(VectorChannel(vocabulary, known, eta), known, noisy)
     name = name or f"inversion, noisy vectors ({attacker})"
     return _result(name, vocabulary, eta, "laplace", attacker, prior, true, nearest, guesses)
 
@@ -173,18 +207,15 @@ def word_channel(
     return LaplaceChannel(vocabulary, prior, eta, draws)
 
 
-def likeliest(channel: Channel, prior: UnigramPrior, seen: np.ndarray) -> Ids:
-    """Ids of the words that are likeliest given what was seen."""
-    if seen.ndim > 1:
-        return np.asarray(prior.ids[(channel.log_likelihood(seen) + prior.log).argmax(axis=1)])
-    distinct, which = np.unique(seen, return_inverse=True)  # equal words have equal posteriors
-    blocks = np.array_split(distinct, -(-len(distinct) // ROWS))
-    best = np.concatenate([(channel.log_likelihood(block) + prior.log).argmax(axis=1) for block in blocks])
-    return np.asarray(prior.ids[best[which]])
+def most_successful(true: Ids, tried: Mapping[str, Ids]) -> tuple[str, int]:
+    """Name of the attacker with the most right guesses, the first of equal ones, and their number."""
+    hits = {name: int((guesses == true).sum()) for name, guesses in tried.items()}
+    better = max(hits, key=hits.__getitem__)
+    return better, hits[better]
 
 
 def _attacked(texts: Sequence[str], vocabulary: Vocabulary) -> Ids:
-    ids = known_words(vocabulary, texts_of("texts", texts))
+    ids = known_words(_given.table(vocabulary), texts_of("texts", texts))
     if not len(ids):
         raise InvalidParameter("Expected texts to hold a word of the table, got none. Use the table of their language.")
     return ids
@@ -206,27 +237,30 @@ def _result(
     prior: UnigramPrior | None,
     true: Ids,
     released: Ids,
-    guesses: Ids,
+    guesses: Ids | None,
 ) -> InversionResult:
-    hits = int((guesses == true).sum())
+    """Of reading what came out and these guesses, if there are any, the better one."""
+    tried = {"nearest": released} if guesses is None else {"map": guesses, "nearest": released}
+    better, hits = most_successful(true, tried)
     commonest = int(np.bincount(true).argmax()) if prior is None else prior.likeliest
     words = vocabulary.words
     return InversionResult(
         name=name,
         rate=hits / len(true),
-        interval=clopper_pearson(hits, len(true)),
+        interval=clopper_pearson(hits, len(true), error=0.05 / len(tried)),
         baseline=float((true == commonest).mean()),
         n=len(true),
         measure=WORDS_GUESSED,
-        interval_method=INTERVAL,
+        interval_method=INTERVAL if len(tried) == 1 else TOGETHER,
         settings={
             "table": vocabulary.name,
             "eta": float(eta),
             "mechanism": mechanism,
             "attacker": attacker,
+            "better": better,
             "replaced": float((released != true).mean()),
             "candidates": len(vocabulary) if prior is None else len(prior.ids),
         },
         replaced=float((released != true).mean()),
-        words=tuple((words[a], words[b], words[c]) for a, b, c in zip(true, released, guesses, strict=True)),
+        words=tuple((words[a], words[b], words[c]) for a, b, c in zip(true, released, tried[better], strict=True)),
     )

@@ -1,15 +1,17 @@
 """What a prompt says word for word that training rows say too: the leak of DLN-1 that Hong et al. 2024 show.
 
 After Hong et al. 2024, Figure 2 and appendix B.1, who look for the training sentence closest to every forged example;
-here common runs of words come first, which need no embedding and no reader. The output IS the leaked text: these
+here common runs of words come first, which need no embedding and no reader, and single words that only one row has: a
+name, a password, a number need no run to betray. The output IS the leaked text: these
 are tools for whoever may see the rows. A search that finds nothing proves nothing: it sees copies, not influence.
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -19,7 +21,8 @@ from langchain_dp.attacks._leak_report import LEAKED, LeakedSpan, LeakReport, Ne
 from langchain_dp.attacks._result import texts_of
 from langchain_dp.attacks._runs import Prompt, covered
 from langchain_dp.attacks._similar import Embed, similarities
-from langchain_dp.attacks._words import Rarity, words_of
+from langchain_dp.attacks._singles import Frequent, Singles, Text, frequent_words, given_words
+from langchain_dp.attacks._words import Rarity, bare, words_of
 from langchain_dp.errors import InvalidParameter
 
 # A sentence ends, a line ends, or a cue begins a part of a forged example: "Input:", "# Student errors", "Output:".
@@ -34,11 +37,13 @@ def find_leaks(
     held_out: Sequence[str] = (),
     shortest: int = 4,
     embed: Embed | None = None,
+    ordinary: Sequence[str] | None = None,
     name: str = LEAKED,
 ) -> LeakReport:
     """Search a prompt for text of training rows.
 
-    Words are compared without case and punctuation. A run that both have counts if, without what is public, it has
+    Words are compared without case, accents and punctuation. A run that both have counts if, without what is public, it
+    has
 
     - at least ``shortest`` words, one of which is no everyday word, or
     - at least ``shortest - 1`` words, two of which are no everyday words and one of these rare: in one row, or in at
@@ -46,6 +51,16 @@ def find_leaks(
     - the whole row, of at least two words, one of which is no everyday word.
 
     Everyday words are the function words of English and those of a tenth of all rows.
+
+    What is not public and stands in one row alone, held-out rows counted too, is a finding by itself if it is
+
+    - a word that is not among the 100,000 most frequent of English, or not among the first 10,000 if prompt and row
+      both write it as a name, with a capital inside a sentence; or two such words side by side, one of them not among
+      the first 1,000;
+    - a word of letters and digits, five characters or more, that is not in that list, or of six with others between;
+    - six digits of a number or more, four of them different, however they are grouped: a telephone number, an account.
+
+    So a frequent name is found in a run or beside another one only, and a number of five digits not at all.
 
     Args:
         prompt: The prompt, or the instruction alone.
@@ -56,6 +71,9 @@ def find_leaks(
         shortest: Words that make a run, at least 2.
         embed: Texts to vectors, for the nearest rows, such as :class:`langchain_dp.attacks.SentenceEmbeddings`; None
             compares character n-grams. The search is exact: every sentence and forged example with every row.
+        ordinary: Words that anybody may write, the most frequent first. By default those of GloVe's table where the
+            extra ``rapt`` is installed. Without any, or if most words of the rows are not in the list, which is then of
+            another language, only numbers and words with digits are found by themselves.
         name: Name of the result.
 
     Raises:
@@ -72,8 +90,9 @@ def find_leaks(
     if embed is not None:
         _given.function("embed", embed, of="a list of texts")
     training, others = _Rows(rows), _Rows(held_out)
+    frequent = frequent_words() if ordinary is None else given_words(texts_of("ordinary", ordinary, at_least=0))
     # Both kinds of row decide what is rare, so that neither is favoured.
-    search = _Search(prompt, public, Rarity([*training.folded, *others.folded]), shortest)
+    search = _Search(prompt, public, [*training.folded, *others.folded], shortest, frequent)
     return LeakReport(
         prompt,
         search.spans(training),
@@ -84,6 +103,7 @@ def find_leaks(
         search.own_starts,
         len(search.pieces()),
         name,
+        frequent.name if search.read else "none",
     )
 
 
@@ -92,8 +112,8 @@ class _Rows:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
-        self.words = [words_of(text) for text in texts]
-        self.folded = [[word.folded for word in words] for words in self.words]
+        self.parsed = [Text(text, words_of(text)) for text in texts]
+        self.folded = [[word.folded for word in text.words] for text in self.parsed]
 
     @property
     def plain(self) -> list[str]:
@@ -102,16 +122,22 @@ class _Rows:
 
 
 class _Search:
-    def __init__(self, prompt: str, public: Sequence[str], rarity: Rarity, shortest: int) -> None:
+    def __init__(
+        self, prompt: str, public: Sequence[str], rows: Sequence[list[str]], shortest: int, frequent: Frequent
+    ) -> None:
         self._prompt = prompt
         self._words = words_of(prompt)
         self._folded = [word.folded for word in self._words]
-        known = _Rows(public).folded
-        self._public_words = {word for text in known for word in text}
-        self._public = covered(self._folded, known, 3)
+        known = _Rows(public)
+        self._public_words = {word for text in known.folded for word in text}
+        self._public = covered(self._folded, known.folded, 3)
         self._shortest = shortest
-        self._rarity = rarity
+        self._rarity = Rarity(rows)
         self._index = Prompt(self._folded, 2)
+        self.read = frequent.reads(rows)
+        self._singles = Singles(Text(prompt, self._words), self._public, known.parsed, frequent, read=self.read)
+        self._distinct = {tuple(map(bare, row)) for row in rows}  # a row that stands there twice is one
+        self._holders = Counter(word for row in self._distinct for word in set(row))
 
     @property
     def own_starts(self) -> frozenset[int]:
@@ -123,13 +149,59 @@ class _Search:
             for at, start, length in self._index.runs(row):
                 if self._counts(at, at + length, whole=length == len(row)):
                     found[at, at + length].append((number, start, length == len(row)))
-        inner = {one for one in found for other in found if one != other and other[0] <= one[0] and one[1] <= other[1]}
-        spans = [self._span(place, found[place], rows) for place in found.keys() - inner]
+            for at, start, length in self._alone(rows.parsed[number]):
+                found[at, at + length].append((number, start, length == len(row)))
+        spans = [*(self._span(place, some, rows) for place, some in found.items()), *self._numbers(rows)]
+        outer = {(span.start, span.end): span for span in reversed(spans)}  # of two in one place the first
+        inner = {one for one in outer for other in outer if one != other and other[0] <= one[0] and one[1] <= other[1]}
+        spans = [outer[place] for place in outer.keys() - inner]
         return tuple(sorted(spans, key=lambda span: (-span.bits, span.start)))
+
+    def _alone(self, row: Text) -> list[tuple[int, int, int]]:
+        """Words that only this row has and that betray it by themselves; neighbours as one: as runs."""
+        found: list[tuple[int, int, int]] = []
+        for at, start, length, words in sorted(self._singles.words(row)):
+            if not self._only(words):
+                continue
+            if found and (found[-1][0] + found[-1][2], found[-1][1] + found[-1][2]) == (at, start):
+                found[-1] = (*found[-1][:2], found[-1][2] + length)
+            else:
+                found.append((at, start, length))
+        return found
+
+    def _only(self, words: str | tuple[str, str]) -> bool:
+        if isinstance(words, str):
+            return self._holders[words] == 1
+        return sum(words in pairwise(row) for row in self._distinct) == 1
+
+    def _numbers(self, rows: _Rows) -> list[LeakedSpan]:
+        """Numbers that only one row has."""
+        found: dict[tuple[int, int], dict[str, tuple[int, tuple[int, int]]]] = defaultdict(dict)
+        for number, row in enumerate(rows.parsed):
+            for ours, theirs in self._singles.numbers(row):
+                found[ours].setdefault(row.text, (number, theirs))
+        spans = []
+        for (start, end), held in found.items():
+            within = {text for (a, b), texts in found.items() if a <= start and end <= b for text in texts}
+            if len(within) > 1:
+                continue
+            ((number, (row_start, row_end)),) = held.values()
+            text = rows.texts[number]
+            same = tuple(place for place, other in enumerate(rows.texts) if other == text)
+            own = sum(start <= place < end for place in self.own_starts)
+            most = self._rarity.most_bits
+            spans.append(
+                LeakedSpan(start, end, self._prompt[start:end], same, text, row_start, row_end, own, most, whole=False)
+            )
+        return spans
 
     def _counts(self, start: int, end: int, *, whole: bool) -> bool:
         own = self._own(start, end)
-        telling = [word for word in own if word not in self._public_words and not self._rarity.common(word)]
+        telling = [  # digits alone are judged as numbers
+            word
+            for word in own
+            if word not in self._public_words and not self._rarity.common(word) and not word.isdecimal()
+        ]
         if not telling:
             return False
         rare = len(telling) >= 2 and any(map(self._rarity.rare, telling))
@@ -148,8 +220,8 @@ class _Search:
             self._prompt[first.start : last.end],
             tuple(dict.fromkeys(number for number, _, _ in found)),
             rows.texts[row],
-            rows.words[row][at].start,
-            rows.words[row][at + place[1] - place[0] - 1].end,
+            rows.parsed[row].words[at].start,
+            rows.parsed[row].words[at + place[1] - place[0] - 1].end,
             len(own),
             sum(map(self._rarity.bits, own)),
             any(whole for _, _, whole in found),

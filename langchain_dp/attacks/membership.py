@@ -45,10 +45,13 @@ _RATES = (0.01, 0.05, 0.1)
 class MembershipResult(AttackResult):
     """How well members were told from others: the rate is the area under the curve of the best candidate.
 
+    Scores that are lower for members tell them as well as higher ones, so that every area is that of the direction in
+    which it is at least 0.5. By chance alone it is therefore a little above 0.5: see ``resolution``.
+
     Args:
-        by_candidate: Area and interval of every candidate. The intervals hold together, with 95%: the best one was
-            picked with the outcome in sight.
-        best: Name of the best candidate.
+        by_candidate: Area and interval of every candidate. The intervals hold together, with 95%, and whatever the
+            direction: the best one was picked with the outcome in sight.
+        best: Name of the best candidate. ``settings["members_score"]`` is its direction, "higher" or "lower".
         caught: Of the best candidate: false positive rate -> (share of members found, low, high). The interval is that
             of the threshold, which this rate of the ``others`` at hand exceeds: what share of others elsewhere does is
             as uncertain as their number says. Rates below one in n + 1 others are left out.
@@ -87,12 +90,14 @@ def infer_membership(
 
     Args:
         candidates: Name -> (scores of members, scores of others), for every model or method the attacker can try.
+            Members may score higher or lower.
         name: Name of the result.
         settings: Public facts to keep with the result.
 
     Returns:
-        The area under the curve of the best candidate, with Newcombe's interval, widened so that those of all
-        candidates hold together (Bonferroni). The baseline is 0.5.
+        The area under the curve of the best candidate in its better direction, with Newcombe's interval, widened so
+        that those of all candidates hold together (Bonferroni). The interval of the other direction is its mirror
+        image, and holds with it. The baseline is 0.5.
 
     Raises:
         InvalidParameter: There is no candidate, one lacks scores on a side, or a score is not a number.
@@ -105,6 +110,8 @@ def infer_membership(
         raise InvalidParameter("Expected candidates to hold at least one, got none. Give {name: (members, others)}.")
     error = 0.05 / len(candidates)
     scored = {key: (_scores(key, pair[0]), _scores(key, pair[1])) for key, pair in candidates.items()}
+    lower = {key for key, (members, others) in scored.items() if auc(members, others) < 0.5}
+    scored |= {key: (-scored[key][0], -scored[key][1]) for key in lower}
     by_candidate: dict[str, tuple[float, float, float]] = {}
     for key, (members, others) in scored.items():
         area = auc(members, others)
@@ -114,7 +121,8 @@ def infer_membership(
     area, low, high = by_candidate[best]
     resolution = auc_interval(0.5, len(members), len(others), error=error)[1] - 0.5
     # Of n others, fewer than one in n + 1 cannot be told.
-    caught = {rate: _caught(members, others, rate, error=error) for rate in _RATES if rate * (len(others) + 1) >= 1}
+    # One threshold from above and one from below were tried, of which neither says what the other does.
+    caught = {rate: _caught(members, others, rate, error=error / 2) for rate in _RATES if rate * (len(others) + 1) >= 1}
     return MembershipResult(
         name=name,
         rate=area,
@@ -125,6 +133,7 @@ def infer_membership(
         interval_method=f"Newcombe, {len(candidates)} together",
         settings={
             "best": best,
+            "members_score": "lower" if best in lower else "higher",
             "candidates": len(candidates),
             "members": len(members),
             "resolution": resolution,

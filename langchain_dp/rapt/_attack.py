@@ -1,84 +1,344 @@
-"""What an attacker makes of released words: how often it guesses the word that stood there, and how many could.
+"""The attacker: which word stood there, guessed from a released word, with all that is public.
 
-Everything here is simulated on public texts with a fixed seed: the same numbers for the same table on every machine.
+Calibration and the attacks of :mod:`langchain_dp.attacks` ask this one. It knows the table, the mechanism, eta and how
+often each word occurs, and takes the word of the largest posterior. A channel says how likely a mechanism is to show
+what was seen, for every word that may have stood there, in logarithms and up to a constant for each thing seen.
+
+What is simulated here has fixed seeds: the same numbers for the same table on every machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from langchain_dp.mechanisms._nearest import ROWS, sharded
-from langchain_dp.mechanisms.metric_exponential import MetricExponential
+from langchain_dp.mechanisms.metric_exponential import MetricExponential, weights
 from langchain_dp.mechanisms.metric_laplace import noise
 from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness
+from langchain_dp.rapt import tokenise
 from langchain_dp.rapt.vocabulary import Vocabulary
 
+Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Release = Callable[[Ids, float], Ids]
 
-_SHARPNESS = (0.0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
-_SEED = 20231
+DRAWS = 1_000
+"""Simulated releases by which the shape of the noise mechanism's channel is fitted."""
+_RELEASES = 20231  # seed of what is attacked; the attacker's own simulations have another
+_SIMULATED = 20232
+_SLOPES = (0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.25, 0.35, 0.5, 0.7, 1.0)
+_BONUSES = (0.0, 1.0, 2.0, 4.0, 8.0)
+_REPEATS = 2  # releases of each word of the sample
+_PSEUDO = 64.0  # simulated vectors that the fitted shape is worth
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class UnigramPrior:
+    """Words that may have stood there, with how likely each is before anything is seen.
+
+    Args:
+        ids: Their ids in the vocabulary, distinct.
+        log: Logarithms of their chances, which add up to 1.
+        unseen: Chance of all other words of the table together. Among these only words that came out are ever guessed.
+    """
+
+    ids: Ids = dataclasses.field(repr=False)
+    log: Floats = dataclasses.field(repr=False)
+    unseen: float = 0.0
+
+    @property
+    def likeliest(self) -> int:
+        """Id of the most frequent word."""
+        return int(self.ids[self.log.argmax()])
+
+    def including(self, seen: Ids, vocabulary: Vocabulary) -> UnigramPrior:
+        """With the words that came out, each as likely as any word that the prior lacks.
+
+        A name is in no public text; where it came out as it stood, it is there to be read.
+        """
+        new = np.setdiff1d(seen, self.ids)
+        if not (self.unseen and len(new)):
+            return self
+        each = np.log(self.unseen / (int(vocabulary.allowed.sum()) - np.count_nonzero(vocabulary.allowed[self.ids])))
+        log = np.concatenate([self.log, np.full(len(new), each)])
+        return UnigramPrior(np.concatenate([self.ids, new]), log - logsumexp(log))
+
+
+def running_words(vocabulary: Vocabulary, texts: Sequence[str]) -> Ids:
+    """Ids of the running words, in order; that of an unknown word is negative."""
+    return np.array([i for text in texts for i in vocabulary.encode(tokenise.clean(text))], dtype=np.int64)
+
+
+def known_words(vocabulary: Vocabulary, texts: Sequence[str]) -> Ids:
+    """Those that the table holds and may write: what an attacker can guess at all."""
+    return guessable(vocabulary, running_words(vocabulary, texts))
+
+
+def guessable(vocabulary: Vocabulary, ids: Ids) -> Ids:
+    """Ids of words that may be written, of these."""
+    ids = ids[ids >= 0]
+    return np.asarray(ids[vocabulary.allowed[ids]])
+
+
+class Channel(Protocol):
+    """Log-likelihoods of the candidates."""
+
+    def log_likelihood(self, seen: NDArray[np.generic]) -> Floats:
+        """Of each thing seen under each candidate, (seen, candidates), up to a constant for each row."""
+        ...
+
+
+class VectorChannel:
+    """The noisy vector itself, exactly: its density falls as exp(-eta |x - seen|)."""
+
+    def __init__(self, vocabulary: Vocabulary, prior: UnigramPrior, eta: float) -> None:
+        self._vectors = vocabulary.points(prior.ids)
+        self._squares = np.einsum("ij,ij->i", self._vectors, self._vectors)
+        self._eta = eta
+
+    def log_likelihood(self, seen: NDArray[np.generic]) -> Floats:
+        """``seen`` are noisy vectors, (m, d)."""
+        return -self._eta * self.distances(np.asarray(seen, dtype=np.float64))
+
+    def distances(self, points: Floats) -> Floats:
+        """Of each point to each candidate."""
+        squares = self._squares + np.einsum("ij,ij->i", points, points)[:, None]
+        apart = squares - 2 * (points @ self._vectors.T)
+        i, j = np.nonzero(apart < 1e-6 * squares)  # where only rounding is left
+        apart[i, j] = np.square(points[i] - self._vectors[j]).sum(axis=1)
+        return np.asarray(np.sqrt(apart, out=apart))
+
+
+class ExponentialChannel:
+    """A word released by the exponential mechanism, exactly: exp(-(eta/2) |x - w|) over its sum for x.
+
+    A word in a crowd comes out as any one word less often than a lonely word does: without the sum, its norm, the
+    attacker misses what the density of the table tells.
+
+    Args:
+        vocabulary: Public table.
+        prior: Candidates.
+        eta: Privacy loss per unit of distance.
+        norm: Logarithm of each candidate's sum, if it is known; by default worked out in one pass over the table.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, prior: UnigramPrior, eta: float, *, norm: Floats | None = None) -> None:
+        self._vocabulary = vocabulary
+        self._eta = eta
+        self._vectors = VectorChannel(vocabulary, prior, eta)
+        if norm is not None:
+            self._norm = norm
+            return
+        self._norm = np.empty(len(prior.ids))
+        for start in range(0, len(prior.ids), ROWS):
+            points = vocabulary.points(prior.ids[start : start + ROWS])
+            total = sum(block.sum(axis=1) for _, block in weights(vocabulary.table, points, eta))
+            nearest = vocabulary.vectors[vocabulary.table.find(points)]
+            # The weights leave out the nearest row's own factor.
+            self._norm[start : start + ROWS] = np.log(total) - eta / 2 * np.linalg.norm(points - nearest, axis=1)
+
+    def log_likelihood(self, seen: NDArray[np.generic]) -> Floats:
+        """``seen`` are ids of released words, (m,)."""
+        points = self._vocabulary.points(np.asarray(seen, dtype=np.int64))
+        return -self._eta / 2 * self._vectors.distances(points) - self._norm
+
+
+class LaplaceChannel:
+    """A word released by the noise mechanism: the chance that noise ends in its cell, which has no closed form.
+
+    The posterior given a word is the mean of the exact posteriors given the noisy vectors that end in its cell. It is
+    estimated from simulated releases of words of the prior, and tends to the exact one as ``draws`` grows. For words
+    that few draws end in, a fitted shape fills in, b [x = w] - c eta |x - w|, which is worth 64 draws; b and c are
+    those that guess most simulated releases. In high dimension, with many words, that shape is nearly all there is.
+
+    Args:
+        vocabulary: Public table.
+        prior: Candidates.
+        eta: Privacy loss per unit of distance.
+        draws: Number of simulated releases. Seeded: it is the attacker's own simulation of public things.
+        threads: Threads to simulate with; by default as many as there are processors.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, prior: UnigramPrior, eta: float, draws: int, *, threads: int | None = None
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._threads = threads
+        self._prior = prior
+        self._eta = eta
+        self._vectors = VectorChannel(vocabulary, prior, eta)
+        true, released, noisy = self._simulated(max(draws, DRAWS))
+        (self._slope, self._bonus), self._likeliest = self._fitted(true[:DRAWS], released[:DRAWS])
+        self._released, self._noisy = released[:draws], noisy[:draws]
+
+    def log_likelihood(self, seen: NDArray[np.generic]) -> Floats:
+        """``seen`` are ids of released words, (m,)."""
+        released, which = np.unique(np.asarray(seen, dtype=np.int64), return_inverse=True)
+        total = _PSEUDO * self._shape(released)
+        for word in np.flatnonzero(np.isin(released, self._released)):
+            behind = self._noisy[self._released == released[word]]
+            total[word] += _posterior(self._vectors.log_likelihood(behind), self._prior).sum(axis=0)
+        likelihood = np.log(np.maximum(total, 1e-300)) - self._prior.log
+        return np.asarray(likelihood[which])
+
+    def to_weigh(self) -> LaplaceChannel:
+        """The same in the shape that makes simulated releases likeliest, to be weighed against further knowledge."""
+        other = copy.copy(self)
+        other._slope, other._bonus = self._likeliest
+        return other
+
+    def _simulated(self, count: int) -> tuple[Ids, Ids, Floats]:
+        """Places of the words among the candidates, what came out, and the noisy vectors between."""
+        rng, coins = NotPrivateSeededRandomness(_SIMULATED), np.random.default_rng(_SIMULATED)
+        true = coins.choice(len(self._prior.ids), count, p=np.exp(self._prior.log))
+        points = (
+            self._vocabulary.points(self._prior.ids[true[start : start + ROWS]]) for start in range(0, count, ROWS)
+        )
+        noisy = [block + noise(len(block), self._vocabulary.dimension, self._eta, rng) for block in points]
+        released = np.concatenate(list(sharded(self._vocabulary.table.find, noisy, self._threads)))
+        return true, released, np.concatenate(noisy)
+
+    def _shape(self, released: Ids) -> Floats:
+        """Posterior of the fitted shape."""
+        log = -self._slope * self._eta * self._vectors.distances(self._vocabulary.points(released))
+        log += self._bonus * (released[:, None] == self._prior.ids)
+        return _posterior(log, self._prior)
+
+    def _fitted(self, true: Ids, released: Ids) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Slope and bonus that guess most, and those under which the truth is likeliest."""
+        apart = self._vectors.distances(self._vocabulary.points(released))
+        same = released[:, None] == self._prior.ids
+        every, own = np.arange(len(true)), same.argmax(axis=1)
+        known = same[every, own]
+        found = []
+        for slope in _SLOPES:
+            log = self._prior.log - slope * self._eta * apart
+            guess, norm = log.argmax(axis=1), logsumexp(log, axis=1)
+            here = log[every, own]
+            for bonus in _BONUSES:  # it changes one entry of a row, which need not be gone through again
+                shown = np.where(known & (here + bonus > log[every, guess]), own, guess)
+                total = np.where(known, np.logaddexp(norm, here + np.log(np.expm1(bonus))), norm) if bonus else norm
+                fit = float((log[every, true] + bonus * same[every, true] - total).mean())
+                found.append((int((shown == true).sum()), fit, (slope, bonus)))
+        return max(found)[2], max(found, key=lambda one: one[1])[2]
+
+
+def _posterior(log_likelihood: Floats, prior: UnigramPrior) -> Floats:
+    log = log_likelihood + prior.log
+    log -= log.max(axis=1, keepdims=True)
+    np.exp(log, out=log)
+    log /= log.sum(axis=1, keepdims=True)
+    return log
 
 
 def simulated(vocabulary: Vocabulary, mechanism: str, threads: int | None) -> Release:
     """The mechanism as a function of words and eta, with the same coins for every eta."""
 
     def laplace(ids: Ids, eta: float) -> Ids:
-        rng = NotPrivateSeededRandomness(_SEED)
+        rng = NotPrivateSeededRandomness(_RELEASES)
         blocks = [ids[start : start + ROWS] for start in range(0, len(ids), ROWS)]
         noisy = (vocabulary.points(block) + noise(len(block), vocabulary.dimension, eta, rng) for block in blocks)
         return np.concatenate(list(sharded(vocabulary.table.find, noisy, threads)))
 
     def exponential(ids: Ids, eta: float) -> Ids:
         drawn = MetricExponential(vocabulary.table, eta, cache_bytes=0, threads=threads)
-        return drawn.draw(ids, vocabulary.points, rng=NotPrivateSeededRandomness(_SEED))
+        return drawn.draw(ids, vocabulary.points, rng=NotPrivateSeededRandomness(_RELEASES))
 
     return laplace if mechanism == "laplace" else exponential
 
 
-class Inversion:
-    """Attackers that see a released word, know table, mechanism and eta, and how frequent each word is in the texts.
+def likeliest(channel: Channel, prior: UnigramPrior, seen: np.ndarray) -> Ids:
+    """Ids of the words that are likeliest given what was seen."""
+    if seen.ndim > 1:
+        return np.asarray(prior.ids[(channel.log_likelihood(seen) + prior.log).argmax(axis=1)])
+    distinct, which = np.unique(seen, return_inverse=True)  # equal words have equal posteriors
+    blocks = np.array_split(distinct, -(-len(distinct) // ROWS))
+    best = np.concatenate([(channel.log_likelihood(block) + prior.log).argmax(axis=1) for block in blocks])
+    return np.asarray(prior.ids[best[which]])
 
-    One guesses the released word itself (the nearest neighbour of its vector). Others guess the word x that maximises
-    log frequency(x) - c |x - released|, for several c up to eta; c = 0 ignores the release. The most successful counts.
+
+class Inversion:
+    """Success against the words of a text of an attacker who sees a release and knows how frequent they are in it.
 
     Args:
-        vocabulary: Public table.
-        population: Words of the texts, as often as they occur.
-        sample: Words to be guessed.
-        release: The mechanism.
+        population: Words of the text, as often as they occur.
     """
 
-    def __init__(self, vocabulary: Vocabulary, population: Ids, sample: Ids, release: Release) -> None:
-        self._candidates, counts = np.unique(population, return_counts=True)
-        self._prior = np.log(counts / counts.sum())
-        self._vectors = vocabulary.points(self._candidates)
-        self._vocabulary = vocabulary
-        self._sample = sample
-        self._release = release
+    def __init__(self, population: Ids) -> None:
+        ids, self._which, counts = np.unique(population, return_inverse=True, return_counts=True)
+        self.prior = UnigramPrior(ids, np.log(counts / counts.sum()))
 
     @property
     def blind(self) -> float:
         """Success of always guessing the most frequent word."""
-        return float(np.mean(self._sample == self._candidates[self._prior.argmax()]))
+        return float(np.exp(self.prior.log.max()))
 
-    def hits(self, eta: float) -> int:
-        """Words of the sample that the most successful attacker guesses."""
+
+class ExactInversion(Inversion):
+    """The exponential mechanism: the best attacker, whose success is a sum over all words that may come out.
+
+    Args:
+        population: Words of the text, as often as they occur.
+        vocabulary: Public table.
+        log_norm: As the channel's ``norm``, for words and eta.
+        threads: Threads to work with; by default as many as there are processors.
+    """
+
+    def __init__(
+        self, population: Ids, vocabulary: Vocabulary, log_norm: Callable[[Ids, float], Floats], threads: int | None
+    ) -> None:
+        super().__init__(population)
+        self._vocabulary = vocabulary
+        self._log_norm = log_norm
+        self._threads = threads
+
+    def guessed(self, eta: float) -> Floats:
+        """Chance of each running word to be guessed."""
+        norm = self._log_norm(self.prior.ids, eta)
+        channel = ExponentialChannel(self._vocabulary, self.prior, eta, norm=norm)
+        words = np.flatnonzero(self._vocabulary.allowed)
+
+        def best(released: Ids) -> Floats:
+            log = channel.log_likelihood(released) + self.prior.log
+            guess = log.argmax(axis=1)
+            chances = np.exp(log[np.arange(len(guess)), guess] - self.prior.log[guess])
+            return np.bincount(guess, weights=chances, minlength=len(norm)).astype(np.float64)
+
+        blocks = np.array_split(words, -(-len(words) // ROWS))
+        return np.asarray(sum(sharded(best, blocks, self._threads), np.zeros(len(norm)))[self._which])
+
+
+class SimulatedInversion(Inversion):
+    """The noise mechanism: the better of two attackers, one of whom takes the released word, the other the likeliest.
+
+    Args:
+        population: Words of the text, as often as they occur.
+        sample: Words to be guessed, of this text.
+        vocabulary: Public table.
+        threads: Threads to work with; by default as many as there are processors.
+    """
+
+    def __init__(self, population: Ids, sample: Ids, vocabulary: Vocabulary, threads: int | None) -> None:
+        super().__init__(population)
+        self._sample = np.repeat(sample, _REPEATS)
+        self._vocabulary = vocabulary
+        self._release = simulated(vocabulary, "laplace", threads)
+        self._threads = threads
+
+    def guessed(self, eta: float) -> Floats:
+        """How often each word of the sample is guessed by the more successful attacker."""
         released = self._release(self._sample, eta)
-        hits = [int((released == self._sample).sum()), *[0] * len(_SHARPNESS)]
-        squares = np.einsum("ij,ij->i", self._vectors, self._vectors)
-        for start in range(0, len(released), ROWS):
-            block = slice(start, start + ROWS)
-            seen = self._vocabulary.points(released[block])
-            apart = squares + np.einsum("ij,ij->i", seen, seen)[:, None] - 2 * seen @ self._vectors.T
-            apart = np.sqrt(np.maximum(apart, 0))
-            for i, sharpness in enumerate(_SHARPNESS, start=1):
-                guess = self._candidates[(self._prior - eta * sharpness * apart).argmax(axis=1)]
-                hits[i] += int((guess == self._sample[block]).sum())
-        return max(hits)
+        channel = LaplaceChannel(self._vocabulary, self.prior, eta, DRAWS, threads=self._threads)
+        tried = (released, likeliest(channel, self.prior, released))
+        hits = max((guess == self._sample for guess in tried), key=np.count_nonzero)
+        return np.asarray(hits.reshape(-1, _REPEATS).mean(axis=1))
 
 
 def distinct_outputs(words: Ids, releases: int, release: Release, eta: float) -> float:

@@ -134,10 +134,25 @@ def _squared(
 
 
 class ExponentialCurve:
-    """The exponential mechanism; the same arguments, without directions to draw."""
+    """The exponential mechanism; the same arguments, without directions to draw.
 
-    def __init__(self, table: NearestVector, ids: NDArray[np.int64], threads: int | None = None) -> None:
-        distinct, self._which = np.unique(ids, return_inverse=True)
+    Args:
+        table: Public table.
+        ids: Words of the sample, repeated as they occur.
+        threads: Threads to work with; by default as many as there are processors.
+        others: Words beside the sample that :meth:`log_norm` is asked for.
+    """
+
+    def __init__(
+        self,
+        table: NearestVector,
+        ids: NDArray[np.int64],
+        threads: int | None = None,
+        *,
+        others: NDArray[np.int64] | None = None,
+    ) -> None:
+        distinct = np.unique(ids if others is None else np.concatenate([ids, others]))
+        self._ids, self._which = distinct, np.searchsorted(distinct, ids)
         width = 2.001 * float(np.sqrt(table.squares.max())) / _BINS
         blocks = [distinct[start : start + _ROWS] for start in range(0, len(distinct), _ROWS)]
         found = list(sharded(lambda block: _histogram(table, block, width), blocks, threads))
@@ -146,8 +161,14 @@ class ExponentialCurve:
 
     def unchanged(self, eta: float) -> Floats:
         """Exact up to the width of the bins."""
-        others = (self._counts * np.exp((-eta / 2) * self._means)).sum(axis=1)
-        return np.asarray((1.0 / (1.0 + others))[self._which])
+        return np.asarray(np.exp(-self._log_norms(eta))[self._which])
+
+    def log_norm(self, ids: NDArray[np.int64], eta: float) -> Floats:
+        """Logarithm of sum_w exp(-(eta/2) |x - w|) for words x among those measured, x itself included."""
+        return np.asarray(self._log_norms(eta)[np.searchsorted(self._ids, ids)])
+
+    def _log_norms(self, eta: float) -> Floats:
+        return np.asarray(np.log1p((self._counts * np.exp((-eta / 2) * self._means)).sum(axis=1)))
 
     def error(self, eta: float) -> float:
         """No direction is drawn."""

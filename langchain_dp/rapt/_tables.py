@@ -55,6 +55,15 @@ def _installed(name: str) -> Path:
     return Path(spec.submodule_search_locations[0]) / folder
 
 
+def installed_words(name: str, count: int) -> list[str]:
+    """The first words of a named table, in its order, which for "glove" is that of frequency.
+
+    Raises:
+        MissingExtra: The table, or what reads it, is not installed.
+    """
+    return read_strings(next(iter(sorted(_installed(name).glob("*.parquet")))))[:count]
+
+
 def _from_object(embeds: Embeds) -> Vocabulary:
     name = str(getattr(embeds, "name", type(embeds).__name__))
     words, vectors = tuple(embeds.words), np.asanyarray(embeds.vectors)

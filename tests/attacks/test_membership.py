@@ -18,6 +18,7 @@ from fakes.voters import LABELS, VotingEngine, private_examples
 
 from langchain_dp import DPICLClassifier, Neighbors, PrivacyBudget
 from langchain_dp.attacks import PortScorer, attack_answers, attack_prompt, infer_membership, lira_scores
+from langchain_dp.attacks._intervals import auc_interval
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import MemberPrompt
 
@@ -93,6 +94,31 @@ def test_the_best_of_several_candidates_pays_for_the_choice() -> None:
     done = infer_membership({"blind": ([0.0, 1.0], [0.0, 1.0]), "sees": ([2.0, 3.0], [0.0, 1.0])})
     assert (done.best, done.rate, done.baseline) == ("sees", 1.0, 0.5)
     assert done.by_candidate["blind"][0] == 0.5
+
+
+def test_scores_that_are_lower_for_members_tell_as_much() -> None:
+    """If it breaks, an attacker whose score points the wrong way counts as harmless."""
+    rng = np.random.default_rng(3)
+    members, others = rng.normal(1.5, 1, 200), rng.normal(0, 1, 100)
+    one, other = infer_membership({"m": (members, others)}), infer_membership({"m": (-members, -others)})
+    assert (one.rate, one.interval, one.caught, one.curve) == (other.rate, other.interval, other.caught, other.curve)
+    assert (one.settings["members_score"], other.settings["members_score"]) == ("higher", "lower")
+    both = infer_membership({"weak": (members, others + 1), "m": (-members, -others)})
+    assert (both.best, both.rate, both.by_candidate["m"][0]) == ("m", one.rate, one.rate)
+
+
+@pytest.mark.statistical
+def test_the_better_direction_is_no_finding_by_itself() -> None:
+    """If it breaks, chance passes for a leak since the direction was chosen with the outcome in sight.
+
+    Without any signal the interval may begin above 0.5 in at most 5% of 200 sets; 22 or more come about in less than
+    1 of 1,000. Intervals that miss one set in five must be told apart.
+    """
+    rng = np.random.default_rng(8)
+    sets = [infer_membership({"m": (rng.normal(size=60), rng.normal(size=60))}) for _ in range(200)]
+    assert sum(done.interval[0] > 0.5 for done in sets) < 22
+    assert sum(auc_interval(done.rate, 60, 60, error=0.2)[0] > 0.5 for done in sets) > 22
+    assert all(done.rate >= 0.5 == done.baseline for done in sets)
 
 
 def test_members_found_at_few_false_alarms_are_counted() -> None:
@@ -228,7 +254,7 @@ def test_rates_that_few_others_cannot_show_are_left_out() -> None:
     assert "found_at_0.01" not in few.settings
     many = infer_membership({"m": (np.arange(50.0), np.arange(100.0))})
     assert list(many.caught) == [0.01, 0.05, 0.1]
-    both = infer_membership({"m": (np.arange(50.0), np.arange(100.0)), "other": (np.zeros(50), np.arange(100.0))})
+    both = infer_membership({"m": (np.arange(50.0), np.arange(100.0)), "other": (np.full(50, 49.5), np.arange(100.0))})
     assert both.best == "m"
     assert both.caught[0.1][2] > many.caught[0.1][2], "the better one of two was chosen on these very figures"
 
