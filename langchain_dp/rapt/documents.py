@@ -24,8 +24,8 @@ class DocumentRules:
     everything under it. What neither of the two lists names is dropped.
 
     Args:
-        keep: Names that pass in clear. "id" keeps the document's own id, whatever it says; a random UUID always stays, and
-            any other id is replaced by one.
+        keep: Names that pass in clear. "id" keeps the document's own id, whatever it says; a random UUID always stays,
+            and any other id is replaced by one.
         sanitize: Names whose texts are sanitised, with the page content, as one release.
         user_key: Name under which the metadata say whose document it is.
         document_key: Name under which they say which document it is ("id": its own id). None: by its content.

@@ -24,8 +24,8 @@ REUSED = (
 )
 
 COUNTED = (
-    "What the releases of any one document add up to counts equal texts of two calls as one document, and equal texts of "
-    "one call as several, unless documents are named: it shows that two of them were equal.",
+    "What the releases of any one document add up to counts equal texts of two calls as one document, and equal texts "
+    "of one call as several, unless documents are named: it shows that two of them were equal.",
     "Under the limit of a document, all equal texts of one user are one document, unless documents are named: what it "
     "spent, and a refusal, show that two of them were equal.",
 )

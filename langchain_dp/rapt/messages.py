@@ -1,10 +1,10 @@
 """Messages taken apart and put together: nothing of the original stays but what is named here.
 
 A sanitised message is built anew, field by field, so that a field nobody thought of cannot carry the raw text on. What
-stays as it was: the role, the order, the number of blocks, names of tools, ids of tool calls, the shape of arguments and
-of JSON, a message id that is a random UUID, and what :class:`MessageRules` lets pass. Another id is replaced by a random
-one. What is dropped: ``additional_kwargs``, ``response_metadata`` and token counts, artifacts of tools, names of people,
-reasoning, errors that quote arguments.
+stays as it was: the role, the order, the number of blocks, names of tools, ids of tool calls, the shape of arguments
+and of JSON, a message id that is a random UUID, and what :class:`MessageRules` lets pass. Another id is replaced by a
+random one. What is dropped: ``additional_kwargs``, ``response_metadata`` and token counts, artifacts of tools, names of
+people, reasoning, errors that quote arguments.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _TEXTUAL = re.compile(
     r"|application/(?:x-)?(?:json|ndjson|jsonl|xml|yaml|toml|csv|rtf|sql|javascript|ecmascript|sh|tex|latex)\b)",
     re.IGNORECASE,
 )
-# Whole UUIDs of the random kinds: version 4, or 7 with a time of this age. Of others (3 and 5 digest a name, as LangChain's
-# indexing does a content), and of bare digests, whoever guesses what they were made of can make them again.
+# Whole UUIDs of the random kinds: version 4, or 7 with a time of this age. Others (3 and 5 digest a name, as indexing
+# does a content), and bare digests, can be made again by whoever guesses what they were made of.
 _UUID = r"(?:[0-9a-f]{8}-[0-9a-f]{4}-4|0[12][0-9a-f]{6}-[0-9a-f]{4}-7)[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 _RANDOM_ID = re.compile(rf"{_UUID}|(?:lc_)?run-{{1,2}}{_UUID}(?:-\d{{1,2}})?")
 

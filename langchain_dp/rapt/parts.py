@@ -75,14 +75,14 @@ class Rules:
         """What passes in clear of inputs that are more than a text."""
         keys = ", ".join(sorted(self.messages.keys))
         notes = [
-            "Of messages: roles, order and number, also of their blocks, names of tools, ids of their calls and whether "
-            "these failed are in clear.",
-            "Of arguments, answers of tools, JSON and metadata the shape is in clear: nesting, how many entries lists and "
-            "objects have, nulls, and which texts hold JSON. Keys of objects are sanitised, but for "
-            f"{keys or 'none'} and, in an agent, those that its tools declare. Keys of mappings (examples, variables of "
-            "prompts) are in clear themselves, and those inside their values are not.",
-            "Ids of messages and documents pass if they are whole UUIDs of version 4 or 7, which are taken to be random "
-            "(7 tells when it was made); another id is replaced by a new one.",
+            "Of messages: roles, order and number, also of their blocks, names of tools, ids of their calls and "
+            "whether these failed are in clear.",
+            "Of arguments, answers of tools, JSON and metadata the shape is in clear: nesting, how many entries lists "
+            "and objects have, nulls, and which texts hold JSON. Keys of objects are sanitised, but for "
+            f"{keys or 'none'} and, in an agent, those that its tools declare. Keys of mappings (examples, variables "
+            "of prompts) are in clear themselves, and those inside their values are not.",
+            "Ids of messages and documents pass if they are whole UUIDs of version 4 or 7, which are taken to be "
+            "random (7 tells when it was made); another id is replaced by a new one.",
         ]
         if self.messages.system == "keep":
             notes.append("System messages pass in clear.")

@@ -79,7 +79,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         document_key: Metadata key that says which document it is ("id": its own id); None: its content says it.
         ledger: Account to charge. None: one in memory, with ``limit``.
         limit: What the releases of one user, and of one document, may add up to. Not beside ``ledger``. A text that is
-            given out again costs nothing: with ``cache``, texts of nobody (no ``user``, no ``document``) never reach it.
+            given out again costs nothing: with ``cache``, texts without ``user`` or ``document`` hardly reach it.
         cache: Whether a text that was released before, for the same user and under the same settings, is given out
             again at no cost.
         not_private_seed: Reproducible draws. The certificate says that the result is not private.
@@ -94,8 +94,8 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     Formal guarantee:
         One release of a text is eta-metric-private: for two texts that agree on what :meth:`certificate` lists as in
         clear, probabilities differ by at most exp(eta * sum of the distances of their words' vectors). Releases of the
-        same text add up, in the ledger. Under a limit for each document, all of them do; without one, equal texts of one
-        call, and streams that leave early, are documents of their own unless they are named. This is no epsilon.
+        same text add up, in the ledger. Under a limit for each document, all of them do; without one, equal texts of
+        one call, and streams that leave early, are documents of their own unless they are named. This is no epsilon.
         Source: Li, Tan, Liu 2023; Chatzikokolakis, Andres, Bordenabe, Palamidessi 2013.
     """
 

@@ -20,8 +20,8 @@ _MONTH = (  # the only words whose casing is ignored: ignored everywhere, a k wo
 )
 _DAY = r"\d{1,2}(?:st|nd|rd|th)?"
 # What is no part of a word: space and control characters, marks and symbols, characters that are words by themselves
-# (Han, kana, fractions and a few signs), and pictographs. Everything else, with its combining marks, makes words. A mark
-# may be kept in clear, so none stands for a letter or a digit: braille, circled and letterlike ones make words.
+# (Han, kana, fractions and a few signs), and pictographs. Everything else, with its combining marks, makes words. A
+# mark may be kept in clear, so none stands for a letter or a digit: braille, circled and letterlike ones make words.
 _MARKS = (
     r"!-/:-@\[-`{-~\xa1-\xa9\xab\xac\xae-\xb1\xb4\xb6-\xb8\xbb\xbf\xd7\xf7\u055a-\u055f\u0589\u05be\u05c0\u05c3\u05f3\u05f4"
     r"\u060c\u060d\u061b\u061e\u061f\u066a-\u066d\u06d4\u0964\u0965\u0e4f\u0e5a\u0e5b\u104a-\u104f\u1360-\u1368"
