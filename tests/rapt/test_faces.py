@@ -167,6 +167,28 @@ else:
     }
 
 
+MANY: dict[str, Callable[[RAPTSanitizer, list[str]], Any]] = {
+    "batch": lambda made, texts: made.batch(texts),
+    "abatch": lambda made, texts: asyncio.run(made.abatch(texts)),
+    "tolerant": lambda made, texts: made.batch([*texts, 7], return_exceptions=True),
+    "as completed": lambda made, texts: list(made.batch_as_completed(texts)),
+    "chain": lambda made, texts: _chain(made).batch(texts),
+    "messages": lambda made, texts: made.invoke([HumanMessage(one) for one in texts]),
+    "documents": lambda made, texts: made.transform_documents([Document(page_content=one) for one in texts]),
+    "retriever": lambda made, texts: SanitizingRetriever(
+        retriever=RunnableLambda(lambda _: [Document(page_content=one) for one in texts]),
+        sanitizer=made,
+        query=False,
+        documents=True,
+    ).invoke("q"),
+    "queries": lambda made, texts: _query(made).batch(texts),
+    "selector": lambda made, texts: SanitizingExampleSelector([{"text": one} for one in texts], made).select_examples(
+        {}
+    ),
+    "mappings": lambda made, texts: made.sanitize_mappings([{"text": one} for one in texts]),
+}
+
+
 def entries(made: RAPTSanitizer) -> int:
     return len(list(made.ledger.entries()))
 
@@ -175,9 +197,11 @@ def entries(made: RAPTSanitizer) -> int:
 def test_the_account_holds_every_release_of_every_face_to_the_last_one(options: dict[str, Any]) -> None:
     """If it breaks, a face releases what nobody was charged for, or charges for what never left."""
     made, stub = counted(**options)
-    faces = list(FACES.values())
-    for number in range(1000):
+    faces, many = list(FACES.values()), list(MANY.values())
+    for number in range(500):
         faces[number % len(faces)](made, text(number))
+    for number, first in enumerate(range(500, 1000, 10)):
+        many[number % len(many)](made, [text(one) for one in range(first, first + 10)])
     assert stub.drawn == Counter({f"d{number}": 1 for number in range(1000)})
     assert entries(made) == made.certificate().releases == 1000
     assert made.certificate().document_spent == 1.0

@@ -311,17 +311,6 @@ def test_what_the_tools_declare_stays_and_other_keys_do_not() -> None:
     assert '"who"' in first[2].content
 
 
-def test_a_reply_passes_again_when_the_tools_have_changed() -> None:
-    """If it breaks, another list of tools makes an agent pay for, and garble, what its model said itself."""
-    kept, model = sanitizer(), Caller()
-    history = agent(model, [RAPTMiddleware(kept)]).invoke({"messages": [HumanMessage(QUESTION)]})["messages"]
-    later = Caller()
-    create_agent(later, middleware=[RAPTMiddleware(kept)]).invoke({"messages": [*history[:2], *history[2:]]})
-    told = [message for message in later.told[0] if isinstance(message, AIMessage)]
-    assert [message.tool_calls[0]["args"] for message in told if message.tool_calls] == [{"who": "the patient"}]
-    assert [message.content for message in told if message.content] == [ANSWER]
-
-
 def test_a_limit_that_no_message_could_reach_is_refused() -> None:
     """If it breaks, who sets a limit believes that it holds, and every message leaves."""
     for kept in (sanitizer(limit=30.0), sanitizer(ledger=MetricLedger(document_limit=30.0))):
