@@ -315,8 +315,10 @@ def _medium(block: Mapping[str, Any], swap: Swap, note: Note) -> dict[str, Any]:
         elif key in _FILE_NAMES and isinstance(value, str):
             ending = os.path.splitext(value)[1].lower()
             rebuilt[key] = f"file{ending}" if ending in mimetypes.types_map else "file"
-        elif key in _MEDIUM:
-            rebuilt[key] = _medium(value, swap, note) if isinstance(value, Mapping) else value
+        elif key in _MEDIUM and isinstance(value, Mapping):
+            rebuilt[key] = _medium(value, swap, note)
+        elif key in _MEDIUM and not isinstance(value, (list, tuple, set)):
+            rebuilt[key] = value
         else:
             note("a field of media was dropped")
     return rebuilt

@@ -105,7 +105,9 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         return super().name
 
     def _check_order(self, middleware: Sequence[object]) -> None:
-        place = next((number for number, one in enumerate(middleware) if one is self), 0)
+        place = next((number for number, one in enumerate(middleware) if one is self), None)
+        if place is None:
+            return
         for number, one in enumerate(middleware):
             if one is self or not isinstance(one, AgentMiddleware) or not _asks_a_model(one):
                 continue

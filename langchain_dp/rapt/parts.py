@@ -79,8 +79,9 @@ class Rules:
             "whether these failed are in clear.",
             "Of arguments, answers of tools, JSON and metadata the shape is in clear: nesting, how many entries lists "
             "and objects have, nulls, and which texts hold JSON. Keys of objects are sanitised, but for "
-            f"{keys or 'none'} and, in an agent, those that its tools declare. Keys of mappings (examples, variables "
-            "of prompts) are in clear themselves, and those inside their values are not.",
+            f"{keys or 'none'} and, in an agent, those that its tools declare.",
+            "Of mappings (examples, variables of prompts) the keys are in clear, not those inside their values, and so "
+            "are values that keep= names.",
             "Ids of messages and documents pass if they are whole UUIDs of version 4 or 7, which are taken to be "
             "random (7 tells when it was made); another id is replaced by a new one.",
         ]

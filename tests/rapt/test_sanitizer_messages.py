@@ -358,7 +358,7 @@ def test_what_is_said_about_media_is_sanitised() -> None:
     given: list[Any] = [
         {"type": "document", "source": pdf, "title": TEXT, "context": TEXT, "citations": {"enabled": True}},
         {"type": "file", "file": {"file_id": "f", "filename": f"{RAW}.pdf"}, "extras": {"note": RAW}},
-        {"type": "image", "url": "https://example.org/a.png", "metadata": {RAW: RAW}},
+        {"type": "image", "url": "https://example.org/a.png", "metadata": {RAW: RAW}, "source": [TEXT]},
     ]
     released = sanitizer().sanitize(HumanMessage(given))
     assert RAW not in repr(released)

@@ -135,7 +135,8 @@ def test_keys_inside_the_values_of_examples_do_not_pass() -> None:
     assert found[0].keys() == {"input", "output"}
     assert len(json.loads(found[0]["input"])) == 1, "the shape stays"
     said = " ".join(kept.certificate().notes)
-    assert "Keys of mappings (examples, variables of prompts) are in clear" in said
+    assert "Of mappings (examples, variables of prompts) the keys are in clear" in said
+    assert "values that keep= names" in said
 
 
 def test_a_limit_that_no_example_could_reach_is_refused() -> None:
