@@ -54,7 +54,7 @@ _MEDIA = {
 }  # fmt: skip
 # Of a block of media: what it is and where it is found. All else is text, or a field that nobody knows.
 _MEDIUM = {
-    "type", "source_type", "url", "base64", "data", "bytes", "file_id", "id", "mime_type", "media_type", "detail",
+    "type", "source_type", "url", "base64", "data", "bytes", "file_id", "mime_type", "media_type", "detail",
     "format", "image_url", "video_url", "input_audio", "audio", "file", "file_data", "file_url", "source", "image",
     "cache_control", "ttl", "citations", "enabled",
 }  # fmt: skip
@@ -222,6 +222,8 @@ def _blocks(
 def _block(
     block: Mapping[str, Any], known: Mapping[Any, Any], rules: MessageRules, swap: Swap, note: Note
 ) -> dict[str, Any] | None:
+    if not isinstance(block, Mapping):
+        raise InvalidParameter(f"Expected blocks of a message to be strings or mappings, not {type(block).__name__}.")
     kind = str(block.get("type", ""))
     if kind in _TEXT:
         return {"type": kind, "text": swap(_text(block, "text"))}

@@ -207,6 +207,7 @@ def test_foreign_message_classes() -> None:
     "content",
     [
         [{"type": "text", "text": 7}],
+        [{"type": "tool_result", "tool_use_id": "c", "content": [["raw"]]}],
         [{"type": "text"}],
         [{"type": "tool_result", "tool_use_id": "c", "content": b"raw"}],
         [{"type": "tool_use", "id": "c", "name": "f", "input": {"q": b"raw"}}],
@@ -358,7 +359,7 @@ def test_what_is_said_about_media_is_sanitised() -> None:
     given: list[Any] = [
         {"type": "document", "source": pdf, "title": TEXT, "context": TEXT, "citations": {"enabled": True}},
         {"type": "file", "file": {"file_id": "f", "filename": f"{RAW}.pdf"}, "extras": {"note": RAW}},
-        {"type": "image", "url": "https://example.org/a.png", "metadata": {RAW: RAW}, "source": [TEXT]},
+        {"type": "image", "url": "https://example.org/a.png", "metadata": {RAW: RAW}, "source": [TEXT], "id": RAW},
     ]
     released = sanitizer().sanitize(HumanMessage(given))
     assert RAW not in repr(released)
