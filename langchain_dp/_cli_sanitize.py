@@ -279,7 +279,7 @@ def _target(job: files.Job) -> Iterator[BinaryIO]:
 def _certificate(releases: FormalReleases, fields: files.Fields, jobs: list[files.Job]) -> MetricCertificate:
     from langchain_dp.rapt.formal import COUNTED
 
-    said = [note for note in releases.notes() if note != COUNTED]  # documents are named here
+    said = [note for note in releases.notes() if note not in COUNTED]  # documents are named here
     notes = [
         "Equal lines are documents of their own: the most that was released of one document does not show that "
         "somebody wrote a line several times.",

@@ -44,7 +44,8 @@ class SanitizerShell(Runnable[Any, Any]):
             input: What to sanitise. Callbacks see that something was, and the outcome.
             config: LangChain config.
             user: Whose account is charged. Beside ``user_key``, this one counts.
-            document: Which document it is, for its account; by default its content says it.
+            document: Which document it is, for its account; by default its content says it, and of a list each
+                message, or document, is one.
             **kwargs: None are taken.
 
         Raises:
@@ -88,6 +89,7 @@ class SanitizerShell(Runnable[Any, Any]):
     ) -> list[S]:
         """Sanitise many inputs at once: one charge for all of them, all or none, and one pass over the table.
 
+        Each input is a document. Equal ones get releases of their own, which under a limit for each document add up.
         With ``return_exceptions`` an input that is refused does not keep the others back.
         """
         _check_no_kwargs(kwargs)
@@ -147,7 +149,7 @@ class SanitizerShell(Runnable[Any, Any]):
         document: str | None = None,
         **kwargs: Any,
     ) -> Iterator[S]:
-        """Sanitise what arrives in chunks; see the class for what is held back until when."""
+        """Sanitise what arrives in chunks, as one document; see the class for what is held back until when."""
         _check_no_kwargs(kwargs)
         streaming = Streaming(self._core, user, document)
         first = Held(next(input, NOTHING))  # starts the run before this one first

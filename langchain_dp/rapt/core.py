@@ -13,7 +13,7 @@ from langchain_dp._unseen import without_frames
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
 from langchain_dp.rapt.documents import DocumentRules
-from langchain_dp.rapt.formal import FormalReleases
+from langchain_dp.rapt.formal import STREAMED, FormalReleases
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.parts import Rules, Taken, marked, take, take_mappings
 from langchain_dp.rapt.placeholders import PlaceholderReleases
@@ -53,9 +53,9 @@ class Core:
         self.releases = releases
         self._rules = Rules(messages, documents, releases.stamp(), releases.mark)
 
-    def sanitise(self, value: V, user: str | None, document: str | None) -> V:
-        """Release one input."""
-        return self._released([self._take(value, user, document)])[0]  # type: ignore[no-any-return]  # the same type
+    def sanitise(self, value: V, user: str | None, document: str | None, keys: Sequence[str] = ()) -> V:
+        """Release one input; ``keys``: more keys of JSON that pass in clear."""
+        return self._released([self._take(value, user, document, keys)])[0]  # type: ignore[no-any-return]  # the same type
 
     def sanitise_all(
         self, values: Sequence[V], tolerant: bool, user: str | None, document: str | None
@@ -76,7 +76,7 @@ class Core:
         self, mappings: Sequence[Mapping[str, Any]], keep: Sequence[str], user_key: str | None
     ) -> list[dict[str, Any]]:
         """Release the values of mappings."""
-        released: list[dict[str, Any]] = self._released([take_mappings(mappings, keep, user_key)])[0]
+        released: list[dict[str, Any]] = self._released([take_mappings(mappings, self._rules, keep, user_key)])[0]
         return released
 
     def marked(self, reply: AIMessage) -> AIMessage:
@@ -92,13 +92,27 @@ class Core:
     def certificate(self, also: Counter[str] | None = None) -> MetricCertificate:
         """The promise, with what one input added to what passes in clear."""
         met = () if also is None else tuple(f"In this input: {note} ({count} x)." for note, count in also.items())
-        notes = (*self.releases.notes(), *self._rules.notes(), *met)
+        streams = (STREAMED,) if self.streams(None) else ()
+        notes = (*self.releases.notes(), *streams, *self._rules.notes(), *met)
         return self.releases.certificate(notes, {})
 
+    def streams(self, document: str | None) -> bool:
+        """Whether words of a text may leave before it is complete, if this is the name of its document."""
+        return self.releases.streams(document)
+
     @property
-    def streams(self) -> bool:
-        """Whether words of a text may leave before it is complete."""
-        return self.releases.streams
+    def names_documents(self) -> bool:
+        """Whether the metadata of a document say whose, or which, it is."""
+        return (self._rules.documents.user_key or self._rules.documents.document_key) is not None
+
+    def check_limit(self, what: str, remedy: str, *, user: bool) -> None:
+        """Refuse a place in which the limit would never be reached; ``user``: whether somebody is charged there."""
+        limit = self.releases.idle_limit(user=user)
+        if limit is not None:
+            raise InvalidParameter(
+                f"Expected limit={limit:g} to be one that can be reached: here every {what} is a document of its own, "
+                f"which is charged once, and no user has an account under the limit. {remedy}"
+            )
 
     def stream(self, user: str | None, document: str | None) -> TextStream:
         """Charge one release of a text to come."""
@@ -107,10 +121,10 @@ class Core:
         _check_key("document", document)
         return self.releases.stream(user=user, document=document)
 
-    def _take(self, value: Any, user: str | None, document: str | None) -> Taken:
+    def _take(self, value: Any, user: str | None, document: str | None, keys: Sequence[str] = ()) -> Taken:
         _check_key("user", user)
         _check_key("document", document)
-        return take(value, self._rules, user=user, document=document)
+        return take(value, self._rules.declare(keys) if keys else self._rules, user=user, document=document)
 
     def _released(self, taken: Sequence[Taken], met: Counter[str] | None = None) -> list[Any]:
         texts = self.releases.release([unit for one in taken for unit in one.units], met)

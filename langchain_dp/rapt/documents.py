@@ -9,8 +9,8 @@ from typing import Any
 from langchain_core.documents import Document
 
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.messages import Note, kept_id
-from langchain_dp.rapt.structured import Swap, has_keys, structured
+from langchain_dp.rapt.messages import Note, passing_id
+from langchain_dp.rapt.structured import Swap, structured
 
 ID = "id"
 """Names the id of a document itself, in ``metadata_keep`` and ``document_key``."""
@@ -24,16 +24,19 @@ class DocumentRules:
     everything under it. What neither of the two lists names is dropped.
 
     Args:
-        keep: Names that pass in clear. "id" keeps the document's own id, whatever it says; a random id always stays.
+        keep: Names that pass in clear. "id" keeps the document's own id, whatever it says; a random UUID always stays,
+            and any other id is replaced by one.
         sanitize: Names whose texts are sanitised, with the page content, as one release.
         user_key: Name under which the metadata say whose document it is.
         document_key: Name under which they say which document it is ("id": its own id). None: by its content.
+        keys: Keys inside what is sanitised that pass in clear; all others are sanitised, too.
     """
 
     keep: Sequence[str] = ()
     sanitize: Sequence[str] = ()
     user_key: str | None = None
     document_key: str | None = None
+    keys: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         for name in ("keep", "sanitize"):
@@ -78,9 +81,9 @@ class DocumentRules:
         """Return a new document whose texts went through ``swap``; ``note`` is told what passed or was dropped."""
         content = swap(document.page_content)
         metadata = self._metadata(document.metadata, "", swap, note)
-        own_id = document.id if ID in self.keep else kept_id(document.id)
+        own_id = document.id if ID in self.keep else passing_id(document.id)
         if own_id != document.id:
-            note("the id of a document was dropped")
+            note("the id of a document was replaced by a random one")
         return Document(page_content=content, metadata=metadata, id=own_id)
 
     def _metadata(self, metadata: Mapping[Any, Any], prefix: str, swap: Swap, note: Note) -> dict[str, Any]:
@@ -91,9 +94,7 @@ class DocumentRules:
                 rebuilt[str(key)] = value
                 note(f"metadata {name} passed in clear")
             elif name in self.sanitize:
-                rebuilt[str(key)] = structured(value, swap)
-                if has_keys(value):
-                    note(f"keys inside metadata {name} passed in clear")
+                rebuilt[str(key)] = structured(value, swap, self.keys)
             elif isinstance(value, Mapping) and any(
                 other.startswith(f"{name}.") for other in (*self.keep, *self.sanitize)
             ):

@@ -24,9 +24,17 @@ REUSED = (
 )
 
 COUNTED = (
-    "What the releases of any one document add up to counts equal texts as one document, unless documents are named: "
-    "it shows that two of them were equal."
+    "What the releases of any one document add up to counts equal texts of two calls as one document, and equal texts "
+    "of one call as several, unless documents are named: it shows that two of them were equal.",
+    "Under the limit of a document, all equal texts of one user are one document, unless documents are named: what it "
+    "spent, and a refusal, show that two of them were equal.",
 )
+"""Without a limit for each document, and with one."""
+STREAMED = (
+    "A stream whose words leave before its end is a document of its own, unless it is named: streams of equal texts do "
+    "not add up."
+)
+UNNAMED = "No limit of a user holds for texts that are released without one."
 
 
 class FormalReleases:
@@ -68,10 +76,27 @@ class FormalReleases:
                 self._calibration = self._calibration()
             return self._calibration
 
-    @property
-    def streams(self) -> bool:
-        """Whether words may leave before the text is complete."""
-        return self.engine.streams
+    def streams(self, document: str | None) -> bool:
+        """Whether words may leave before the text is complete.
+
+        Not under a limit for each document, if nobody names this one: its content says which it is, once it is there.
+        """
+        return self.engine.streams and (document is not None or self.ledger.document_limit is None)
+
+    def idle_limit(self, *, user: bool) -> float | None:
+        """The limit that documents without a name of their own never reach; None if one bites, or there is none.
+
+        Who is not named has no account as a user, and where texts are reused such a document is charged but once.
+
+        Args:
+            user: Whether somebody says whose they are.
+        """
+        limit = self.ledger.document_limit
+        if limit is not None and (limit < self.engine.eta or not self._reuse):
+            return None
+        if self.ledger.limit is None:
+            return limit
+        return None if user else self.ledger.limit
 
     def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
         """Release every unit; see :meth:`Releases.release`."""
@@ -101,7 +126,13 @@ class FormalReleases:
 
     def notes(self) -> tuple[str, ...]:
         """What passes in clear, whatever the input."""
-        return (*self.engine.notes(), *((REUSED,) if self._reuse else ()), COUNTED)
+        reused = (REUSED,) if self._reuse else ()
+        return (*self.engine.notes(), *reused, *self.account_notes())
+
+    def account_notes(self) -> tuple[str, ...]:
+        """What the account counts as one document, and whom its limit leaves out."""
+        unnamed = () if self.ledger.limit is None else (UNNAMED,)
+        return (COUNTED[self.ledger.document_limit is not None], *unnamed)
 
     def certificate(self, notes: Sequence[str], parameters: Mapping[str, float | int | str]) -> MetricCertificate:
         """The promise, with what is spent so far."""

@@ -1,17 +1,20 @@
 """Messages taken apart and put together: nothing of the original stays but what is named here.
 
 A sanitised message is built anew, field by field, so that a field nobody thought of cannot carry the raw text on. What
-stays as it was: the role, the order, the number of blocks, names of tools, keys of their arguments and of the JSON that
-they answer with, ids of tool calls, a message id of the random kind, and what :class:`MessageRules` lets pass. What is
-dropped: ``additional_kwargs``,
-``response_metadata`` and token counts, artifacts of tools, names of people, reasoning, errors that quote arguments.
+stays as it was: the role, the order, the number of blocks, names of tools, ids of tool calls, the shape of arguments
+and of JSON, a message id that is a random UUID, and what :class:`MessageRules` lets pass. Another id is replaced by a
+random one. What is dropped: ``additional_kwargs``, ``response_metadata`` and token counts, artifacts of tools, names of
+people, reasoning, errors that quote arguments.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import mimetypes
+import os.path
 import re
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -35,9 +38,12 @@ from langchain_core.messages.tool import tool_call_chunk
 
 from langchain_dp import _validate
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.structured import Swap, has_keys, structured, text_or_json
+from langchain_dp.rapt.structured import Swap, structured, text_or_json
 
 Note = Callable[[str], None]
+
+REMOVE_ALL = "__remove_all__"
+"""Id by which a graph is told to remove all messages, and that says nothing else."""
 
 _TEXT = {"text", "input_text", "output_text"}
 _THOUGHTS = {"reasoning", "thinking", "redacted_thinking", "reasoning_content"}
@@ -46,8 +52,23 @@ _MEDIA = {
     "image_url", "image", "input_image", "audio", "input_audio", "video", "video_url", "file", "input_file", "document",
     "media", "text-plain",
 }  # fmt: skip
-_KEYS = "the keys of JSON in a result of a tool passed in clear"
-_RANDOM_ID = re.compile(r"(?:(?:lc_)?run-{1,2})?[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}(?:-\d+)?")
+# Of a block of media: what it is and where it is found. All else is text, or a field that nobody knows.
+_MEDIUM = {
+    "type", "source_type", "url", "base64", "data", "bytes", "file_id", "mime_type", "media_type", "detail",
+    "format", "image_url", "video_url", "input_audio", "audio", "file", "file_data", "file_url", "source", "image",
+    "cache_control", "ttl", "citations", "enabled",
+}  # fmt: skip
+_CAPTIONS = {"title", "context", "caption", "description", "alt", "alt_text", "transcript", "text"}
+_FILE_NAMES = {"filename", "file_name", "name"}
+_TEXTUAL = re.compile(
+    r"(?:data:)?\s*(?:text/|message/|image/svg|[\w.-]+/[\w.-]+\+(?:xml|json|yaml)\b"
+    r"|application/(?:x-)?(?:json|ndjson|jsonl|xml|yaml|toml|csv|rtf|sql|javascript|ecmascript|sh|tex|latex)\b)",
+    re.IGNORECASE,
+)
+# Whole UUIDs of the random kinds: version 4, or 7 with a time of this age. Others (3 and 5 digest a name, as indexing
+# does a content), and bare digests, can be made again by whoever guesses what they were made of.
+_UUID = r"(?:[0-9a-f]{8}-[0-9a-f]{4}-4|0[12][0-9a-f]{6}-[0-9a-f]{4}-7)[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+_RANDOM_ID = re.compile(rf"{_UUID}|(?:lc_)?run-{{1,2}}{_UUID}(?:-\d{{1,2}})?")
 
 _PLAIN: tuple[type[BaseMessage], ...] = (
     HumanMessageChunk, HumanMessage, SystemMessageChunk, SystemMessage, ChatMessageChunk, ChatMessage,
@@ -61,21 +82,44 @@ class MessageRules:
 
     Args:
         system: "keep": system messages are the developer's text and stay; "sanitize": they are treated as all others.
-        media: Images, audio, files. "keep": they pass untouched and are named in the report; "drop": they are left
-            out; "refuse": a message that holds one is refused.
+        media: Images, audio, files. "keep": they pass and are named in the report, their titles are sanitised and
+            their file names replaced; "drop": they are left out; "refuse": a message that holds one is refused.
+        keys: Keys of JSON that pass in clear, in arguments of tools and in what they answer; all others are sanitised.
     """
 
     system: Literal["keep", "sanitize"] = "keep"
     media: Literal["keep", "drop", "refuse"] = "keep"
+    keys: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         _validate.one_of("system", self.system, ("keep", "sanitize"))
         _validate.one_of("media", self.media, ("keep", "drop", "refuse"))
 
 
-def kept_id(given: str | None) -> str | None:
-    """An id of the random kind that LangChain makes; any other may say something and is dropped."""
-    return given if given is not None and _RANDOM_ID.fullmatch(given) else None
+def checked_keys(keys: Sequence[str]) -> frozenset[str]:
+    """Keys that pass in clear, as a set.
+
+    Raises:
+        InvalidParameter: Something else than a list of strings.
+    """
+    if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
+        raise InvalidParameter(f"Expected keys_keep={keys!r} to be a list of keys.")
+    return frozenset(keys)
+
+
+def passing_id(given: str | None) -> str | None:
+    """An id as it may pass: a random UUID as it is, also with what LangChain adds; a new one for any other.
+
+    Another may say something, as a file name does, or can be tested against a guess, as the digest of a content can.
+    """
+    return given if given is None or _RANDOM_ID.fullmatch(given) else str(uuid.uuid4())
+
+
+def _message_id(message: BaseMessage, note: Note) -> str | None:
+    passing = passing_id(message.id)
+    if passing != message.id:
+        note("the id of a message was replaced by a random one")
+    return passing
 
 
 def rebuild(message: BaseMessage, rules: MessageRules, swap: Swap, note: Note) -> BaseMessage:
@@ -85,7 +129,8 @@ def rebuild(message: BaseMessage, rules: MessageRules, swap: Swap, note: Note) -
         InvalidParameter: A message class, or a block, that cannot be taken apart safely; or media that are refused.
     """
     if isinstance(message, RemoveMessage):
-        return RemoveMessage(id=message.id or "")
+        everything = message.id == REMOVE_ALL
+        return RemoveMessage(id=REMOVE_ALL if everything else _message_id(message, note) or "")
     if isinstance(message, SystemMessage) and rules.system == "keep":
         note("a system message passed in clear")
         return message
@@ -103,12 +148,10 @@ def rebuild(message: BaseMessage, rules: MessageRules, swap: Swap, note: Note) -
 def _fields(message: BaseMessage, rules: MessageRules, swap: Swap, note: Note) -> dict[str, Any]:
     tool = isinstance(message, (ToolMessage, FunctionMessage))
     if isinstance(message.content, str):
-        content: Any = text_or_json(message.content, swap) if tool else swap(message.content)
-        if tool and has_keys(message.content):
-            note(_KEYS)
+        content: Any = text_or_json(message.content, swap, rules.keys) if tool else swap(message.content)
     else:
         content = _blocks(message.content, {}, rules, swap, note)
-    fields: dict[str, Any] = {"content": content, "id": kept_id(message.id)}
+    fields: dict[str, Any] = {"content": content, "id": _message_id(message, note)}
     if tool:
         fields["name"] = message.name
     elif message.name:
@@ -126,9 +169,10 @@ def _ai(message: AIMessage, rules: MessageRules, swap: Swap, note: Note) -> AIMe
     _note_dropped(message, note)
     if message.name:
         note("the name of a message was dropped")
-    calls = [{**_call(call), "args": structured(call["args"], swap)} for call in message.tool_calls]
+    keys = rules.keys
+    calls = [{**_call(call), "args": structured(call["args"], swap, keys)} for call in message.tool_calls]
     invalid = [
-        {**_call(call), "args": text_or_json(call["args"] or "", swap), "error": None}
+        {**_call(call), "args": text_or_json(call["args"] or "", swap, keys), "error": None}
         for call in message.invalid_tool_calls
     ]
     # The same arguments once more in the content: the very same release, or they would be paid for twice.
@@ -136,8 +180,8 @@ def _ai(message: AIMessage, rules: MessageRules, swap: Swap, note: Note) -> AIMe
     content = message.content
     fields: dict[str, Any] = {
         "content": swap(content) if isinstance(content, str) else _blocks(content, known, rules, swap, note),
-        "id": kept_id(message.id),
-        "additional_kwargs": {} if calls or invalid else _function_call(message, swap),
+        "id": _message_id(message, note),
+        "additional_kwargs": {} if calls or invalid else _function_call(message, rules, swap),
     }
     if isinstance(message, AIMessageChunk):
         # A chunk parses its calls from chunks; whole JSON is a chunk too.
@@ -153,12 +197,12 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": call["name"], "id": call["id"]}
 
 
-def _function_call(message: AIMessage, swap: Swap) -> dict[str, Any]:
+def _function_call(message: AIMessage, rules: MessageRules, swap: Swap) -> dict[str, Any]:
     """The one thing in ``additional_kwargs`` that a conversation needs: a call in the oldest form."""
     call = message.additional_kwargs.get("function_call")
     if not isinstance(call, Mapping):
         return {}
-    arguments = text_or_json(str(call.get("arguments", "")), swap)
+    arguments = text_or_json(str(call.get("arguments", "")), swap, rules.keys)
     return {"function_call": {"name": str(call.get("name", "")), "arguments": arguments}}
 
 
@@ -178,41 +222,55 @@ def _blocks(
 def _block(
     block: Mapping[str, Any], known: Mapping[Any, Any], rules: MessageRules, swap: Swap, note: Note
 ) -> dict[str, Any] | None:
+    if not isinstance(block, Mapping):
+        raise InvalidParameter(f"Expected blocks of a message to be strings or mappings, not {type(block).__name__}.")
     kind = str(block.get("type", ""))
     if kind in _TEXT:
         return {"type": kind, "text": swap(_text(block, "text"))}
     if kind == "refusal":
         return {"type": kind, "refusal": swap(_text(block, "refusal"))}
     if kind in _CALLS:
-        place, call_id = _CALLS[kind], block.get("id")
-        args = known[call_id] if call_id in known else structured(block.get(place), swap)
-        return {"type": kind, "id": call_id, "name": block.get("name"), place: args}
+        place, call_id = _CALLS[kind], _named(block, "id")
+        args = known[call_id] if call_id in known else structured(block.get(place), swap, rules.keys)
+        return {"type": kind, "id": call_id, "name": _named(block, "name"), place: args}
     if kind == "function_call":
-        call_id = block.get("call_id")
-        args = _dumped(known[call_id]) if call_id in known else text_or_json(str(block.get("arguments", "")), swap)
-        return {"type": kind, "call_id": call_id, "name": block.get("name"), "arguments": args}
+        call_id = _named(block, "call_id")
+        given = str(block.get("arguments", ""))
+        args = _dumped(known[call_id]) if call_id in known else text_or_json(given, swap, rules.keys)
+        return {"type": kind, "call_id": call_id, "name": _named(block, "name"), "arguments": args}
     if kind == "tool_result":
         inner = block.get("content")
-        told = {"type": kind, "tool_use_id": block.get("tool_use_id")}
+        told = {"type": kind, "tool_use_id": _named(block, "tool_use_id")}
         if isinstance(inner, list):
             return {**told, "content": _blocks(inner, {}, rules, swap, note)}
-        rebuilt = structured(inner, swap)
-        if has_keys(inner):  # nesting too deep was refused by then
-            note(_KEYS)
-        return {**told, "content": rebuilt}
-    if kind == "text-plain" and isinstance(block.get("text"), str):
-        return {"type": kind, "mime_type": "text/plain", "text": swap(block["text"])}
-    source = block.get("source")
-    if kind == "document" and isinstance(source, Mapping) and source.get("type") == "text":
-        data = {"type": "text", "media_type": "text/plain", "data": swap(_text(source, "data"))}
-        return {"type": kind, "source": data}
+        return {**told, "content": structured(inner, swap, rules.keys)}
     if kind in _MEDIA:
-        return _media(kind, block, rules, note)
+        return _text_file(kind, block, rules, swap, note) or _media(kind, block, rules, swap, note)
     note(f"a block of {'thoughts' if kind in _THOUGHTS else 'an unknown kind'} was dropped")
     return None
 
 
-def _media(kind: str, block: Mapping[str, Any], rules: MessageRules, note: Note) -> dict[str, Any] | None:
+def _text_file(
+    kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap, note: Note
+) -> dict[str, Any] | None:
+    """A file that holds its text as such, sanitised; None for all others."""
+    if kind in ("text-plain", "file") and isinstance(block.get("text"), str):
+        named = {"source_type": "text"} if kind == "file" else {}
+        return {"type": kind, **named, "mime_type": "text/plain", "text": swap(block["text"])}
+    source = block.get("source")
+    if kind != "document" or not isinstance(source, Mapping):
+        return None
+    if source.get("type") == "text":
+        data = {"type": "text", "media_type": "text/plain", "data": swap(_text(source, "data"))}
+        return {"type": kind, "source": data}
+    if source.get("type") == "content":
+        inner = source.get("content")
+        content = _blocks(inner, {}, rules, swap, note) if isinstance(inner, list) else swap(_text(source, "content"))
+        return {"type": kind, "source": {"type": "content", "content": content}}
+    return None
+
+
+def _media(kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap, note: Note) -> dict[str, Any] | None:
     if rules.media == "refuse":
         raise InvalidParameter(
             f"Expected messages without media, found a block of type {kind!r}: only text can be sanitised. "
@@ -221,17 +279,68 @@ def _media(kind: str, block: Mapping[str, Any], rules: MessageRules, note: Note)
     if rules.media == "drop":
         note(f"a block of type {kind} was dropped")
         return None
+    if kind == "text-plain" or _is_textual(block):
+        raise InvalidParameter(
+            f"Expected text in a block of text, found it in one of type {kind!r}: what passes as a file is not "
+            "sanitised. Give it as {'type': 'text', 'text': ...}, or leave files out with media=\"drop\"."
+        )
     note(f"a block of type {kind} passed in clear")
-    return dict(block)
+    return _medium(block, swap, note)
+
+
+def _is_textual(value: Any) -> bool:
+    """Whether a block, or what lies in it, says that its bytes are text: by its type, its address or its file name."""
+    if isinstance(value, Mapping):
+        names = (inner for key, inner in value.items() if key in _FILE_NAMES and isinstance(inner, str))
+        return any(_TEXTUAL.match(mimetypes.guess_type(name)[0] or "") for name in names) or any(
+            _is_textual(inner) if isinstance(inner, Mapping) else isinstance(inner, str) and _says_text(str(key), inner)
+            for key, inner in value.items()
+        )
+    return False
+
+
+def _says_text(key: str, value: str) -> bool:
+    if key in ("type", "source_type"):
+        return value == "text"
+    if key == "format":
+        value = mimetypes.guess_type(f"file.{value}")[0] or ""
+    elif not key.endswith("_type") and value[:5].lower() != "data:":
+        return False
+    return _TEXTUAL.match(value) is not None
+
+
+def _medium(block: Mapping[str, Any], swap: Swap, note: Note) -> dict[str, Any]:
+    rebuilt: dict[str, Any] = {}
+    for key, value in block.items():
+        if key in _CAPTIONS and isinstance(value, str):
+            rebuilt[key] = swap(value)
+        elif key in _FILE_NAMES and isinstance(value, str):
+            ending = os.path.splitext(value)[1].lower()
+            rebuilt[key] = f"file{ending}" if ending in mimetypes.types_map else "file"
+        elif key in _MEDIUM and isinstance(value, Mapping):
+            rebuilt[key] = _medium(value, swap, note)
+        elif key in _MEDIUM and not isinstance(value, (list, tuple, set)):
+            rebuilt[key] = value
+        else:
+            note("a field of media was dropped")
+    return rebuilt
+
+
+def _named(block: Mapping[str, Any], place: str) -> str | None:
+    """A name or an id, which pass in clear: nothing else may stand in their place."""
+    value = block.get(place)
+    if value is not None and not isinstance(value, str):
+        raise InvalidParameter(
+            f"Expected a block of type {block.get('type')!r} to hold a string under {place!r}, "
+            f"not {type(value).__name__}."
+        )
+    return value
 
 
 def _text(block: Mapping[str, Any], name: str) -> str:
-    value = block.get(name)
-    if not isinstance(value, str):
-        raise InvalidParameter(
-            f"Expected a block of type {block.get('type')!r} to hold a string under {name!r}, "
-            f"not {type(value).__name__}."
-        )
+    value = _named(block, name)
+    if value is None:
+        raise InvalidParameter(f"Expected a block of type {block.get('type')!r} to hold a string under {name!r}.")
     return value
 
 

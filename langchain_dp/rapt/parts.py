@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hmac
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.documents import Document
@@ -66,16 +66,31 @@ class Rules:
     stamp: dict[str, Any]
     mark: Callable[[Texts], str]
 
+    def declare(self, keys: Iterable[str]) -> Rules:
+        """The same rules with more keys that pass in clear."""
+        messages = dataclasses.replace(self.messages, keys=self.messages.keys.union(keys))
+        return dataclasses.replace(self, messages=messages)
+
     def notes(self) -> tuple[str, ...]:
         """What passes in clear of inputs that are more than a text."""
+        keys = ", ".join(sorted(self.messages.keys))
         notes = [
-            "Of messages: roles, order and number, names of tools, keys of their arguments and of the JSON they answer "
-            "with, and ids of their calls are in clear."
+            "Of messages: roles, order and number, also of their blocks, names of tools, ids of their calls and "
+            "whether these failed are in clear.",
+            "Of arguments, answers of tools, JSON and metadata the shape is in clear: nesting, how many entries lists "
+            "and objects have, nulls, and which texts hold JSON. Keys of objects are sanitised, but for "
+            f"{keys or 'none'} and, in an agent, those that its tools declare.",
+            "Of mappings (examples, variables of prompts) the keys are in clear, not those inside their values, and so "
+            "are values that keep= names.",
+            "Ids of messages and documents pass if they are whole UUIDs of version 4 or 7, which are taken to be "
+            "random (7 tells when it was made); another id is replaced by a new one.",
         ]
         if self.messages.system == "keep":
             notes.append("System messages pass in clear.")
         if self.messages.media == "keep":
-            notes.append("Images, audio and files in messages pass in clear.")
+            notes.append(
+                "Images, audio and files in messages pass in clear, with their addresses; their titles do not."
+            )
         if self.documents.keep:
             notes.append(f"Metadata of documents that pass in clear: {', '.join(self.documents.keep)}.")
         if self.documents.sanitize:
@@ -113,7 +128,9 @@ def take(value: Any, rules: Rules, *, user: str | None, document: str | None) ->
     )
 
 
-def take_mappings(mappings: Sequence[Mapping[str, Any]], keep: Sequence[str], user_key: str | None) -> Taken:
+def take_mappings(
+    mappings: Sequence[Mapping[str, Any]], rules: Rules, keep: Sequence[str], user_key: str | None
+) -> Taken:
     """Take mappings apart, one unit each: every value but those under ``keep``; ``user_key`` is not passed on.
 
     Raises:
@@ -122,7 +139,9 @@ def take_mappings(mappings: Sequence[Mapping[str, Any]], keep: Sequence[str], us
 
     def walk(mapping: Mapping[str, Any]) -> Callable[[Swap], dict[str, Any]]:
         return lambda swap: {
-            key: value if key in keep else structured(value, swap) for key, value in mapping.items() if key != user_key
+            key: value if key in keep else structured(value, swap, rules.messages.keys)
+            for key, value in mapping.items()
+            if key != user_key
         }
 
     units = []
@@ -151,6 +170,8 @@ def _messages(messages: Sequence[BaseMessage], rules: Rules, user: str | None, d
     public: dict[int, Texts] = {}
 
     def walk(position: int, note: Callable[[str], None]) -> Callable[[Swap], BaseMessage]:
+        if position in public:
+            return _whole(messages[position], rules, note)
         return lambda swap: rebuild(messages[position], rules.messages, swap, note)
 
     def put(released: Sequence[Texts]) -> list[BaseMessage]:
@@ -164,9 +185,13 @@ def _messages(messages: Sequence[BaseMessage], rules: Rules, user: str | None, d
 
     units = []
     for position, report in enumerate(reports):
-        texts = texts_in(walk(position, _adder(report)))
-        if _is_reply(messages[position], texts, rules):
-            public[position], texts = texts, ()
+        said = _said(messages[position], rules)
+        texts: Texts = ()
+        if said is None:
+            texts = texts_in(walk(position, _adder(report)))
+        else:
+            public[position] = said
+            texts_in(walk(position, _adder(report)))
             report["a reply of the model, which was told sanitised text only, passed as it is"] += 1
         units.append(Unit(texts, user, document))
         notes.update(report)
@@ -175,14 +200,23 @@ def _messages(messages: Sequence[BaseMessage], rules: Rules, user: str | None, d
 
 def marked(message: AIMessage, rules: Rules) -> AIMessage:
     """Return a reply with the mark by which it is known again; any change to its texts voids it."""
-    texts = texts_in(lambda swap: rebuild(message, rules.messages, swap, _ignore))
-    metadata = {**message.response_metadata, REPLY: rules.mark(texts)}
+    metadata = {**message.response_metadata, REPLY: rules.mark(texts_in(_whole(message, rules, _ignore)))}
     return message.model_copy(update={"response_metadata": metadata})
 
 
-def _is_reply(message: BaseMessage, texts: Texts, rules: Rules) -> bool:
+def _whole(message: BaseMessage, rules: Rules, note: Callable[[str], None]) -> Callable[[Swap], BaseMessage]:
+    """A walk that takes every key for a text, whatever is declared: a mark holds under other tools, too."""
+    whole = dataclasses.replace(rules.messages, keys=frozenset())
+    return lambda swap: rebuild(message, whole, swap, note)
+
+
+def _said(message: BaseMessage, rules: Rules) -> Texts | None:
+    """What the model itself said in its reply; None if somebody else says it, or it was changed."""
     mark = message.response_metadata.get(REPLY) if isinstance(message, AIMessage) else None
-    return isinstance(mark, str) and hmac.compare_digest(mark.encode(), rules.mark(texts).encode())
+    if not isinstance(mark, str):
+        return None
+    texts = texts_in(_whole(message, rules, _ignore))
+    return texts if hmac.compare_digest(mark.encode(), rules.mark(texts).encode()) else None
 
 
 def _documents(documents: Sequence[Document], rules: Rules, user: str | None, document: str | None) -> Taken:

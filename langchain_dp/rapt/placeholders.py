@@ -84,12 +84,17 @@ class PlaceholderReleases:
         finder: Finds the entities.
     """
 
-    streams = False  # an entity may begin in any piece of a text
-
     def __init__(self, finder: FindsEntities) -> None:
         self._finder = finder
         self._key = secrets.token_bytes(32)
         self.map = PlaceholderMap()
+
+    def streams(self, document: str | None) -> bool:
+        """Never: an entity may begin in any piece of a text."""
+        return False
+
+    def idle_limit(self, *, user: bool) -> None:
+        """There is no account, and so no limit."""
 
     def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
         """Return every unit with its entities replaced; equal ones alike, whatever was ``met``."""

@@ -3,7 +3,9 @@
 A text that was released before is given out again, which costs nothing. Which texts count as the same must itself
 tell nothing: two *different* documents of one call that happen to be equal get releases of their own (their place among
 the equals is part of the key), and so do texts of different users. What remains: whoever sees two calls sees which
-of their texts are the same. Equal texts of one call that are one document add up only where it is named, or its user.
+of their texts are the same. Under a limit for each document the account is another matter: a document that nobody names
+is then known by its user and its texts alone, so that equal ones of one call add up, or handing a text in twice would
+get around the limit.
 """
 
 from __future__ import annotations
@@ -102,9 +104,11 @@ class Releases:
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
         names = _names(units, Counter() if met is None else met)
+        limited = self.ledger.document_limit is not None  # then all that are equal are one document
+        accounts = [f"{name.rpartition('#')[0]}#0" for name in names] if limited else names
         owners = [
-            Owner(name if unit.document is None else unit.document, unit.user)
-            for unit, name in zip(units, names, strict=True)
+            Owner(account if unit.document is None else unit.document, unit.user)
+            for unit, account in zip(units, accounts, strict=True)
         ]
         wanted = [i for i, unit in enumerate(units) if self._says_something(unit)]
         if not self._reuse:

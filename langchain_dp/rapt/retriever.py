@@ -27,6 +27,9 @@ class SanitizingRetriever(BaseRetriever):
     sanitised query only. ``documents=True`` is for a private index whose documents go on to a model outside: the inner
     retriever is then called unseen (no callbacks, no tracing, no logs), and only sanitised documents are shown.
 
+    For the account, a query is a document of who asks, and what comes back are documents as of
+    :meth:`RAPTSanitizer.transform_documents`. A limit for users holds for queries that come with ``user=``.
+
     Args:
         retriever: The retriever inside, or any Runnable from a str to documents.
         sanitizer: Sanitises both; its metadata options and user key apply to the documents.
@@ -35,7 +38,8 @@ class SanitizingRetriever(BaseRetriever):
         k: At most this many documents are given back (and paid for).
 
     Raises:
-        InvalidParameter: Neither is to be sanitised, or a value is of another type.
+        InvalidParameter: Neither is to be sanitised, a value is of another type, or the sanitizer has a limit that no
+            document could ever reach: where neither ``user_key`` nor ``document_key`` is set, each is charged once.
         UnsafeEnvironment: With ``documents=True``, a global setting that would print them.
 
     Formal guarantee:
@@ -71,6 +75,9 @@ class SanitizingRetriever(BaseRetriever):
             )
         if k is not None:
             _validate.integer("k", k, at_least=1)
+        if documents and not query and not sanitizer.names_documents:
+            remedy = "Give the sanitizer user_key= or document_key=, or no limit."
+            sanitizer.check_limit("document that comes back", remedy, user=False)
         unknown = sorted(set(kwargs) - set(BaseRetriever.model_fields))
         if unknown:
             raise InvalidParameter(f"Expected no further arguments, got {unknown}. Set them on the inner retriever.")

@@ -20,7 +20,7 @@ from langchain_dp.rapt.calibrate import Calibration
 from langchain_dp.rapt.core import Core, Sanitized
 from langchain_dp.rapt.documents import DocumentRules, check_documents
 from langchain_dp.rapt.formal import FormalReleases
-from langchain_dp.rapt.messages import MessageRules
+from langchain_dp.rapt.messages import MessageRules, checked_keys
 from langchain_dp.rapt.parts import Sanitizable
 from langchain_dp.rapt.placeholders import FindsEntities, PlaceholderReleases
 from langchain_dp.rapt.policies import Policies
@@ -42,8 +42,15 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
 
     Streams: words leave as soon as two whole words follow them (a date is one feature of up to four words). A stream
     of one chunk, messages, a fixed ``length``, kept or named code, subwords of a foreign tokeniser, and a ledger with a
-    limit per document are gathered first. Words that leave before a text is complete are charged as one release of a
-    document of its own, or of ``document``, and are not kept for reuse.
+    limit per document are gathered first; under such a limit words leave early only if ``document`` says which it is.
+    Words that leave before a text is complete are charged as one release of a document of its own, or of
+    ``document``, and are not kept for reuse.
+
+    A document, for its account and its limit, is what is released as one: a text, a query, one message of a history or
+    of an agent, the gathered chunks of a stream, a ``Document`` with its sanitised metadata, the values of one example.
+    ``document`` (or ``document_key``) says which it is. Without that its words and its user say it, whatever the face:
+    equal ones of two calls are one document, and so are those of one call where there is a limit for each document. The
+    same words in other company (a text, and the text with a title) are another document, unless they are named alike.
 
     Args:
         embeddings: "glove", "minilm", a path, an object with words and vectors (``Embeds``), or a ``Vocabulary``.
@@ -62,14 +69,17 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         length: Every text comes out at exactly this many tokens.
         casing: Capitalise what replaces a capitalised word. This puts the casing in clear.
         system: "keep": system messages are the developer's own text and pass in clear; "sanitize": like all others.
-        media: Images, audio and files in messages. "keep": they pass in clear and are named in the report; "drop";
-            "refuse".
+        media: Images, audio and files in messages. "keep": they pass in clear and are named in the report, but for
+            titles and file names, and a file that holds text is refused; "drop"; "refuse".
+        keys_keep: Keys of JSON objects that pass in clear, wherever one stands inside arguments and answers of tools,
+            metadata and values of examples: "rows", "name". All other keys are sanitised like words.
         metadata_keep: Metadata of documents that pass in clear, by key or dotted path ("id": the document's own id).
         metadata_sanitize: Metadata whose texts are sanitised. All other metadata are dropped.
         user_key: Metadata key (or path) that says whose account a document is charged to.
         document_key: Metadata key that says which document it is ("id": its own id); None: its content says it.
         ledger: Account to charge. None: one in memory, with ``limit``.
-        limit: What the releases of one user, and of one document, may add up to. Not beside ``ledger``.
+        limit: What the releases of one user, and of one document, may add up to. Not beside ``ledger``. A text that is
+            given out again costs nothing: with ``cache``, texts without ``user`` or ``document`` hardly reach it.
         cache: Whether a text that was released before, for the same user and under the same settings, is given out
             again at no cost.
         not_private_seed: Reproducible draws. The certificate says that the result is not private.
@@ -84,9 +94,9 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     Formal guarantee:
         One release of a text is eta-metric-private: for two texts that agree on what :meth:`certificate` lists as in
         clear, probabilities differ by at most exp(eta * sum of the distances of their words' vectors). Releases of the
-        same text add up, in the ledger; equal texts of one call count as two documents, unless ``document`` or
-        ``user`` say that they are one's. This is no epsilon. Source: Li, Tan, Liu 2023; Chatzikokolakis, Andres,
-        Bordenabe, Palamidessi 2013.
+        same text add up, in the ledger. Under a limit for each document, all of them do; without one, equal texts of
+        one call, and streams that leave early, are documents of their own unless they are named. This is no epsilon.
+        Source: Li, Tan, Liu 2023; Chatzikokolakis, Andres, Bordenabe, Palamidessi 2013.
     """
 
     def __init__(
@@ -107,6 +117,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         casing: bool = False,
         system: Literal["keep", "sanitize"] = "keep",
         media: Literal["keep", "drop", "refuse"] = "keep",
+        keys_keep: Sequence[str] = (),
         metadata_keep: Sequence[str] = (),
         metadata_sanitize: Sequence[str] = (),
         user_key: str | None = None,
@@ -119,8 +130,9 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         name: str = "RAPTSanitizer",
     ) -> None:
         self.name = name
-        messages = MessageRules(system, media)
-        documents = DocumentRules(metadata_keep, metadata_sanitize, user_key, document_key)
+        keys = checked_keys(keys_keep)
+        messages = MessageRules(system, media, keys)
+        documents = DocumentRules(metadata_keep, metadata_sanitize, user_key, document_key, keys)
         targets = Targets(eta, target_replacement, deniability, inversion, max_loss)
         options = WordOptions(mechanism, policies, keep, length, casing, not_private_seed, threads, calibration_texts)
         releases: FormalReleases | PlaceholderReleases
@@ -130,9 +142,18 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
             releases = placeholder_releases(only, targets, options, ledger=ledger, limit=limit)
         self._core = Core(releases, messages, documents)
 
-    def sanitize(self, value: S, *, user: str | None = None, document: str | None = None) -> S:
-        """Do what :meth:`invoke` does, without a run: for use inside other components."""
-        return self._core.sanitise(value, user, document)
+    def sanitize(
+        self, value: S, *, user: str | None = None, document: str | None = None, keys_keep: Sequence[str] = ()
+    ) -> S:
+        """Do what :meth:`invoke` does, without a run: for use inside other components.
+
+        Args:
+            value: What to sanitise.
+            user: Whose account is charged.
+            document: Which document it is, for its account.
+            keys_keep: Further keys of JSON objects in messages that pass in clear.
+        """
+        return self._core.sanitise(value, user, document, sorted(checked_keys(keys_keep)))
 
     def mark_reply(self, reply: AIMessage) -> AIMessage:
         """Mark the reply of a model that was told sanitised text only: in later histories it passes as it is.
@@ -150,7 +171,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         """Sanitise the values of mappings, such as few-shot examples or the variables of a prompt: one release each.
 
         Args:
-            mappings: Keys stay; values may be nested.
+            mappings: Their own keys stay; values may be nested, and the keys inside them are sanitised.
             keep: Keys whose values pass in clear.
             user_key: Key that says whose account is charged; it is not passed on.
         """
@@ -254,6 +275,24 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         if not isinstance(self._core.releases, PlaceholderReleases):
             raise InvalidParameter("Expected a sanitizer with only=: words that were drawn anew cannot be put back.")
         return Restorer(self._core.releases.map)
+
+    @property
+    def names_documents(self) -> bool:
+        """Whether the metadata of a document say whose it is, or which: ``user_key`` or ``document_key`` is set."""
+        return self._core.names_documents
+
+    def check_limit(self, what: str, remedy: str, *, user: bool) -> None:
+        """Refuse to stand where no limit of this sanitizer's account could ever be reached; for what wraps one.
+
+        Args:
+            what: What is released there, each as a document of its own that has no name.
+            remedy: What to do about it.
+            user: Whether somebody's account as a user is charged there.
+
+        Raises:
+            InvalidParameter: There is a limit, and nothing that is released there could reach it.
+        """
+        self._core.check_limit(what, remedy, user=user)
 
     # ------------------------------------------------------------------------------------------ nothing leaks
 

@@ -18,6 +18,8 @@ class SanitizingExampleSelector(BaseExampleSelector):
     For ``FewShotPromptTemplate`` and ``FewShotChatMessagePromptTemplate``. An example that was selected before is given
     out again, at no further cost.
 
+    An example is a document, for its account: what it holds says which, and ``user_key`` whose.
+
     Args:
         examples: A selector, or the examples themselves, all of which are selected.
         sanitizer: Sanitises every value of an example, as one release.
@@ -27,7 +29,8 @@ class SanitizingExampleSelector(BaseExampleSelector):
             embeddings are computed outside the trust boundary.
 
     Raises:
-        InvalidParameter: A value is of another type.
+        InvalidParameter: A value is of another type, or the sanitizer has a limit that no example could ever reach:
+            one that is named by nobody is charged once.
 
     Formal guarantee:
         That of the sanitizer for each example, if which examples are selected depends on public things only. A selector
@@ -47,6 +50,7 @@ class SanitizingExampleSelector(BaseExampleSelector):
             raise InvalidParameter(f"Expected sanitizer of type {type(sanitizer).__name__} to be a RAPTSanitizer.")
         if isinstance(keep, str) or not all(isinstance(key, str) for key in keep):
             raise InvalidParameter(f"Expected keep={keep!r} to be a list of keys.")
+        sanitizer.check_limit("example", "Give user_key=, or a sanitizer without a limit.", user=user_key is not None)
         self._inner = examples if isinstance(examples, BaseExampleSelector) else None
         self._examples = [] if isinstance(examples, BaseExampleSelector) else [_checked(one) for one in examples]
         self._sanitizer = sanitizer

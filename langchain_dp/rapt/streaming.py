@@ -37,7 +37,7 @@ class Streaming:
         if self._gathered is NOTHING:
             self._gathered = chunk
             return []
-        if isinstance(self._gathered, str) and isinstance(chunk, str) and self._core.streams:
+        if isinstance(self._gathered, str) and isinstance(chunk, str) and self._core.streams(self._document):
             self._text = self._core.stream(self._user, self._document)
             return list(self._text.push(self._gathered + chunk))
         self._gathered = _added(self._gathered, chunk)

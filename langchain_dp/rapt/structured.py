@@ -8,7 +8,7 @@ async, caches and ledgers need not know it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from langchain_dp.errors import InvalidParameter
@@ -37,40 +37,45 @@ def with_texts(walk: Callable[[Swap], T], released: Sequence[str]) -> T:
     return rebuilt
 
 
-def structured(value: Any, swap: Swap) -> Any:
-    """Rebuild a JSON-like value with every leaf swapped; keys, nesting and nulls stay.
+def structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
+    """Rebuild a JSON-like value with every leaf and every key swapped; nesting, lengths and nulls stay.
 
     A number or a truth value is a text like any other and comes out as one; so does any other object, by its ``str``. A
     string that holds a JSON object or list is one again afterwards.
+
+    Args:
+        value: What to rebuild.
+        swap: Is given every text.
+        keys: Keys that stay as they are: somebody declared them.
 
     Raises:
         InvalidParameter: Bytes, or nesting too deep to be followed.
     """
     try:
-        return _structured(value, swap)
+        return _structured(value, swap, keys)
     except RecursionError:
         pass
     raise InvalidParameter("Expected nested values of at most some hundred levels. Flatten them first.")
 
 
-def text_or_json(text: str, swap: Swap) -> str:
-    """Swap a text, or the leaves of the JSON object or list that it holds."""
+def text_or_json(text: str, swap: Swap, keys: Collection[str]) -> str:
+    """Swap a text, or the leaves and keys of the JSON object or list that it holds."""
     inner = _container(text)
-    return swap(text) if inner is None else json.dumps(structured(inner, swap), ensure_ascii=False)
+    return swap(text) if inner is None else json.dumps(structured(inner, swap, keys), ensure_ascii=False)
 
 
-def _structured(value: Any, swap: Swap) -> Any:
+def _structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
     if value is None:
         return None
     if isinstance(value, str):
         inner = _container(value)
-        return swap(value) if inner is None else json.dumps(_structured(inner, swap), ensure_ascii=False)
+        return swap(value) if inner is None else json.dumps(_structured(inner, swap, keys), ensure_ascii=False)
     if isinstance(value, Mapping):
-        return {str(key): _structured(inner, swap) for key, inner in value.items()}
+        return _object(value, swap, keys)
     if isinstance(value, (list, tuple, set, frozenset)):
         # A set has no order that lasts; its texts do.
         items = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
-        return [_structured(inner, swap) for inner in items]
+        return [_structured(inner, swap, keys) for inner in items]
     if isinstance(value, (bytes, bytearray, memoryview)):
         raise InvalidParameter("Expected text, found bytes. Decode them, or leave them out.")
     if isinstance(value, (bool, int, float)):
@@ -78,13 +83,19 @@ def _structured(value: Any, swap: Swap) -> Any:
     return swap(str(value))
 
 
-def has_keys(value: Any) -> bool:
-    """Whether a JSON-like value, or the JSON that a string holds, has keys, which pass in clear."""
-    if isinstance(value, str):
-        value = _container(value)
-    if isinstance(value, Mapping):
-        return bool(value)
-    return isinstance(value, (list, tuple, set, frozenset)) and any(map(has_keys, value))
+def _object(value: Mapping[Any, Any], swap: Swap, keys: Collection[str]) -> dict[str, Any]:
+    rebuilt: dict[str, Any] = {}
+    declared = {str(key) for key in value} & set(keys)
+    for key, inner in value.items():
+        name = str(key)
+        if name not in declared:
+            name = drawn = swap(name)
+            times = 1
+            while name in rebuilt or name in declared:  # two keys became one word: none of their values is lost
+                times += 1
+                name = f"{drawn} {times}"
+        rebuilt[name] = _structured(inner, swap, keys)
+    return rebuilt
 
 
 def _container(text: str) -> Any:

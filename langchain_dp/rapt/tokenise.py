@@ -19,22 +19,24 @@ _MONTH = (  # the only words whose casing is ignored: ignored everywhere, a k wo
     r"|nov(?:ember)?|dec(?:ember)?)"
 )
 _DAY = r"\d{1,2}(?:st|nd|rd|th)?"
-# What is no part of a word: space and control characters, marks and symbols of all blocks that hold them, characters
-# that are words by themselves (Han, kana), and pictographs. Everything else, with its combining marks, makes words.
+# What is no part of a word: space and control characters, marks and symbols, characters that are words by themselves
+# (Han, kana, fractions and a few signs), and pictographs. Everything else, with its combining marks, makes words. A
+# mark may be kept in clear, so none stands for a letter or a digit: braille, circled and letterlike ones make words.
 _MARKS = (
-    r"!-/:-@\[-`{-~\xa1-\xa9\xab-\xb1\xb4\xb6-\xb8\xbb-\xbf\xd7\xf7\u055a-\u055f\u0589\u05be\u05c0\u05c3\u05f3\u05f4"
+    r"!-/:-@\[-`{-~\xa1-\xa9\xab\xac\xae-\xb1\xb4\xb6-\xb8\xbb\xbf\xd7\xf7\u055a-\u055f\u0589\u05be\u05c0\u05c3\u05f3\u05f4"
     r"\u060c\u060d\u061b\u061e\u061f\u066a-\u066d\u06d4\u0964\u0965\u0e4f\u0e5a\u0e5b\u104a-\u104f\u1360-\u1368"
-    r"\u2010-\u2027\u2030-\u205e\u20a0-\u20cf\u2100-\u214f\u2190-\u23ff\u2400-\u25ff\u27c0-\u2aff"
-    r"\u3001-\u3003\u3008-\u3020\u3030\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65\uffe0-\uffee"
+    r"\u2010-\u2027\u2030-\u205e\u20a0-\u20a7\u20a9-\u20c0\u2190-\u22ff\u2308-\u230b\u2329\u232a\u2500-\u25ff"
+    r"\u27c0-\u27ff\u2900-\u2aff\u3001-\u3003\u3008-\u3020\u3030\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40"
+    r"\uff5b-\uff65\uffe0-\uffe6\uffe8-\uffee"
 )
-_HAN = (
-    r"\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_ALONE = (
+    r"\xbc-\xbe\u2103\u2109\u2116\u2120\u2122\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     r"\U0001b000-\U0001b16f\U00020000-\U0003ffff"
 )
 _PICTURE = r"\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
 _TONE = r"[\ufe0f\U0001f3fb-\U0001f3ff]"
-_SPACE = r"\s\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
-_LETTER = rf"[^{_SPACE}{_MARKS}{_HAN}{_PICTURE}]"
+_SPACE = r"\s\x00-\x1f\x7f-\x9f\xad\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
+_LETTER = rf"[^{_SPACE}{_MARKS}{_ALONE}{_PICTURE}]"
 _CODE = r"(?P<code>```(?s:.*?)(?:```|\Z)|`[^`\n]+`)"
 _FEATURES = rf"""
   (?P<url>(?i:(?:https?|ftp)://|www\.)[^\s<>"]{{0,2047}}[^\s<>".,;:!?)\]]
@@ -43,7 +45,7 @@ _FEATURES = rf"""
     |{_DAY}\ (?:of\ )?{_MONTH}\b\.?(?:,?\ \d{{4}}\b)?|{_MONTH}\.?\ {_DAY}\b(?:,?\ \d{{4}}\b)?)
 | (?P<number>\d+(?:[.,:/]\d+)*(?!{_LETTER}))
 | (?P<picture>[\U0001f1e6-\U0001f1ff]{{2}}|[{_PICTURE}]{_TONE}?(?:\u200d[{_PICTURE}]{_TONE}?)*)
-| (?P<word>(?:[^\W\d_]\.){{2,}}|{_LETTER}+(?:['\u2019\-_&.]{_LETTER}+)*|[{_HAN}])
+| (?P<word>(?:[^\W\d_]\.){{2,}}|{_LETTER}+(?:['\u2019\-_&.]{_LETTER}+)*|[{_ALONE}])
 | (?P<punctuation>\.{{2,3}}|-{{2,3}}|''|``|[{_MARKS}])
 """
 GLUE = "\x00"

@@ -15,16 +15,26 @@ from fakes.canary import CANARY, leak_surfaces
 from fakes.rapt import CLOSE, sanitizer
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.output_parsers import StrOutputParser
 from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from pydantic import Field
 
-from langchain_dp import private_run
+from langchain_dp import RAPTSanitizer, private_run
+from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
 
 pytest.importorskip("langchain.agents", reason="needs the extra agents")
 
 from langchain.agents import create_agent
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    LLMToolSelectorMiddleware,
+    ModelCallLimitMiddleware,
+    ModelFallbackMiddleware,
+    SummarizationMiddleware,
+)
 
 from langchain_dp.rapt.middleware import RAPTMiddleware
 
@@ -197,7 +207,126 @@ def test_inner_middleware_is_told_nothing_raw() -> None:
     assert CANARY not in "".join(seen)
 
 
-@pytest.mark.parametrize("bad", [{"sanitizer": 7}, {"sanitizer": sanitizer(), "user": 7}])
+class Selects(Caller):
+    """Selects the tool."""
+
+    def with_structured_output(self, schema: Any, **_: Any) -> Any:
+        def select(messages: Any) -> dict[str, list[str]]:
+            self.told.append(messages)
+            return {"tools": ["look_up"]}
+
+        return RunnableLambda(select)
+
+
+def summing_up(by: RAPTSanitizer, model: Caller) -> Any:
+    """The summary's model behind the sanitizer, as the documentation shows it."""
+
+    def instruct(messages: list[BaseMessage]) -> list[BaseMessage]:
+        return [*messages, HumanMessage("Summarise what was said.")]
+
+    return SummarizationMiddleware(
+        model,
+        trigger=("messages", 3),
+        keep=("messages", 1),
+        summarizer=by | instruct | model | StrOutputParser(),
+    )
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_in_the_documented_order_every_model_is_told_sanitised_text_only(style: str) -> None:
+    """If it breaks, the model that selects tools, or that sums the history up, is told raw messages."""
+    kept, model, selects, sums = sanitizer(), Caller(), Selects(), Caller()
+    made = agent(
+        model, [summing_up(kept, sums), RAPTMiddleware(kept), LLMToolSelectorMiddleware(model=selects, max_tools=1)]
+    )
+    history = [HumanMessage(QUESTION), AIMessage(f"{CANARY} is well"), HumanMessage(f"again: {QUESTION}")]
+    STYLES[style](made, {"messages": history}, {})
+    for asked in (model, selects, sums):
+        assert asked.told
+        assert CANARY not in repr(asked.told)
+    assert "Summarise" in repr(sums.told)
+
+
+def test_in_another_order_they_are_told_everything() -> None:
+    """If it breaks, the refusals below protect nobody, or trusted= does not let a model inside be told raw text."""
+    selects, sums = Selects(), Caller()
+    outside = [
+        LLMToolSelectorMiddleware(model=selects, max_tools=1),
+        SummarizationMiddleware(sums, trigger=("messages", 3), keep=("messages", 1)),
+    ]
+    trusted = ["LLMToolSelectorMiddleware", "SummarizationMiddleware"]
+    made = agent(Caller(), [*outside, RAPTMiddleware(sanitizer(), trusted=trusted)])
+    made.invoke({"messages": [HumanMessage(QUESTION), AIMessage("a"), HumanMessage(QUESTION)]})
+    assert CANARY in repr(selects.told)
+    assert CANARY in repr(sums.told)
+
+
+class Remembers(AgentMiddleware[Any, Any, Any]):
+    """Asks a model after every answer."""
+
+    def __init__(self, model: BaseChatModel) -> None:
+        self.helper = model.with_retry()
+
+    async def aafter_model(self, state: Any, runtime: Any) -> None:
+        await self.helper.ainvoke(state["messages"])
+
+
+def test_an_order_in_which_another_model_is_told_raw_messages_is_refused() -> None:
+    """If it breaks, an agent runs in whose list a middleware hands the raw history to a model of its own."""
+    kept, model = sanitizer(), Caller()
+    guard = RAPTMiddleware(kept)
+    for wrong, said in (
+        ([LLMToolSelectorMiddleware(model=Selects()), guard], "LLMToolSelectorMiddleware after RAPTMiddleware"),
+        ([LLMToolSelectorMiddleware(), guard], "LLMToolSelectorMiddleware after RAPTMiddleware"),
+        ([SummarizationMiddleware(model, trigger=("messages", 3)), guard], "SummarizationMiddleware to ask no model"),
+        ([guard, SummarizationMiddleware(model, trigger=("messages", 3))], "SummarizationMiddleware to ask no model"),
+        ([guard, SummarizationMiddleware(model, summarizer=Caller())], "SummarizationMiddleware to ask no model"),
+        ([guard, SummarizationMiddleware(model, summarizer=len)], "SummarizationMiddleware to ask no model"),
+        ([guard, Remembers(model)], "Remembers to ask no model"),
+    ):
+        with pytest.raises(InvalidParameter, match=said):
+            agent(model, wrong)
+        with pytest.raises(InvalidParameter, match=said):
+            create_agent(model, middleware=tuple(wrong))
+    right = [
+        ModelFallbackMiddleware(Caller()),
+        guard,
+        LLMToolSelectorMiddleware(),
+        ModelCallLimitMiddleware(run_limit=3),
+    ]
+    agent(model, right)
+    assert guard.name == "RAPTMiddleware"
+
+
+def test_what_the_tools_declare_stays_and_other_keys_do_not() -> None:
+    """If it breaks, a model does not know its own calls again, or names that are keys of an answer reach it."""
+    model = Caller()
+    call = {"name": "look_up", "args": {"who": {"old": CANARY}, CANARY: 1}, "id": "c0"}
+    answer = ToolMessage(f'{{"{CANARY}": 1, "who": 2}}', tool_call_id="c0")
+    history = [HumanMessage("a"), AIMessage("", tool_calls=[call]), answer, HumanMessage("b")]
+    agent(model, [RAPTMiddleware(sanitizer())]).invoke({"messages": history})
+    first = model.told[0]
+    assert CANARY not in repr(first)
+    assert "who" in first[1].tool_calls[0]["args"]
+    assert '"who"' in first[2].content
+
+
+def test_a_limit_that_no_message_could_reach_is_refused() -> None:
+    """If it breaks, who sets a limit believes that it holds, and every message leaves."""
+    for kept in (sanitizer(limit=30.0), sanitizer(ledger=MetricLedger(document_limit=30.0))):
+        with pytest.raises(InvalidParameter, match=r"limit=30 .*Give user="):
+            RAPTMiddleware(kept)
+    made = agent(Caller(), [RAPTMiddleware(sanitizer(limit=30.0), user=lambda request: None)])
+    with pytest.raises(InvalidParameter, match="limit=30"):
+        made.invoke({"messages": [HumanMessage("a")]})
+    RAPTMiddleware(sanitizer(limit=30.0), user="u")
+    RAPTMiddleware(sanitizer(limit=30.0, cache=False))
+    RAPTMiddleware(sanitizer())
+
+
+@pytest.mark.parametrize(
+    "bad", [{"sanitizer": 7}, {"sanitizer": sanitizer(), "user": 7}, {"sanitizer": sanitizer(), "trusted": "name"}]
+)
 def test_bad_parts_are_refused(bad: dict[str, Any]) -> None:
     """If it breaks, an agent runs with a middleware that sanitises nothing or charges nobody."""
     with pytest.raises(InvalidParameter, match="Expected"):

@@ -132,6 +132,18 @@ def test_who_asks_is_not_whose_the_documents_are() -> None:
         unnamed.invoke("question 2", user="doctor 2")
 
 
+def test_a_limit_that_no_document_could_reach_is_refused() -> None:
+    """If it breaks, who sets a limit believes that it holds, and every document leaves."""
+
+    def made(query: bool = False, **options: Any) -> SanitizingRetriever:
+        return SanitizingRetriever(retriever=shelf(), sanitizer=sanitizer(**options), query=query, documents=True)
+
+    with pytest.raises(InvalidParameter, match=r"limit=30 .*user_key= or document_key="):
+        made(limit=30.0)
+    for options in ({"user_key": "patient"}, {"document_key": "name"}, {"cache": False}, {"query": True}):
+        made(limit=30.0, **options)
+
+
 def test_a_user_without_a_query_is_refused() -> None:
     """If it breaks, who passes user= believes that somebody's account is charged."""
     made = SanitizingRetriever(retriever=shelf(), sanitizer=sanitizer(), query=False, documents=True)

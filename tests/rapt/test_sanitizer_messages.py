@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import itertools
 import json
+import uuid
 from typing import Any
 
 import pytest
@@ -99,7 +102,7 @@ def test_no_place_of_a_message_keeps_a_raw_word(place: str) -> None:
 def test_the_structure_of_a_call_stays() -> None:
     """If it breaks, a model cannot match results with calls, or arguments lose their keys."""
     call = {"name": "f", "args": {"q": "old", "n": 47, "yes": True, "none": None, "in": {"k": ["old"]}}, "id": "c1"}
-    made = sanitizer(eta=FAR)
+    made = sanitizer(eta=FAR, keys_keep=["q", "n", "yes", "none", "in", "k", "a"])
     ai, tool = made.invoke(
         [
             AIMessage("one", tool_calls=[call], id=UUID),
@@ -204,6 +207,7 @@ def test_foreign_message_classes() -> None:
     "content",
     [
         [{"type": "text", "text": 7}],
+        [{"type": "tool_result", "tool_use_id": "c", "content": [["raw"]]}],
         [{"type": "text"}],
         [{"type": "tool_result", "tool_use_id": "c", "content": b"raw"}],
         [{"type": "tool_use", "id": "c", "name": "f", "input": {"q": b"raw"}}],
@@ -226,24 +230,156 @@ def test_arguments_nested_without_end_are_refused() -> None:
     assert isinstance(sanitizer().invoke(ToolMessage(deep, tool_call_id="c")).content, str)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        ToolMessage(json.dumps({RAW: {"positive": "the"}}), tool_call_id="c"),
-        ToolMessage(json.dumps(["the", {RAW: "the"}]), tool_call_id="c"),
-        FunctionMessage(content=json.dumps({RAW: 1}), name="f"),
-        HumanMessage([{"type": "tool_result", "tool_use_id": "c", "content": json.dumps({RAW: "the"})}]),
-    ],
-    ids=["object", "list", "function", "block"],
-)
-def test_keys_of_what_a_tool_answers_are_said_to_be_in_clear(message: BaseMessage) -> None:
-    """If it breaks, the names under which a tool answers leave, and neither message nor certificate says so."""
+ANSWERS: dict[str, BaseMessage] = {
+    "arguments": AIMessage("", tool_calls=[{"name": "f", "args": {RAW: {RAW: None}}, "id": "c"}]),
+    "broken arguments": AIMessage("", invalid_tool_calls=[{"name": "f", "args": f'{{"{RAW}": 1}}', "id": "c"}]),
+    "old call": AIMessage("", additional_kwargs={"function_call": {"name": "f", "arguments": f'{{"{RAW}": 1}}'}}),
+    "call in content": AIMessage([{"type": "tool_use", "id": "c", "name": "f", "input": {RAW: 1}}]),
+    "responses": AIMessage([{"type": "function_call", "call_id": "c", "name": "f", "arguments": f'{{"{RAW}": 1}}'}]),
+    "object": ToolMessage(json.dumps({RAW: {"positive": "the"}}), tool_call_id="c"),
+    "list": ToolMessage(json.dumps(["the", {RAW: "the"}]), tool_call_id="c"),
+    "function": FunctionMessage(content=json.dumps({RAW: 1}), name="f"),
+    "block": HumanMessage([{"type": "tool_result", "tool_use_id": "c", "content": json.dumps({RAW: "the"})}]),
+    "json in json": ToolMessage(json.dumps({"rows": json.dumps([{RAW: 1}])}), tool_call_id="c"),
+}
+
+
+@pytest.mark.parametrize("place", ANSWERS)
+def test_keys_that_nobody_declared_are_sanitised(place: str) -> None:
+    """If it breaks, a name that stands as a key of JSON leaves in clear."""
+    message = ANSWERS[place]
+    assert RAW in repr(sanitizer(keys_keep=[RAW]).sanitize(message)), "what is declared stays"
+    assert RAW in repr(sanitizer().sanitize(message, keys_keep=[RAW]))
     made = sanitizer()
-    released = made.sanitize(message)
-    assert RAW in str(released.content)  # a structure without its keys would be none
-    assert released.response_metadata["rapt"]["notes"] == [
-        "the keys of JSON in a result of a tool passed in clear",
+    assert RAW not in repr(made.sanitize(message)) + repr(made.sanitize(message).additional_kwargs)
+    assert made.certificate().releases == 1
+
+
+def test_the_certificate_says_what_of_a_structure_is_in_clear() -> None:
+    """If it breaks, lengths of lists, nulls, names of tools or declared keys leave unsaid."""
+    said = " ".join(sanitizer(keys_keep=["rows", "name"]).certificate().notes)
+    for clear in ("nesting", "how many entries", "nulls", "which texts hold JSON", "but for name, rows and", "names of "
+                  "tools", "ids of their calls", "version 4 or 7"):  # fmt: skip
+        assert clear in said
+    with pytest.raises(InvalidParameter, match="keys_keep='rows'"):
+        sanitizer(keys_keep="rows")
+
+
+def test_no_value_is_lost_where_two_keys_become_one_word() -> None:
+    """If it breaks, an object loses an entry whenever two of its keys are drawn alike, or a declared key is taken."""
+    given = {f"unknown{i}": "old" for i in range(40)} | {"old": "man"}
+    for keys_keep in ([], ["old"]):
+        released = sanitizer(eta=FAR, keys_keep=keys_keep).sanitize(
+            AIMessage("", tool_calls=[{"name": "f", "args": given, "id": "c"}])
+        )
+        args = released.tool_calls[0]["args"]
+        assert len(args) == 41
+        assert list(args.values()) == [*["old"] * 40, "man"]
+    assert args["old"] == "man"
+
+
+@pytest.mark.parametrize(
+    ("given", "passes"),
+    [
+        (UUID, True),
+        (f"lc_run--{UUID}-0", True),
+        (f"run-{UUID}", True),
+        ("01a207a3-d839-7246-a3a2-07e843472ed9", True),
+        (str(uuid.uuid5(uuid.NAMESPACE_URL, TEXT)), False),
+        (str(uuid.uuid3(uuid.NAMESPACE_URL, TEXT)), False),
+        ("d3c22ecc-e71d-11f1-8001-000000000001", False),  # version 1
+        (UUID.replace("-", ""), False),
+        (hashlib.md5(TEXT.encode()).hexdigest(), False),
+        (UUID[:19] + "c" + UUID[20:], False),  # another variant
+        ("f1a207a3-d839-7246-a3a2-07e843472ed9", False),  # version 7, of another age
+        (f"{UUID}-123456789", False),
+        (f"run-{UUID}-123456789", False),
+        (f"{UUID} {RAW}", False),
+        (RAW, False),
+    ],
+)
+def test_only_whole_random_ids_of_messages_pass(given: str, passes: bool) -> None:
+    """If it breaks, an id that is made of the content confirms a guess at it, or an id says a word."""
+    for message in (HumanMessage("a", id=given), AIMessage("a", id=given), RemoveMessage(id=given)):
+        released = sanitizer().sanitize(message)
+        assert (released.id == given) is passes
+        assert uuid.UUID(str(released.id)[-36:] if not passes else UUID).version == 4
+    assert sanitizer().sanitize(HumanMessage("a")).id is None
+    assert sanitizer().sanitize(RemoveMessage(id="__remove_all__")).id == "__remove_all__"
+
+
+TEXT_FILES: dict[str, dict[str, Any]] = {
+    "document": {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": TEXT}},
+    "content": {"type": "document", "title": RAW, "source": {"type": "content", "content": TEXT}},
+    "blocks": {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": TEXT}]}},
+    "file": {"type": "file", "source_type": "text", "mime_type": "text/plain", "text": TEXT},
+    "plain": {"type": "text-plain", "text": TEXT},
+    "input": {"type": "input_text", "text": TEXT},
+}
+_CODED = base64.b64encode(TEXT.encode()).decode()
+HIDDEN_FILES: dict[str, dict[str, Any]] = {
+    "coded document": {"type": "document", "source": {"type": "base64", "media_type": "text/plain", "data": _CODED}},
+    "openai": {"type": "file", "file": {"filename": "a.txt", "file_data": f"data:text/plain;base64,{_CODED}"}},
+    "responses": {"type": "input_file", "filename": "notes.md", "file_data": _CODED},
+    "standard": {"type": "file", "mime_type": "application/json", "base64": _CODED},
+    "google": {"type": "media", "mime_type": "Text/CSV", "data": TEXT.encode()},
+    "plain without its text": {"type": "text-plain", "base64": _CODED},
+    "text elsewhere": {"type": "file", "source_type": "text", "data": TEXT},
+    "drawing": {"type": "image", "mime_type": "image/svg+xml", "base64": _CODED},
+    "format": {"type": "document", "format": "html", "source": {"data": TEXT}},
+}
+
+
+@pytest.mark.parametrize("media", ["keep", "drop", "refuse"])
+@pytest.mark.parametrize("kind", TEXT_FILES)
+def test_a_file_that_is_a_text_is_sanitised(kind: str, media: Any) -> None:
+    """If it breaks, a text passes in clear because it comes as a document."""
+    made = sanitizer(media=media)
+    released = made.sanitize(HumanMessage([TEXT_FILES[kind]]))
+    assert RAW not in repr(released)
+    assert released.content[0]["type"] == TEXT_FILES[kind]["type"]
+    assert made.certificate().releases == 1
+
+
+@pytest.mark.parametrize("kind", HIDDEN_FILES)
+def test_a_file_that_hides_a_text_is_refused(kind: str) -> None:
+    """If it breaks, a text passes in clear because its bytes are coded, or stand where nobody looks."""
+    message = HumanMessage([HIDDEN_FILES[kind]])
+    made = sanitizer()
+    with pytest.raises(InvalidParameter, match="Expected text in a block of text") as refused:
+        made.sanitize(message)
+    assert RAW not in str(refused.value)
+    assert made.certificate().releases == 0
+    assert sanitizer(media="drop").sanitize(message).content == []
+
+
+def test_what_is_said_about_media_is_sanitised() -> None:
+    """If it breaks, the title, the name or a note of a file leaves in clear beside it."""
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}
+    given: list[Any] = [
+        {"type": "document", "source": pdf, "title": TEXT, "context": TEXT, "citations": {"enabled": True}},
+        {"type": "file", "file": {"file_id": "f", "filename": f"{RAW}.pdf"}, "extras": {"note": RAW}},
+        {"type": "image", "url": "https://example.org/a.png", "metadata": {RAW: RAW}, "source": [TEXT], "id": RAW},
     ]
-    assert any("of the JSON they answer with" in note for note in made.certificate().notes)
-    plain = made.sanitize(ToolMessage("[the patient] has {pain}", tool_call_id="c"))
-    assert plain.response_metadata["rapt"]["notes"] == []
+    released = sanitizer().sanitize(HumanMessage(given))
+    assert RAW not in repr(released)
+    assert released.content[0]["source"] == pdf
+    assert released.content[0]["citations"] == {"enabled": True}
+    assert released.content[1] == {"type": "file", "file": {"file_id": "f", "filename": "file.pdf"}}
+    assert released.content[2] == {"type": "image", "url": "https://example.org/a.png"}
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "tool_use", "id": "c", "name": {"first": RAW}, "input": {}},
+        {"type": "tool_use", "id": [RAW], "name": "f", "input": {}},
+        {"type": "function_call", "call_id": "c", "name": [RAW], "arguments": "{}"},
+        {"type": "tool_result", "tool_use_id": {RAW: 1}, "content": "a"},
+    ],
+)
+def test_only_strings_stand_where_names_and_ids_do(block: dict[str, Any]) -> None:
+    """If it breaks, a whole structure passes in clear where a name of a tool belongs."""
+    with pytest.raises(InvalidParameter, match="Expected a block") as refused:
+        sanitizer().sanitize(AIMessage([block]))
+    assert RAW not in str(refused.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 from typing import Any
 
@@ -16,6 +17,7 @@ from langchain_core.prompts import (
     PromptTemplate,
 )
 
+from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError
 from langchain_dp.rapt.selector import SanitizingExampleSelector
 
@@ -122,6 +124,31 @@ def test_a_list_grows_and_nothing_is_shown() -> None:
     assert RAW not in repr(made)
     with pytest.raises(PrivateDataError):
         pickle.dumps(made)
+
+
+def test_keys_inside_the_values_of_examples_do_not_pass() -> None:
+    """If it breaks, a name that is a key of an example's JSON stands in the prompt as it is."""
+    examples = [{"input": f'{{"{RAW}": {{"{RAW} old": 1}}}}', "output": {RAW: [None, True]}}]
+    kept = sanitizer()
+    found = SanitizingExampleSelector(examples, kept, inputs=True).select_examples({"question": {RAW: 1}})
+    assert RAW not in repr(found)
+    assert found[0].keys() == {"input", "output"}
+    assert len(json.loads(found[0]["input"])) == 1, "the shape stays"
+    said = " ".join(kept.certificate().notes)
+    assert "Of mappings (examples, variables of prompts) the keys are in clear" in said
+    assert "values that keep= names" in said
+
+
+def test_a_limit_that_no_example_could_reach_is_refused() -> None:
+    """If it breaks, who sets a limit believes that it holds, and every example leaves."""
+    for kept in (sanitizer(limit=30.0), sanitizer(ledger=MetricLedger(document_limit=30.0))):
+        with pytest.raises(InvalidParameter, match=r"limit=30 .*user_key="):
+            SanitizingExampleSelector(EXAMPLES, kept)
+    with pytest.raises(InvalidParameter, match="limit=30"):
+        selector(sanitizer=sanitizer(ledger=MetricLedger(document_limit=30.0)))
+    for kept in (sanitizer(), sanitizer(limit=30.0, cache=False), sanitizer(eta=2.0, limit=1.0)):
+        SanitizingExampleSelector(EXAMPLES, kept)
+    selector(sanitizer=sanitizer(limit=30.0))
 
 
 def test_bad_parts_are_refused() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import unicodedata
+
 import pytest
+from fakes.rapt import CLOSE, TABLE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from langchain_dp.rapt import tokenise
+from langchain_dp.rapt import Policies, TextPrivatiser, tokenise
 
 
 def cut(text: str, *, code: bool = True) -> list[tuple[str, str]]:
@@ -37,7 +41,11 @@ def cut(text: str, *, code: bool = True) -> list[tuple[str, str]]:
         ("\u0915\u094d\u092f\u093e \u0939\u0948\u0964", [
             "word \u0915\u094d\u092f\u093e", "word \u0939\u0948", "punctuation \u0964",
         ]),
-        ("ok \u212a \u212b\u00e5", ["word ok", "punctuation \u212a", "punctuation \u212b", "word \u00e5"]),
+        ("ok \u212a \u212b\u00e5", ["word ok", "word \u212a", "word \u212b\u00e5"]),
+        ("\u281a\u2815\u2813\u281d \u24d9\u24de\u24d7\u24dd 5\xbd, foo\u2122!", [
+            "word \u281a\u2815\u2813\u281d", "word \u24d9\u24de\u24d7\u24dd", "number 5", "word \xbd",
+            "punctuation ,", "word foo", "word \u2122", "punctuation !",
+        ]),
         ("cafe\u0301", ["word cafe\u0301"]),
         ("\U0001f469\u200d\U0001f4bb\U0001f44d\U0001f3fd\U0001f1e9\U0001f1ea", [
             "word \U0001f469\u200d\U0001f4bb", "word \U0001f44d\U0001f3fd", "word \U0001f1e9\U0001f1ea",
@@ -155,3 +163,46 @@ def test_subwords_are_glued() -> None:
 def test_casing_is_taken_over(word: str, like: str, expected: str) -> None:
     """If it breaks, casing=True writes what it should not, or marks of subwords are hidden."""
     assert tokenise.cased(word, like) == expected
+
+
+def _says(letter: str) -> bool:
+    """Whether a character is, or stands for, a letter or a digit: by its category, its compatible form, or its name."""
+    name = unicodedata.name(letter, "")
+    return (
+        any(unicodedata.category(each)[0] in "LN" for each in unicodedata.normalize("NFKC", letter))
+        or not {"LETTER", "DIGIT", "NUMERAL", "CAPITAL", "BRAILLE", "APL"}.isdisjoint(name.replace("-", " ").split())
+        or name.startswith("SYMBOL FOR ")
+    )
+
+
+def test_no_character_of_unicode_passes_as_a_mark_that_says_a_letter_or_a_digit() -> None:
+    """If it breaks, kept punctuation lets a name through in braille, or in circled, letterlike or script letters."""
+    for point in range(sys.maxunicode + 1):
+        letter = chr(point)
+        found = [feature.kind for feature in tokenise.features(letter)]
+        if found == ["punctuation"]:
+            assert unicodedata.category(letter)[0] in "PS", hex(point)
+            assert not _says(letter), hex(point)
+        elif not found:  # dropped as space: it must say nothing
+            assert unicodedata.category(letter)[0] in "ZC", hex(point)
+        else:
+            assert found in (["word"], ["number"]), hex(point)
+
+
+@pytest.mark.parametrize("policy", ["punctuation", "numbers"])
+def test_a_name_in_other_letters_is_sanitised_where_marks_or_numbers_are_kept(policy: str) -> None:
+    """If it breaks, who keeps punctuation, or numbers, lets names through that are written in symbols."""
+    privatiser = TextPrivatiser(TABLE, CLOSE, policies=Policies(**{policy: "keep"}))
+    for name in (
+        "\u281a\u2815\u2813\u281d",  # braille
+        "\u24bf\u24de\u24d7\u24dd \u24a5\u24aa\u24a3\u24a9",  # circled, in parentheses
+        "\U0001f139\U0001f13e\U0001f137\U0001f13d \U0001f159\U0001f15e\U0001f157\U0001f15d",  # squared, black
+        "\uff2a\uff2f\uff28\uff2e \U0001d409\U0001d428\U0001d421\U0001d427",  # wide, bold
+        "\u2110\u212f\u210e\u2115",  # letterlike
+        "\u2460\u2461\u2462 \u2168\u2160 \u2776\u2777 \xb2\xb3\xb9 \xbd",  # numbers
+        "\u237a\u2375\u2373 \u240a\u2400",  # of APL, pictures of controls
+    ):
+        released = privatiser.privatise([name])[0]
+        assert released.kept == 0
+        assert not set(released.text) & set(name.replace(" ", ""))
+    assert privatiser.privatise(["one, 2 three"])[0].kept == 1

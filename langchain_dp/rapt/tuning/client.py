@@ -19,7 +19,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt import tokenise
 from langchain_dp.rapt._engine import table_name
-from langchain_dp.rapt.formal import COUNTED, FormalReleases
+from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.release import Releases, Unit
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.engine import CUT, TokenEngine
@@ -274,7 +274,8 @@ class RAPTClient:
         """
         said = (f"The {self.plain.settings.length} plain tokens before every text are public; {FREE}", *notes)
         if self._formal is not None:
-            clear = (*self._formal.engine.notes(), COUNTED) if fresh else self._formal.notes()
+            formal = self._formal
+            clear = (*formal.engine.notes(), *formal.account_notes()) if fresh else formal.notes()
             return self._formal.certificate((*clear, *said), parameters or {})
         return MetricCertificate(
             mechanism="none",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.formal import COUNTED, REUSED
+from langchain_dp.rapt.formal import COUNTED, REUSED, UNNAMED
 from langchain_dp.rapt.tuning.examples import LABELS_IN_CLEAR
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def differences(client: RAPTClient, certificate: MetricCertificate) -> list[str]
     told = certificate.parameters.get(SETTINGS)
     if told is not None and client.settings and told != client.settings:
         found.append("they were privatised under other settings: other kept words, policies, lengths or vectors")
-    aside = {REUSED, COUNTED, LABELS_IN_CLEAR}  # of the account, and of every training
+    aside = {REUSED, *COUNTED, UNNAMED, LABELS_IN_CLEAR}  # of the account, and of every training
     theirs = {note for note in certificate.notes if note not in aside and not note.endswith(FREE)}
     own = set(client.in_clear) - aside
     found += [f"only of them it is said: {note[:_SHOWN]!r}" for note in sorted(theirs - own)]
