@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from langchain_dp import _validate
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.mechanisms.metric_exponential import MetricExponential
+from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES, MetricExponential
 from langchain_dp.mechanisms.metric_laplace import checked_eta, metric_laplace
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 from langchain_dp.rapt import tokenise
@@ -56,6 +56,8 @@ class TextPrivatiser:
         casing: Whether a word that replaces a capitalised one is capitalised. This puts the casing in clear.
         rng: Source of randomness; operating-system entropy by default.
         threads: Threads to search with; by default as many as there are processors.
+        cache_bytes: Memory of the exponential mechanism for what it keeps of words seen before, at least 0. A word
+            that is not kept costs a pass over the table; by default there is room for 65,000 words.
 
     Raises:
         InvalidParameter: A parameter is out of bounds.
@@ -81,6 +83,7 @@ class TextPrivatiser:
         casing: bool = False,
         rng: Randomness | None = None,
         threads: int | None = None,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
         if not isinstance(vocabulary, Vocabulary):
             raise InvalidParameter(
@@ -97,7 +100,9 @@ class TextPrivatiser:
             vocabulary.surfaces("")  # refused now where the tokeniser cannot tell
         self._rng = rng or SystemRandomness()
         self._exponential = (
-            None if mechanism == "laplace" else MetricExponential(vocabulary.table, eta, threads=self.threads)
+            None
+            if mechanism == "laplace"
+            else MetricExponential(vocabulary.table, eta, cache_bytes=cache_bytes, threads=self.threads)
         )
         self._keep = keep if callable(keep) else _kept_words(keep)
 
