@@ -38,7 +38,7 @@ CACHE_BYTES = 128 * 2**20
 BUCKETS = 512
 """At most so many buckets a table: so many bounds of 4 bytes are kept of a word."""
 _BESIDE = 512  # bytes that keeping a word takes beside its bounds
-_TOGETHER = 64  # words whose bounds are worked out in one matrix product, and in one thread
+_TOGETHER = 128  # words whose bounds are worked out in one matrix product, and in one thread
 _GROUP = 1024  # words whose bounds are held at once beside the cache
 _PAIRS = 128  # words whose chances within one bucket are worked out at once: 1 MB, which stays in a core's cache
 _COLUMNS = 4096
@@ -122,7 +122,7 @@ class MetricExponential:
                     missing.append(i)
                 else:
                     nearest[i], bounds[i] = kept
-        blocks = [missing[start : start + _TOGETHER] for start in range(0, len(missing), _TOGETHER)]
+        blocks = [b.tolist() for b in np.array_split(missing, -(-len(missing) // _TOGETHER))] if missing else []
         found = sharded(lambda block: self._bound(points[block]), blocks, self._threads if len(blocks) > 1 else 1)
         for block, (distance, bound) in zip(blocks, found, strict=True):
             nearest[block], bounds[block] = distance, bound
