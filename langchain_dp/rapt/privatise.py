@@ -24,6 +24,7 @@ Keep = Sequence[str] | Callable[[str], bool]
 
 _LISTED = 20  # kept words that a note names before it only counts
 _BLOCK = 8192  # tokens whose vectors are in memory together
+_DRAWN = 8 * _BLOCK  # tokens drawn together by the other mechanism, which asks for the vectors of distinct words alone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,8 +183,9 @@ class TextPrivatiser:
             for place in np.flatnonzero(ids == UNKNOWN):
                 ids[place] = choices[self._rng.randbelow(len(choices))]
         points, table = self.vocabulary.points, self.vocabulary.table
-        for start in range(0, len(ids), _BLOCK):
-            block = ids[start : start + _BLOCK]
+        step = _BLOCK if self._exponential is None else _DRAWN
+        for start in range(0, len(ids), step):
+            block = ids[start : start + step]
             if self._exponential is None:
                 block[:] = metric_laplace(points(block), table, self.eta, rng=self._rng, threads=self.threads)
             else:

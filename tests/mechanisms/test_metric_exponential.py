@@ -274,6 +274,31 @@ def test_refusals_do_not_change_the_law(loose: float, monkeypatch: pytest.Monkey
         assert (stats.chi2.sf(gap.sum(), common.sum()) > ERROR_RATE) == accepted, eta
 
 
+def test_a_bound_that_says_nothing_refuses_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a draw whose bounds are far too high is refused again and again, and never comes to an end."""
+    tries: list[int] = []
+    real, real_try = MetricExponential._bound, MetricExponential._tried
+
+    def loose(self: MetricExponential, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        nearest, bounds = real(self, points)
+        return nearest, np.float32(1e20) * bounds
+
+    def counted(self: MetricExponential, points: np.ndarray, *rest: np.ndarray) -> np.ndarray:
+        tries.append(len(points))
+        assert len(tries) < 100
+        return real_try(self, points, *rest)
+
+    monkeypatch.setattr(MetricExponential, "_bound", loose)
+    monkeypatch.setattr(MetricExponential, "_tried", counted)
+    vectors = PUBLIC.standard_normal((100, 2))
+    mechanism = MetricExponential(table(vectors), 4.0)
+    mechanism.draw(np.arange(10), lambda ids: vectors[ids], rng=NotPrivateSeededRandomness(3))
+    assert 1 < len(tries) <= len(mechanism._open) + 1
+    tries.clear()
+    mechanism.draw(np.arange(10), lambda ids: vectors[ids], rng=NotPrivateSeededRandomness(4))
+    assert len(tries) <= 2, "what was found out is not kept"
+
+
 @pytest.mark.parametrize("length", [1e3, 1e14, 1e18])
 def test_points_and_tables_of_any_length_are_drawn_for(length: float) -> None:
     """If it breaks, single precision overflows, or bounds that say nothing refuse draws for ever."""
