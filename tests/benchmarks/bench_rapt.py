@@ -23,6 +23,7 @@ Repetitions are interleaved, so that a busy machine slows all of them, and ratio
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import random
 import resource
@@ -34,6 +35,7 @@ import time
 import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from made import keep, made
@@ -43,6 +45,7 @@ from langchain_dp.rapt import TextPrivatiser, Vocabulary, load
 from langchain_dp.rapt._english import TEXTS
 from langchain_dp.records import read_jsonl
 
+Row = tuple[str, dict[str, Any], dict[str, float]]
 ETA = {
     ("glove", "laplace"): 9.3,
     ("glove", "exponential"): 4.1,
@@ -130,8 +133,8 @@ def written(vocabulary: Vocabulary, cache: Path) -> Path:
     return path
 
 
-def measure(name: str, options: argparse.Namespace) -> None:
-    """Print one table's figures."""
+def measure(name: str, options: argparse.Namespace) -> Row:
+    """Print what the noise mechanism and its peers do on one table."""
     vocabulary = load(name)
     ids = running_words(vocabulary, options.tokens)
     threads = options.threads
@@ -155,7 +158,7 @@ def measure(name: str, options: argparse.Namespace) -> None:
                 speed[peer] = found
     show(vocabulary, ids, speed)
     settings = {"table": name, "threads": threads, "tokens": options.tokens, "repetitions": options.repetitions}
-    keep(options.out, "rapt", settings, speed)
+    return "rapt", settings, speed
 
 
 def rates(runs: dict[str, tuple[int, Callable[[], object]]], repetitions: int) -> dict[str, float]:
@@ -191,7 +194,7 @@ def lines_of(folder: Path, megabytes: float) -> list[str]:
     raise SystemExit(f"Expected {folder} to hold {megabytes} MB of texts, but it holds fewer.")
 
 
-def measure_text(name: str, options: argparse.Namespace) -> None:
+def measure_text(name: str, options: argparse.Namespace) -> Row:
     """Print what the exponential mechanism does on a long text."""
     vocabulary, threads, eta = load(name), options.threads, ETA[name, "exponential"]
     lines = lines_of(options.data, options.megabytes)
@@ -224,10 +227,10 @@ def measure_text(name: str, options: argparse.Namespace) -> None:
         "distinct": len(np.unique(ids)),
         "repetitions": options.repetitions,
     }
-    keep(options.out, "rapt_text", settings, speed)
+    return "rapt_text", settings, speed
 
 
-def measure_command(options: argparse.Namespace) -> None:
+def measure_command(options: argparse.Namespace) -> Row:
     """Print seconds and peak memory of the command with its defaults, by length of the text."""
     print("\nlangchain-dp sanitize, from its start to its end")
     figures = {}
@@ -251,7 +254,7 @@ def measure_command(options: argparse.Namespace) -> None:
                 f"  {megabytes:g} MB: {took:.0f} s, {used.ru_utime + used.ru_stime:.0f} processor seconds, peak "
                 f"{in_bytes(used.ru_maxrss) / 2**20:.0f} MiB"
             )
-    keep(options.out, "rapt_command", {"table": "glove"}, figures)
+    return "rapt_command", {"table": "glove"}, figures
 
 
 def in_bytes(peak: int) -> int:
@@ -284,13 +287,13 @@ def main() -> None:
     if options.data is None:
         print("the exponential mechanism is left out: LANGCHAIN_DP_DATA names no folder of texts")
         options.parts = [part for part in options.parts if part == "noise"]
+    work: list[Callable[[], Row]] = []
     for name in options.tables:
-        if "noise" in options.parts:
-            measure(name, options)
-        if "text" in options.parts:
-            measure_text(name, options)
-    if "command" in options.parts:
-        measure_command(options)
+        work += [functools.partial(measure, name, options)] if "noise" in options.parts else []
+        work += [functools.partial(measure_text, name, options)] if "text" in options.parts else []
+    work += [functools.partial(measure_command, options)] if "command" in options.parts else []
+    for part in work:
+        keep(options.out, *part())
     print(f"\npeak memory {in_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) / 2**20:.0f} MiB")
 
 
