@@ -11,6 +11,7 @@ import secrets
 import sqlite3
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -53,6 +54,8 @@ metric privacy: eta is no epsilon, and --calibration says what it means before a
 what the options let pass: how many lines there are, in what order, and how many words each has (unless --length).
 A file is written whole or not at all. With --ledger, the same command on the same lines gives out again what it
 released before, at no cost; without, the account ends with the run.
+On stderr: the files of a folder that are not read and why, a line when it starts and one when it is done (not with
+--json), and in a terminal how far it got.
 --json: the certificate, {"kind", "mechanism", "eta", "table", "releases", ...}, on stdout; on stderr where the lines
 themselves go to stdout. --calibration is `langchain-dp plan rapt`.
 """
@@ -103,11 +106,17 @@ def run(options: argparse.Namespace) -> int:
         return _calibration(options)
     jobs = files.find(options.source, options.target, options.format, overwrite=options.overwrite)
     fields = _fields(options, jobs)
-    run_so_far = _Run(options.ledger)
+    for path, why in files.skipped(options.source):
+        note(f"skipped {path}: {why}.")
+    run_so_far, began = _Run(options.ledger), time.monotonic()
+    if not options.json:
+        note(f"loading {options.embeddings} ...")
     try:
         with contextlib.ExitStack() as held:
             releases = _releases(options, held)
             _sanitize(jobs, fields, releases, run_so_far, replace=options.errors == "replace")
+            if not options.json:
+                note(run_so_far.done(time.monotonic() - began))
             if options.certificate or options.json:
                 _show(_certificate(releases, fields, jobs), options)
     except BrokenPipeError:
@@ -131,9 +140,16 @@ class _Run:
     lines: int = 0
     finished: int = 0
     charged: bool = False
+    before: int = 0
 
     def start(self, job: files.Job) -> None:
+        self.before += self.lines
         self.job, self.lines = job, 0
+
+    def done(self, seconds: float) -> str:
+        lines = self.before + self.lines
+        files_ = "" if self.finished == 1 else f" of {self.finished} files"
+        return f"sanitised {lines:,} line{'' if lines == 1 else 's'}{files_} in {seconds:.0f} s."
 
     def ended(self, why: str, code: int) -> int:
         note(f"{why} {self._said()}")
@@ -235,11 +251,16 @@ def _sanitize(
 ) -> None:
     from tqdm import tqdm
 
+    # Of files it is known how long they are; of what comes through a pipe lines are counted.
+    sizes = [job.source.stat().st_size for job in jobs if job.source is not None and job.source.is_file()]
+    sized = len(sizes) == len(jobs)
+    shown: dict[str, Any] = {"total": sum(sizes), "unit": "B", "unit_scale": True} if sized else {"unit": " lines"}
     with (
         contextlib.closing(_Places()) as places,
-        tqdm(desc="sanitising", unit=" lines", disable=None, file=sys.stderr) as bar,
+        tqdm(desc="sanitising", disable=None, file=sys.stderr, **shown) as bar,
     ):
         for job in jobs:
+            place = 0
             so_far.start(job)
             with _source(job) as source, _target(job) as target:
                 for batch in files.batches(files.read(source, job, fields, replace=replace)):
@@ -250,7 +271,8 @@ def _sanitize(
                     if job.target is None:
                         target.flush()
                     so_far.lines = batch[-1].number
-                    bar.update(len(batch))
+                    before, place = place, source.tell() if sized else so_far.lines
+                    bar.update(place - before)
             so_far.finished += 1
 
 

@@ -17,7 +17,7 @@ from langchain_dp.errors import InvalidParameter
 Format = Literal["text", "jsonl"]
 
 SUFFIXES = (".txt", ".md", ".jsonl")
-"""Files of a folder that are read; the others are left alone."""
+"""Files of a folder that are read; the others are left alone, and named."""
 
 LINES = 256
 """Lines of one batch at most: they are charged and drawn together."""
@@ -117,6 +117,22 @@ def _in_folder(source: Path, target: Path, form: Format | None) -> list[Job]:
     if not paths:
         raise InvalidParameter(f"Expected --in {source} to hold files named {', '.join(SUFFIXES)}, but it holds none.")
     return [Job(path, target / path.relative_to(source), form or _format(path)) for path in paths]
+
+
+def skipped(source: Path | None) -> list[tuple[Path, str]]:
+    """What lies in a folder and is not read, in the order of names, and why; nothing of a single file."""
+    if source is None or not source.is_dir():
+        return []
+    found = []
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            if path.suffix.lower() not in SUFFIXES:
+                found.append((path, f"its name does not end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"))
+        elif path.is_symlink():
+            found.append((path, "a link to a folder" if path.is_dir() else "a link to nothing"))
+        elif not path.is_dir():
+            found.append((path, "no regular file"))
+    return found
 
 
 def _format(path: Path | None) -> Format:

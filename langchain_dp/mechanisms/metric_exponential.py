@@ -5,7 +5,9 @@ that the promise is that of the noise mechanism at the same eta; but the chances
 the space between them, which in many dimensions keeps a word at a far smaller eta.
 
 A draw takes two steps, since a table of 400,000 chances per word would fill the memory: first a bucket of neighbouring
-rows, from a table that is kept per word, then a row of the bucket, whose chances are worked out again.
+rows, by an upper bound of its weight, then a row of the bucket, by its exact weight; what lies between the exact weight
+and the bound is refused and drawn again. So only the bounds are kept, one number a bucket, and they may be rough:
+single precision, rounded up, changes how often a draw is repeated (about once in 3,000 times) and never the law.
 
 References: McSherry and Talwar 2007, "Mechanism design via differential privacy"; Chatzikokolakis, Andrés, Bordenabe,
 Palamidessi 2013, "Broadening the scope of differential privacy using metrics" (the metric).
@@ -13,13 +15,15 @@ Palamidessi 2013, "Broadening the scope of differential privacy using metrics" (
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from langchain_dp import _validate
 from langchain_dp.mechanisms._bits import words
 from langchain_dp.mechanisms._nearest import BUCKET, NearestVector, sharded
 from langchain_dp.mechanisms.metric_laplace import checked, checked_eta
@@ -27,14 +31,18 @@ from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 
 Ids = NDArray[np.int64]
 Points = NDArray[np.float64]
+Bounds = NDArray[np.float32]
 
-CACHE_BYTES = 256 * 2**20
-"""Memory for the tables of words that were drawn for, unless told otherwise."""
-_BUCKETS = 12_800  # at most so many a word: 100 kB each
-_TOGETHER = 32  # words whose tables are built in one matrix product, and in one thread
-_GROUP = 4 * _TOGETHER  # words whose tables are held at once beside the cache
+CACHE_BYTES = 128 * 2**20
+"""Memory for what is kept of words that were drawn for, unless told otherwise: of 65,000 words of a large table."""
+BUCKETS = 512
+"""At most so many buckets a table: so many bounds of 4 bytes are kept of a word."""
+_BESIDE = 512  # bytes that keeping a word takes beside its bounds
+_TOGETHER = 128  # words whose bounds are worked out in one matrix product, and in one thread
+_GROUP = 1024  # words whose bounds are held at once beside the cache
+_PAIRS = 128  # words whose chances within one bucket are worked out at once: 1 MB, which stays in a core's cache
 _COLUMNS = 4096
-_STEP = 2**17  # numbers of buckets that are worked out at once: 1 MB, which stays in a core's cache
+_LEAST = 2.0**-100  # of a bound: a bucket of that weight counts as 1/_WHOLE
 _WHOLE = float(2**63 - 2**40)  # chances are whole multiples of 1/_WHOLE; with rounding their sum stays below 2^63
 
 
@@ -44,17 +52,19 @@ class MetricExponential:
     Args:
         table: Public table, the same whatever the points are.
         eta: Privacy loss per unit of distance, at least 1e-9.
-        cache_bytes: Memory for the tables of words seen before; the least recently used make room. How long a draw
-            takes shows whether a word was seen before.
-        threads: Threads to build tables with; by default as many as there are processors.
+        cache_bytes: Memory for what is kept of words seen before, at least 0; the least recently used make room. How
+            long a draw takes shows whether a word was seen before.
+        threads: Threads to work with; by default as many as there are processors.
 
     Formal guarantee:
         For two inputs of the same number of points, the chance of any output changes by at most
         exp(eta * sum_i |x_i - x'_i|): one draw costs a ``MetricEvent(eta)``. It holds for real numbers. Here distances
-        and chances are worked out in double precision, which moves them by about 1e-8 in relative terms, and are
-        rounded to multiples of 2^-63 at both steps, which moves the chance of any set of words by at most
+        and weights are worked out in double precision, which moves them by about 1e-8 in relative terms, and bounds and
+        weights are rounded to multiples of 2^-63 at both steps, which moves the chance of any set of words by at most
         (buckets + rows a bucket) * 2^-63, below 1e-15. Every row that may be written keeps a chance above 0 from
-        every point, and the draw itself is exact: a uniform whole number against a cumulative table.
+        every point, and the draw itself is exact: uniform whole numbers against cumulative tables. A bound lies above
+        the weight by more than rounding can move it, so that a refused draw says nothing and changes no chance; how
+        often one is refused, like what is cached, shows in the time alone.
     """
 
     def __init__(
@@ -64,13 +74,11 @@ class MetricExponential:
         self._table = table
         self._threads = threads
         rows = len(table.vectors)
-        self._size = min(BUCKET, 1 << max(0, (-(-rows // _BUCKETS) - 1).bit_length()))
-        self._lines, self._squares = table.buckets(self._size)
-        self._allowed = np.zeros(self._squares.shape, dtype=bool)
-        self._allowed.reshape(-1)[:rows] = table.allowed
-        self._open: NDArray[np.bool_] = np.asarray(self._allowed.any(axis=1))
-        self._most = max(_GROUP, cache_bytes // (8 * len(self._open)))
-        self._cached: OrderedDict[int, NDArray[np.uint64]] = OrderedDict()
+        self._size = min(BUCKET, 1 << max(0, (-(-rows // BUCKETS) - 1).bit_length()))
+        self._open: NDArray[np.bool_] = np.logical_or.reduceat(table.allowed, np.arange(0, rows, self._size))
+        kept = 4 * len(self._open) + _BESIDE
+        self._most = _validate.integer("cache_bytes", cache_bytes, at_least=0) // kept
+        self._cached: OrderedDict[int, tuple[float, Bounds]] = OrderedDict()
         self._lock = threading.Lock()
 
     def draw(self, keys: Ids, points: Callable[[Ids], NDArray[np.floating]], *, rng: Randomness | None = None) -> Ids:
@@ -78,87 +86,151 @@ class MetricExponential:
 
         Args:
             keys: Private; equal keys have equal points, now and in later calls.
-            points: Points of keys, (k, d): called for each key once while its table is kept, and for every draw.
+            points: Points of keys, (k, d): called once for the distinct keys of a call, some at a time.
             rng: Source of randomness; operating-system entropy by default.
 
         Returns:
             One row number per key. Only these may leave.
         """
         source = rng or SystemRandomness()
-        bits = words(source, len(keys), 2) >> np.uint64(1)
-        distinct, which = np.unique(keys, return_inverse=True)
-        order = np.argsort(which, kind="stable")
-        ends = np.cumsum(np.bincount(which, minlength=len(distinct)))
-        buckets = np.empty(len(keys), dtype=np.int64)
-        for number, cumulative in enumerate(self._tables(distinct, points)):
-            drawn = order[ends[number - 1] if number else 0 : ends[number]]
-            accepted = _below(bits[drawn, 0], cumulative[-1], source)
-            buckets[drawn] = np.searchsorted(cumulative, accepted, side="right")
+        bits = _bits(source, len(keys))
+        order = np.argsort(keys, kind="stable")
+        distinct, first = np.unique(keys[order], return_index=True)
+        ends = np.append(first, len(keys))
         rows = np.empty(len(keys), dtype=np.int64)
-        # Half of the draws fall into the word's own bucket: each pair of a word and a bucket is worked out once.
-        pairs, first, which = np.unique(which * len(self._open) + buckets, return_index=True, return_inverse=True)
-        within = self._within(pairs % len(self._open), keys[first], points)
-        step = max(1, _STEP // self._size)
-        for start in range(0, len(keys), step):
-            block = slice(start, start + step)
-            cumulative = within[which[block]]
-            accepted = _below(bits[block, 1], cumulative[:, -1], source)
-            rows[block] = (cumulative <= accepted[:, None]).sum(axis=1)
-        return buckets * self._size + rows
+        for start in range(0, len(distinct), _GROUP):
+            group = distinct[start : start + _GROUP]
+            taken = order[first[start] : ends[start + len(group)]]
+            asked = checked(points(group), self._table)
+            nearest, bounds = self._bounded(group, asked)
+            which = np.searchsorted(group, keys[taken])
+            rows[taken] = self._drawn(asked, nearest, bounds, which, bits[taken], source)
+            self._keep(group, nearest, bounds)
+        return rows
 
-    def _tables(self, keys: Ids, points: Callable[[Ids], NDArray[np.floating]]) -> Iterator[NDArray[np.uint64]]:
-        """Cumulative chances of the buckets for each key, from the cache or new."""
-        for start in range(0, len(keys), _GROUP):
-            group = keys[start : start + _GROUP].tolist()
-            with self._lock:
-                found = {key: self._cached[key] for key in group if key in self._cached}
-                for key in found:
-                    self._cached.move_to_end(key)
-            missing = [key for key in group if key not in found]
-            found.update(zip(missing, self._build(missing, points), strict=True))
-            with self._lock:
-                self._cached.update(found)
-                while len(self._cached) > self._most:
-                    self._cached.popitem(last=False)
-            yield from (found[key] for key in group)
+    def _bounded(self, keys: Ids, points: Points) -> tuple[Points, Bounds]:
+        """For each point the distance to the nearest row, and bounds of the weights of the buckets: kept ones or new.
 
-    def _build(
-        self, keys: Sequence[int], points: Callable[[Ids], NDArray[np.floating]]
-    ) -> Iterator[NDArray[np.uint64]]:
-        def blocks() -> Iterator[Points]:
-            for start in range(0, len(keys), _TOGETHER):
-                asked = np.array(keys[start : start + _TOGETHER], dtype=np.int64)
-                yield checked(points(asked), self._table)
+        The weight of a row is exp(-(eta/2) (|x - w| - |x - nearest|)); that of a bucket is the sum over its rows.
+        """
+        nearest, bounds = np.empty(len(keys)), np.empty((len(keys), len(self._open)), dtype=np.float32)
+        missing = []
+        with self._lock:
+            for i, key in enumerate(keys.tolist()):
+                kept = self._cached.get(key)
+                if kept is None:
+                    missing.append(i)
+                else:
+                    nearest[i], bounds[i] = kept
+        blocks = [b.tolist() for b in np.array_split(missing, -(-len(missing) // _TOGETHER))] if missing else []
+        found = sharded(lambda block: self._bound(points[block]), blocks, self._threads if len(blocks) > 1 else 1)
+        for block, (distance, bound) in zip(blocks, found, strict=True):
+            nearest[block], bounds[block] = distance, bound
+        return nearest, bounds
 
-        for masses in sharded(self._masses, blocks(), self._threads if len(keys) > _TOGETHER else 1):
-            yield from np.cumsum(_whole(masses, self._open), axis=1)
+    def _keep(self, keys: Ids, nearest: Points, bounds: Bounds) -> None:
+        """Keep copies: a view would keep the bounds of the whole group."""
+        with self._lock:
+            for key, distance, bound in zip(keys.tolist(), nearest.tolist(), bounds, strict=True):
+                self._cached[key] = distance, bound.copy()
+                self._cached.move_to_end(key)
+            while len(self._cached) > self._most:
+                self._cached.popitem(last=False)
 
-    def _masses(self, points: Points) -> NDArray[np.float64]:
-        """Sum of the weights of every bucket, for every point."""
-        masses = np.zeros((len(points), len(self._open)))
-        for start, weight in weights(self._table, points, self.eta):
-            places = np.arange(0, weight.shape[1], self._size)
-            first = start // self._size
-            masses[:, first : first + len(places)] = np.add.reduceat(weight, places, axis=1)
-        return masses
+    def _bound(self, points: Points) -> tuple[Points, Bounds]:
+        """Distance to the nearest row, and bounds of all buckets, of every point; one pass over the table.
 
-    def _within(self, buckets: Ids, keys: Ids, points: Callable[[Ids], NDArray[np.floating]]) -> NDArray[np.uint64]:
-        """Cumulative chances of the rows of a bucket, for each pair of a bucket and a key."""
-        cumulative = np.empty((len(buckets), self._size), dtype=np.uint64)
-        step = max(1, _STEP // (self._size * self._lines.shape[2]))
-        for start in range(0, len(buckets), step):
-            block = slice(start, start + step)
-            asked = checked(points(keys[block]), self._table)
-            lines = self._lines[buckets[block]].astype(np.float64)
-            squares = np.einsum("ij,ij->i", asked, asked)[:, None] + self._squares[buckets[block]]
-            apart = squares - 2.0 * np.matmul(lines, asked[:, :, None])[:, :, 0]
-            distance = _settled(apart, squares, lambda i, j: asked[i] - lines[i, j])  # noqa: B023  # called at once
-            allowed = self._allowed[buckets[block]]
-            distance[~allowed] = np.inf
-            distance -= distance.min(axis=1, keepdims=True)
-            distance *= -self.eta / 2
-            cumulative[block] = np.cumsum(_whole(np.exp(distance), allowed), axis=1)
-        return cumulative
+        Single precision gives distances that are too short, and their weights against the shortest of each bucket.
+        Exponents are off by 3 * 2^-24 in relative terms, weights by a few units of 2^-24, and a sum of n terms by
+        n * 2^-24 in whatever order it is made: ``slower`` and ``more`` are above all of it. ``_LEAST`` is above what is
+        too small for single precision.
+        """
+        least = np.empty((len(points), len(self._open)), dtype=np.float32)
+        sums = np.empty_like(least)
+        slower = np.float32(-min(self.eta / 2, 1e30) * (1 - 2.0**-21))
+        more = 1 + (self._size + 64) * 2.0**-23
+        for start, squares in self._table.below(points, len(self._open) * self._size):
+            apart = squares.reshape(len(points), -1, self._size)
+            here = slice(start // self._size, start // self._size + apart.shape[1])
+            np.sqrt(apart, out=apart)
+            least[:, here] = apart.min(axis=2)
+            apart -= least[:, here, None]
+            with np.errstate(over="ignore"):  # to an exponent of minus infinity
+                apart *= slower
+            sums[:, here] = np.exp(apart, out=apart).sum(axis=2)
+        least[:, ~self._open] = np.inf
+        nearest, bounds = np.empty(len(points)), np.empty_like(least)
+        for i, point in enumerate(points):
+            first = int(least[i].argmin())
+            exact = {first: self._distances(first, point[None])}
+            # The nearest row may lie in another bucket, where rounding hides it: mostly there is none.
+            for bucket in np.flatnonzero(least[i] < exact[first].min()).tolist():
+                exact[bucket] = self._distances(bucket, point[None])
+            nearest[i] = min(distance.min() for distance in exact.values())
+            further = np.maximum(least[i] - nearest[i], 0.0)
+            bounds[i] = np.maximum(np.exp(-self.eta / 2 * further) * sums[i] * more, _LEAST)
+            for bucket, distance in exact.items():
+                bounds[i, bucket] = _tight(self._weights(distance, nearest[i]))
+        bounds[:, ~self._open] = 0
+        return nearest, bounds
+
+    def _distances(self, bucket: int, points: Points) -> Points:
+        """Distances to the rows of a bucket, (points, rows); infinite to those that are never written."""
+        rows = slice(bucket * self._size, (bucket + 1) * self._size)
+        distance = distances(self._table, points, rows)
+        distance[:, ~self._table.allowed[rows]] = np.inf
+        return distance
+
+    def _weights(self, distance: Points, nearest: Points | float) -> Points:
+        """Weights of rows at these distances, at most 1."""
+        distance -= nearest
+        np.maximum(distance, 0.0, out=distance)
+        distance *= -self.eta / 2
+        return np.exp(distance, out=distance)
+
+    def _drawn(
+        self, points: Points, nearest: Points, bounds: Bounds, which: Ids, bits: NDArray[np.uint64], source: Randomness
+    ) -> Ids:
+        """One row per draw; ``which`` says for which point. Bounds that refused a draw are tight afterwards."""
+        rows = np.full(len(which), -1)
+        left = np.arange(len(which))
+        while len(left):
+            few, places = np.unique(which[left], return_inverse=True)
+            tighter = bounds[few]
+            rows[left] = self._tried(points[few], nearest[few], tighter, places, bits[left])
+            bounds[few] = tighter
+            left = left[rows[left] < 0]
+            bits[left] = _bits(source, len(left))
+        return rows
+
+    def _tried(self, points: Points, nearest: Points, bounds: Bounds, which: Ids, bits: NDArray[np.uint64]) -> Ids:
+        """One row per draw, or -1 where it is refused."""
+        shares = bounds / bounds.sum(axis=1, keepdims=True, dtype=np.float64)
+        cumulative = np.cumsum(_whole(shares, self._open), axis=1)
+        buckets = np.empty(len(which), dtype=np.int64)
+        for line, drawn in zip(cumulative, _members(which, len(points)), strict=True):
+            buckets[drawn] = np.searchsorted(line, bits[drawn, 0], side="right")
+        inside = np.flatnonzero(buckets < len(self._open))  # all but one in 2^23
+        # Half of the draws fall into the word's own bucket: each pair of a bucket and a word is worked out once.
+        pairs, of = np.unique(buckets[inside] * len(points) + which[inside], return_inverse=True)
+        drawn_of = [inside[members] for members in _members(of, len(pairs))]
+        edges = {*range(0, len(pairs), _PAIRS), *np.flatnonzero(np.diff(pairs // len(points), prepend=-1)).tolist()}
+        blocks = [slice(*edge) for edge in itertools.pairwise([*sorted(edges), len(pairs)])]
+
+        def work(block: slice) -> None:
+            bucket, few = int(pairs[block.start]) // len(points), pairs[block] % len(points)
+            weight = self._weights(self._distances(bucket, points[few]), nearest[few, None])
+            allowed = self._table.allowed[bucket * self._size : (bucket + 1) * self._size]
+            chances = np.cumsum(_whole(weight / bounds[few, bucket, None].astype(np.float64), allowed), axis=1)
+            for number, (line, drawn) in enumerate(zip(chances, drawn_of[block], strict=True)):
+                places = np.searchsorted(line, bits[drawn, 1], side="right")
+                rows[drawn] = np.where(places < len(allowed), bucket * self._size + places, -1)
+                if places.max() == len(allowed):
+                    bounds[few[number], bucket] = _tight(weight[number])
+
+        rows = np.full(len(which), -1)
+        list(sharded(work, blocks, self._threads if len(blocks) > 1 else 1))
+        return rows
 
 
 def weights(table: NearestVector, points: Points, eta: float) -> Iterator[tuple[int, NDArray[np.float64]]]:
@@ -195,15 +267,21 @@ def _settled(
     return np.sqrt(apart, out=apart)
 
 
-def _whole(weight: NDArray[np.float64], allowed: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Weights of each line as whole numbers that add up to just below 2^63; at least 1 where allowed, 0 elsewhere."""
-    share = weight / weight.sum(axis=1, keepdims=True) * _WHOLE
-    return np.where(allowed, share.astype(np.uint64) + np.uint64(1), np.uint64(0))
+def _whole(share: NDArray[np.float64], allowed: NDArray[np.bool_]) -> NDArray[np.uint64]:
+    """Shares of 2^63 as whole numbers that add up to just below it; at least 1 where allowed, 0 elsewhere."""
+    return np.where(allowed, (share * _WHOLE).astype(np.uint64) + np.uint64(1), np.uint64(0))
 
 
-def _below(bits: NDArray[np.uint64], totals: NDArray[np.uint64] | np.uint64, source: Randomness) -> NDArray[np.uint64]:
-    """Uniform whole numbers below each total: 63 bits, drawn again in the rare case that they are not."""
-    bits = bits.copy()
-    while len(again := np.flatnonzero(bits >= totals)):
-        bits[again] = words(source, len(again), 1)[:, 0] >> np.uint64(1)
-    return bits
+def _tight(weight: Points) -> np.float32:
+    """A bound of the sum of weights of double precision, above what rounding can do to it."""
+    return np.float32(max(weight.sum() * (1 + 2.0**-20), _LEAST))
+
+
+def _bits(source: Randomness, count: int) -> NDArray[np.uint64]:
+    """Two uniform numbers below 2^63 per draw."""
+    return words(source, count, 2) >> np.uint64(1)
+
+
+def _members(of: Ids, count: int) -> list[Ids]:
+    """Which places belong to each of so many groups."""
+    return np.split(np.argsort(of, kind="stable"), np.cumsum(np.bincount(of, minlength=count))[:-1])

@@ -156,7 +156,9 @@ class ExponentialCurve:
         width = 2.001 * float(np.sqrt(table.squares.max())) / _BINS
         blocks = [distinct[start : start + _ROWS] for start in range(0, len(distinct), _ROWS)]
         found = list(sharded(lambda block: _histogram(table, block, width), blocks, threads))
-        self._counts, self._means = (np.concatenate([part[i] for part in found]) for i in (0, 1))
+        counts, means = (np.concatenate([part[i] for part in found]) for i in (0, 1))
+        used = np.flatnonzero(counts.any(axis=0))  # the farthest words of a table are twice its radius apart: few are
+        self._counts, self._means = counts[:, used], means[:, used]
         self.nearest = np.concatenate([part[2] for part in found])[self._which]
 
     def unchanged(self, eta: float) -> Floats:

@@ -9,6 +9,7 @@ from os import PathLike
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
+from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt._engine import WordEngine
 from langchain_dp.rapt.calibrate import Calibration, calibrate
@@ -46,6 +47,7 @@ class WordOptions:
     not_private_seed: int | None = None
     threads: int | None = None
     calibration_texts: Sequence[str] | None = None
+    cache_bytes: int = CACHE_BYTES
 
 
 def word_releases(
@@ -95,6 +97,7 @@ def word_releases(
         casing=options.casing,
         rng=None if options.not_private_seed is None else NotPrivateSeededRandomness(options.not_private_seed),
         threads=options.threads,
+        cache_bytes=options.cache_bytes,
     )
     engine = WordEngine(privatiser, options.keep)
     account.check_table(engine.table)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from langchain_dp import _validate
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.mechanisms.metric_exponential import MetricExponential
+from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES, MetricExponential
 from langchain_dp.mechanisms.metric_laplace import checked_eta, metric_laplace
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 from langchain_dp.rapt import tokenise
@@ -24,6 +24,7 @@ Keep = Sequence[str] | Callable[[str], bool]
 
 _LISTED = 20  # kept words that a note names before it only counts
 _BLOCK = 8192  # tokens whose vectors are in memory together
+_DRAWN = 8 * _BLOCK  # tokens drawn together by the other mechanism, which asks for the vectors of distinct words alone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +57,8 @@ class TextPrivatiser:
         casing: Whether a word that replaces a capitalised one is capitalised. This puts the casing in clear.
         rng: Source of randomness; operating-system entropy by default.
         threads: Threads to search with; by default as many as there are processors.
+        cache_bytes: Memory of the exponential mechanism for what it keeps of words seen before, at least 0. A word
+            that is not kept costs a pass over the table; by default there is room for 65,000 words.
 
     Raises:
         InvalidParameter: A parameter is out of bounds.
@@ -81,6 +84,7 @@ class TextPrivatiser:
         casing: bool = False,
         rng: Randomness | None = None,
         threads: int | None = None,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
         if not isinstance(vocabulary, Vocabulary):
             raise InvalidParameter(
@@ -97,7 +101,9 @@ class TextPrivatiser:
             vocabulary.surfaces("")  # refused now where the tokeniser cannot tell
         self._rng = rng or SystemRandomness()
         self._exponential = (
-            None if mechanism == "laplace" else MetricExponential(vocabulary.table, eta, threads=self.threads)
+            None
+            if mechanism == "laplace"
+            else MetricExponential(vocabulary.table, eta, cache_bytes=cache_bytes, threads=self.threads)
         )
         self._keep = keep if callable(keep) else _kept_words(keep)
 
@@ -177,8 +183,9 @@ class TextPrivatiser:
             for place in np.flatnonzero(ids == UNKNOWN):
                 ids[place] = choices[self._rng.randbelow(len(choices))]
         points, table = self.vocabulary.points, self.vocabulary.table
-        for start in range(0, len(ids), _BLOCK):
-            block = ids[start : start + _BLOCK]
+        step = _BLOCK if self._exponential is None else _DRAWN
+        for start in range(0, len(ids), step):
+            block = ids[start : start + step]
             if self._exponential is None:
                 block[:] = metric_laplace(points(block), table, self.eta, rng=self._rng, threads=self.threads)
             else:

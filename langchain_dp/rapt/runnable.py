@@ -13,6 +13,7 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt._shell import WITHHELD, S, SanitizerShell
 from langchain_dp.rapt.build import Targets, WordOptions, placeholder_releases, word_releases
@@ -84,6 +85,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
             again at no cost.
         not_private_seed: Reproducible draws. The certificate says that the result is not private.
         threads: Threads to draw with.
+        cache_bytes: Memory for what the exponential mechanism keeps of words seen before; room for 65,000 by default.
         name: Name of the run, and of the caller in the ledger.
 
     Raises:
@@ -127,6 +129,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         cache: bool = True,
         not_private_seed: int | None = None,
         threads: int | None = None,
+        cache_bytes: int = CACHE_BYTES,
         name: str = "RAPTSanitizer",
     ) -> None:
         self.name = name
@@ -134,7 +137,9 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         messages = MessageRules(system, media, keys)
         documents = DocumentRules(metadata_keep, metadata_sanitize, user_key, document_key, keys)
         targets = Targets(eta, target_replacement, deniability, inversion, max_loss)
-        options = WordOptions(mechanism, policies, keep, length, casing, not_private_seed, threads, calibration_texts)
+        options = WordOptions(
+            mechanism, policies, keep, length, casing, not_private_seed, threads, calibration_texts, cache_bytes
+        )
         releases: FormalReleases | PlaceholderReleases
         if only is None:
             releases = word_releases(embeddings, targets, options, ledger=ledger, limit=limit, cache=cache, name=name)

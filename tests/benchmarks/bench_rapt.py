@@ -1,14 +1,21 @@
 """Tokens per second of privatised text, beside the matrix product that nobody can do without, and other packages.
 
-On the tables of both installed packages (400,000 x 50 and 30,522 x 384), at the eta that replaces half of the words:
+On the tables of both installed packages (400,000 x 50 and 30,522 x 384), at the eta that replaces half of the words.
+The noise mechanism, on a page of running English, where every token costs the same:
 
 - floor: the product of the noisy tokens with the table alone, in the same blocks and threads, without noise or argmax;
-- laplace, exponential: ``TextPrivatiser.release`` on token ids; the exponential mechanism also cold, without any table
-  of chances;
-- text: ``TextPrivatiser.privatise``, with tokenising and joining;
+- laplace: ``TextPrivatiser.release`` on token ids; from text: ``privatise``, with tokenising and joining;
 - mldp-text and pypantera: their noise mechanism on the same table and words. They pin other versions of NumPy, so that
   each gets an environment of its own, built once under ``--cache`` with pip; left out with a message where it cannot be
   built.
+
+The exponential mechanism, on lines of LANGCHAIN_DP_DATA (a folder of folders with train.jsonl) in random order, where a
+word costs a pass over the table when it is met first; left out with a message without such a folder:
+
+- floor: the product of every distinct token with the table alone, once;
+- cold: ``TextPrivatiser.release`` on token ids, nothing kept before; warm: the same tokens again; from text: warm, with
+  tokenising and joining;
+- ``langchain-dp sanitize`` as a process of its own, start included: seconds and peak memory by length of the text.
 
 Repetitions are interleaved, so that a busy machine slows all of them, and ratios are of medians.
 """
@@ -16,24 +23,29 @@ Repetitions are interleaved, so that a busy machine slows all of them, and ratio
 from __future__ import annotations
 
 import argparse
+import functools
 import os
+import random
 import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from made import keep, made
 
 from langchain_dp.mechanisms import _nearest as nearest
-from langchain_dp.mechanisms.metric_exponential import MetricExponential
 from langchain_dp.rapt import TextPrivatiser, Vocabulary, load
 from langchain_dp.rapt._english import TEXTS
+from langchain_dp.records import read_jsonl
 
+Row = tuple[str, dict[str, Any], dict[str, float]]
 ETA = {
     ("glove", "laplace"): 9.3,
     ("glove", "exponential"): 4.1,
@@ -121,35 +133,22 @@ def written(vocabulary: Vocabulary, cache: Path) -> Path:
     return path
 
 
-def measure(name: str, options: argparse.Namespace) -> None:
-    """Print one table's figures."""
+def measure(name: str, options: argparse.Namespace) -> Row:
+    """Print what the noise mechanism and its peers do on one table."""
     vocabulary = load(name)
     ids = running_words(vocabulary, options.tokens)
-    many = running_words(vocabulary, 20 * options.tokens)
     threads = options.threads
     laplace = TextPrivatiser(vocabulary, ETA[name, "laplace"], threads=threads)
-    exponential = TextPrivatiser(vocabulary, ETA[name, "exponential"], mechanism="exponential", threads=threads)
     texts = list(TEXTS) * max(1, options.tokens // 1_000)
-    in_texts = sum(result.tokens for result in exponential.privatise(texts))
-    exponential.release(many)  # warm from here on
-
-    def cold() -> None:
-        mechanism = MetricExponential(vocabulary.table, ETA[name, "exponential"], threads=threads)
-        mechanism.draw(ids, vocabulary.points)
-
-    runs: dict[str, tuple[int, Callable[[], object]]] = {
-        "floor, product alone": (len(ids), lambda: floor(vocabulary, ids, threads)),
-        "laplace": (len(ids), lambda: laplace.release(ids)),
-        "laplace, from text": (in_texts, lambda: laplace.privatise(texts)),
-        "exponential, cold": (len(ids), cold),
-        "exponential, warm": (len(many), lambda: exponential.release(many)),
-        "exponential, from text": (in_texts, lambda: exponential.privatise(texts)),
-    }
-    times: dict[str, list[float]] = {run: [] for run in runs}
-    for _ in range(options.repetitions):
-        for run, (_, call) in runs.items():
-            times[run].append(seconds(call))
-    speed = {run: runs[run][0] / statistics.median(times[run]) for run in runs}
+    in_texts = sum(len(vocabulary.encode(text)) for text in texts)
+    speed = rates(
+        {
+            "floor, product alone": (len(ids), lambda: floor(vocabulary, ids, threads)),
+            "laplace": (len(ids), lambda: laplace.release(ids)),
+            "laplace, from text": (in_texts, lambda: laplace.privatise(texts)),
+        },
+        options.repetitions,
+    )
     if options.peers:
         for peer in PEERS:
             python = peer_python(peer, options.cache)
@@ -157,14 +156,110 @@ def measure(name: str, options: argparse.Namespace) -> None:
             found = python and peer_speed(peer, python, written(vocabulary, options.cache), few, ETA[name, "laplace"])
             if found:
                 speed[peer] = found
-    base = speed["floor, product alone"]
+    show(vocabulary, ids, speed)
+    settings = {"table": name, "threads": threads, "tokens": options.tokens, "repetitions": options.repetitions}
+    return "rapt", settings, speed
+
+
+def rates(runs: dict[str, tuple[int, Callable[[], object]]], repetitions: int) -> dict[str, float]:
+    """Tokens per second of each run, given with its number of tokens."""
+    times: dict[str, list[float]] = {run: [] for run in runs}
+    for _ in range(repetitions):
+        for run, (_, call) in runs.items():
+            times[run].append(seconds(call))
+    return {run: runs[run][0] / statistics.median(times[run]) for run in runs}
+
+
+def show(vocabulary: Vocabulary, ids: np.ndarray, speed: dict[str, float]) -> None:
+    """Print tokens per second and ratios to the first run."""
     print(
-        f"\n{name}: {len(vocabulary):,} x {vocabulary.dimension}, {len(np.unique(ids))} distinct of {len(ids):,} tokens"
+        f"\n{vocabulary.name}: {len(vocabulary):,} x {vocabulary.dimension}, {len(np.unique(ids)):,} distinct of "
+        f"{len(ids):,} tokens"
     )
+    base = next(iter(speed.values()))
     for run, value in speed.items():
         print(f"  {run:<24} {value:12,.1f} tokens/s  {base / value:8.3g} x the floor's time")
-    settings = {"table": name, "threads": threads, "tokens": options.tokens, "repetitions": options.repetitions}
-    keep(options.out, "rapt", settings, speed)
+
+
+def lines_of(folder: Path, megabytes: float) -> list[str]:
+    """So many megabytes of lines of every training file of a folder, in an order that is always the same."""
+    texts = [row["text"] for path in sorted(folder.glob("*/train.jsonl")) for row in read_jsonl(path)]
+    random.Random(0).shuffle(texts)
+    lines, left = [], megabytes * 1e6
+    for text in texts:
+        if left <= 0:
+            return lines
+        lines.append(" ".join(text.split()))
+        left -= len(lines[-1].encode()) + 1
+    raise SystemExit(f"Expected {folder} to hold {megabytes} MB of texts, but it holds fewer.")
+
+
+def measure_text(name: str, options: argparse.Namespace) -> Row:
+    """Print what the exponential mechanism does on a long text."""
+    vocabulary, threads, eta = load(name), options.threads, ETA[name, "exponential"]
+    lines = lines_of(options.data, options.megabytes)
+    ids = np.array([i for line in lines for i in vocabulary.encode(line)], dtype=np.int64)
+    some = lines[: len(lines) // 4]
+    kept = [TextPrivatiser(vocabulary, eta, mechanism="exponential", threads=threads)]
+
+    def cold() -> None:
+        kept[0] = TextPrivatiser(vocabulary, eta, mechanism="exponential", threads=threads)
+        kept[0].release(ids)
+
+    speed = rates(
+        {
+            "floor, distinct tokens": (len(ids), lambda: floor(vocabulary, np.unique(ids), threads)),
+            "exponential, cold": (len(ids), cold),
+            "exponential, warm": (len(ids), lambda: kept[0].release(ids)),
+            "exponential, from text": (
+                sum(len(vocabulary.encode(line)) for line in some),
+                lambda: kept[0].privatise(some),
+            ),
+        },
+        options.repetitions,
+    )
+    show(vocabulary, ids, speed)
+    settings = {
+        "table": name,
+        "threads": threads,
+        "megabytes": options.megabytes,
+        "tokens": len(ids),
+        "distinct": len(np.unique(ids)),
+        "repetitions": options.repetitions,
+    }
+    return "rapt_text", settings, speed
+
+
+def measure_command(options: argparse.Namespace) -> Row:
+    """Print seconds and peak memory of the command with its defaults, by length of the text."""
+    print("\nlangchain-dp sanitize, from its start to its end")
+    figures = {}
+    with tempfile.TemporaryDirectory() as folder:
+        given, written = Path(folder) / "in.txt", Path(folder) / "out.txt"
+        for megabytes in options.command_megabytes:
+            given.write_text("\n".join(lines_of(options.data, megabytes)) + "\n", encoding="utf-8")
+            began = time.perf_counter()
+            asked = ["sanitize", "--in", str(given), "--out", str(written), "--overwrite"]
+            process = subprocess.Popen([sys.executable, "-m", "langchain_dp.cli", *asked], stderr=subprocess.DEVNULL)
+            _, status, used = os.wait4(process.pid, 0)
+            took = time.perf_counter() - began
+            if status:
+                raise SystemExit("The command failed.")
+            figures |= {
+                f"seconds, {megabytes:g} MB": took,
+                f"processor seconds, {megabytes:g} MB": used.ru_utime + used.ru_stime,
+                f"peak, {megabytes:g} MB": in_bytes(used.ru_maxrss),
+            }
+            print(
+                f"  {megabytes:g} MB: {took:.0f} s, {used.ru_utime + used.ru_stime:.0f} processor seconds, peak "
+                f"{in_bytes(used.ru_maxrss) / 2**20:.0f} MiB"
+            )
+    return "rapt_command", {"table": "glove"}, figures
+
+
+def in_bytes(peak: int) -> int:
+    """Linux counts ru_maxrss in kilobytes, macOS in bytes."""
+    return peak * (1 if sys.platform == "darwin" else 1024)
 
 
 def main() -> None:
@@ -177,17 +272,29 @@ def main() -> None:
     parser.add_argument("--tables", nargs="*", default=["glove", "minilm"])
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "langchain-dp" / "bench")
+    parser.add_argument("--data", type=Path, default=os.environ.get("LANGCHAIN_DP_DATA"))
+    parser.add_argument("--megabytes", type=float, default=1.0, help="of text for the rates")
+    parser.add_argument("--command-megabytes", type=float, nargs="*", default=[1.0, 2.5, 5.0])
+    parser.add_argument(
+        "--parts", nargs="*", choices=("noise", "text", "command"), default=["noise", "text", "command"]
+    )
     parser.add_argument("--out", type=Path, help="results file to append tokens per second to")
     options = parser.parse_args()
     made()
     options.cache.mkdir(parents=True, exist_ok=True)
     if nearest._BLAS.at_one_thread() is None:
         print("threadpoolctl is not installed: blocks run one after the other, with BLAS's own threads")
+    if options.data is None:
+        print("the exponential mechanism is left out: LANGCHAIN_DP_DATA names no folder of texts")
+        options.parts = [part for part in options.parts if part == "noise"]
+    work: list[Callable[[], Row]] = []
     for name in options.tables:
-        measure(name, options)
-    # Linux counts ru_maxrss in kilobytes, macOS in bytes.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    print(f"\npeak memory {peak / 2**20:.0f} MiB")
+        work += [functools.partial(measure, name, options)] if "noise" in options.parts else []
+        work += [functools.partial(measure_text, name, options)] if "text" in options.parts else []
+    work += [functools.partial(measure_command, options)] if "command" in options.parts else []
+    for part in work:
+        keep(options.out, *part())
+    print(f"\npeak memory {in_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) / 2**20:.0f} MiB")
 
 
 if __name__ == "__main__":

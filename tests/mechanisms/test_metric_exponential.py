@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
 from audit_tools import ERROR_RATE, violates
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from langchain_dp.errors import InvalidParameter
@@ -25,28 +28,30 @@ def table(vectors: np.ndarray, never: tuple[int, ...] = ()) -> NearestVector:
 
 
 def closed_form(public: NearestVector, point: np.ndarray, eta: float) -> np.ndarray:
-    weight = np.exp(-eta / 2 * np.linalg.norm(public.vectors.astype(float) - point, axis=1)) * public.allowed
+    apart = np.where(public.allowed, np.linalg.norm(public.vectors.astype(float) - point, axis=1), np.inf)
+    weight = np.exp(-eta / 2 * (apart - apart.min()))
     return weight / weight.sum()
 
 
 def chances(mechanism: MetricExponential, public: NearestVector, points: np.ndarray) -> np.ndarray:
-    """What the two tables of whole numbers really give, by enumeration: (points, rows)."""
-    keys = np.arange(len(points))
-    first = np.array(list(mechanism._tables(keys, lambda ids: points[ids])))
-    buckets = first.shape[1]
-    inside = np.flatnonzero(mechanism._open)
-    coarse = np.diff(first.astype(object), prepend=0, axis=1) / first[:, -1:].astype(object)
-    pairs = np.stack(np.meshgrid(keys, inside, indexing="ij")).reshape(2, -1)
-    second = mechanism._within(pairs[1], pairs[0], lambda ids: points[ids]).astype(object)
-    fine = np.zeros((len(points), buckets, mechanism._size))
-    fine[:, inside] = (np.diff(second, prepend=0, axis=1) / second[:, -1:]).reshape(len(points), -1, mechanism._size)
-    return (coarse[:, :, None] * fine).reshape(len(points), -1)[:, : len(public.vectors)].astype(float)
+    """What the two steps of whole numbers really give, by enumeration: (points, rows)."""
+    nearest, bounds = mechanism._bound(points)
+    shares = bounds / bounds.sum(axis=1, keepdims=True, dtype=float)
+    first = module._whole(shares, mechanism._open).astype(object)
+    accepted = np.zeros((len(points), len(public.vectors)), dtype=object)
+    for bucket in np.flatnonzero(mechanism._open).tolist():
+        rows = slice(bucket * mechanism._size, (bucket + 1) * mechanism._size)
+        share = mechanism._weights(mechanism._distances(bucket, points), nearest[:, None]) / bounds[:, [bucket]]
+        second = module._whole(share, public.allowed[rows]).astype(object)
+        assert (second.sum(axis=1) <= 2**63).all(), "a bound lies below the weight of its bucket"
+        accepted[:, rows] = first[:, [bucket]] * second
+    return (accepted / accepted.sum(axis=1, keepdims=True)).astype(float)
 
 
 @pytest.fixture(autouse=True)
 def _few_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tables in few buckets, so that both steps and a last bucket that is not full take part."""
-    monkeypatch.setattr(module, "_BUCKETS", 16)
+    monkeypatch.setattr(module, "BUCKETS", 16)
 
 
 @pytest.mark.parametrize("eta", [0.3, 3.0, 30.0])
@@ -128,22 +133,182 @@ def test_words_that_are_never_written_never_come_out() -> None:
         assert drawn.min() >= 64
 
 
-def test_the_cache_stays_small_and_changes_nothing() -> None:
-    """If it breaks, a long run fills the memory, or a word that made room is drawn with another word's chances."""
+def drawn_in_parts(mechanism: MetricExponential, keys: np.ndarray, vectors: np.ndarray) -> list[int]:
+    rng = NotPrivateSeededRandomness(6)
+    parts = (keys[start : start + 500] for start in range(0, len(keys), 500))
+    return [int(x) for part in parts for x in mechanism.draw(part, lambda ids: vectors[ids], rng=rng)]
+
+
+def test_what_is_kept_changes_nothing() -> None:
+    """If it breaks, a word that made room is drawn with another word's chances."""
     vectors = PUBLIC.standard_normal((700, 3))
     public, keys = table(vectors), PUBLIC.integers(0, 700, 3_000)
+    some = (MetricExponential(public, 3.0, cache_bytes=size) for size in (0, 20_000, 2**27))
+    drawn = [drawn_in_parts(mechanism, keys, vectors) for mechanism in some]
+    assert drawn[0] == drawn[1] == drawn[2]
 
-    def run(mechanism: MetricExponential) -> list[int]:
-        rng = NotPrivateSeededRandomness(6)
-        return [
-            int(x)
-            for start in range(0, 3_000, 500)
-            for x in mechanism.draw(keys[start : start + 500], lambda ids: vectors[ids], rng=rng)
-        ]
 
-    small, large = MetricExponential(public, 3.0, cache_bytes=0), MetricExponential(public, 3.0)
-    assert run(small) == run(large)
-    assert len(small._cached) == module._GROUP < len(large._cached)
+def test_memory_stays_below_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a row that is kept keeps those of its whole block with it, and a long text fills the memory."""
+    monkeypatch.setattr(module, "BUCKETS", 512)
+    vectors = PUBLIC.standard_normal((4_000, 3))
+    public, keys = table(vectors), PUBLIC.permutation(4_000)
+    mechanism = MetricExponential(public, 3.0, cache_bytes=2_000_000)
+    mechanism.draw(keys[:8], lambda ids: vectors[ids])  # what is loaded once
+    tracemalloc.start()
+    try:
+        for start in range(0, 4_000, 250):
+            mechanism.draw(keys[start : start + 250], lambda ids: vectors[ids])
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 700 < len(mechanism._cached) < 900
+    assert all(bound.base is None for _, bound in mechanism._cached.values())
+    assert kept < 2_000_000
+
+
+def test_a_word_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, every occurrence of a word costs a pass over the table, or one that made no room does."""
+    prepared: list[int] = []
+    real = MetricExponential._bound
+
+    def counted(self: MetricExponential, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        prepared.append(len(points))
+        return real(self, points)
+
+    monkeypatch.setattr(MetricExponential, "_bound", counted)
+    monkeypatch.setattr(module, "_GROUP", 64)
+    vectors = PUBLIC.standard_normal((300, 3))
+    for room, least in ((0, 600), (2**20, 300)):
+        prepared.clear()
+        mechanism = MetricExponential(table(vectors), 3.0, cache_bytes=room)
+        for _ in range(2):
+            mechanism.draw(PUBLIC.permutation(np.repeat(np.arange(300), 5)), lambda ids: vectors[ids])
+        assert sum(prepared) == least
+
+
+# ----------------------------------------------------------------------------------------------- bounds and refusals
+
+
+def awkward(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A table of clusters with words at their centres, duplicates and far outliers; and points on and beside words."""
+    made = np.random.default_rng(seed)
+    dimension, scale = int(made.integers(1, 12)), 10.0 ** made.integers(-3, 4)
+    centres = made.standard_normal((6, dimension)) * scale
+    near = centres[made.integers(0, 6, 120)] + made.standard_normal((120, dimension)) * scale * 1e-2
+    far = made.standard_normal((3, dimension)) * scale * 1e5
+    vectors = np.concatenate([centres, near, near[:10], far, np.zeros((1, dimension))]).astype(np.float32)
+    vectors = vectors[made.permutation(len(vectors))].astype(float)
+    beside = vectors[:10] * (1 + 1e-7) + scale * 1e-6
+    between = (vectors[10:20] + vectors[20:30]) / 2
+    return vectors, np.concatenate([vectors, beside, between])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([1e-9, 1e-3, 0.3, 4.0, 60.0, 1e4, 1e9]))
+def test_a_bound_lies_above_the_weight_of_its_bucket(seed: int, eta: float) -> None:
+    """If it breaks, rounding puts a bound below the weight: the words of that bucket come out less often than due.
+
+    Distances of single precision must be too short, all of them, and not by much; weights are taken in double
+    precision, from differences of vectors.
+    """
+    vectors, points = awkward(seed)
+    never = tuple(range(0, len(vectors), 7))
+    public = table(vectors, never)
+    exact = np.linalg.norm(points[:, None] - vectors[None], axis=2)
+    for start, squares in public.below(points, len(vectors)):
+        true = exact[:, start : start + squares.shape[1]] ** 2
+        lengths = np.square(points).sum(axis=1)[:, None] + np.square(vectors[start : start + squares.shape[1]]).sum(1)
+        assert (squares <= true)[:, public.allowed].all()
+        assert (true - squares <= 1e-6 * vectors.shape[1] * lengths * 8)[:, public.allowed].all()
+        assert (squares[:, ~public.allowed] > 1e30).all()
+    mechanism = MetricExponential(public, max(eta / float(exact.mean()), 1e-9))
+    exact[:, ~public.allowed] = np.inf
+    weight = np.exp(-mechanism.eta / 2 * (exact - exact.min(axis=1, keepdims=True)))
+    nearest, bounds = mechanism._bound(points)
+    sums = np.add.reduceat(weight, np.arange(0, len(vectors), mechanism._size), axis=1)
+    assert nearest == pytest.approx(exact.min(axis=1), rel=1e-9, abs=1e-30)
+    assert (bounds >= sums * (1 - 1e-6)).all() if eta > 100 else (bounds >= sums).all()
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("eta", [0.3, 8.0, 300.0])
+def test_the_law_is_that_of_brute_force(seed: int, eta: float) -> None:
+    """If it breaks, centres of clusters, duplicates or outliers are drawn by another law. No chance involved."""
+    vectors, points = awkward(seed)
+    public = table(vectors, (0, 5))
+    scaled = eta / np.median(np.linalg.norm(points[:, None] - vectors[None], axis=2))
+    expected = np.array([closed_form(public, point, scaled) for point in points])
+    exact = chances(MetricExponential(public, scaled), public, points)
+    assert exact == pytest.approx(expected, rel=1e-6, abs=1e-17)
+    wrong = chances(MetricExponential(public, 1.01 * scaled), public, points)
+    assert wrong != pytest.approx(expected, rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("loose", [1.0, 40.0])
+def test_refusals_do_not_change_the_law(loose: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a draw that was refused leaves a trace in the chances (chi-square, error rate 1e-6).
+
+    Bounds of every second bucket are made 40 times too high: most draws are refused at first, and bounds become tight.
+    """
+    real = MetricExponential._bound
+
+    def looser(self: MetricExponential, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        nearest, bounds = real(self, points)
+        bounds[:, ::2] *= loose
+        return nearest, bounds
+
+    monkeypatch.setattr(MetricExponential, "_bound", looser)
+    vectors = PUBLIC.standard_normal((100, 2))
+    public = table(vectors, (3, 50))
+    # Few draws a call and nothing kept: every call begins with bounds that are loose.
+    mechanism, runs = MetricExponential(public, 4.0, cache_bytes=0), 4_000
+    rng = NotPrivateSeededRandomness(12)
+    drawn = [mechanism.draw(np.full(5, 7), lambda ids: vectors[ids], rng=rng) for _ in range(runs // 5)]
+    observed = np.bincount(np.concatenate(drawn), minlength=100)
+    for eta, accepted in [(4.0, True), (4.0 * 2 / 3, False), (6.0, False)]:
+        expected = closed_form(public, vectors[7].astype(np.float32), eta) * runs
+        common = expected > 5
+        gap = (observed[common] - expected[common]) ** 2 / expected[common]
+        assert (stats.chi2.sf(gap.sum(), common.sum()) > ERROR_RATE) == accepted, eta
+
+
+def test_a_bound_that_says_nothing_refuses_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a draw whose bounds are far too high is refused again and again, and never comes to an end."""
+    tries: list[int] = []
+    real, real_try = MetricExponential._bound, MetricExponential._tried
+
+    def loose(self: MetricExponential, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        nearest, bounds = real(self, points)
+        return nearest, np.float32(1e20) * bounds
+
+    def counted(self: MetricExponential, points: np.ndarray, *rest: np.ndarray) -> np.ndarray:
+        tries.append(len(points))
+        assert len(tries) < 100
+        return real_try(self, points, *rest)
+
+    monkeypatch.setattr(MetricExponential, "_bound", loose)
+    monkeypatch.setattr(MetricExponential, "_tried", counted)
+    vectors = PUBLIC.standard_normal((100, 2))
+    mechanism = MetricExponential(table(vectors), 4.0)
+    mechanism.draw(np.arange(10), lambda ids: vectors[ids], rng=NotPrivateSeededRandomness(3))
+    assert 1 < len(tries) <= len(mechanism._open) + 1
+    tries.clear()
+    mechanism.draw(np.arange(10), lambda ids: vectors[ids], rng=NotPrivateSeededRandomness(4))
+    assert len(tries) <= 2, "what was found out is not kept"
+
+
+@pytest.mark.parametrize("length", [1e3, 1e14, 1e18])
+def test_points_and_tables_of_any_length_are_drawn_for(length: float) -> None:
+    """If it breaks, single precision overflows, or bounds that say nothing refuse draws for ever."""
+    vectors = PUBLIC.standard_normal((200, 3))
+    public = table(np.concatenate([vectors, length * vectors[:2]]))
+    points = public.vectors.astype(float)
+    drawn = MetricExponential(public, 1e6).draw(
+        np.arange(202), lambda ids: points[ids], rng=NotPrivateSeededRandomness(7)
+    )
+    assert (drawn == np.arange(202)).all()
 
 
 def test_a_token_has_its_own_draw() -> None:

@@ -17,7 +17,7 @@ from scipy import stats
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
-from langchain_dp.rapt import Policies, TextPrivatiser, Vocabulary, load
+from langchain_dp.rapt import Policies, RAPTSanitizer, TextPrivatiser, Vocabulary, load
 
 SMALL = vocabularies.small()
 MECHANISMS = ("laplace", "exponential")
@@ -341,6 +341,7 @@ def test_threads_may_share_a_privatiser() -> None:
         ({"length": 0}, "length=0"),
         ({"length": 2.5}, "length=2.5"),
         ({"threads": 0}, "threads=0"),
+        ({"cache_bytes": -1, "mechanism": "exponential"}, "cache_bytes=-1"),
         ({"keep": "word"}, "keep="),
         ({"keep": [3]}, "keep="),
         ({"keep": ["two words"]}, "one word each"),
@@ -352,6 +353,18 @@ def test_bad_settings_are_refused_at_once(options: dict, message: str) -> None:
     """If it breaks, a typo runs for hours and then fails, or privatises nothing."""
     with pytest.raises(InvalidParameter, match=message):
         privatiser(**options)
+
+
+def test_the_bound_of_memory_reaches_what_keeps_words() -> None:
+    """If it breaks, whoever has little memory cannot say so, or says it in vain."""
+    ids = np.arange(len(WORDS))
+    made = RAPTSanitizer(SMALL, eta=2.0, cache_bytes=4_000)._core.releases.engine.privatiser
+    for few in (made, privatiser(mechanism="exponential", cache_bytes=4_000)):
+        few.release(ids)
+        assert 0 < len(few._exponential._cached) <= 7
+    usual = privatiser(mechanism="exponential")
+    usual.release(ids)
+    assert len(usual._exponential._cached) == len(ids)
 
 
 @pytest.mark.parametrize("field", ["numbers", "dates", "urls", "punctuation", "code", "unknown"])

@@ -401,7 +401,7 @@ def test_clients_of_one_sanitizer_work_out_the_plain_words_once(monkeypatch: pyt
 
 
 def test_a_sanitizer_keeps_the_plain_words_of_few_vocabularies() -> None:
-    """If it breaks, whoever varies |T| fills the memory with 800 MB a size; or the size in use is thrown away."""
+    """If it breaks, whoever varies |T| fills the memory with 128 MB a size; or the size in use is thrown away."""
     base = tiny.backbone()
     engine = tiny.tuner(base, tiny.sanitizer(base)).client._rows._engine
     assert engine is not None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from langchain_dp.mechanisms.metric_exponential import MetricExponential
+from langchain_dp.mechanisms.metric_exponential import BUCKETS, MetricExponential
 from langchain_dp.mechanisms.metric_laplace import metric_laplace
 from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Randomness
 from langchain_dp.rapt import tokenise
@@ -21,8 +21,8 @@ from langchain_dp.rapt.tuning.plain import Ids, PlainSource
 from langchain_dp.rapt.tuning.wire import Kind, Plain, Privatised
 from langchain_dp.rapt.vocabulary import Vocabulary
 
-_BUCKETS = 12_800  # at most so many numbers a word
-_BYTES = 800_000_000
+_KEPT = 4 * BUCKETS + 1024  # bytes a word
+_BYTES = 2**27
 _SIZES = 2  # of |T|: a sanitizer keeps the tables of those that were used last
 _BLOCK = 8_192  # tokens whose vectors are in memory together
 _SHARED: weakref.WeakKeyDictionary[WordEngine, OrderedDict[int, MetricExponential]] = weakref.WeakKeyDictionary()
@@ -102,7 +102,7 @@ def _words(engine: WordEngine, size: int) -> MetricExponential:
             while len(shared) >= _SIZES:
                 shared.popitem(last=False)
             table, threads = engine.privatiser.vocabulary.table, engine.privatiser.threads
-            most = min(8 * _BUCKETS * size, _BYTES)
+            most = min(_KEPT * size, _BYTES)
             shared[size] = MetricExponential(table, engine.eta, cache_bytes=most, threads=threads)
         shared.move_to_end(size)
         return shared[size]
