@@ -91,8 +91,9 @@ class Account:
         epsilon, delta = claims(plans)
         return max(self.budget.epsilon - epsilon, 0.0), max(self.budget.delta - delta, 0.0)
 
-    def spent(self, plans: Sequence[StoredPlan], used: Mapping[int, int], *, quick: bool) -> tuple[float, float]:
+    def spent(self, plans: Sequence[StoredPlan], *, quick: bool) -> tuple[float, float]:
         """Sum over plans of what their used counts cost at their delta; a plan without use counts nothing."""
+        used = self.store.used(plans)
         costs = [self._spent(plan, used, quick) for plan in plans]
         return math.fsum(epsilon for epsilon, _ in costs), math.fsum(delta for _, delta in costs)
 
@@ -110,7 +111,7 @@ class Account:
     def exceeded(self, asked: str, why: str, *, fits: int) -> BudgetExceeded:
         """Return the refusal of ``asked``: nothing was charged or stored."""
         plans = self.store.plans()
-        spent, reserved = self.spent(plans, self.store.used(), quick=False), claims(plans)
+        spent, reserved = self.spent(plans, quick=False), claims(plans)
         return BudgetExceeded(
             f"Refused {asked}: {why}. Nothing was charged. Spent so far: epsilon={spent[0]:.6g}, delta={spent[1]:g}; "
             f"reserved: epsilon={reserved[0]:.6g}, delta={reserved[1]:g}; budget: {self.budget}. {fits} more would "
@@ -147,7 +148,7 @@ class Account:
             epsilon=epsilon,
             delta=delta,
             neighbors=self.budget.neighbors,
-            spent=self.spent(plans, self.store.used(), quick=quick),
+            spent=self.spent(plans, quick=quick),
             remaining=remaining,
             model=model,
             private=private,

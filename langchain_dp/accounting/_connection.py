@@ -8,25 +8,37 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from langchain_dp.accounting import _forks
 from langchain_dp.accounting._ledger_file import (
     LEDGER,
     FileKind,
     create_file,
+    held,
     inspect_file,
+    migrate,
     open_connection,
     refusal,
     verify_header,
     verify_journal,
 )
-from langchain_dp.errors import LedgerError, LedgerUnwritable
+from langchain_dp.errors import LedgerError, LedgerMismatch, LedgerUnwritable
 
 BUSY_SECONDS = 30.0
 """How long a spend waits for the file's lock: long enough for 64 racers that fsync one after the other."""
+
+FIRST_NAP, LONGEST_NAP = 0.0005, 0.004
+"""Seconds between two tries for the file's lock, at most. SQLite's own waits grow to a tenth of a second: two writers
+that spend without a pause leave gaps so short that a third one, asking so rarely, missed them for half a minute."""
+
+_JITTER = random.SystemRandom()  # a generator with a state would be the same in parent and child after a fork
+T = TypeVar("T")
 
 
 class Database:
@@ -79,6 +91,7 @@ class Database:
         with self.transaction(write=True) as connection:
             # A real, synced write: a file that cannot be written must say so here, not at the first release.
             connection.execute("UPDATE ledger SET only_row = only_row")
+            migrate(connection, self._kind)
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -102,16 +115,29 @@ class Database:
         with self._exclusive():
             try:
                 connection = self._connect()
-                connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-                self._check_place(connection)
+                found = self._patiently(lambda: _begin(connection, write))
+                self._check_place(connection, found)
                 yield connection
-                connection.execute("COMMIT")
+                # Who waits here for readers to end keeps new ones out, so that no reader starves a writer.
+                self._patiently(lambda: connection.execute("COMMIT"))
             except sqlite3.Error as error:
                 self._abandon(drop=True)
                 raise refusal(error, self.path, BUSY_SECONDS, self._kind) from error
             except BaseException:
                 self._abandon(drop=False)
                 raise
+
+    def _patiently(self, step: Callable[[], T]) -> T:
+        """Return what ``step`` returns, trying again at short random intervals while another process holds the lock."""
+        end, nap = time.monotonic() + BUSY_SECONDS, FIRST_NAP
+        while True:
+            try:
+                return step()
+            except sqlite3.OperationalError as error:
+                if not held(error) or time.monotonic() >= end:
+                    raise
+            time.sleep(_JITTER.uniform(0, nap))
+            nap = min(2 * nap, LONGEST_NAP)
 
     def _abandon(self, *, drop: bool) -> None:
         """Roll back; after a database error also drop the connection, whose state is no longer certain."""
@@ -145,23 +171,30 @@ class Database:
         return self._connection
 
     def _open(self) -> sqlite3.Connection:
-        assert self.path is not None  # the memory store has its connection from the start
-        before = _place(self.path)
-        connection = open_connection(self.path, BUSY_SECONDS)
+        path = self.path
+        assert path is not None  # the memory store has its connection from the start
+        before = _place(path)
+        connection = self._patiently(lambda: open_connection(path))
         try:
-            found = verify_header(connection, self.path, self._kind)
-            if _place(self.path) != before or self.ledger_id not in (None, found):
-                raise LedgerError(f"The file {self.path} was replaced by another. Restore the file that was there.")
+            found = self._patiently(lambda: verify_header(connection, path, self._kind))
+            if _place(path) != before or self.ledger_id not in (None, found):
+                raise LedgerError(f"The file {path} was replaced by another. Restore the file that was there.")
         except BaseException:
             connection.close()
             raise
         self.ledger_id, self._place = found, before
         return connection
 
-    def _check_place(self, connection: sqlite3.Connection) -> None:
-        """Refuse when the path no longer leads to the file that this connection writes to, or its journal is off."""
+    def _check_place(self, connection: sqlite3.Connection, found: str | None) -> None:
+        """Refuse when the path no longer leads to the file that this connection writes to, or that file holds another
+        ledger by now, or its journal is off."""
         if self.path is None:
             return
+        if found != self.ledger_id:
+            raise LedgerMismatch(
+                f"The {self._kind.name} {self.path} was replaced by another one while it was in use. Nothing was "
+                "charged: stop, and restore the file that was there."
+            )
         if _place(self.path) != self._place:
             raise LedgerError(
                 f"The {self._kind.name} {self.path} was replaced while it was in use. Stop, and restore the file that "
@@ -199,6 +232,20 @@ class Database:
             self.close()
         except Exception:  # noqa: S110  # nobody is left to be told
             pass
+
+
+def _begin(connection: sqlite3.Connection, write: bool) -> str | None:
+    """Begin a transaction that has its lock, and return the id of the ledger in it."""
+    # SQLite takes pages for fresh whenever the file's change counter is what it was, and a copy put in its place may
+    # have come to the same number: forget them all, and read the few that are needed.
+    connection.execute("PRAGMA shrink_memory")
+    connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+    try:
+        row = connection.execute("SELECT ledger_id FROM ledger").fetchone()
+    except BaseException:
+        connection.rollback()
+        raise
+    return None if row is None else str(row[0])
 
 
 def _place(path: str) -> tuple[int, int]:

@@ -76,9 +76,9 @@ class LedgerPlan:
                 f"The plan {self.name!r} holds no {event!r}. Reserve another plan for it with reserve(), under a "
                 "name of its own, or name every event in plan= when the ledger is made."
             )
-        item, most = self._stored.items[key]
+        _, most = self._stored.items[key]
         # A count above the whole plan is refused here: it need not even fit into the file's integers.
-        if count > most or not self._account.store.add_use(item, count, chain):
+        if count > most or not self._account.store.add_use(self._stored, key, count, chain):
             left = self.remaining(event)
             raise self._account.exceeded(
                 f"{count} x {event!r}", f"{left} of {most} are left in the plan {self.name!r}", fits=left
@@ -91,7 +91,7 @@ class LedgerPlan:
             quick: Round the used counts up to one leading digit first. Not less than the exact answer, and
                 composed only a few dozen times in a plan's life: for a certificate with every release.
         """
-        return self._account.spent([self._stored], self._account.store.used(), quick=quick)
+        return self._account.spent([self._stored], quick=quick)
 
     def reserved(self) -> tuple[float, float]:
         """(epsilon, delta) that the plan may cost when all its releases are made."""
@@ -100,7 +100,7 @@ class LedgerPlan:
     def remaining(self, event: DpEvent) -> int:
         """How many more releases of ``event`` the plan covers; 0 for an event that it does not hold."""
         item, most = self._stored.items.get(event_key(event), (None, 0))
-        return 0 if item is None else most - self._account.store.used()[item]
+        return 0 if item is None else most - self._account.store.used([self._stored])[item]
 
     def entries(self) -> Iterator[LedgerEntry]:
         """Yield what was charged to the plan, in order."""

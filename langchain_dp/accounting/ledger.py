@@ -210,8 +210,7 @@ class PrivacyLedger:
         Args:
             quick: Round up instead of composing anew for each count; see :meth:`LedgerPlan.spent`.
         """
-        store = self._account.store
-        return self._account.spent(store.plans(), store.used(), quick=quick)
+        return self._account.spent(self._account.store.plans(), quick=quick)
 
     def reserved(self) -> tuple[float, float]:
         """(epsilon, delta) of all plans: what holds now, whatever they will still release."""

@@ -27,6 +27,7 @@ from langchain_dp.errors import (
 BUDGET = PrivacyBudget(3.0, 1e-5)
 VOTE = NoisyMaxEvent(8.0)
 CHOICE = ExponentialEvent(0.05)
+FAINT = NoisyMaxEvent(200.0)
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ DAMAGE = {
     "last page lost": _cut_page,
     "scribbled": _scribble,
     "another database": _another_database,
-    "another schema": _sql("PRAGMA user_version = 2"),
+    "another schema": _sql("PRAGMA user_version = 9"),
     "another application": _sql("PRAGMA application_id = 7"),
     "lowered count": _sql("UPDATE items SET used = 1"),
     "entry removed": _sql("DELETE FROM entries"),
@@ -260,6 +261,51 @@ def test_an_older_copy_in_the_same_file_is_noticed(path: pathlib.Path) -> None:
         path.write_bytes(older)
         with pytest.raises(LedgerCorrupt, match="older copy"):
             plan.spend(VOTE)
+
+
+def test_a_plan_whose_place_another_one_took_is_never_charged_to_it(path: pathlib.Path) -> None:
+    """If this fails, a backup put back in place lets one plan's releases be counted as another's, at its price."""
+    older = path.read_bytes()
+    with PrivacyLedger(BUDGET, path) as ledger:
+        mine = ledger.reserve([(FAINT, 5)], name="mine", delta=1e-6)
+        path.write_bytes(older)
+        with PrivacyLedger(BUDGET, path) as other:
+            theirs = other.reserve([(CHOICE, 5)], name="theirs", delta=1e-6)  # in the row that was mine
+            for ask in (lambda: mine.spend(FAINT), mine.spent, lambda: mine.remaining(FAINT), mine.certificate):
+                with pytest.raises(LedgerCorrupt, match=r"no longer holds the plan 'mine'.*Restore the newest copy"):
+                    ask()
+            assert theirs.remaining(CHOICE) == 5
+            assert [entry.plan for entry in other.entries()] == ["p"]
+    with PrivacyLedger(BUDGET, path) as ledger:  # counts and entries agree
+        assert ledger.plan("mine") is None
+
+
+def test_the_same_plan_with_another_count_is_not_charged(path: pathlib.Path) -> None:
+    """If this fails, a plan is charged by the maximum of another one that has its name and event."""
+    older = path.read_bytes()
+    with PrivacyLedger(BUDGET, path) as ledger:
+        mine = ledger.reserve([(FAINT, 5)], name="mine", delta=1e-6)
+        path.write_bytes(older)
+        with PrivacyLedger(BUDGET, path) as other:
+            other.reserve([(FAINT, 9)], name="mine", delta=1e-6)
+            with pytest.raises(LedgerCorrupt, match="no longer holds the plan 'mine'"):
+                mine.spend(FAINT)
+            assert len(list(other.entries())) == 1
+
+
+def test_another_ledger_in_the_same_file_is_noticed(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """If this fails, another ledger copied over a running one is charged for its releases."""
+    with PrivacyLedger(BUDGET, tmp_path / "other.db") as other:
+        for name in ("p", "q", "r"):
+            other.reserve([(FAINT, 10)], name=name, delta=1e-6)
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
+        path.write_bytes((tmp_path / "other.db").read_bytes())
+        with pytest.raises(LedgerMismatch, match=r"replaced by another one.*restore the file that was there"):
+            plan.spend(VOTE)
+    with PrivacyLedger(BUDGET, path) as ledger:
+        assert list(ledger.entries()) == []
 
 
 @pytest.mark.parametrize("hold", ["BEGIN IMMEDIATE", "BEGIN; SELECT * FROM entries"])
