@@ -94,10 +94,10 @@ class Database:
             migrate(connection, self._kind)
 
     @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        if not self._lock.acquire(timeout=BUSY_SECONDS):
+    def _exclusive(self, wait: float) -> Iterator[None]:
+        if not self._lock.acquire(timeout=wait):
             raise LedgerUnwritable(
-                f"Expected the {self._kind.name} to be free within {BUSY_SECONDS:g} s, but other threads kept it. "
+                f"Expected the {self._kind.name} to be free within {wait:g} s, but other threads kept it. "
                 "Nothing was charged: try again, with fewer threads."
             )
         try:
@@ -106,38 +106,31 @@ class Database:
             self._lock.release()
 
     @contextlib.contextmanager
-    def transaction(self, *, write: bool) -> Iterator[sqlite3.Connection]:
+    def transaction(self, *, write: bool, wait: float | None = None) -> Iterator[sqlite3.Connection]:
         """Run the block in one transaction: durable when the block is left, rolled back when it raises.
+
+        Args:
+            write: Whether the block writes.
+            wait: Seconds to wait for others; ``BUSY_SECONDS`` by default.
 
         Raises:
             LedgerError: And its kinds, for whatever the database refuses.
         """
-        with self._exclusive():
+        wait = BUSY_SECONDS if wait is None else wait
+        with self._exclusive(wait):
             try:
-                connection = self._connect()
-                found = self._patiently(lambda: _begin(connection, write))
+                connection = self._connect(wait)
+                found = _patiently(lambda: _begin(connection, write), wait)
                 self._check_place(connection, found)
                 yield connection
                 # Who waits here for readers to end keeps new ones out, so that no reader starves a writer.
-                self._patiently(lambda: connection.execute("COMMIT"))
+                _patiently(lambda: connection.execute("COMMIT"), wait)
             except sqlite3.Error as error:
                 self._abandon(drop=True)
-                raise refusal(error, self.path, BUSY_SECONDS, self._kind) from error
+                raise refusal(error, self.path, wait, self._kind) from error
             except BaseException:
                 self._abandon(drop=False)
                 raise
-
-    def _patiently(self, step: Callable[[], T]) -> T:
-        """Return what ``step`` returns, trying again at short random intervals while another process holds the lock."""
-        end, nap = time.monotonic() + BUSY_SECONDS, FIRST_NAP
-        while True:
-            try:
-                return step()
-            except sqlite3.OperationalError as error:
-                if not held(error) or time.monotonic() >= end:
-                    raise
-            time.sleep(_JITTER.uniform(0, nap))
-            nap = min(2 * nap, LONGEST_NAP)
 
     def _abandon(self, *, drop: bool) -> None:
         """Roll back; after a database error also drop the connection, whose state is no longer certain."""
@@ -154,7 +147,7 @@ class Database:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self, wait: float) -> sqlite3.Connection:
         if self._closed:
             raise LedgerError(f"The {self._kind.name} is closed. Open it again with {self._kind.opener}.")
         if self._pid != os.getpid():
@@ -167,16 +160,16 @@ class Database:
                 raise LedgerError("The process was forked around Python. Open the file anew in the child.")
             self._pid = os.getpid()
         if self._connection is None:
-            self._connection = self._open()
+            self._connection = self._open(wait)
         return self._connection
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self, wait: float) -> sqlite3.Connection:
         path = self.path
         assert path is not None  # the memory store has its connection from the start
         before = _place(path)
-        connection = self._patiently(lambda: open_connection(path))
+        connection = _patiently(lambda: open_connection(path), wait)
         try:
-            found = self._patiently(lambda: verify_header(connection, path, self._kind))
+            found = _patiently(lambda: verify_header(connection, path, self._kind), wait)
             if _place(path) != before or self.ledger_id not in (None, found):
                 raise LedgerError(f"The file {path} was replaced by another. Restore the file that was there.")
         except BaseException:
@@ -186,8 +179,7 @@ class Database:
         return connection
 
     def _check_place(self, connection: sqlite3.Connection, found: str | None) -> None:
-        """Refuse when the path no longer leads to the file that this connection writes to, or that file holds another
-        ledger by now, or its journal is off."""
+        """Refuse when the path leads to another file by now, or the file holds another ledger, or its journal is off."""
         if self.path is None:
             return
         if found != self.ledger_id:
@@ -208,7 +200,7 @@ class Database:
             _forks.disown(self._connection)
             self._connection, self._closed = None, True
             return
-        with self._exclusive():
+        with self._exclusive(BUSY_SECONDS):
             self._closed = True
             connection, self._connection = self._connection, None
             if connection is not None:
@@ -232,6 +224,19 @@ class Database:
             self.close()
         except Exception:  # noqa: S110  # nobody is left to be told
             pass
+
+
+def _patiently(step: Callable[[], T], wait: float) -> T:
+    """Return what ``step`` returns, trying again at short random intervals while another process holds the lock."""
+    end, nap = time.monotonic() + wait, FIRST_NAP
+    while True:
+        try:
+            return step()
+        except sqlite3.OperationalError as error:
+            if not held(error) or time.monotonic() >= end:
+                raise
+        time.sleep(_JITTER.uniform(0, nap))
+        nap = min(2 * nap, LONGEST_NAP)
 
 
 def _begin(connection: sqlite3.Connection, write: bool) -> str | None:

@@ -131,7 +131,7 @@ def migrate(connection: sqlite3.Connection, kind: FileKind) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, from_version: int) -> None:
-    """Add to a ledger what ``from_version`` did not have. Nothing that it holds is changed; twice is as good as once."""
+    """Add to a ledger what ``from_version`` lacks. Nothing that it holds is changed, and twice is as good as once."""
     if from_version < 2 and "settings" not in {row[1] for row in connection.execute("PRAGMA table_info(plans)")}:
         connection.execute("ALTER TABLE plans ADD COLUMN settings TEXT")
 

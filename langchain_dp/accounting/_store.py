@@ -31,6 +31,10 @@ Such a plan is written as 0. Read as this it is a budget like any other, which 0
 
 _PAGE = 500
 
+_ITS_OWN = (
+    "item = ?1 AND plan = (SELECT plan FROM plans WHERE name = ?2 AND time = ?3) AND event = ?4 AND max_count = ?5"
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class LedgerEntry:
@@ -110,17 +114,17 @@ class Store(Database):
             LedgerCorrupt: The file does not hold one of the plans any more.
         """
         with self.transaction(write=False) as connection:
-            found = {
-                row[0]: row[1:]
-                for row in connection.execute(
-                    "SELECT item, used, name, time, event, max_count FROM items JOIN plans USING (plan)"
-                )
-            }
+            found = _used(connection)
         for plan in plans:
             for event, (item, most) in plan.items.items():
                 if found.get(item, ())[1:] != (plan.name, plan.time, event, most):
                     raise self._lost(plan)
         return {item: row[0] for item, row in found.items()}
+
+    def glance(self) -> tuple[list[StoredPlan], dict[int, int]]:
+        """Return all plans with their used counts, without waiting for anyone."""
+        with self.transaction(write=False, wait=0.0) as connection:
+            return _plans(connection), {item: row[0] for item, row in _used(connection).items()}
 
     def _lost(self, plan: StoredPlan) -> LedgerCorrupt:
         return LedgerCorrupt(
@@ -167,13 +171,14 @@ class Store(Database):
         item, most = plan.items[event]
         # Not by the row alone: in an older copy of the file the row may be another plan's.
         its_own = (item, plan.name, plan.time, event, most)
-        where = "item = ?1 AND plan = (SELECT plan FROM plans WHERE name = ?2 AND time = ?3) AND event = ?4 AND max_count = ?5"
         with self.transaction(write=True) as connection:
             charged = connection.execute(
-                f"UPDATE items SET used = used + ?6 WHERE {where} AND used + ?6 <= max_count", (*its_own, count)
+                f"UPDATE items SET used = used + ?6 WHERE {_ITS_OWN} AND used + ?6 <= max_count",  # noqa: S608  # no value in it
+                (*its_own, count),
             ).rowcount
             if not charged:
-                if connection.execute(f"SELECT 1 FROM items WHERE {where}", its_own).fetchone() is None:
+                there = connection.execute(f"SELECT 1 FROM items WHERE {_ITS_OWN}", its_own)  # noqa: S608  # as above
+                if there.fetchone() is None:
                     raise self._lost(plan)
                 return False
             newest = connection.execute(
@@ -230,6 +235,12 @@ def _plans(connection: sqlite3.Connection) -> list[StoredPlan]:
     ):
         plans[row].items[event] = (item, max_count)
     return list(plans.values())
+
+
+def _used(connection: sqlite3.Connection) -> dict[int, tuple[Any, ...]]:
+    """Used count of every item by its row, and what the item is: name and time of its plan, event, maximum count."""
+    rows = connection.execute("SELECT item, used, name, time, event, max_count FROM items JOIN plans USING (plan)")
+    return {row[0]: row[1:] for row in rows}
 
 
 def _insert_budget(connection: sqlite3.Connection, budget: PrivacyBudget) -> str:

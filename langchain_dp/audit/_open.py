@@ -37,7 +37,7 @@ class _Reading(Database):
         with self.transaction(write=False) as connection:
             verify(connection, self.path)
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self, wait: float) -> sqlite3.Connection:
         assert self.path is not None
         before = _place(self.path)
         connection = _connect(self.path)
