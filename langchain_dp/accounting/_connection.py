@@ -179,7 +179,7 @@ class Database:
         return connection
 
     def _check_place(self, connection: sqlite3.Connection, found: str | None) -> None:
-        """Refuse when the path leads to another file by now, or the file holds another ledger, or its journal is off."""
+        """Refuse when the path leads to another file now, or the file holds another ledger, or its journal is off."""
         if self.path is None:
             return
         if found != self.ledger_id:

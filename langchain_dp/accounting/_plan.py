@@ -13,7 +13,7 @@ from langchain_dp.accounting._store import LedgerEntry, StoredPlan
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import event_from_json
-from langchain_dp.errors import PlanError
+from langchain_dp.errors import BudgetExceeded, PlanError
 
 
 class LedgerPlan:
@@ -51,6 +51,11 @@ class LedgerPlan:
         return [(event_from_json(event), most) for event, (_, most) in self._stored.items.items()]
 
     @property
+    def settings(self) -> Mapping[str, Any] | None:
+        """Public settings that it was reserved for; None if none were kept with it."""
+        return self._stored.settings
+
+    @property
     def budget(self) -> PrivacyBudget:
         """Budget of the whole ledger."""
         return self._account.budget
@@ -79,10 +84,19 @@ class LedgerPlan:
         _, most = self._stored.items[key]
         # A count above the whole plan is refused here: it need not even fit into the file's integers.
         if count > most or not self._account.store.add_use(self._stored, key, count, chain):
-            left = self.remaining(event)
-            raise self._account.exceeded(
-                f"{count} x {event!r}", f"{left} of {most} are left in the plan {self.name!r}", fits=left
-            )
+            raise self._beyond(event, key, count)
+
+    def _beyond(self, event: DpEvent, key: str, count: int) -> BudgetExceeded:
+        used = self._account.store.used([self._stored])
+        _, most = self._stored.items[key]
+        left = most - used[self._stored.items[key][0]]
+        spent = self._account.spent([self._stored], used, quick=False)[0]
+        unspent = (max(self.epsilon - spent, 0.0), self.delta)
+        before = {name: used[item] for name, (item, _) in self._stored.items.items()}
+        price = self._account.price(key, count, unspent, self.epsilon, before=before)
+        return self._account.exceeded(
+            f"{price} {left:,} of {most:,} are left in the plan {self.name!r}.", asked=f"{count} x {event!r}", fits=left
+        )
 
     def spent(self, *, quick: bool = False) -> tuple[float, float]:
         """(epsilon, delta) that the releases so far cost at the plan's delta; (0, 0) before the first.

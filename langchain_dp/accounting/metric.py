@@ -182,11 +182,11 @@ class MetricLedger:
         limit = self._store.limits.of(refused.whose)
         assert limit is not None  # only a limit refuses
         fits = max(limit - refused.spent, 0) // cost
-        left = f"eta={units(refused.spent):g} of {units(limit):g} spent"
+        left = max(limit - refused.spent, 0)
         return BudgetExceeded(
-            f"Refused a release at eta={eta:g} nats per unit of distance: the {refused.whose} at position "
-            f"{refused.position} of the request has {left}. Nothing was charged and nothing released. {fits} more "
-            "would fit into this account. Reuse what was released, or ask for less.",
+            f"This text would cost eta {eta:g}; {units(left):g} of {units(limit):g} is left for the {refused.whose} at "
+            f"position {refused.position} of the request. Nothing was charged and nothing released, and {fits} more "
+            "would fit into this account. Reuse what was released, or ask for less. (In nats per unit of distance.)",
             asked=f"a release at eta={eta:g} for a {refused.whose}",
             spent=(units(refused.spent), 0.0),
             budget=(units(limit), 0.0),
@@ -272,7 +272,17 @@ class MetricLedger:
         self.close()
 
     def __repr__(self) -> str:
-        return f"MetricLedger(limit={self.limit}, document_limit={self.document_limit}, path={self.path!r})"
+        try:  # cheap, and whatever the file is like: this is shown in error reports and debuggers
+            releases, document, user, _ = self._store.summary(wait=0.0)
+            now = f"releases={releases}" + "".join(
+                f", {whose}_spent={units(most):.4g}"
+                + ("" if limit is None else f", {whose}_left={limit - units(most):.4g}")
+                for whose, most, limit in (("user", user, self.limit), ("document", document, self.document_limit))
+                if most is not None
+            )
+        except Exception:
+            now = "closed or in use"
+        return f"MetricLedger(limit={self.limit}, document_limit={self.document_limit}, path={self.path!r}, {now})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.path is None or self._keyed:

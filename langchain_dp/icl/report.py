@@ -72,6 +72,7 @@ class ICLPlanReport:
         survival: Majority share -> chance that it wins a release.
         survival_doubled: Chance of a 70% majority if twice as many subsets were asked; None where there are too few
             subsets, or the plan needs no warning.
+        weak: Why the promise is weak, if it is.
     """
 
     budget: PrivacyBudget
@@ -86,6 +87,7 @@ class ICLPlanReport:
     price_per_query: float | None
     survival: dict[float, float]
     survival_doubled: float | None = None
+    weak: tuple[str, ...] = ()
 
     @property
     def noise_share(self) -> float:
@@ -127,8 +129,7 @@ class ICLPlanReport:
             "  a majority of  "
             + "  ".join(f"{share:.0%} wins {chance:.1%}" for share, chance in self.survival.items()),
         ]
-        if self.warning:
-            lines.append(f"  WARNING      {self.warning}")
+        lines += [f"  WARNING      {point}" for point in (*self.weak, self.warning) if point]
         return "\n".join(lines)
 
 
@@ -174,6 +175,7 @@ def report(
         price_per_query=None if price_per_million_tokens is None else tokens * price_per_million_tokens / 1e6,
         survival=survival,
         survival_doubled=_doubled(reservation, labels) if survival[0.7] < _SAFE else None,
+        weak=reservation.weak,
     )
 
 

@@ -335,6 +335,7 @@ class DPICLClassifier(Runnable[Question, str]):
             subsets=self.scheme.groups,
             partitions=self.scheme.groups if fixed else None,
             sampling_probability=self.scheme.sampling_probability,
+            settings=self._reservation.settings,
         )
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
