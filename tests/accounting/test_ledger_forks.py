@@ -5,21 +5,21 @@ from __future__ import annotations
 import copy
 import ctypes
 import gc
+import multiprocessing
 import os
 import pathlib
 import pickle
 import threading
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
+from langchain_dp import errors
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
 from langchain_dp.accounting.ledger import LedgerPlan, PrivacyLedger
-from langchain_dp.errors import (
-    LedgerError,
-    PrivateDataError,
-)
+from langchain_dp.errors import BudgetExceeded, LedgerError, PrivateDataError
 
 BUDGET = PrivacyBudget(3.0, 1e-5)
 VOTE = NoisyMaxEvent(8.0)
@@ -155,6 +155,35 @@ def test_a_fork_around_python_leaves_the_parents_spend_alone(path: pathlib.Path)
         plan = ledger.plan("p")
         assert plan is not None
         assert plan.remaining(VOTE) == 6
+
+
+def _refused(path: str) -> None:
+    PrivacyLedger(BUDGET, path).spend(VOTE, 10_000)
+
+
+def test_every_error_survives_a_pickle_and_a_copy() -> None:
+    """If this fails, a process pool dies of an error that it cannot read, instead of raising it."""
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BaseException)]
+    for kind in kinds:
+        made = (
+            kind("why", asked="this", spent=(1.0, 0.1), budget=(2.0, 0.2), fits=3)
+            if issubclass(kind, BudgetExceeded)
+            else kind("why")
+        )
+        made.add_note("where")
+        for again in (pickle.loads(pickle.dumps(made)), copy.copy(made), copy.deepcopy(made)):
+            assert type(again) is kind
+            assert (str(again), again.args, vars(again)) == ("why", made.args, vars(made))
+    assert BudgetExceeded in kinds
+
+
+def test_a_process_pool_raises_what_its_worker_raised(path: pathlib.Path) -> None:
+    """If this fails, a used-up budget in a worker breaks the whole pool, and nobody reads why."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        with pytest.raises(BudgetExceeded, match="would cost epsilon") as refused:
+            pool.submit(_refused, str(path)).result()
+        assert refused.value.budget == (3.0, 1e-5)
+        assert pool.submit(len, "alive").result() == 5
 
 
 def test_a_closed_ledger_refuses() -> None:
