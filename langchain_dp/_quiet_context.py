@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,12 +28,13 @@ from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, 
 from langchain_core.globals import get_debug, get_llm_cache, set_llm_cache
 from langchain_core.runnables.config import var_child_runnable_config
 
-from langchain_dp import _quiet_filters
+from langchain_dp import _forks, _quiet_filters
 from langchain_dp._quiet_filters import Level, level
 
 _MANAGERS: tuple[Any, ...] = (CallbackManager, AsyncCallbackManager)
 _GATED = "_langchain_dp_gated"
 _LOCK = threading.Lock()
+_forks.renew_lock(sys.modules[__name__], "_LOCK")
 _OLD_TRACERS = ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from dp_accounting.dp_event import DpEvent, PoissonSampledDpEvent
 
-from langchain_dp import _validate
+from langchain_dp import _forks, _validate
 from langchain_dp.accounting._store import SLACK, Store, StoredPlan
 from langchain_dp.accounting.budget import PrivacyBudget, weak_points
 from langchain_dp.accounting.calibrate import max_releases
@@ -46,6 +46,7 @@ class Account:
         self.store = Store(budget, path, ledger_id=ledger_id)
         self._known: dict[tuple[object, ...], float] = {}
         self._lock = threading.Lock()
+        _forks.renew_lock(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.store.path is None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from langchain_dp.accounting import _forks
+from langchain_dp import _forks
 from langchain_dp.accounting._ledger_file import (
     LEDGER,
     FileKind,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from langchain_dp import _validate
+from langchain_dp import _forks, _validate
 from langchain_dp.accounting._account import check_text
 from langchain_dp.accounting._metric_certificate import MetricCertificate
 from langchain_dp.accounting._metric_releases import ReleasedTexts
@@ -103,6 +103,7 @@ class MetricLedger:
         self._store, self._keyed = store, keyed
         self._released: ReleasedTexts | None = None
         self._lock = threading.Lock()
+        _forks.renew_lock(self)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, key: bytes | None = None) -> MetricLedger:

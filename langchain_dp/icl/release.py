@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Sequence
 
 from langchain_dp._quiet_calls import in_own_thread
@@ -30,6 +31,7 @@ class Releaser:
         rng: Source of the noise.
         pace: Holds answers back.
         vote_shares: Whether noisy shares are released too.
+        keep_answers: How many answers are kept.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Releaser:
         rng: Randomness,
         pace: Pace,
         vote_shares: bool,
+        keep_answers: int,
     ) -> None:
         self.reservation = reservation
         self.pace = pace
@@ -50,8 +53,14 @@ class Releaser:
         self._voter = voter
         self._rng = rng
         self._vote_shares = vote_shares
-        self._answers = AnswerCache()
+        self._keep_answers = keep_answers
+        self._answers = AnswerCache(keep_answers)
+        if not self._presence_is_private():
+            electorate.keep(self._answers)
         self._probed = False
+
+    def _presence_is_private(self) -> bool:
+        return self.reservation.budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE
 
     def _page(self) -> int:
         """A forgotten record turns the page: what it may have helped to find is not given out again.
@@ -59,8 +68,7 @@ class Releaser:
         Not where the promise covers whether a record is there at all: that a question costs again would show that one
         was. An answer that was released stays released, and giving it out again shows nothing more.
         """
-        private = self.reservation.budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE
-        return 0 if private else self._electorate.forgotten
+        return 0 if self._presence_is_private() else self._electorate.forgotten
 
     def under(self, reservation: Reservation) -> Releaser:
         """A second releaser over the same subsets and model, charged to another reservation."""
@@ -72,16 +80,17 @@ class Releaser:
             rng=self._rng,
             pace=self.pace,
             vote_shares=self._vote_shares,
+            keep_answers=self._keep_answers,
         )
 
     def release(self, question: str) -> Released:
         """Answer a rendered, checked question: from what was released before, or by one new release."""
         started = self.pace.start()
-        key = (self._page(), question)
-        claim = self._answers.claim(key)
+        key, page = _key(question), self._page()
+        claim = self._answers.claim(key, page)
         while claim is not None and not isinstance(claim, Released):
             claim.result()
-            claim = self._answers.claim(key)
+            claim = self._answers.claim(key, page)
         if claim is not None:
             return claim
         answer = None
@@ -90,13 +99,13 @@ class Releaser:
             self.pace.hold(started)
             return answer
         finally:
-            self._answers.settle(key, answer)
+            self._answers.settle(key, answer, page)
 
     async def arelease(self, question: str) -> Released:
         """Async twin of :meth:`release`."""
         started = self.pace.start()
-        key = (self._page(), question)
-        claim = await self._answers.aclaim(key)
+        key, page = _key(question), self._page()
+        claim = await self._answers.aclaim(key, page)
         if claim is not None:
             return claim
         answer = None
@@ -105,7 +114,7 @@ class Releaser:
             await self.pace.ahold(started)
             return answer
         finally:
-            self._answers.settle(key, answer)
+            self._answers.settle(key, answer, page)
 
     def _answered(self, question: str) -> Released:
         if not self._probed:
@@ -132,6 +141,11 @@ class Releaser:
         result = report_noisy_max(counts, event.sigma, rng=self._rng)
         shares = dict(zip(self._labels, result.shares(), strict=True)) if self._vote_shares else None
         return Released(self._labels[result.winner], shares)
+
+
+def _key(question: str) -> bytes:
+    """What an answer is kept under: as short for a long question as for a short one."""
+    return hashlib.sha256(question.encode("utf-8", "surrogatepass")).digest()
 
 
 def _finish(steps: Generator[Sequence[Ballot], Sequence[Vote], Released], cast: Sequence[Vote]) -> Released:

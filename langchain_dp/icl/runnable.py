@@ -14,7 +14,7 @@ from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.events import Sampling
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.icl import checks, prompts
-from langchain_dp.icl.answers import DPAnswer, Released
+from langchain_dp.icl.answers import KEPT, DPAnswer, Released
 from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
 from langchain_dp.icl.pace import Pace
 from langchain_dp.icl.plan import Electorate
@@ -64,6 +64,8 @@ class DPICLClassifier(Runnable[Question, str]):
             after the other, and named in the certificate: a slow call may cost others their votes.
         max_concurrency: Model calls of one question at a time; a ``max_concurrency`` in the config limits questions.
         max_question_chars: Longest question, with its template, for models without a known limit.
+        keep_answers: Released answers that are kept, so that the same question costs nothing again. Beyond, the one not
+            asked for longest goes: to answer it again is a new release, which is charged, and may come out otherwise.
         answer_seconds: Hold every new answer until this long after its question (a side channel narrowed).
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
@@ -100,6 +102,7 @@ class DPICLClassifier(Runnable[Question, str]):
         timeout: float | None = None,
         max_concurrency: int | None = None,
         max_question_chars: int = 20_000,
+        keep_answers: int = KEPT,
         answer_seconds: float | None = None,
         not_private_seed: int | None = None,
     ) -> None:
@@ -107,7 +110,7 @@ class DPICLClassifier(Runnable[Question, str]):
         self.labels = _checks.check_labels(labels)
         self.prompt = prompt or prompts.plain(self.labels)
         _checks.check_promise(budget, ledger, not_private_seed)
-        checks.check_calls(max_queries, timeout, max_concurrency, max_question_chars, answer_seconds)
+        checks.check_calls(max_queries, timeout, max_concurrency, max_question_chars, keep_answers, answer_seconds)
         words = checks.label_words(self.prompt, self.labels)
         self._voter: Voter = make_voter(
             llm,
@@ -148,6 +151,7 @@ class DPICLClassifier(Runnable[Question, str]):
             rng=self._rng,
             pace=Pace(answer_seconds),
             vote_shares=vote_shares,
+            keep_answers=keep_answers,
         )
 
     # ------------------------------------------------------------------------------------------------ Runnable

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from langchain_dp import _forks
 from langchain_dp.mechanisms._bits import words
 from langchain_dp.mechanisms._nearest import BUCKET, NearestVector, sharded
 from langchain_dp.mechanisms.metric_laplace import checked, checked_eta
@@ -72,6 +73,7 @@ class MetricExponential:
         self._most = max(_GROUP, cache_bytes // (8 * len(self._open)))
         self._cached: OrderedDict[int, NDArray[np.uint64]] = OrderedDict()
         self._lock = threading.Lock()
+        _forks.renew_lock(self)
 
     def draw(self, keys: Ids, points: Callable[[Ids], NDArray[np.floating]], *, rng: Randomness | None = None) -> Ids:
         """One row of the table per key.

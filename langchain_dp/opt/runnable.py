@@ -12,7 +12,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import run_in_executor
 
-from langchain_dp import _checks
+from langchain_dp import _checks, _forks
 from langchain_dp._unseen import Held, unseen
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.budget import warn_of, weak_points
@@ -170,6 +170,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         self._progress = progress
         self._seed = not_private_seed
         self._lock = threading.Lock()
+        _forks.renew_lock(self)
         self._sampled: list[str] = []
         self._private: PrivateRuns | None = None
         if method == "dp-opt":

@@ -9,19 +9,25 @@ import multiprocessing
 import os
 import pathlib
 import pickle
+import re
+import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
 
 import pytest
+from fakes.voters import classifier, private_examples
 
 from langchain_dp import errors
+from langchain_dp.accounting import _account
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
 from langchain_dp.accounting.ledger import LedgerPlan, PrivacyLedger
 from langchain_dp.errors import BudgetExceeded, LedgerError, PrivateDataError
 
 BUDGET = PrivacyBudget(3.0, 1e-5)
+SMALL = PrivacyBudget(0.2, 1e-6)
 VOTE = NoisyMaxEvent(8.0)
 CHOICE = ExponentialEvent(0.05)
 
@@ -194,3 +200,77 @@ def test_a_closed_ledger_refuses() -> None:
     ledger.close()
     with pytest.raises(LedgerError, match="closed"):
         plan.spend(VOTE)
+
+
+def _alive(work: Callable[[], object]) -> str:
+    """Run ``work`` in a child that the system ends if it hangs."""
+
+    def guarded() -> str:
+        signal.alarm(20)
+        return str(work())
+
+    return in_child(guarded)
+
+
+def test_a_fork_while_another_thread_composes_leaves_the_child_able_to(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this fails, a worker forked while a certificate was worked out hangs at its own first one."""
+    composing, go_on, parent, compose = threading.Event(), threading.Event(), os.getpid(), _account.composed_epsilon
+
+    def slow(*given: Any, **named: Any) -> float:
+        if os.getpid() == parent:
+            composing.set()
+            assert go_on.wait(60)
+        return compose(*given, **named)
+
+    monkeypatch.setattr(_account, "composed_epsilon", slow)
+    event = NoisyMaxEvent(217.0)  # no other test has composed it
+    with PrivacyLedger(BUDGET, path) as ledger:
+        go_on.set()
+        plan = ledger.reserve([(event, 3)], name="q", epsilon=0.2, delta=1e-6)
+        go_on.clear()
+        composing.clear()
+        plan.spend(event, 2)
+        with ThreadPoolExecutor(1) as pool:
+            spent = pool.submit(plan.spent)
+            assert composing.wait(60)
+            try:
+                said = _alive(lambda: (plan.spent(), plan.spend(event))[0])
+            finally:
+                go_on.set()
+            assert said == str(spent.result())
+        assert plan.remaining(event) == 0
+
+
+def test_a_fork_while_records_are_drawn_leaves_the_child_able_to(path: pathlib.Path) -> None:
+    """If this fails, a worker forked beside a chain that answers hangs at its own first question."""
+    settings: dict[str, Any] = {"sampling": "resample", "partitions": None, "sampling_probability": 0.5}
+    chain = classifier(examples=private_examples(2000), ledger=PrivacyLedger(BUDGET, path), budget=SMALL, **settings)
+    stop = threading.Event()
+
+    def draw() -> None:
+        while not stop.is_set():
+            chain._electorate.draw("x")
+
+    with ThreadPoolExecutor(2) as pool:
+        drawing = [pool.submit(draw) for _ in range(2)]
+        try:
+            said = [_alive(lambda: chain.invoke("y")) for _ in range(5)]
+        finally:
+            stop.set()
+        for each in drawing:
+            each.result()
+    assert set(said) <= {"positive", "negative"}
+
+
+def test_every_lock_of_the_package_is_open_in_a_child() -> None:
+    """If this fails, a lock was added that a child of a busy process can wait for without end."""
+    package = pathlib.Path(errors.__file__).parent
+    forgotten = []
+    for file in package.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        locks = len(re.findall(r"threading\.R?Lock\(\)", text))
+        if file.name != "_forks.py" and locks > len(re.findall(r"_forks\.(watch|renew_lock|keep_still)\(", text)):
+            forgotten.append(str(file.relative_to(package)))
+    assert forgotten == []
