@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pathlib
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent
@@ -345,7 +347,7 @@ def test_the_repr_of_a_ledger_waits_for_nobody_and_never_raises(
 ) -> None:
     """If this fails, a debugger or an error report hangs on a ledger, or dies of it."""
     naps: list[float] = []
-    monkeypatch.setattr(_connection.time, "sleep", naps.append)
+    monkeypatch.setattr(_connection, "time", SimpleNamespace(sleep=naps.append, monotonic=time.monotonic))
     ledger = PrivacyLedger(PrivacyBudget(3.0), tmp_path / "l.db")
     holder = sqlite3.connect(tmp_path / "l.db", isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")

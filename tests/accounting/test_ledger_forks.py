@@ -206,6 +206,7 @@ def _alive(work: Callable[[], object]) -> str:
     """Run ``work`` in a child that the system ends if it hangs."""
 
     def guarded() -> str:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(20)
         return str(work())
 
