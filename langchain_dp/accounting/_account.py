@@ -24,8 +24,6 @@ from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataErr
 _LONGEST = 200
 _SHARED = 256
 _CACHED = 512
-_COMPOSED = 10**6  # releases; a refusal of more composes nothing
-
 _NOUNS = {"NoisyMaxEvent": "question", "LimitedDomainEvent": "token", "ExponentialEvent": "choice"}
 
 
@@ -121,6 +119,7 @@ class Account:
         left: tuple[float, float],
         whole: float,
         *,
+        at_most: int,
         before: Mapping[str, int] | None = None,
     ) -> str:
         """Say in a sentence what ``count`` more releases of ``event`` would cost, and what is ``left`` of ``whole``.
@@ -130,12 +129,13 @@ class Account:
             count: How many are asked for.
             left: (epsilon, delta): the epsilon that is left, and the delta at which it is composed.
             whole: The epsilon that was there at first.
+            at_most: Of more than so many no cost is worked out: a refusal must not take long.
             before: How many of each event were released before.
         """
         before = {name: used for name, used in (before or {}).items() if used}
         asked = f"This {_noun(event)}" if count == 1 else f"These {count:,} {_noun(event)}s"
         cost = math.inf
-        if count <= _COMPOSED and left[1] > 0.0:
+        if count <= at_most and left[1] > 0.0:
             after = {**before, event: before.get(event, 0) + count}
             cost = self.cost(list(after.items()), left[1])
             cost -= self.cost(list(before.items()), left[1]) if before else 0.0

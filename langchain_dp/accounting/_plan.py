@@ -93,7 +93,7 @@ class LedgerPlan:
         spent = self._account.spent([self._stored], used, quick=False)[0]
         unspent = (max(self.epsilon - spent, 0.0), self.delta)
         before = {name: used[item] for name, (item, _) in self._stored.items.items()}
-        price = self._account.price(key, count, unspent, self.epsilon, before=before)
+        price = self._account.price(key, count, unspent, self.epsilon, at_most=most, before=before)
         return self._account.exceeded(
             f"{price} {left:,} of {most:,} are left in the plan {self.name!r}.", asked=f"{count} x {event!r}", fits=left
         )

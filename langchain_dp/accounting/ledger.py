@@ -212,7 +212,9 @@ class PrivacyLedger:
             left = self._account.left(self._account.store.plans())
             most = self._account.releases(event_key(event), left)
             if count > most:
-                price = self._account.price(event_key(event), count, left, self.budget.epsilon)
+                price = self._account.price(
+                    event_key(event), count, left, self.budget.epsilon, at_most=max(2 * most, 1)
+                )
                 why = f"{most:,} fit into the epsilon={left[0]:.6g}, delta={left[1]:g} that no plan has reserved."
                 raise self._account.exceeded(f"{price} {why}", asked=f"{count} x {event!r}", fits=most)
             try:

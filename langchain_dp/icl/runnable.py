@@ -72,6 +72,10 @@ class DPICLClassifier(Runnable[Question, str]):
     Raises:
         InvalidParameter: A value is out of bounds, a label is unknown, or there are too few examples.
         BudgetExceeded: The ledger has no room for the plan.
+        PlanError: The ledger's plan of this name was made for other settings.
+
+    Warns:
+        WeakPromiseWarning: epsilon is above 10, or delta is not below one over the number of examples.
 
     Formal guarantee:
         Everything released over the life of the plan is (epsilon, delta)-differentially private in the examples, with
