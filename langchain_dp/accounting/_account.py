@@ -141,7 +141,7 @@ class Account:
             cost -= self.cost(list(before.items()), left[1]) if before else 0.0
         if not left[0] < cost < math.inf:
             return f"{asked} would go beyond what is left."
-        return f"{asked} would cost epsilon {cost:.3g}; {left[0]:.3g} of {whole:.6g} is left."
+        return f"{asked} would cost epsilon {cost:.3g}; {left[0]:.3g} of {whole:.4g} is left."
 
     def exceeded(self, sentence: str, *, asked: str, fits: int) -> BudgetExceeded:
         """Return the refusal that ``sentence`` begins: nothing was charged or stored."""
