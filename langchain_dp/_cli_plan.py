@@ -48,7 +48,7 @@ _ICL_NOTES = """\
 No model is asked or loaded. Tokens are estimated at four characters each; with --data they come from the private rows,
 so keep the figures to yourself. In messages, max_queries= is --queries.
 --json: {"epsilon", "delta", "neighbors", "queries", "sigma", "groups", "calls", "tokens", "price", "survival":
-{share of a majority: chance that it wins}, "warning", ...}.
+{share of a majority: chance that it wins}, "warning", "weak", ...}.
 """
 
 _OPT_NOTES = """\

@@ -43,6 +43,7 @@ def _icl_plain(found: ICLPlanReport) -> dict[str, Any]:
         "survival": found.survival,
         "survival_doubled": found.survival_doubled,
         "warning": found.warning,
+        "weak": found.weak,
     }
 
 

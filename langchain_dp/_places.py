@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 
-from langchain_dp.accounting import _forks
+from langchain_dp import _forks
 
 
 def in_event_loop() -> bool:

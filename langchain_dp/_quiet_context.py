@@ -24,6 +24,7 @@ import contextvars
 import functools
 import operator
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,13 +38,14 @@ from langchain_core.outputs import ChatGeneration, ChatResult, Generation, LLMRe
 from langchain_core.prompt_values import StringPromptValue
 from langchain_core.runnables.config import var_child_runnable_config
 
-from langchain_dp import _quiet_filters
+from langchain_dp import _forks, _quiet_filters
 from langchain_dp._quiet_filters import Level, level
 
 _MANAGERS: tuple[Any, ...] = (CallbackManager, AsyncCallbackManager)
 _GATED = "_langchain_dp_gated"
 _LOCK = threading.Lock()
 _CACHING = (BaseLanguageModel, BaseChatModel, BaseLLM, chat_models, llms)
+_forks.renew_lock(sys.modules[__name__], "_LOCK")
 _OLD_TRACERS = ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER")
 
 

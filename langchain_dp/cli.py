@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 
 from langchain_dp import (
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SystemExit: With 0 after --help and --version, with 2 where the arguments cannot be parsed.
     """
     options = parser().parse_args(arguments)
+    warnings.filterwarnings("ignore", "The promise is weak")  # what a command shows, plan or certificate, says it
     try:
         code = int(options.run(options))
         sys.stdout.flush()  # here, where it is known what to say of a reader that is gone

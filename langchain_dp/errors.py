@@ -16,10 +16,14 @@
     ├── ModelUnavailable (RuntimeError)    the model failed on a public question
     └── MissingExtra (ImportError)         an optional package is not installed
 
+One warning: WeakPromiseWarning (UserWarning), a budget under which hardly anything is promised.
+
 No message holds private text. Nothing here imports anything else of the package.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class LangChainDPError(Exception):
@@ -61,6 +65,14 @@ class BudgetExceeded(LangChainDPError):
         self.budget = budget
         self.fits = fits
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By itself an exception is made anew from its message alone, and a process pool dies of what it cannot read.
+        return (_made_again, (type(self), self.args), self.__dict__)
+
+
+def _made_again(kind: type[BudgetExceeded], args: tuple[Any, ...]) -> BudgetExceeded:
+    return kind.__new__(kind, *args)
+
 
 class PlanError(LangChainDPError):
     """A spend or a reservation contradicts a plan that was reserved earlier."""
@@ -71,7 +83,7 @@ class LedgerError(LangChainDPError):
 
 
 class LedgerMismatch(LedgerError):
-    """The ledger file was made for another budget."""
+    """The ledger file was made for another budget, or another ledger was put in its place."""
 
 
 class LedgerCorrupt(LedgerError):
@@ -99,3 +111,7 @@ class ModelUnavailable(LangChainDPError, RuntimeError):
 
 class MissingExtra(LangChainDPError, ImportError):
     """An optional dependency is not installed. The message holds the pip command."""
+
+
+class WeakPromiseWarning(UserWarning):
+    """Hardly anything is promised: epsilon is above 10, or delta is not below one over the number of records."""

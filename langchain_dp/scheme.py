@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from langchain_dp import _validate
 from langchain_dp.accounting import Neighbors
@@ -30,6 +31,17 @@ class Scheme:
     def expected_subsets(self) -> float:
         """Expected number of subsets asked per release (an upper bound where subsets may be empty)."""
         return self.groups * self.sampling_probability if self.sampling == "fixed" else float(self.groups)
+
+    def least_records(self, records: int) -> tuple[int, str]:
+        """A number that delta has to stay far below one over, and what it counts: the records, where that is public.
+
+        Where it is private, a constant that settings of sense have at least one record for.
+        """
+        if self.even:
+            return records, "records"
+        if self.sampling == "fixed":
+            return self.groups, "subsets"
+        return math.ceil(1 / self.sampling_probability), "draws that one record is expected in once"
 
 
 def check_bounds(

@@ -260,7 +260,7 @@ def test_a_terminal_shows_how_far_it_got(
         ("in.jsonl", rows({"body": SECRET}).encode(), [], "--fields ['text']"),
         ("in.jsonl", rows({"text": SECRET, "u": True}).encode(), ["--user-field", "u"], "--user-field 'u'"),
         ("in.jsonl", rows({"text": SECRET, "u": "\ud800"}).encode(), ["--user-field", "u"], "--user-field 'u'"),
-        ("in.txt", SECRET.encode(), ["--limit", "1"], "Refused a release"),
+        ("in.txt", SECRET.encode(), ["--limit", "1"], "This text would cost eta"),
         ("in.txt", b"", ["--in", "no-such-file"], "nothing is there"),
         ("in.txt", b"", ["--out", os.path.join("no-such-folder", "out")], "folder of --out"),
         ("in.txt", b"", ["--out", os.curdir], "it is none"),

@@ -12,9 +12,9 @@ from typing import Any
 
 from dp_accounting.dp_event import DpEvent, PoissonSampledDpEvent
 
-from langchain_dp import _validate
+from langchain_dp import _forks, _validate
 from langchain_dp.accounting._store import SLACK, Store, StoredPlan
-from langchain_dp.accounting.budget import PrivacyBudget
+from langchain_dp.accounting.budget import PrivacyBudget, weak_points
 from langchain_dp.accounting.calibrate import max_releases
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import MetricEvent, Neighbors, PartEvent, event_from_json, event_to_json
@@ -24,6 +24,7 @@ from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataErr
 _LONGEST = 200
 _SHARED = 256
 _CACHED = 512
+_NOUNS = {"NoisyMaxEvent": "question", "LimitedDomainEvent": "token", "ExponentialEvent": "choice"}
 
 
 class Account:
@@ -43,6 +44,7 @@ class Account:
         self.store = Store(budget, path, ledger_id=ledger_id)
         self._known: dict[tuple[object, ...], float] = {}
         self._lock = threading.Lock()
+        _forks.renew_lock(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.store.path is None:
@@ -91,8 +93,11 @@ class Account:
         epsilon, delta = claims(plans)
         return max(self.budget.epsilon - epsilon, 0.0), max(self.budget.delta - delta, 0.0)
 
-    def spent(self, plans: Sequence[StoredPlan], used: Mapping[int, int], *, quick: bool) -> tuple[float, float]:
+    def spent(
+        self, plans: Sequence[StoredPlan], used: Mapping[int, int] | None = None, *, quick: bool
+    ) -> tuple[float, float]:
         """Sum over plans of what their used counts cost at their delta; a plan without use counts nothing."""
+        used = self.store.used(plans) if used is None else used
         costs = [self._spent(plan, used, quick) for plan in plans]
         return math.fsum(epsilon for epsilon, _ in costs), math.fsum(delta for _, delta in costs)
 
@@ -107,14 +112,45 @@ class Account:
         # The claim covers every part of the plan, so it bounds the part that was used as well.
         return min(self.cost(counts, plan.delta), plan.epsilon), plan.delta
 
-    def exceeded(self, asked: str, why: str, *, fits: int) -> BudgetExceeded:
-        """Return the refusal of ``asked``: nothing was charged or stored."""
+    def price(
+        self,
+        event: str,
+        count: int,
+        left: tuple[float, float],
+        whole: float,
+        *,
+        at_most: int,
+        before: Mapping[str, int] | None = None,
+    ) -> str:
+        """Say in a sentence what ``count`` more releases of ``event`` would cost, and what is ``left`` of ``whole``.
+
+        Args:
+            event: Event as JSON.
+            count: How many are asked for.
+            left: (epsilon, delta): the epsilon that is left, and the delta at which it is composed.
+            whole: The epsilon that was there at first.
+            at_most: Of more than so many no cost is worked out: a refusal must not take long.
+            before: How many of each event were released before.
+        """
+        before = {name: used for name, used in (before or {}).items() if used}
+        asked = f"This {_noun(event)}" if count == 1 else f"These {count:,} {_noun(event)}s"
+        cost = math.inf
+        if count <= at_most and left[1] > 0.0:
+            after = {**before, event: before.get(event, 0) + count}
+            cost = self.cost(list(after.items()), left[1])
+            cost -= self.cost(list(before.items()), left[1]) if before else 0.0
+        if not left[0] < cost < math.inf:
+            return f"{asked} would go beyond what is left."
+        return f"{asked} would cost epsilon {cost:.3g}; {left[0]:.3g} of {whole:.4g} is left."
+
+    def exceeded(self, sentence: str, *, asked: str, fits: int) -> BudgetExceeded:
+        """Return the refusal that ``sentence`` begins: nothing was charged or stored."""
         plans = self.store.plans()
-        spent, reserved = self.spent(plans, self.store.used(), quick=False), claims(plans)
+        spent, reserved = self.spent(plans, quick=False), claims(plans)
         return BudgetExceeded(
-            f"Refused {asked}: {why}. Nothing was charged. Spent so far: epsilon={spent[0]:.6g}, delta={spent[1]:g}; "
-            f"reserved: epsilon={reserved[0]:.6g}, delta={reserved[1]:g}; budget: {self.budget}. {fits} more would "
-            "fit. Ask for less; a larger budget is a weaker promise and needs a new ledger.",
+            f"{sentence} Nothing was charged, and {fits} more would fit. Ask for less; a larger budget is a weaker "
+            f"promise and needs a new ledger. (Spent so far: epsilon={spent[0]:.6g}, delta={spent[1]:g}; reserved: "
+            f"epsilon={reserved[0]:.6g}, delta={reserved[1]:g}; budget: {self.budget}.)",
             asked=asked,
             spent=spent,
             budget=(self.budget.epsilon, self.budget.delta),
@@ -140,6 +176,8 @@ class Account:
         kinds = sorted({(each["of"] if each["event"] == "PartEvent" else each)["event"] for each in fields})
         epsilon, delta = claims(plans)
         added = ["spent is rounded up"] if quick else []
+        if private:
+            added += [point for point in weak_points(epsilon, delta) if point not in notes]
         if len(plans) > 1:
             added.append(f"the claims of {len(plans)} plans, each chosen adaptively, are added up")
         return PrivacyCertificate(
@@ -147,7 +185,7 @@ class Account:
             epsilon=epsilon,
             delta=delta,
             neighbors=self.budget.neighbors,
-            spent=self.spent(plans, self.store.used(), quick=quick),
+            spent=self.spent(plans, quick=quick),
             remaining=remaining,
             model=model,
             private=private,
@@ -221,6 +259,18 @@ def check_text(name: str, value: str, *, at_least: int) -> str:
             "Give a short public label."
         )
     return value
+
+
+def said(items: Sequence[tuple[str, int]]) -> str:
+    """What a plan holds, in words: "1,000 tokens and 1 choice"."""
+    return " and ".join(f"{count:,} {_noun(event)}{'' if count == 1 else 's'}" for event, count in items)
+
+
+def _noun(event: str) -> str:
+    fields = json.loads(event)
+    while "of" in fields:
+        fields = fields["of"]
+    return _NOUNS.get(fields["event"], "release")
 
 
 def _public_parameters(event: str | None) -> dict[str, float | int | str]:

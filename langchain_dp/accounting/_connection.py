@@ -8,25 +8,37 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
-from langchain_dp.accounting import _forks
+from langchain_dp import _forks
 from langchain_dp.accounting._ledger_file import (
     LEDGER,
     FileKind,
     create_file,
+    held,
     inspect_file,
+    migrate,
     open_connection,
     refusal,
     verify_header,
     verify_journal,
 )
-from langchain_dp.errors import LedgerError, LedgerUnwritable
+from langchain_dp.errors import LedgerError, LedgerMismatch, LedgerUnwritable
 
 BUSY_SECONDS = 30.0
 """How long a spend waits for the file's lock: long enough for 64 racers that fsync one after the other."""
+
+FIRST_NAP, LONGEST_NAP = 0.0005, 0.004
+"""Seconds between two tries for the file's lock, at most. SQLite's own waits grow to a tenth of a second: two writers
+that spend without a pause leave gaps so short that a third one, asking so rarely, missed them for half a minute."""
+
+_JITTER = random.SystemRandom()  # a generator with a state would be the same in parent and child after a fork
+T = TypeVar("T")
 
 
 class Database:
@@ -79,12 +91,13 @@ class Database:
         with self.transaction(write=True) as connection:
             # A real, synced write: a file that cannot be written must say so here, not at the first release.
             connection.execute("UPDATE ledger SET only_row = only_row")
+            migrate(connection, self._kind)
 
     @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        if not self._lock.acquire(timeout=BUSY_SECONDS):
+    def _exclusive(self, wait: float) -> Iterator[None]:
+        if not self._lock.acquire(timeout=wait):
             raise LedgerUnwritable(
-                f"Expected the {self._kind.name} to be free within {BUSY_SECONDS:g} s, but other threads kept it. "
+                f"Expected the {self._kind.name} to be free within {wait:g} s, but other threads kept it. "
                 "Nothing was charged: try again, with fewer threads."
             )
         try:
@@ -93,22 +106,28 @@ class Database:
             self._lock.release()
 
     @contextlib.contextmanager
-    def transaction(self, *, write: bool) -> Iterator[sqlite3.Connection]:
+    def transaction(self, *, write: bool, wait: float | None = None) -> Iterator[sqlite3.Connection]:
         """Run the block in one transaction: durable when the block is left, rolled back when it raises.
+
+        Args:
+            write: Whether the block writes.
+            wait: Seconds to wait for others; ``BUSY_SECONDS`` by default.
 
         Raises:
             LedgerError: And its kinds, for whatever the database refuses.
         """
-        with self._exclusive():
+        wait = BUSY_SECONDS if wait is None else wait
+        with self._exclusive(wait):
             try:
-                connection = self._connect()
-                connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-                self._check_place(connection)
+                connection = self._connect(wait)
+                found = _patiently(lambda: _begin(connection, write), wait)
+                self._check_place(connection, found)
                 yield connection
-                connection.execute("COMMIT")
+                # Who waits here for readers to end keeps new ones out, so that no reader starves a writer.
+                _patiently(lambda: connection.execute("COMMIT"), wait)
             except sqlite3.Error as error:
                 self._abandon(drop=True)
-                raise refusal(error, self.path, BUSY_SECONDS, self._kind) from error
+                raise refusal(error, self.path, wait, self._kind) from error
             except BaseException:
                 self._abandon(drop=False)
                 raise
@@ -128,7 +147,7 @@ class Database:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self, wait: float) -> sqlite3.Connection:
         if self._closed:
             raise LedgerError(f"The {self._kind.name} is closed. Open it again with {self._kind.opener}.")
         if self._pid != os.getpid():
@@ -141,27 +160,33 @@ class Database:
                 raise LedgerError("The process was forked around Python. Open the file anew in the child.")
             self._pid = os.getpid()
         if self._connection is None:
-            self._connection = self._open()
+            self._connection = self._open(wait)
         return self._connection
 
-    def _open(self) -> sqlite3.Connection:
-        assert self.path is not None  # the memory store has its connection from the start
-        before = _place(self.path)
-        connection = open_connection(self.path, BUSY_SECONDS)
+    def _open(self, wait: float) -> sqlite3.Connection:
+        path = self.path
+        assert path is not None  # the memory store has its connection from the start
+        before = _place(path)
+        connection = _patiently(lambda: open_connection(path), wait)
         try:
-            found = verify_header(connection, self.path, self._kind)
-            if _place(self.path) != before or self.ledger_id not in (None, found):
-                raise LedgerError(f"The file {self.path} was replaced by another. Restore the file that was there.")
+            found = _patiently(lambda: verify_header(connection, path, self._kind), wait)
+            if _place(path) != before or self.ledger_id not in (None, found):
+                raise LedgerError(f"The file {path} was replaced by another. Restore the file that was there.")
         except BaseException:
             connection.close()
             raise
         self.ledger_id, self._place = found, before
         return connection
 
-    def _check_place(self, connection: sqlite3.Connection) -> None:
-        """Refuse when the path no longer leads to the file that this connection writes to, or its journal is off."""
+    def _check_place(self, connection: sqlite3.Connection, found: str | None) -> None:
+        """Refuse when the path leads to another file now, or the file holds another ledger, or its journal is off."""
         if self.path is None:
             return
+        if found != self.ledger_id:
+            raise LedgerMismatch(
+                f"The {self._kind.name} {self.path} was replaced by another one while it was in use. Nothing was "
+                "charged: stop, and restore the file that was there."
+            )
         if _place(self.path) != self._place:
             raise LedgerError(
                 f"The {self._kind.name} {self.path} was replaced while it was in use. Stop, and restore the file that "
@@ -175,7 +200,7 @@ class Database:
             _forks.disown(self._connection)
             self._connection, self._closed = None, True
             return
-        with self._exclusive():
+        with self._exclusive(BUSY_SECONDS):
             self._closed = True
             connection, self._connection = self._connection, None
             if connection is not None:
@@ -199,6 +224,33 @@ class Database:
             self.close()
         except Exception:  # noqa: S110  # nobody is left to be told
             pass
+
+
+def _patiently(step: Callable[[], T], wait: float) -> T:
+    """Return what ``step`` returns, trying again at short random intervals while another process holds the lock."""
+    end, nap = time.monotonic() + wait, FIRST_NAP
+    while True:
+        try:
+            return step()
+        except sqlite3.OperationalError as error:
+            if not held(error) or time.monotonic() >= end:
+                raise
+        time.sleep(_JITTER.uniform(0, nap))
+        nap = min(2 * nap, LONGEST_NAP)
+
+
+def _begin(connection: sqlite3.Connection, write: bool) -> str | None:
+    """Begin a transaction that has its lock, and return the id of the ledger in it."""
+    # SQLite takes pages for fresh whenever the file's change counter is what it was, and a copy put in its place may
+    # have come to the same number: forget them all, and read the few that are needed.
+    connection.execute("PRAGMA shrink_memory")
+    connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+    try:
+        row = connection.execute("SELECT ledger_id FROM ledger").fetchone()
+    except BaseException:
+        connection.rollback()
+        raise
+    return None if row is None else str(row[0])
 
 
 def _place(path: str) -> tuple[int, int]:

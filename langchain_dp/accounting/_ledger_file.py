@@ -36,6 +36,7 @@ class FileKind:
         version: Version of its schema.
         tables: SQL of its tables and triggers. One of them is ``ledger``, with one row and its ``ledger_id``.
         owner_only: Whether it is readable by its owner alone.
+        oldest: The oldest schema that is brought to this version when a file is opened to be written.
     """
 
     name: str
@@ -45,6 +46,7 @@ class FileKind:
     version: int
     tables: str
     owner_only: bool = False
+    oldest: int = 1
 
     @property
     def schema(self) -> str:
@@ -67,7 +69,8 @@ CREATE TABLE plans (
     name TEXT NOT NULL UNIQUE,
     epsilon REAL NOT NULL CHECK (epsilon >= 0),
     delta REAL NOT NULL CHECK (delta >= 0),
-    time TEXT NOT NULL
+    time TEXT NOT NULL,
+    settings TEXT
 );
 CREATE TABLE items (
     item INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -99,7 +102,7 @@ LEDGER = FileKind(
     opener="PrivacyLedger(budget, path)",
     restore="Restore it from a copy that holds every spend; a new ledger would forget what was released.",
     application_id=0x4C445042,  # "LDPB"
-    version=1,
+    version=2,
     tables=_TABLES,
 )
 
@@ -112,6 +115,25 @@ _UNWRITABLE = {
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_NOLFS,
 }
+
+
+def held(error: sqlite3.Error) -> bool:
+    """Whether another process holds a lock on the file, and it is worth while to ask again."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def migrate(connection: sqlite3.Connection, kind: FileKind) -> None:
+    """Bring an older file to this schema, inside the transaction of its opening: whole, or as it was."""
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version < kind.version:
+        _migrate(connection, version)
+        connection.execute(f"PRAGMA user_version = {kind.version}")
+
+
+def _migrate(connection: sqlite3.Connection, from_version: int) -> None:
+    """Add to a ledger what ``from_version`` lacks. Nothing that it holds is changed, and twice is as good as once."""
+    if from_version < 2 and "settings" not in {row[1] for row in connection.execute("PRAGMA table_info(plans)")}:
+        connection.execute("ALTER TABLE plans ADD COLUMN settings TEXT")
 
 
 def refusal(error: sqlite3.Error, path: str | None, busy_seconds: float, kind: FileKind = LEDGER) -> LedgerError:
@@ -253,11 +275,9 @@ def _uri(path: str, mode: str) -> str:
     return f"{pathlib.Path(path).as_uri()}?mode={mode}"
 
 
-def open_connection(path: str, busy_seconds: float) -> sqlite3.Connection:
-    """Return a connection whose commits are durable when they return. Never creates a file."""
-    connection = sqlite3.connect(
-        _uri(path, "rw"), uri=True, timeout=busy_seconds, isolation_level=None, check_same_thread=False
-    )
+def open_connection(path: str) -> sqlite3.Connection:
+    """Return a connection whose commits are durable when they return. Never creates a file, never waits for a lock."""
+    connection = sqlite3.connect(_uri(path, "rw"), uri=True, timeout=0, isolation_level=None, check_same_thread=False)
     try:
         # EXTRA: the removal of the journal, which is what commits, is synced to the folder as well.
         for pragma in ("trusted_schema = OFF", "foreign_keys = ON", "synchronous = EXTRA", "fullfsync = ON"):
@@ -274,7 +294,7 @@ def verify_header(connection: sqlite3.Connection, path: str, kind: FileKind = LE
     if application != kind.application_id:
         raise LedgerCorrupt(f"The file {path} is a database, but no {kind.name} of this package. Give another path.")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != kind.version:
+    if not kind.oldest <= version <= kind.version:
         raise LedgerCorrupt(
             f"Expected schema={version} of the {kind.name} {path} to be {kind.version}. Use the version of this "
             "package that wrote it."

@@ -13,6 +13,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 
+from langchain_dp import _forks
 from langchain_dp.accounting._connection import Database
 from langchain_dp.accounting._ledger_file import FileKind
 from langchain_dp.errors import LedgerCorrupt, LedgerMismatch
@@ -57,6 +58,7 @@ class ReleasedTexts:
     def __init__(self, ledger_path: str | None, ledger_id: str | None) -> None:
         self._memory: dict[bytes, tuple[str, ...]] = {}
         self._lock = threading.Lock()
+        _forks.renew_lock(self)
         self._file = None if ledger_path is None else _File(ledger_path + SUFFIX, str(ledger_id))
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, tuple[str, ...]]:

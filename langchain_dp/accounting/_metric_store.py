@@ -284,9 +284,9 @@ class MetricStore(Database):
             row = connection.execute("SELECT spent FROM accounts WHERE whose = ? AND hash = ?", (whose, key)).fetchone()
         return 0 if row is None else int(row[0])
 
-    def summary(self) -> tuple[int, int | None, int | None, str | None]:
+    def summary(self, *, wait: float | None = None) -> tuple[int, int | None, int | None, str | None]:
         """Number of releases, the largest account of a document and of a user, and the metric."""
-        with self.transaction(write=False) as connection:
+        with self.transaction(write=False, wait=wait) as connection:
             releases = connection.execute("SELECT count(*) FROM entries").fetchone()[0]
             most = dict(connection.execute("SELECT whose, max(spent) FROM accounts GROUP BY whose"))
             metric = connection.execute("SELECT metric FROM ledger").fetchone()[0]

@@ -13,7 +13,7 @@ from langchain_dp.accounting._store import LedgerEntry, StoredPlan
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import event_from_json
-from langchain_dp.errors import PlanError
+from langchain_dp.errors import BudgetExceeded, PlanError
 
 
 class LedgerPlan:
@@ -51,6 +51,11 @@ class LedgerPlan:
         return [(event_from_json(event), most) for event, (_, most) in self._stored.items.items()]
 
     @property
+    def settings(self) -> Mapping[str, Any] | None:
+        """Public settings that it was reserved for; None if none were kept with it."""
+        return self._stored.settings
+
+    @property
     def budget(self) -> PrivacyBudget:
         """Budget of the whole ledger."""
         return self._account.budget
@@ -76,13 +81,22 @@ class LedgerPlan:
                 f"The plan {self.name!r} holds no {event!r}. Reserve another plan for it with reserve(), under a "
                 "name of its own, or name every event in plan= when the ledger is made."
             )
-        item, most = self._stored.items[key]
+        _, most = self._stored.items[key]
         # A count above the whole plan is refused here: it need not even fit into the file's integers.
-        if count > most or not self._account.store.add_use(item, count, chain):
-            left = self.remaining(event)
-            raise self._account.exceeded(
-                f"{count} x {event!r}", f"{left} of {most} are left in the plan {self.name!r}", fits=left
-            )
+        if count > most or not self._account.store.add_use(self._stored, key, count, chain):
+            raise self._beyond(event, key, count)
+
+    def _beyond(self, event: DpEvent, key: str, count: int) -> BudgetExceeded:
+        used = self._account.store.used([self._stored])
+        _, most = self._stored.items[key]
+        left = most - used[self._stored.items[key][0]]
+        spent = self._account.spent([self._stored], used, quick=False)[0]
+        unspent = (max(self.epsilon - spent, 0.0), self.delta)
+        before = {name: used[item] for name, (item, _) in self._stored.items.items()}
+        price = self._account.price(key, count, unspent, self.epsilon, at_most=most, before=before)
+        return self._account.exceeded(
+            f"{price} {left:,} of {most:,} are left in the plan {self.name!r}.", asked=f"{count} x {event!r}", fits=left
+        )
 
     def spent(self, *, quick: bool = False) -> tuple[float, float]:
         """(epsilon, delta) that the releases so far cost at the plan's delta; (0, 0) before the first.
@@ -91,7 +105,7 @@ class LedgerPlan:
             quick: Round the used counts up to one leading digit first. Not less than the exact answer, and
                 composed only a few dozen times in a plan's life: for a certificate with every release.
         """
-        return self._account.spent([self._stored], self._account.store.used(), quick=quick)
+        return self._account.spent([self._stored], quick=quick)
 
     def reserved(self) -> tuple[float, float]:
         """(epsilon, delta) that the plan may cost when all its releases are made."""
@@ -100,7 +114,7 @@ class LedgerPlan:
     def remaining(self, event: DpEvent) -> int:
         """How many more releases of ``event`` the plan covers; 0 for an event that it does not hold."""
         item, most = self._stored.items.get(event_key(event), (None, 0))
-        return 0 if item is None else most - self._account.store.used()[item]
+        return 0 if item is None else most - self._account.store.used([self._stored])[item]
 
     def entries(self) -> Iterator[LedgerEntry]:
         """Yield what was charged to the plan, in order."""

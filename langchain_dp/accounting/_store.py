@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 import math
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from langchain_dp.accounting._connection import Database
 from langchain_dp.accounting._ledger_file import verify_contents
@@ -28,6 +30,10 @@ Such a plan is written as 0. Read as this it is a budget like any other, which 0
 """
 
 _PAGE = 500
+
+_ITS_OWN = (
+    "item = ?1 AND plan = (SELECT plan FROM plans WHERE name = ?2 AND time = ?3) AND event = ?4 AND max_count = ?5"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +61,15 @@ class LedgerEntry:
 class StoredPlan:
     """A reserved plan as it was stored; never changes. ``items`` maps an event's JSON to (row, max_count).
 
-    ``epsilon`` is above 0: a claim of 0 is read as ``LEAST_CLAIM``.
+    ``epsilon`` is above 0: a claim of 0 is read as ``LEAST_CLAIM``. Name and ``time`` together tell it from a plan that
+    was reserved anew under its name. ``settings`` are the public settings it was reserved for, None if none were kept.
     """
 
     name: str
     epsilon: float
     delta: float
+    time: str
+    settings: Mapping[str, Any] | None
     items: dict[str, tuple[int, int]]
 
 
@@ -98,13 +107,38 @@ class Store(Database):
         with self.transaction(write=False) as connection:
             return _plans(connection)
 
-    def used(self) -> dict[int, int]:
-        """Return the used count of every plan item by its row, read at one moment."""
+    def used(self, plans: Sequence[StoredPlan]) -> dict[int, int]:
+        """Return the used count of every item of ``plans`` by its row, read at one moment.
+
+        Raises:
+            LedgerCorrupt: The file does not hold one of the plans any more.
+        """
         with self.transaction(write=False) as connection:
-            return dict(connection.execute("SELECT item, used FROM items"))
+            found = _used(connection)
+        for plan in plans:
+            for event, (item, most) in plan.items.items():
+                if found.get(item, ())[1:] != (plan.name, plan.time, event, most):
+                    raise self._lost(plan)
+        return {item: row[0] for item, row in found.items()}
+
+    def glance(self) -> tuple[list[StoredPlan], dict[int, int]]:
+        """Return all plans with their used counts, without waiting for anyone."""
+        with self.transaction(write=False, wait=0.0) as connection:
+            return _plans(connection), {item: row[0] for item, row in _used(connection).items()}
+
+    def _lost(self, plan: StoredPlan) -> LedgerCorrupt:
+        return LedgerCorrupt(
+            f"The ledger {self.path} no longer holds the plan {plan.name!r} as this process knows it: another copy was "
+            "put in its place. Nothing was charged. Restore the newest copy; until then nothing may be released."
+        )
 
     def add_plan(
-        self, name: str, items: Sequence[tuple[str, int]], epsilon: float, delta: float
+        self,
+        name: str,
+        items: Sequence[tuple[str, int]],
+        epsilon: float,
+        delta: float,
+        settings: Mapping[str, Any] | None = None,
     ) -> tuple[StoredPlan | None, list[StoredPlan]]:
         """Store a plan if its claim fits beside the others.
 
@@ -119,7 +153,8 @@ class Store(Database):
             if not fits(self.budget, [*((p.epsilon, p.delta) for p in before), (epsilon, delta)]):
                 return None, before
             row = connection.execute(
-                "INSERT INTO plans (name, epsilon, delta, time) VALUES (?, ?, ?, ?)", (name, epsilon, delta, _now())
+                "INSERT INTO plans (name, epsilon, delta, time, settings) VALUES (?, ?, ?, ?, ?)",
+                (name, epsilon, delta, _now(), None if settings is None else json.dumps(settings, sort_keys=True)),
             ).lastrowid
             connection.executemany(
                 "INSERT INTO items (plan, event, max_count) VALUES (?, ?, ?)",
@@ -127,13 +162,24 @@ class Store(Database):
             )
             return _plans(connection)[-1], before
 
-    def add_use(self, item: int, count: int, chain: str) -> bool:
-        """Charge ``count`` uses of a plan item, durably. Returns False, with nothing charged, if too few are left."""
+    def add_use(self, plan: StoredPlan, event: str, count: int, chain: str) -> bool:
+        """Charge ``count`` uses of a plan's event, durably. Returns False, with nothing charged, if too few are left.
+
+        Raises:
+            LedgerCorrupt: The file does not hold the plan any more, or forgot entries. Nothing was charged.
+        """
+        item, most = plan.items[event]
+        # Not by the row alone: in an older copy of the file the row may be another plan's.
+        its_own = (item, plan.name, plan.time, event, most)
         with self.transaction(write=True) as connection:
             charged = connection.execute(
-                "UPDATE items SET used = used + ?1 WHERE item = ?2 AND used + ?1 <= max_count", (count, item)
+                f"UPDATE items SET used = used + ?6 WHERE {_ITS_OWN} AND used + ?6 <= max_count",  # noqa: S608  # no value in it
+                (*its_own, count),
             ).rowcount
             if not charged:
+                there = connection.execute(f"SELECT 1 FROM items WHERE {_ITS_OWN}", its_own)  # noqa: S608  # as above
+                if there.fetchone() is None:
+                    raise self._lost(plan)
                 return False
             newest = connection.execute(
                 "INSERT INTO entries (time, item, count, chain) VALUES (?, ?, ?, ?)", (_now(), item, count, chain)
@@ -174,17 +220,27 @@ def fits(budget: PrivacyBudget, claims: Sequence[tuple[float, float]]) -> bool:
 
 
 def _plans(connection: sqlite3.Connection) -> list[StoredPlan]:
-    plans = {
-        row: StoredPlan(name, max(epsilon, LEAST_CLAIM), delta, {})
-        for row, name, epsilon, delta in connection.execute(
-            "SELECT plan, name, epsilon, delta FROM plans ORDER BY plan"
-        )
-    }
+    # By names: an older file that is only read has no column for settings.
+    rows = connection.execute("SELECT * FROM plans ORDER BY plan")
+    plans: dict[int, StoredPlan] = {}
+    for values in rows:
+        kept = dict(zip((column[0] for column in rows.description), values, strict=True))
+        settings = kept.get("settings")
+        plans[kept["plan"]] = StoredPlan(
+            kept["name"], max(kept["epsilon"], LEAST_CLAIM), kept["delta"], kept["time"],
+            None if settings is None else json.loads(settings), {},
+        )  # fmt: skip
     for row, item, event, max_count in connection.execute(
         "SELECT plan, item, event, max_count FROM items ORDER BY item"
     ):
         plans[row].items[event] = (item, max_count)
     return list(plans.values())
+
+
+def _used(connection: sqlite3.Connection) -> dict[int, tuple[Any, ...]]:
+    """Used count of every item by its row, and what the item is: name and time of its plan, event, maximum count."""
+    rows = connection.execute("SELECT item, used, name, time, event, max_count FROM items JOIN plans USING (plan)")
+    return {row[0]: row[1:] for row in rows}
 
 
 def _insert_budget(connection: sqlite3.Connection, budget: PrivacyBudget) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 
 from langchain_dp import _validate
 from langchain_dp.accounting.events import Neighbors
-from langchain_dp.errors import InvalidParameter
+from langchain_dp.errors import InvalidParameter, WeakPromiseWarning
 
+_USUAL = 10.0
 _MOST = 500.0  # nats; a budget beyond promises nothing, and the accountant's exponentials stay finite
 _NAMES = {member.name.lower(): member for member in Neighbors}
 
@@ -62,3 +64,36 @@ class PrivacyBudget:
 
     def __str__(self) -> str:
         return f"epsilon={self.epsilon:g}, delta={self.delta:g}, neighbors={self.neighbors.name.lower()}"
+
+
+def weak_points(epsilon: float, delta: float, count: int | None = None, of: str = "records") -> tuple[str, ...]:
+    """Why (epsilon, delta) promises hardly anything, one sentence each; empty if it does.
+
+    Args:
+        epsilon: Of the promise.
+        delta: Of the promise.
+        count: The public number of records, or another that they are hardly fewer than. None: delta is not judged.
+        of: What is counted.
+    """
+    points = []
+    if epsilon > _USUAL:
+        points.append(
+            f"epsilon={epsilon:g} is above {_USUAL:g}: what is released may make a guess about a record e^{epsilon:g} "
+            "times as likely, which promises hardly anything"
+        )
+    if count and delta >= 1 / count:
+        points.append(
+            f"delta={delta:g} is not below 1/{count}, one over the number of {of}: to publish every record with that "
+            "chance would keep such a promise"
+        )
+    return tuple(points)
+
+
+def warn_of(points: tuple[str, ...], *, stacklevel: int) -> None:
+    """Give a Python warning for each of the weak points of a promise."""
+    for point in points:
+        warnings.warn(
+            f"The promise is weak: {point}. Usual are epsilon of 1 to 10 and delta far below one over the records.",
+            WeakPromiseWarning,
+            stacklevel=stacklevel + 1,
+        )

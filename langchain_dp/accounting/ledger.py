@@ -9,6 +9,7 @@ step against the remaining counts of a plan: nothing is composed on the hot path
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -17,13 +18,13 @@ from typing import Any
 from dp_accounting.dp_event import DpEvent
 
 from langchain_dp import _validate
-from langchain_dp.accounting._account import Account, check_text, claims, event_key, plan_items
+from langchain_dp.accounting._account import Account, check_text, claims, event_key, plan_items, said
 from langchain_dp.accounting._plan import LedgerPlan
 from langchain_dp.accounting._store import SLACK, LedgerEntry, StoredPlan
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import event_from_json
-from langchain_dp.errors import BudgetExceeded, PlanError
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 
 __all__ = ["LedgerEntry", "LedgerPlan", "PrivacyLedger"]
 
@@ -88,6 +89,7 @@ class PrivacyLedger:
         name: str,
         epsilon: float | None = None,
         delta: float | None = None,
+        settings: Mapping[str, float | int | str | None] | None = None,
     ) -> LedgerPlan:
         """Reserve a plan before its first release, or attach to the same plan reserved earlier.
 
@@ -97,11 +99,12 @@ class PrivacyLedger:
                 with its remaining counts and its own claim: so restarts and several processes share one plan.
             epsilon: Claim to reserve; the composed epsilon of the full counts by default, and not below it.
             delta: Share of delta for this plan; all that is not reserved yet by default.
+            settings: Public settings that the plan is made for. They are kept with it, and must be the same again.
 
         Raises:
             BudgetExceeded: The claims of all plans would exceed the budget, or ``epsilon`` is below what the plan
                 costs. Nothing was stored.
-            PlanError: A plan of this name holds other events or counts.
+            PlanError: A plan of this name holds other events or counts, or was made for other settings.
             UnsupportedEvent: The accountant has no bound for an event; metric privacy is a unit of its own.
         """
         items = plan_items(events)
@@ -110,8 +113,14 @@ class PrivacyLedger:
             epsilon = _validate.number("epsilon", epsilon, above=0.0)
         if delta is not None:
             delta = _validate.number("delta", delta, above=0.0, below=1.0)
+        if settings is not None:
+            settings = _public_settings(settings)
         account = self._account
         asked = f"plan {name!r} of {', '.join(f'{count} x {event_from_json(key)!r}' for key, count in items)}"
+
+        def refused(why: str, fits: int) -> BudgetExceeded:
+            sentence = f"The plan {name!r} of {said(items)} cannot be reserved: {why}."
+            return account.exceeded(sentence, asked=asked, fits=fits)
 
         def would_fit(left: tuple[float, float]) -> int:
             return account.releases(items[0][0], left) if len(items) == 1 else 0
@@ -120,19 +129,19 @@ class PrivacyLedger:
             stored = account.store.plans()
             for found in stored:
                 if found.name == name:
-                    return self._attach(found, items)
+                    return self._attach(found, items, settings)
             left = account.left(stored)
             share = left[1] if delta is None else delta
             if share <= SLACK * self.budget.delta and delta is None:
-                raise account.exceeded(asked, "no delta is left (give each plan a share of it with delta=)", fits=0)
+                raise refused("no delta is left (give each plan a share of it with delta=)", 0)
             cost = account.cost(items, share)
             claim = cost if epsilon is None else epsilon
             if claim < cost:
                 why = f"it costs epsilon={cost:.6g} at delta={share:g}, more than the claim epsilon={claim:g}"
-                raise account.exceeded(asked, why, fits=would_fit((claim, share)))
-            new, before = account.store.add_plan(name, items, claim, share)
+                raise refused(why, would_fit((claim, share)))
+            new, before = account.store.add_plan(name, items, claim, share, settings)
             if new is not None:
-                return self._attach(new, items)
+                return self._attach(new, items, settings)
             left_now = account.left(before)
             if delta is None and left_now[1] != left[1]:
                 continue  # another plan took a share of delta meanwhile: compose again with the rest of it
@@ -140,15 +149,23 @@ class PrivacyLedger:
                 f"it needs epsilon={claim:.6g}, delta={share:g}, but only epsilon={left_now[0]:.6g}, "
                 f"delta={left_now[1]:g} are not reserved yet"
             )
-            raise account.exceeded(asked, why, fits=would_fit((left_now[0], min(left_now[1], share))))
+            raise refused(why, would_fit((left_now[0], min(left_now[1], share))))
 
-    def _attach(self, stored: StoredPlan, items: Sequence[tuple[str, int]]) -> LedgerPlan:
+    def _attach(
+        self, stored: StoredPlan, items: Sequence[tuple[str, int]], settings: Mapping[str, Any] | None
+    ) -> LedgerPlan:
         have, want = {key: most for key, (_, most) in stored.items.items()}, dict(items)
         differences = [
             f"{event_from_json(key)!r}: {have.get(key, 0)} reserved, {want.get(key, 0)} asked"
             for key in sorted(have.keys() | want.keys())
             if have.get(key) != want.get(key)
         ]
+        if stored.settings is not None and settings is not None:
+            differences += [
+                f"{key} was {stored.settings.get(key)!r}, now {settings.get(key)!r}"
+                for key in sorted(stored.settings.keys() | settings.keys())
+                if stored.settings.get(key) != settings.get(key)
+            ]
         if differences:
             raise PlanError(
                 f"The plan {stored.name!r} was reserved with other contents ({'; '.join(differences)}), and a plan "
@@ -195,8 +212,11 @@ class PrivacyLedger:
             left = self._account.left(self._account.store.plans())
             most = self._account.releases(event_key(event), left)
             if count > most:
-                why = f"{most} fit into the epsilon={left[0]:.6g}, delta={left[1]:g} that no plan has reserved"
-                raise self._account.exceeded(f"{count} x {event!r}", why, fits=most)
+                price = self._account.price(
+                    event_key(event), count, left, self.budget.epsilon, at_most=max(2 * most, 1)
+                )
+                why = f"{most:,} fit into the epsilon={left[0]:.6g}, delta={left[1]:g} that no plan has reserved."
+                raise self._account.exceeded(f"{price} {why}", asked=f"{count} x {event!r}", fits=most)
             try:
                 return self.reserve([(event, most)], name=DIRECT)
             except (PlanError, BudgetExceeded):
@@ -210,8 +230,7 @@ class PrivacyLedger:
         Args:
             quick: Round up instead of composing anew for each count; see :meth:`LedgerPlan.spent`.
         """
-        store = self._account.store
-        return self._account.spent(store.plans(), store.used(), quick=quick)
+        return self._account.spent(self._account.store.plans(), quick=quick)
 
     def reserved(self) -> tuple[float, float]:
         """(epsilon, delta) of all plans: what holds now, whatever they will still release."""
@@ -278,7 +297,14 @@ class PrivacyLedger:
         self.close()
 
     def __repr__(self) -> str:
-        return f"PrivacyLedger({self.budget}, path={self.path!r})"
+        try:  # cheap, and whatever the file is like: this is shown in error reports and debuggers
+            plans, used = self._account.store.glance()
+            spent = self._account.spent(plans, used, quick=True)[0]
+            left = max(self.budget.epsilon - spent, 0.0)
+            now = f"spent={spent:.4g}, reserved={claims(plans)[0]:.4g}, left={left:.4g}"
+        except Exception:
+            now = "closed or in use"
+        return f"PrivacyLedger({self.budget}, path={self.path!r}, {now})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_from_account, (self._account,))
@@ -288,6 +314,16 @@ class PrivacyLedger:
 
     def __copy__(self) -> PrivacyLedger:
         return self
+
+
+def _public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        found = json.loads(json.dumps(dict(settings), allow_nan=False))
+    except (TypeError, ValueError):
+        found = None
+    if not isinstance(found, dict) or found != dict(settings):
+        raise InvalidParameter("Expected settings to be plain values by name: numbers, strings, None.")
+    return found
 
 
 def _from_account(account: Account) -> PrivacyLedger:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from langchain_dp import _validate
+from langchain_dp import _forks, _validate
 from langchain_dp.accounting._account import check_text
 from langchain_dp.accounting._metric_certificate import MetricCertificate
 from langchain_dp.accounting._metric_releases import ReleasedTexts
@@ -103,6 +103,7 @@ class MetricLedger:
         self._store, self._keyed = store, keyed
         self._released: ReleasedTexts | None = None
         self._lock = threading.Lock()
+        _forks.renew_lock(self)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, key: bytes | None = None) -> MetricLedger:
@@ -182,11 +183,11 @@ class MetricLedger:
         limit = self._store.limits.of(refused.whose)
         assert limit is not None  # only a limit refuses
         fits = max(limit - refused.spent, 0) // cost
-        left = f"eta={units(refused.spent):g} of {units(limit):g} spent"
+        left = max(limit - refused.spent, 0)
         return BudgetExceeded(
-            f"Refused a release at eta={eta:g} nats per unit of distance: the {refused.whose} at position "
-            f"{refused.position} of the request has {left}. Nothing was charged and nothing released. {fits} more "
-            "would fit into this account. Reuse what was released, or ask for less.",
+            f"This text would cost eta {eta:g}; {units(left):g} of {units(limit):g} is left for the {refused.whose} at "
+            f"position {refused.position} of the request. Nothing was charged and nothing released, and {fits} more "
+            "would fit into this account. Reuse what was released, or ask for less. (In nats per unit of distance.)",
             asked=f"a release at eta={eta:g} for a {refused.whose}",
             spent=(units(refused.spent), 0.0),
             budget=(units(limit), 0.0),
@@ -272,7 +273,17 @@ class MetricLedger:
         self.close()
 
     def __repr__(self) -> str:
-        return f"MetricLedger(limit={self.limit}, document_limit={self.document_limit}, path={self.path!r})"
+        try:  # cheap, and whatever the file is like: this is shown in error reports and debuggers
+            releases, document, user, _ = self._store.summary(wait=0.0)
+            now = f"releases={releases}" + "".join(
+                f", {whose}_spent={units(most):.4g}"
+                + ("" if limit is None else f", {whose}_left={limit - units(most):.4g}")
+                for whose, most, limit in (("user", user, self.limit), ("document", document, self.document_limit))
+                if most is not None
+            )
+        except Exception:
+            now = "closed or in use"
+        return f"MetricLedger(limit={self.limit}, document_limit={self.document_limit}, path={self.path!r}, {now})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.path is None or self._keyed:

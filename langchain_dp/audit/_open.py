@@ -14,7 +14,8 @@ import stat
 import threading
 from collections.abc import Callable
 
-from langchain_dp.accounting import MetricLedger, PrivacyBudget, PrivacyLedger, _forks
+from langchain_dp import _forks
+from langchain_dp.accounting import MetricLedger, PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting._account import Account
 from langchain_dp.accounting._connection import BUSY_SECONDS, Database, _place
 from langchain_dp.accounting._ledger_file import LEDGER, FileKind, refusal, verify_header
@@ -37,7 +38,7 @@ class _Reading(Database):
         with self.transaction(write=False) as connection:
             verify(connection, self.path)
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self, wait: float) -> sqlite3.Connection:
         assert self.path is not None
         before = _place(self.path)
         connection = _connect(self.path)
@@ -67,6 +68,7 @@ class _ReadAccount(Account):
         self.store = store
         self._known = {}
         self._lock = threading.Lock()
+        _forks.renew_lock(self)
 
 
 def open_ledger(path: str | os.PathLike[str]) -> PrivacyLedger | MetricLedger:

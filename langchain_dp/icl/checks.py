@@ -27,6 +27,7 @@ def check_calls(
     timeout: float | None,
     max_concurrency: int,
     max_question_chars: int,
+    keep_answers: int,
     answer_seconds: float | None,
 ) -> None:
     """Bounds of queries, model calls and answer times."""
@@ -35,6 +36,7 @@ def check_calls(
         _validate.number("timeout", timeout, above=0.0)
     _validate.integer("max_concurrency", max_concurrency, at_least=1)
     _validate.integer("max_question_chars", max_question_chars, at_least=1)
+    _validate.integer("keep_answers", keep_answers, at_least=1)
     if answer_seconds is not None:
         _validate.number("answer_seconds", answer_seconds, above=0.0)
 

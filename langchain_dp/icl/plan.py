@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 import secrets
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Mapping
 from fractions import Fraction
 from typing import Any
 
+from langchain_dp import _forks
+from langchain_dp.icl.answers import AnswerCache
 from langchain_dp.icl.votes import Ballot, Shot
 from langchain_dp.mechanisms.randomness import Randomness
 from langchain_dp.partition import FixedPartition, resample
@@ -42,9 +45,11 @@ class Electorate:
         self._rng = rng
         self._q = Fraction(scheme.sampling_probability)
         self._lock = threading.Lock()
+        _forks.keep_still(self)
         self._key = secrets.token_hex(8)  # two classifiers on one engine never share a cache entry
         self._version = 0
         self._forgotten = 0
+        self._kept: weakref.WeakSet[AnswerCache] = weakref.WeakSet()
         self._fixed: FixedPartition | None = None
         self._versions: list[int] = []
         if scheme.sampling == "fixed":
@@ -89,13 +94,21 @@ class Electorate:
             self._shots[record_id] = shot
             return record_id, self._changed(None if self._fixed is None else self._fixed.add(record_id))
 
+    def keep(self, answers: AnswerCache) -> None:
+        """Have a page turned in ``answers``, for as long as they live, whenever a record is forgotten."""
+        self._kept.add(answers)
+
     def forget(self, record_id: str) -> Hashable | None:
         """Remove a record; returns the key of the content that its subset had before."""
         with self._lock:
             self._records.forget(record_id)
             self._forgotten += 1
             del self._shots[record_id]
-            return self._changed(None if self._fixed is None else self._fixed.forget(record_id))
+            page = self._forgotten
+            stale = self._changed(None if self._fixed is None else self._fixed.forget(record_id))
+        for answers in list(self._kept):
+            answers.turn(page)
+        return stale
 
     def _changed(self, subset: int | None) -> Hashable | None:
         if subset is None:

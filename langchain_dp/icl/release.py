@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Generator, Sequence
 
@@ -34,6 +35,7 @@ class Releaser:
         pace: Holds answers back.
         vote_shares: Whether noisy shares are released too.
         max_calls: Model calls at a time, over all questions.
+        keep_answers: How many answers are kept.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Releaser:
         pace: Pace,
         vote_shares: bool,
         max_calls: int,
+        keep_answers: int,
     ) -> None:
         self.reservation = reservation
         self.pace = pace
@@ -56,11 +59,17 @@ class Releaser:
         self._rng = rng
         self._vote_shares = vote_shares
         self._max_calls = max_calls
-        self._answers = AnswerCache()
+        self._keep_answers = keep_answers
+        self._answers = AnswerCache(keep_answers)
+        if not self._presence_is_private():
+            electorate.keep(self._answers)
         self._probed = False
         calls = reservation.scheme.expected_subsets + voter.companions
         # Few releases at a time: what is charged when the model dies is lost, and others would only wait for places.
         self._under_way = Places(math.ceil(max_calls / max(calls, 1.0)))
+
+    def _presence_is_private(self) -> bool:
+        return self.reservation.budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE
 
     def _page(self) -> int:
         """A forgotten record turns the page: what it may have helped to find is not given out again.
@@ -68,8 +77,7 @@ class Releaser:
         Not where the promise covers whether a record is there at all: that a question costs again would show that one
         was. An answer that was released stays released, and giving it out again shows nothing more.
         """
-        private = self.reservation.budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE
-        return 0 if private else self._electorate.forgotten
+        return 0 if self._presence_is_private() else self._electorate.forgotten
 
     def under(self, reservation: Reservation) -> Releaser:
         """A second releaser over the same subsets and model, charged to another reservation."""
@@ -82,6 +90,7 @@ class Releaser:
             pace=self.pace,
             vote_shares=self._vote_shares,
             max_calls=self._max_calls,
+            keep_answers=self._keep_answers,
         )
 
     def release(self, question: str) -> Released:
@@ -92,11 +101,11 @@ class Releaser:
                 the subsets, after it. The next release starts with a public test question.
         """
         started = self.pace.start()
-        key = (self._page(), question)
-        claim = self._answers.claim(key)
+        key, page = _key(question), self._page()
+        claim = self._answers.claim(key, page)
         while claim is not None and not isinstance(claim, Released):
             claim.result()
-            claim = self._answers.claim(key)
+            claim = self._answers.claim(key, page)
         if claim is not None:
             return claim
         answer = None
@@ -110,13 +119,13 @@ class Releaser:
             self.pace.hold(started)
             raise
         finally:
-            self._answers.settle(key, answer)
+            self._answers.settle(key, answer, page)
 
     async def arelease(self, question: str) -> Released:
         """Async twin of :meth:`release`."""
         started = self.pace.start()
-        key = (self._page(), question)
-        claim = await self._answers.aclaim(key)
+        key, page = _key(question), self._page()
+        claim = await self._answers.aclaim(key, page)
         if claim is not None:
             return claim
         answer = None
@@ -130,7 +139,7 @@ class Releaser:
             await self.pace.ahold(started)
             raise
         finally:
-            self._answers.settle(key, answer)
+            self._answers.settle(key, answer, page)
 
     def _answered(self, question: str) -> Released:
         if not self._probed:
@@ -157,6 +166,11 @@ class Releaser:
         result = report_noisy_max(counts, event.sigma, rng=self._rng)
         shares = dict(zip(self._labels, result.shares(), strict=True)) if self._vote_shares else None
         return Released(self._labels[result.winner], shares)
+
+
+def _key(question: str) -> bytes:
+    """What an answer is kept under: as short for a long question as for a short one."""
+    return hashlib.sha256(question.encode("utf-8", "surrogatepass")).digest()
 
 
 def _finish(steps: Generator[Sequence[Ballot], Sequence[Vote], Released], cast: Sequence[Vote]) -> Released:

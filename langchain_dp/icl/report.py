@@ -73,6 +73,7 @@ class ICLPlanReport:
         survival: Majority share -> chance that it wins a release.
         survival_doubled: Chance of a 70% majority if twice as many subsets were asked; None where there are too few
             subsets, or the plan needs no warning.
+        weak: Why the promise is weak, if it is.
     """
 
     budget: PrivacyBudget
@@ -88,6 +89,7 @@ class ICLPlanReport:
     survival: dict[float, float]
     survival_doubled: float | None = None
     companions: int = 0
+    weak: tuple[str, ...] = ()
 
     @property
     def noise_share(self) -> float:
@@ -131,8 +133,7 @@ class ICLPlanReport:
             "  a majority of  "
             + "  ".join(f"{share:.0%} wins {chance:.1%}" for share, chance in self.survival.items()),
         ]
-        if self.warning:
-            lines.append(f"  WARNING      {self.warning}")
+        lines += [f"  WARNING      {point}" for point in (*self.weak, self.warning) if point]
         return "\n".join(lines)
 
 
@@ -182,6 +183,7 @@ def report(
         survival=survival,
         survival_doubled=_doubled(reservation, labels) if survival[0.7] < _SAFE else None,
         companions=len(companions),
+        weak=reservation.weak,
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from langchain_dp._checks import ledger_for, unreserved
 from langchain_dp.accounting import (
@@ -16,6 +17,7 @@ from langchain_dp.accounting import (
     PrivacyLedger,
     calibrate_noisy_max,
 )
+from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.accounting.events import Sampling
 from langchain_dp.errors import BudgetExceeded, PlanError
 from langchain_dp.scheme import Scheme, check_bounds, choose_scheme
@@ -31,6 +33,8 @@ class Reservation:
         scheme: Sampling constants.
         budget: The share of the ledger that the noise was calibrated for.
         max_queries: Largest number of releases.
+        settings: What the chain was asked for that the subsets come from.
+        weak: Why the promise is weak, if it is.
     """
 
     plan: LedgerPlan
@@ -38,6 +42,8 @@ class Reservation:
     scheme: Scheme
     budget: PrivacyBudget
     max_queries: int
+    settings: Mapping[str, Any]
+    weak: tuple[str, ...]
 
     def certificate(self, model: str, *, seeded: bool, notes: tuple[str, ...] = ()) -> PrivacyCertificate:
         """The promise as of now. Composes what was spent: some tens of milliseconds."""
@@ -50,6 +56,7 @@ class Reservation:
             notes=(
                 "the model's operator sees the examples",
                 "only the reserved epsilon and delta are a promise; what is spent describes the releases so far",
+                *self.weak,
                 *notes,
             ),
             parameters={
@@ -74,10 +81,13 @@ def reserve(
     subsets: int,
     partitions: int | None,
     sampling_probability: float | None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Reservation:
     """Calibrate the noise and reserve the plan, or go on with the plan that the ledger holds under this name.
 
     After a restart the number of records may have changed; the constants of the reserved plan stay in force.
+
+    ``settings`` are those of the chain whose subsets this one shares; None where it cuts its own.
 
     Raises:
         InvalidParameter: A parameter is out of bounds; see also :func:`langchain_dp.icl.plan.choose_scheme`.
@@ -90,13 +100,20 @@ def reserve(
     )  # fmt: skip
     ledger = ledger_for(budget, ledger)
     neighbors = ledger.budget.neighbors
+    settings = settings or {
+        "shots": shots,
+        "subsets": subsets,
+        "partitions": partitions,
+        "sampling_probability": sampling_probability,
+    }
     derived = functools.partial(
         choose_scheme, sampling=sampling, neighbors=neighbors, records=records, shots=shots, subsets=subsets,
         partitions=partitions, sampling_probability=sampling_probability,
     )  # fmt: skip
     resume = functools.partial(
         _resume, neighbors=neighbors, budget=budget, max_queries=max_queries, sampling=sampling, subsets=subsets,
-        partitions=partitions, sampling_probability=sampling_probability, derived=derived,
+        partitions=partitions, sampling_probability=sampling_probability, derived=derived, settings=settings,
+        records=records,
     )  # fmt: skip
     found = ledger.plan(name)
     if found is not None:
@@ -108,13 +125,16 @@ def reserve(
             share, queries=max_queries, sampling_probability=scheme.sampling_probability, sampling=sampling
         )
         event = NoisyMaxEvent(sigma, scheme.sampling_probability, sampling)
-        plan = ledger.reserve([(event, max_queries)], name=name, epsilon=share.epsilon, delta=share.delta)
+        plan = ledger.reserve(
+            [(event, max_queries)], name=name, epsilon=share.epsilon, delta=share.delta,
+            settings={**settings, "groups": scheme.groups},
+        )  # fmt: skip
     except BudgetExceeded:
         meanwhile = ledger.plan(name)  # another worker that started at the same time
         if meanwhile is None:
             raise
         return resume(meanwhile)
-    return Reservation(plan, event, scheme, share, max_queries)
+    return Reservation(plan, event, scheme, share, max_queries, settings, _weak(share, scheme, records))
 
 
 def _resume(
@@ -128,6 +148,8 @@ def _resume(
     partitions: int | None,
     sampling_probability: float | None,
     derived: Callable[[], Scheme],
+    settings: Mapping[str, Any],
+    records: int,
 ) -> Reservation:
     """Go on with a plan. ``derived`` is the scheme that a new one would get for the records of now."""
     events = plan.events
@@ -153,6 +175,12 @@ def _resume(
         asked["budget.delta"] = (plan.delta, budget.delta)
     if sampling == "fixed" and sampling_probability is None:
         asked["subsets / partitions"] = (q, subsets / groups)
+    kept = plan.settings or {}  # none with a plan of an older version of this package
+    for key in ("shots", "subsets"):
+        asked[key] = (kept.get(key, settings[key]), settings[key])
+    follows = sampling_probability is not None and kept.get("partitions") is partitions is None
+    if sampling == "fixed" and not follows:  # the number of records, which may have changed
+        asked["partitions"] = (kept.get("groups", groups), groups)
     differing = [f"{key} was {old!r}, now {new!r}" for key, (old, new) in asked.items() if old != new]
     if differing:
         raise PlanError(
@@ -160,5 +188,11 @@ def _resume(
             "Keep the old one, or give this chain another name=."
         )
     even = neighbors is not Neighbors.ADD_OR_REMOVE_ONE
-    share = PrivacyBudget(plan.epsilon, plan.delta, neighbors)
-    return Reservation(plan, event, Scheme(sampling, groups, q, even), share, most)
+    share, scheme = PrivacyBudget(plan.epsilon, plan.delta, neighbors), Scheme(sampling, groups, q, even)
+    return Reservation(plan, event, scheme, share, most, settings, _weak(share, scheme, records))
+
+
+def _weak(share: PrivacyBudget, scheme: Scheme, records: int) -> tuple[str, ...]:
+    points = weak_points(share.epsilon, share.delta, *scheme.least_records(records))
+    warn_of(points, stacklevel=4)
+    return points

@@ -14,7 +14,7 @@ from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.events import Sampling
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.icl import checks, prompts
-from langchain_dp.icl.answers import DPAnswer, Released
+from langchain_dp.icl.answers import KEPT, DPAnswer, Released
 from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
 from langchain_dp.icl.pace import Pace
 from langchain_dp.icl.plan import Electorate
@@ -70,6 +70,8 @@ class DPICLClassifier(Runnable[Question, str]):
             label, the release raises ``ModelUnavailable``; it has cost one answer, and the next release asks a public
             test question before it is charged. "answer": no such call, and an answer may be noise alone.
         max_question_chars: Longest question, with its template, for models without a known limit.
+        keep_answers: Released answers that are kept, so that the same question costs nothing again. Beyond, the one not
+            asked for longest goes: to answer it again is a new release, which is charged, and may come out otherwise.
         answer_seconds: Hold every new answer until this long after its question (a side channel narrowed).
         accept_unchecked_model: Take a model with compiled parts, which cannot be looked into, at your word that no call
             of it can see the prompt of another. The certificate says so. A memory that is found is always refused.
@@ -79,6 +81,10 @@ class DPICLClassifier(Runnable[Question, str]):
         InvalidParameter: A value is out of bounds, a label is unknown, or there are too few examples.
         BudgetExceeded: The ledger has no room for the plan.
         UnsafeEnvironment: The model has a memory: one example could move more than one vote.
+        PlanError: The ledger's plan of this name was made for other settings.
+
+    Warns:
+        WeakPromiseWarning: epsilon is above 10, or delta is not below one over the number of examples.
 
     Formal guarantee:
         Everything released over the life of the plan is (epsilon, delta)-differentially private in the examples, with
@@ -110,6 +116,7 @@ class DPICLClassifier(Runnable[Question, str]):
         max_concurrency: int = CALLS,
         on_unhealthy: OnUnhealthy = "raise",
         max_question_chars: int = 20_000,
+        keep_answers: int = KEPT,
         answer_seconds: float | None = None,
         accept_unchecked_model: bool = False,
         not_private_seed: int | None = None,
@@ -118,7 +125,7 @@ class DPICLClassifier(Runnable[Question, str]):
         self.labels = _checks.check_labels(labels)
         self.prompt = prompt or prompts.plain(self.labels)
         _checks.check_promise(budget, ledger, not_private_seed)
-        checks.check_calls(max_queries, timeout, max_concurrency, max_question_chars, answer_seconds)
+        checks.check_calls(max_queries, timeout, max_concurrency, max_question_chars, keep_answers, answer_seconds)
         words = checks.label_words(self.prompt, self.labels)
         self._voter: Voter = make_voter(
             llm,
@@ -162,6 +169,7 @@ class DPICLClassifier(Runnable[Question, str]):
             pace=Pace(answer_seconds),
             vote_shares=vote_shares,
             max_calls=max_concurrency,
+            keep_answers=keep_answers,
         )
 
     # ------------------------------------------------------------------------------------------------ Runnable
@@ -353,6 +361,7 @@ class DPICLClassifier(Runnable[Question, str]):
             subsets=self.scheme.groups,
             partitions=self.scheme.groups if fixed else None,
             sampling_probability=self.scheme.sampling_probability,
+            settings=self._reservation.settings,
         )
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)

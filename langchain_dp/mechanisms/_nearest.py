@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from langchain_dp import _forks
+
 Points = NDArray[np.float64]
 Ids = NDArray[np.int64]
 S = TypeVar("S")
@@ -214,6 +216,7 @@ class _Blas:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        _forks.renew_lock(self)
         self._holders = 0
         self._limits: Any = None
 

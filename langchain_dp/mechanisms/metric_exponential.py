@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from langchain_dp import _validate
+from langchain_dp import _forks, _validate
 from langchain_dp.mechanisms._bits import words
 from langchain_dp.mechanisms._nearest import BUCKET, NearestVector, sharded
 from langchain_dp.mechanisms.metric_laplace import checked, checked_eta
@@ -80,6 +80,7 @@ class MetricExponential:
         self._most = _validate.integer("cache_bytes", cache_bytes, at_least=0) // kept
         self._cached: OrderedDict[int, tuple[float, Bounds]] = OrderedDict()
         self._lock = threading.Lock()
+        _forks.renew_lock(self)
 
     def draw(self, keys: Ids, points: Callable[[Ids], NDArray[np.floating]], *, rng: Randomness | None = None) -> Ids:
         """One row of the table per key.

@@ -6,12 +6,14 @@ import contextlib
 import dataclasses
 import json
 import sqlite3
+import sys
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from langchain_dp import _forks
 from langchain_dp._whole_files import write_whole
 from langchain_dp.errors import PlanError
 from langchain_dp.opt.plan import Ended, Written
@@ -19,6 +21,7 @@ from langchain_dp.opt.plan import Ended, Written
 _VERSION = 3
 _HELD: weakref.WeakKeyDictionary[object, set[str]] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
+_forks.renew_lock(sys.modules[__name__], "_LOCK")
 
 
 @dataclasses.dataclass(repr=False)

@@ -16,6 +16,7 @@ from langchain_dp.accounting import (
     PrivacyCertificate,
     PrivacyLedger,
 )
+from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Randomness, exponential
 from langchain_dp.opt import journal as journals
@@ -73,6 +74,7 @@ class PrivateRuns:
         self._journal: Journal | None = None
         self._reservation: Reservation | None = None
         self._seats: Seats | None = None
+        self._weak: tuple[str, ...] = ()
 
     @property
     def neighbors(self) -> Neighbors:
@@ -105,6 +107,9 @@ class PrivateRuns:
         scheme = Scheme(self._settings.sampling, journal.groups, journal.sampling_probability, even)
         self._reservation = reservation = self._reserved(journal, scheme)
         self._journal = journal
+        budget = reservation.budget
+        self._weak = weak_points(budget.epsilon, budget.delta, *scheme.least_records(len(records)))
+        warn_of(self._weak, stacklevel=2)
         candidates = self._write(data, journal, reservation, halted)
         if journal.winner is None:
             chosen = self._select(data, journal, candidates, reservation)
@@ -264,6 +269,7 @@ class PrivateRuns:
                 "the local model sees the examples; the prompt alone leaves",
                 "only the reserved epsilon and delta are a promise, whatever was used of them",
                 "training and validation records are disjoint: their costs combine by the larger",
+                *self._weak,
                 *getattr(self._engine, "notes", ()),
             ),
             parameters={

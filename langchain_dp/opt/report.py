@@ -7,6 +7,7 @@ import math
 
 from langchain_dp._company import count_unseen
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighbors, PrivacyBudget
+from langchain_dp.accounting.budget import weak_points
 from langchain_dp.opt.reservation import votes_needed
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import Demonstration
@@ -33,6 +34,7 @@ class OptPlanReport:
         warm_tokens: Estimated tokens to evaluate with the caches of all subsets kept.
         seconds: Estimated time with caches kept; None if the engine's speed is unknown.
         cache_bytes: Estimated memory of the kept caches; None if the engine does not say.
+        weak: Why the promise is weak, if it is.
     """
 
     budget: PrivacyBudget
@@ -48,6 +50,7 @@ class OptPlanReport:
     warm_tokens: float
     seconds: float | None = None
     cache_bytes: float | None = None
+    weak: tuple[str, ...] = ()
 
     @property
     def votes_needed(self) -> float:
@@ -78,6 +81,7 @@ class OptPlanReport:
                 f"  records      about {self.training:,.0f} to learn from, {self.validation:,.0f} to select by",
                 f"  to evaluate  about {self.warm_tokens:,.0f} tokens with caches kept ({self.cold_tokens:,.0f} "
                 f"without){time}{memory}",
+                *(f"  WARNING      {point}" for point in self.weak),
             ]
         )
 
@@ -136,6 +140,7 @@ def report(
         warm_tokens=warm + forward,
         seconds=(warm + forward) / measured.tokens_per_second() if measured else None,
         cache_bytes=scheme.groups * (subset + length) * measured.bytes_per_token() if measured else None,
+        weak=weak_points(budget.epsilon, budget.delta, *scheme.least_records(count)),
     )
 
 

@@ -12,9 +12,10 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import run_in_executor
 
-from langchain_dp import _checks
+from langchain_dp import _checks, _forks
 from langchain_dp._unseen import Held, unseen
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
+from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.accounting.events import Sampling
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
@@ -169,6 +170,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         self._progress = progress
         self._seed = not_private_seed
         self._lock = threading.Lock()
+        _forks.renew_lock(self)
         self._sampled: list[str] = []
         self._private: PrivateRuns | None = None
         if method == "dp-opt":
@@ -313,11 +315,13 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         count = examples if isinstance(examples, int) else len(records or ())
         neighbors: Neighbors = self._private.neighbors
         share, token, selection = self._private.prospect(count)
+        scheme = scheme_for(self.settings, neighbors, count)
+        warn_of(weak_points(share.epsilon, share.delta, *scheme.least_records(count)), stacklevel=2)
         return report(
             self._engine,
             self.settings,
             budget=share,
-            scheme=scheme_for(self.settings, neighbors, count),
+            scheme=scheme,
             token=token,
             selection=selection,
             records=records,

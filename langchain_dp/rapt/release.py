@@ -13,11 +13,13 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
+from langchain_dp import _forks
 from langchain_dp._unseen import Withheld
 from langchain_dp.accounting.metric import MetricLedger, Owner
 from langchain_dp.errors import LangChainDPError
@@ -180,7 +182,20 @@ class _Flights:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._under_way: dict[bytes, concurrent.futures.Future[None]] = {}
+        _forks.watch(self)
+
+    def before_fork(self) -> None:
+        """Keep still, so that a child finds the lock open."""
+        self._lock.acquire()
+
+    def after_fork(self) -> None:
+        """Go on. In the child nobody is under way: threads do not come along."""
+        if os.getpid() != self._process:
+            self._process = os.getpid()
+            self._under_way = {}
+        self._lock.release()
 
     def claim(self, keys: Sequence[bytes]) -> tuple[list[bytes], list[concurrent.futures.Future[None]]]:
         """The keys that are the caller's to release, and what to wait for before asking again for the others."""

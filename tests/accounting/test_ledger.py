@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import pathlib
+import sqlite3
+import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent
 
+from langchain_dp.accounting import _connection
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.calibrate import max_releases
-from langchain_dp.accounting.events import ExponentialEvent, MetricEvent, Neighbors, NoisyMaxEvent
+from langchain_dp.accounting.events import ExponentialEvent, MetricEvent, Neighbors, NoisyMaxEvent, PartEvent
 from langchain_dp.accounting.ledger import PrivacyLedger
 from langchain_dp.accounting.pld import epsilon
 from langchain_dp.errors import (
@@ -300,3 +304,60 @@ def test_budgets_check_their_values() -> None:
     for name in ("add", 2, None, GaussianDpEvent(1.0)):
         with pytest.raises(InvalidParameter, match="add_or_remove_one"):
             PrivacyBudget(1.0, neighbors=name)  # type: ignore[arg-type]
+
+
+def test_a_refusal_reads_like_a_sentence(ledger: PrivacyLedger) -> None:
+    """If this fails, who has used up a budget reads the accountant's objects instead of what it would cost."""
+    votes = ledger.reserve([(VOTE, 5)], name="p", delta=1e-6)
+    votes.spend(VOTE, 5)
+    one_more = epsilon([(VOTE, 6)], 1e-6) - epsilon([(VOTE, 5)], 1e-6)
+    with pytest.raises(BudgetExceeded) as refused:
+        votes.spend(VOTE)
+    assert str(refused.value).startswith(
+        f"This question would cost epsilon {one_more:.3g}; 0 of {votes.epsilon:.4g} is left. 0 of 5 are left in the "
+        "plan 'p'. Nothing was charged, and 0 more would fit. Ask for less; a larger budget is a weaker promise"
+    )
+    with pytest.raises(BudgetExceeded, match=r"^These 7,000,000 questions would go beyond what is left\. 0 of 5 are"):
+        votes.spend(VOTE, 7_000_000)
+    with pytest.raises(BudgetExceeded, match=r"^The plan 'q' of 1 choice and 900 questions cannot be reserved: it "):
+        ledger.reserve([(VOTE, 900), (CHOICE, 1)], name="q", delta=1e-6)
+    mixed = ledger.reserve([(CHOICE, 1), (PartEvent("a", CHOICE), 1)], name="mixed", delta=1e-6)
+    mixed.spend(CHOICE)
+    with pytest.raises(BudgetExceeded, match=r"^This choice would cost epsilon 0\.\d+; 0\.\d+ of 0\.\d+ is left\."):
+        mixed.spend(CHOICE)
+    with (
+        PrivacyLedger(PrivacyBudget(1.0)) as small,
+        pytest.raises(BudgetExceeded, match=r"^These 4 questions would cost"),
+    ):
+        small.spend(VOTE, 4)
+
+
+def test_the_repr_of_a_ledger_shows_what_is_spent_and_left(tmp_path: pathlib.Path) -> None:
+    """If this fails, who looks at a ledger does not see whether anything of it is left."""
+    ledger = PrivacyLedger(PrivacyBudget(3.0), tmp_path / "l.db")
+    assert repr(ledger).endswith("path='" + str(ledger.path) + "', spent=0, reserved=0, left=3)")
+    plan = ledger.reserve([(VOTE, 5)], name="p", delta=1e-6)
+    plan.spend(VOTE)
+    spent = plan.spent()[0]
+    assert repr(ledger).endswith(f"spent={spent:.4g}, reserved={plan.epsilon:.4g}, left={3 - spent:.4g})")
+
+
+def test_the_repr_of_a_ledger_waits_for_nobody_and_never_raises(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this fails, a debugger or an error report hangs on a ledger, or dies of it."""
+    naps: list[float] = []
+    monkeypatch.setattr(_connection, "time", SimpleNamespace(sleep=naps.append, monotonic=time.monotonic))
+    ledger = PrivacyLedger(PrivacyBudget(3.0), tmp_path / "l.db")
+    holder = sqlite3.connect(tmp_path / "l.db", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    assert repr(ledger).endswith("closed or in use)")
+    holder.close()
+    with ledger._account.store.transaction(write=False):
+        assert repr(ledger).endswith("closed or in use)")
+    assert "left=3" in repr(ledger)
+    assert naps == []
+    (tmp_path / "l.db").unlink()
+    assert repr(ledger).endswith("closed or in use)")
+    ledger.close()
+    assert repr(ledger).endswith("closed or in use)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 import shutil
@@ -17,16 +18,20 @@ from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
 from langchain_dp.accounting.ledger import PrivacyLedger
 from langchain_dp.accounting.pld import epsilon
+from langchain_dp.audit._open import open_ledger
 from langchain_dp.errors import (
+    InvalidParameter,
     LedgerCorrupt,
     LedgerError,
     LedgerMismatch,
     LedgerUnwritable,
+    PlanError,
 )
 
 BUDGET = PrivacyBudget(3.0, 1e-5)
 VOTE = NoisyMaxEvent(8.0)
 CHOICE = ExponentialEvent(0.05)
+FAINT = NoisyMaxEvent(200.0)
 
 
 @pytest.fixture
@@ -119,7 +124,7 @@ DAMAGE = {
     "last page lost": _cut_page,
     "scribbled": _scribble,
     "another database": _another_database,
-    "another schema": _sql("PRAGMA user_version = 2"),
+    "another schema": _sql("PRAGMA user_version = 9"),
     "another application": _sql("PRAGMA application_id = 7"),
     "lowered count": _sql("UPDATE items SET used = 1"),
     "entry removed": _sql("DELETE FROM entries"),
@@ -130,6 +135,63 @@ DAMAGE = {
     "no table": _sql("DROP TABLE entries"),
     "orphan item": _sql("PRAGMA foreign_keys = OFF; UPDATE items SET plan = 9"),
 }
+
+
+def _as_of_version_1(path: pathlib.Path) -> None:
+    """Take out of a file what the first version of its schema did not have."""
+    connection = sqlite3.connect(path)
+    connection.executescript("ALTER TABLE plans DROP COLUMN settings; PRAGMA user_version = 1")
+    connection.close()
+
+
+def test_a_file_of_the_first_version_opens_and_learns_settings(path: pathlib.Path) -> None:
+    """If this fails, an update of this package loses the ledgers that were made before it."""
+    _as_of_version_1(path)
+    report = open_ledger(path)  # reads only: the file stays as it is
+    assert isinstance(report, PrivacyLedger)
+    assert [plan.settings for plan in report.plans()] == [None]
+    report.close()
+    for _ in range(2):
+        with PrivacyLedger(BUDGET, path) as ledger:
+            old = ledger.reserve([(VOTE, 10)], name="p", settings={"shots": 4})  # what was not kept cannot differ
+            assert (old.remaining(VOTE), old.settings) == (7, None)
+            new = ledger.reserve([(FAINT, 1)], name="q", delta=1e-6, settings={"shots": 4, "partitions": None})
+            assert new.settings == {"shots": 4, "partitions": None}
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    connection.close()
+
+
+def test_a_file_that_an_older_process_holds_open_is_migrated_under_it(path: pathlib.Path) -> None:
+    """If this fails, a program of the old version that still runs loses its spends when a new one starts beside it."""
+    _as_of_version_1(path)
+    older = sqlite3.connect(path, isolation_level=None)
+    older.execute("SELECT * FROM plans").fetchall()
+    with PrivacyLedger(BUDGET, path) as ledger:
+        older.executescript(
+            "BEGIN IMMEDIATE; UPDATE items SET used = used + 1 WHERE item = 1;"
+            "INSERT INTO entries (time, item, count, chain) VALUES ('', 1, 1, '');"
+            "INSERT INTO plans (name, epsilon, delta, time) VALUES ('old', 0, 0, ''); COMMIT"
+        )
+        older.close()
+        assert [entry.count for entry in ledger.entries()] == [3, 1]
+        assert [plan.settings for plan in ledger.plans()] == [None, None]
+    PrivacyLedger(BUDGET, path).close()
+
+
+def test_a_plan_for_other_settings_is_refused(path: pathlib.Path) -> None:
+    """If this fails, a restart with other settings goes on with a plan that was made for the old ones."""
+    settings = {"shots": 4, "rate": 0.5, "partitions": None}
+    with PrivacyLedger(BUDGET, path) as ledger:
+        ledger.reserve([(FAINT, 2)], name="q", delta=1e-6, settings=settings)
+    with PrivacyLedger(BUDGET, path) as ledger:
+        for again in (settings, None):
+            assert ledger.reserve([(FAINT, 2)], name="q", settings=again).settings == settings
+        with pytest.raises(PlanError, match=r"partitions was None, now 8; shots was 4, now 5.*another name"):
+            ledger.reserve([(FAINT, 2)], name="q", settings={**settings, "shots": 5, "partitions": 8})
+        for wrong in ({"shots": object()}, {"rate": math.nan}, {1: 2}, [1]):
+            with pytest.raises(InvalidParameter, match="settings"):
+                ledger.reserve([(FAINT, 2)], name="r", settings=wrong)  # type: ignore[arg-type]
 
 
 def test_an_empty_file_is_called_one(path: pathlib.Path) -> None:
@@ -260,6 +322,51 @@ def test_an_older_copy_in_the_same_file_is_noticed(path: pathlib.Path) -> None:
         path.write_bytes(older)
         with pytest.raises(LedgerCorrupt, match="older copy"):
             plan.spend(VOTE)
+
+
+def test_a_plan_whose_place_another_one_took_is_never_charged_to_it(path: pathlib.Path) -> None:
+    """If this fails, a backup put back in place lets one plan's releases be counted as another's, at its price."""
+    older = path.read_bytes()
+    with PrivacyLedger(BUDGET, path) as ledger:
+        mine = ledger.reserve([(FAINT, 5)], name="mine", delta=1e-6)
+        path.write_bytes(older)
+        with PrivacyLedger(BUDGET, path) as other:
+            theirs = other.reserve([(CHOICE, 5)], name="theirs", delta=1e-6)  # in the row that was mine
+            for ask in (lambda: mine.spend(FAINT), mine.spent, lambda: mine.remaining(FAINT), mine.certificate):
+                with pytest.raises(LedgerCorrupt, match=r"no longer holds the plan 'mine'.*Restore the newest copy"):
+                    ask()
+            assert theirs.remaining(CHOICE) == 5
+            assert [entry.plan for entry in other.entries()] == ["p"]
+    with PrivacyLedger(BUDGET, path) as ledger:  # counts and entries agree
+        assert ledger.plan("mine") is None
+
+
+def test_the_same_plan_with_another_count_is_not_charged(path: pathlib.Path) -> None:
+    """If this fails, a plan is charged by the maximum of another one that has its name and event."""
+    older = path.read_bytes()
+    with PrivacyLedger(BUDGET, path) as ledger:
+        mine = ledger.reserve([(FAINT, 5)], name="mine", delta=1e-6)
+        path.write_bytes(older)
+        with PrivacyLedger(BUDGET, path) as other:
+            other.reserve([(FAINT, 9)], name="mine", delta=1e-6)
+            with pytest.raises(LedgerCorrupt, match="no longer holds the plan 'mine'"):
+                mine.spend(FAINT)
+            assert len(list(other.entries())) == 1
+
+
+def test_another_ledger_in_the_same_file_is_noticed(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """If this fails, another ledger copied over a running one is charged for its releases."""
+    with PrivacyLedger(BUDGET, tmp_path / "other.db") as other:
+        for name in ("p", "q", "r"):
+            other.reserve([(FAINT, 10)], name=name, delta=1e-6)
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
+        path.write_bytes((tmp_path / "other.db").read_bytes())
+        with pytest.raises(LedgerMismatch, match=r"replaced by another one.*restore the file that was there"):
+            plan.spend(VOTE)
+    with PrivacyLedger(BUDGET, path) as ledger:
+        assert list(ledger.entries()) == []
 
 
 @pytest.mark.parametrize("hold", ["BEGIN IMMEDIATE", "BEGIN; SELECT * FROM entries"])

@@ -5,23 +5,29 @@ from __future__ import annotations
 import copy
 import ctypes
 import gc
+import multiprocessing
 import os
 import pathlib
 import pickle
+import re
+import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
 
 import pytest
+from fakes.voters import classifier, private_examples
 
+from langchain_dp import errors
+from langchain_dp.accounting import _account
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
 from langchain_dp.accounting.ledger import LedgerPlan, PrivacyLedger
-from langchain_dp.errors import (
-    LedgerError,
-    PrivateDataError,
-)
+from langchain_dp.errors import BudgetExceeded, LedgerError, PrivateDataError
 
 BUDGET = PrivacyBudget(3.0, 1e-5)
+SMALL = PrivacyBudget(0.2, 1e-6)
 VOTE = NoisyMaxEvent(8.0)
 CHOICE = ExponentialEvent(0.05)
 
@@ -157,6 +163,35 @@ def test_a_fork_around_python_leaves_the_parents_spend_alone(path: pathlib.Path)
         assert plan.remaining(VOTE) == 6
 
 
+def _refused(path: str) -> None:
+    PrivacyLedger(BUDGET, path).spend(VOTE, 10_000)
+
+
+def test_every_error_survives_a_pickle_and_a_copy() -> None:
+    """If this fails, a process pool dies of an error that it cannot read, instead of raising it."""
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BaseException)]
+    for kind in kinds:
+        made = (
+            kind("why", asked="this", spent=(1.0, 0.1), budget=(2.0, 0.2), fits=3)
+            if issubclass(kind, BudgetExceeded)
+            else kind("why")
+        )
+        made.add_note("where")
+        for again in (pickle.loads(pickle.dumps(made)), copy.copy(made), copy.deepcopy(made)):
+            assert type(again) is kind
+            assert (str(again), again.args, vars(again)) == ("why", made.args, vars(made))
+    assert BudgetExceeded in kinds
+
+
+def test_a_process_pool_raises_what_its_worker_raised(path: pathlib.Path) -> None:
+    """If this fails, a used-up budget in a worker breaks the whole pool, and nobody reads why."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        with pytest.raises(BudgetExceeded, match="would cost epsilon") as refused:
+            pool.submit(_refused, str(path)).result()
+        assert refused.value.budget == (3.0, 1e-5)
+        assert pool.submit(len, "alive").result() == 5
+
+
 def test_a_closed_ledger_refuses() -> None:
     """If this fails, a spend after close() is silently not recorded."""
     ledger = PrivacyLedger(BUDGET)
@@ -165,3 +200,78 @@ def test_a_closed_ledger_refuses() -> None:
     ledger.close()
     with pytest.raises(LedgerError, match="closed"):
         plan.spend(VOTE)
+
+
+def _alive(work: Callable[[], object]) -> str:
+    """Run ``work`` in a child that the system ends if it hangs."""
+
+    def guarded() -> str:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)
+        return str(work())
+
+    return in_child(guarded)
+
+
+def test_a_fork_while_another_thread_composes_leaves_the_child_able_to(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this fails, a worker forked while a certificate was worked out hangs at its own first one."""
+    composing, go_on, parent, compose = threading.Event(), threading.Event(), os.getpid(), _account.composed_epsilon
+
+    def slow(*given: Any, **named: Any) -> float:
+        if os.getpid() == parent:
+            composing.set()
+            assert go_on.wait(60)
+        return compose(*given, **named)
+
+    monkeypatch.setattr(_account, "composed_epsilon", slow)
+    event = NoisyMaxEvent(217.0)  # no other test has composed it
+    with PrivacyLedger(BUDGET, path) as ledger:
+        go_on.set()
+        plan = ledger.reserve([(event, 3)], name="q", epsilon=0.2, delta=1e-6)
+        go_on.clear()
+        composing.clear()
+        plan.spend(event, 2)
+        with ThreadPoolExecutor(1) as pool:
+            spent = pool.submit(plan.spent)
+            assert composing.wait(60)
+            try:
+                said = _alive(lambda: (plan.spent(), plan.spend(event))[0])
+            finally:
+                go_on.set()
+            assert said == str(spent.result())
+        assert plan.remaining(event) == 0
+
+
+def test_a_fork_while_records_are_drawn_leaves_the_child_able_to(path: pathlib.Path) -> None:
+    """If this fails, a worker forked beside a chain that answers hangs at its own first question."""
+    settings: dict[str, Any] = {"sampling": "resample", "partitions": None, "sampling_probability": 0.5}
+    chain = classifier(examples=private_examples(2000), ledger=PrivacyLedger(BUDGET, path), budget=SMALL, **settings)
+    stop = threading.Event()
+
+    def draw() -> None:
+        while not stop.is_set():
+            chain._electorate.draw("x")
+
+    with ThreadPoolExecutor(2) as pool:
+        drawing = [pool.submit(draw) for _ in range(2)]
+        try:
+            said = [_alive(lambda: chain.invoke("y")) for _ in range(5)]
+        finally:
+            stop.set()
+        for each in drawing:
+            each.result()
+    assert set(said) <= {"positive", "negative"}
+
+
+def test_every_lock_of_the_package_is_open_in_a_child() -> None:
+    """If this fails, a lock was added that a child of a busy process can wait for without end."""
+    package = pathlib.Path(errors.__file__).parent
+    forgotten = []
+    for file in package.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        locks = len(re.findall(r"threading\.R?Lock\(\)", text))
+        if file.name != "_forks.py" and locks > len(re.findall(r"_forks\.(watch|renew_lock|keep_still)\(", text)):
+            forgotten.append(str(file.relative_to(package)))
+    assert forgotten == []

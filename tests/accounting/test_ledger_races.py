@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
+import multiprocessing
 import os
 import pathlib
+import signal
+import sqlite3
+import tempfile
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
+from langchain_dp.accounting import _connection
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.calibrate import max_releases
 from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
-from langchain_dp.accounting.ledger import PrivacyLedger
-from langchain_dp.errors import BudgetExceeded, PlanError
+from langchain_dp.accounting.ledger import LedgerPlan, PrivacyLedger
+from langchain_dp.errors import BudgetExceeded, LedgerUnwritable, PlanError
 
 BUDGET = PrivacyBudget(3.0, 1e-5)
 VOTE = NoisyMaxEvent(8.0)
+FAINT, MANY = NoisyMaxEvent(4000.0), 100_000
 PROCESSES, THREADS = 4, 16
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="races forked processes")
+
+
+@pytest.fixture
+def memory(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A folder in memory where there is one: no test cuts the power, and syncs of 10,000 spends take a minute."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield pathlib.Path(folder)
 
 
 def race(path: pathlib.Path | None, ledger: PrivacyLedger | None, job: str, tries: int) -> dict[str, int]:
@@ -174,3 +194,116 @@ def test_forking_while_threads_spend_is_safe(tmp_path: pathlib.Path) -> None:
         for thread in threads:
             thread.join()
         assert 1000 - ledger.remaining(event) == len(spent) + 16
+
+
+def _spend_for_ever(path: pathlib.Path, pipe: int) -> None:
+    """Spend without a pause, and say each time that it is done, until killed."""
+    try:
+        plan = PrivacyLedger(BUDGET, path).plan("p")
+        assert plan is not None
+        while True:
+            plan.spend(FAINT)
+            os.write(pipe, b".")
+    finally:
+        os._exit(1)
+
+
+@contextlib.contextmanager
+def spenders(path: pathlib.Path, count: int) -> Iterator[list[tuple[int, int]]]:
+    """Processes that spend without a pause: the id of each, and a pipe with a byte for every spend it was told of."""
+    made: list[tuple[int, int]] = []
+    try:
+        for _ in range(count):
+            read, write = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                _spend_for_ever(path, write)
+            os.close(write)
+            made.append((pid, read))
+        yield made
+    finally:
+        for pid, read in made:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+            os.close(read)
+
+
+def test_who_waits_for_a_lock_asks_often_and_at_random_and_gives_up_in_the_end(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this fails, a waiter asks so rarely that busy writers starve it, or in step with another, or for ever."""
+    naps: list[float] = []
+    clock = SimpleNamespace(sleep=naps.append, monotonic=lambda: 1000.0 + sum(naps))
+    with PrivacyLedger(BUDGET, tmp_path / "l.db", plan=[(FAINT, 5)]) as ledger:
+        holder = sqlite3.connect(tmp_path / "l.db", isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr(_connection, "time", clock)
+        with pytest.raises(LedgerUnwritable, match="another process held a lock"):
+            ledger.spend(FAINT)
+        assert 30.0 <= sum(naps) < 30.0 + _connection.LONGEST_NAP
+        assert 0.0 <= min(naps) <= max(naps) <= _connection.LONGEST_NAP <= 0.01
+        assert len(set(naps[-100:])) == 100
+        holder.close()
+        ledger.spend(FAINT)
+        assert len(list(ledger.entries())) == 1
+
+
+def test_two_writers_without_a_pause_starve_nobody(tmp_path: pathlib.Path) -> None:
+    """If this fails, a third process cannot open a ledger that two others use, and is told that it is locked."""
+    path = tmp_path / "l.db"
+    with PrivacyLedger(BUDGET, path) as ledger:
+        ledger.reserve([(FAINT, MANY)], name="p", epsilon=2.9)
+    with spenders(path, 2) as busy:
+        for _, read in busy:
+            assert os.read(read, 1) == b"."
+        seen = 0
+        for _ in range(5):
+            with PrivacyLedger(BUDGET, path) as ledger:
+                before, seen = seen, MANY - _left(ledger)
+            for _, read in busy:  # both are still at it
+                assert os.read(read, 1) == b"."
+            assert seen > before
+
+
+def _left(ledger: PrivacyLedger) -> int:
+    plan = ledger.plan("p")
+    assert plan is not None
+    return plan.remaining(FAINT)
+
+
+def _spend_some(plan: LedgerPlan, count: int) -> int:
+    for _ in range(count):
+        plan.spend(FAINT)
+    return count
+
+
+def test_ten_thousand_spends_of_threads_pools_and_the_killed_are_all_there(memory: pathlib.Path) -> None:
+    """If this fails, an answer left a process and its charge is not in the ledger: a release for free."""
+    path, killed, told = memory / "l.db", 12, 0
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.reserve([(FAINT, MANY)], name="p", epsilon=2.9)
+        with (
+            ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as pool,
+            ThreadPoolExecutor(4) as own,
+        ):
+            jobs = [pool.submit(_spend_some, plan, 500) for _ in range(8)]  # each opens the file anew
+            jobs += [own.submit(_spend_some, plan, 1000) for _ in range(4)]
+            for _ in range(killed):
+                with spenders(path, 1) as [(pid, read)]:
+                    here = 0
+                    while here < 170:
+                        heard = os.read(read, 170 - here)
+                        assert heard
+                        here += len(heard)
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+                    while rest := os.read(read, 65536):  # what it was told of before it died
+                        here += len(rest)
+                told += here
+            told += sum(job.result() for job in jobs)
+    with PrivacyLedger(BUDGET, path) as ledger:  # opening checks that counts and entries agree
+        kept = sum(entry.count for entry in ledger.entries())
+    assert told >= 10_000
+    assert told <= kept <= told + killed  # each of the killed may have died between charge and answer

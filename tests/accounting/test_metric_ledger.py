@@ -328,3 +328,19 @@ def test_a_ledger_in_memory_does_not_pass_a_fork() -> None:
             os._exit(7)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_a_refusal_reads_like_a_sentence_and_the_repr_shows_what_is_left() -> None:
+    """If it breaks, who has used up an account reads neither what a text would cost nor what is left."""
+    ledger = MetricLedger(2.0, document_limit=3.0)
+    assert repr(ledger) == "MetricLedger(limit=2.0, document_limit=3.0, path=None, releases=0)"
+    spend(ledger, "d", "u", eta=1.5)
+    with pytest.raises(BudgetExceeded) as refused:
+        spend(ledger, "e", "u", eta=0.75)
+    assert str(refused.value).startswith(
+        "This text would cost eta 0.75; 0.5 of 2 is left for the user at position 0 of the request. Nothing was "
+        "charged and nothing released, and 0 more would fit into this account."
+    )
+    assert repr(ledger).endswith("releases=1, user_spent=1.5, user_left=0.5, document_spent=1.5, document_left=1.5)")
+    ledger.close()
+    assert repr(ledger).endswith("closed or in use)")

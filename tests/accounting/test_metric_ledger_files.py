@@ -162,3 +162,17 @@ def test_a_closed_ledger_is_refused(path: pathlib.Path) -> None:
         ledger.spend(1.0, [Owner("x")], table=TABLE)
     with pytest.raises(LedgerError, match="closed"):
         kept.get([b"k"])
+
+
+def test_another_metric_ledger_in_the_same_file_is_noticed(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """If this fails, another ledger copied over a running one is charged, under hashes that match nobody in it."""
+    with MetricLedger(3.0, tmp_path / "other.db") as other:
+        for _ in range(3):
+            other.spend(0.5, [Owner("d", "u")], table=TABLE)
+    with MetricLedger(3.0, path) as ledger:
+        path.write_bytes((tmp_path / "other.db").read_bytes())
+        for _ in range(2):
+            with pytest.raises(LedgerMismatch, match=r"replaced by another one.*restore the file that was there"):
+                ledger.spend(0.5, [Owner("f", "u")], table=TABLE)
+    with MetricLedger(3.0, path) as ledger:
+        assert len(list(ledger.entries())) == 3

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from fakes.voters import AsyncVotingChat, Shots, VotingChat, classifier, left, majority
 
-from langchain_dp import PrivacyBudget
-from langchain_dp.errors import ModelUnavailable
+from langchain_dp import DPICLClassifier, PrivacyBudget
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl.answers import AnswerCache, Released
 
 
@@ -194,3 +194,52 @@ def test_forgetting_reaches_every_chain_over_the_same_subsets() -> None:
     chain.forget("#0")
     twin.invoke("x")
     assert (left(chain), left(twin)) == (5, 3)
+
+
+def _kept(*chains: DPICLClassifier) -> int:
+    """Answers that these chains hold in memory."""
+    return sum(len(chain._releaser._answers._answers) for chain in chains)
+
+
+def test_forgetting_leaves_no_old_answer_in_memory() -> None:
+    """Answers that a forgotten record helped to find stay in memory for ever, one more set with every record."""
+    chain = classifier(max_queries=50)
+    twin = chain.with_budget(PrivacyBudget(50.0), max_queries=50)
+    for turn in range(4):
+        chain.batch(["x", "y"])
+        twin.batch(["x", "y", "z"])
+        assert _kept(chain, twin) == 5
+        chain.forget(f"#{turn}")
+        assert _kept(chain, twin) == 0  # at once, not when the next question comes
+
+
+def test_the_answer_of_an_earlier_page_is_not_stored() -> None:
+    """An answer that was under way while a record was forgotten stays in memory, though nobody is given it."""
+    cache = AnswerCache()
+    assert cache.claim("x", 0) is None
+    cache.turn(1)
+    cache.settle("x", Released("old"), 0)
+    assert len(cache) == 0
+    assert cache.claim("x", 1) is None
+    cache.settle("x", Released("new"), 1)
+    cache.turn(1)
+    assert cache.claim("x", 1) == Released("new")
+
+
+async def test_the_answers_kept_are_bounded_and_the_oldest_goes_first() -> None:
+    """A service that is asked ever new questions grows without bound, or forgets what is asked most."""
+    chain = classifier(keep_answers=2, max_queries=20)
+    for question in ("x", "y"):
+        chain.invoke(question)
+    assert await chain.ainvoke("x") == "positive"  # asked for again: y is the older one now
+    chain.invoke("z")
+    assert (_kept(chain), left(chain)) == (2, 17)
+    chain.batch(["x", "z"])
+    assert left(chain) == 17
+    await chain.ainvoke("y")
+    assert left(chain) == 16  # a new release, and charged
+    long = "q" * 19_000
+    chain.invoke(long)
+    assert not any(isinstance(key, str) and long in key for key in chain._releaser._answers._answers)
+    with pytest.raises(InvalidParameter, match="keep_answers=0"):
+        classifier(keep_answers=0)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import warnings
 from typing import Any
 
 import pytest
+from fakes import voters
 from fakes.canary import CANARY
 from fakes.voters import LABELS, AsyncVotingChat, VotingChat, VotingEngine, classifier, left, private_examples
 from langchain_core.load import dumpd, dumps
 
-from langchain_dp import ChatDPICL, Neighbors, PrivacyBudget, PrivacyCertificate
+from langchain_dp import ChatDPICL, Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.icl import NonPrivateICL
 
@@ -179,3 +181,55 @@ def test_tracebacks_of_refusals_show_no_examples() -> None:
     while error is not None:
         assert CANARY not in f"{error!r} {error.args}"
         error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        (PrivacyBudget(3.0, 0.05), "delta=0.05 is not below 1/24, one over the number of records"),
+        (PrivacyBudget(100.0), "epsilon=100 is above 10"),
+    ],
+)
+def test_a_weak_promise_says_so(budget: PrivacyBudget, said: str) -> None:
+    """Hardly anything is promised, and nobody is told: neither who builds the chain, nor who reads its certificate."""
+    ledger = PrivacyLedger(budget)
+    with pytest.warns(UserWarning, match=f"The promise is weak: {said}") as warned:
+        chain = classifier(ledger=ledger)
+    assert [warning.filename for warning in warned] == [voters.__file__]  # where the chain was built
+    assert f"WARNING      {said}" in str(chain.plan())
+    assert [said in note for note in chain.certificate().notes].count(True) == 1
+    assert any(said in note for note in ledger.certificate().notes) is (budget.epsilon == 100.0)
+
+
+def test_a_promise_of_sense_is_not_warned_of() -> None:
+    """A warning that everybody gets is read by nobody."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chain = classifier(budget=PrivacyBudget(10.0, 1e-5))
+    assert "promises hardly anything" not in f"{chain.plan()}{chain.certificate()}"
+    assert "not below" not in f"{chain.plan()}{chain.certificate()}"
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "resample"])
+def test_where_the_number_of_records_is_private_no_warning_depends_on_it(sampling: Any) -> None:
+    """Whether there is a warning, or what it says, tells how many records there are."""
+    settings: dict[str, Any] = {
+        "sampling": sampling,
+        "partitions": 8 if sampling == "fixed" else None,
+        "sampling_probability": 0.125,
+    }
+    found = set()
+    for count in (4, 8, 24, 600):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            chain = classifier(
+                examples=private_examples(count),
+                budget=PrivacyBudget(20.0, 0.125, Neighbors.ADD_OR_REMOVE_ONE),
+                **settings,
+            )
+        told = tuple(str(warning.message) for warning in caught)
+        found.add((told, chain.certificate().notes, chain.plan().weak))
+    [(told, notes, weak)] = found
+    assert len(told) == len(weak) == 2
+    assert "1/8" in told[1]
+    assert set(weak) <= set(notes)

@@ -47,7 +47,7 @@ def test_a_full_ledger_refuses_another_chain_and_says_how_much_is_left() -> None
     with pytest.raises(BudgetExceeded, match=r"epsilon=0, delta=0 left to reserve.*budget=") as caught:
         classifier(ledger=ledger, name="late")
     assert (caught.value.fits, caught.value.budget) == (0, (50.0, 1e-5))
-    with pytest.raises(BudgetExceeded, match=r"(?s)Refused plan 'late' of 5 x NoisyMaxEvent.*more would fit"):
+    with pytest.raises(BudgetExceeded, match=r"^The plan 'late' of 5 questions cannot be .*more would fit"):
         classifier(ledger=ledger, budget=HALF, name="late")
     assert [plan.name for plan in ledger.plans()] == ["all of it"]
 
@@ -108,6 +108,10 @@ def test_two_chains_of_one_name_share_one_plan() -> None:
         ({"sampling": "resample", "partitions": None}, "sampling was 'fixed', now 'resample'"),
         ({"sampling_probability": 0.5}, "sampling_probability was 1.0, now 0.5"),
         ({"partitions": 9, "sampling_probability": None}, "subsets / partitions was 1.0"),
+        ({"shots": 4}, "shots was 3, now 4"),
+        ({"subsets": 4}, "subsets was 8, now 4"),
+        ({"partitions": 9}, "partitions was 8, now 9"),
+        ({"shots": 6, "partitions": None}, "partitions was 8, now 4"),
         ({"budget": PrivacyBudget(3.0)}, "budget.epsilon was 50.0, now 3.0"),
         ({"budget": PrivacyBudget(50.0, 1e-6)}, "budget.delta was 1e-05, now 1e-06"),
     ],
@@ -120,6 +124,38 @@ def test_a_restart_under_another_configuration_is_refused(changes: dict[str, Any
         classifier(ledger=ledger, **changes)
     assert named in str(caught.value)
     assert len(ledger.plans()) == 1
+
+
+def test_what_is_derived_on_a_restart_need_not_be_given_again(tmp_path: Path) -> None:
+    """If it breaks, a restart that gives by name what the first start derived is refused, or the other way round."""
+    given: dict[str, Any] = {"partitions": 8, "sampling_probability": 1.0}
+    derived: dict[str, Any] = {"partitions": None, "sampling_probability": None}
+    for first, second in ((given, derived), (derived, given), (given, {**given, "partitions": None})):
+        ledger = PrivacyLedger(BUDGET)
+        scheme = classifier(ledger=ledger, **first).scheme
+        assert classifier(ledger=ledger, **second).scheme == scheme
+
+
+@pytest.mark.parametrize("changes", [{"shots": 2}, {"subsets": 4}])
+def test_a_resampling_chain_too_is_refused_other_sizes(changes: dict[str, Any]) -> None:
+    """If it breaks, a restart deals more or smaller subsets than the plan was made for, without a word."""
+    settings: dict[str, Any] = {"sampling": "resample", "partitions": None, "sampling_probability": 0.5}
+    ledger = PrivacyLedger(BUDGET)
+    classifier(ledger=ledger, **settings)
+    with pytest.raises(PlanError, match=f"{next(iter(changes))} was"):
+        classifier(ledger=ledger, **{**settings, **changes})
+
+
+def test_a_second_promise_over_the_same_subsets_is_kept_by_their_settings(tmp_path: Path) -> None:
+    """If it breaks, a chain that shares another's subsets cannot come back to its plan, or comes back to another's."""
+    with PrivacyLedger(BUDGET, tmp_path / "ledger.sqlite") as ledger:
+        classifier().with_budget(HALF, ledger=ledger, name="twin", max_queries=4).invoke("x")
+    with PrivacyLedger(BUDGET, tmp_path / "ledger.sqlite") as ledger:
+        again = classifier().with_budget(HALF, ledger=ledger, name="twin", max_queries=4)
+        assert left(again) == 3
+        assert left(classifier(ledger=ledger, budget=HALF, name="twin", max_queries=4)) == 3
+        with pytest.raises(PlanError, match="shots was 3, now 2"):
+            classifier(shots=2).with_budget(HALF, ledger=ledger, name="twin", max_queries=4)
 
 
 def test_the_same_share_on_a_restart_is_the_same_configuration() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import Any
 
 import pytest
@@ -227,3 +228,32 @@ def test_resampling_is_for_add_or_remove_only() -> None:
                 ask(examples())
         assert ledger.plans() == []
         assert engine.shown == []
+
+
+def test_a_weak_promise_says_so() -> None:
+    """If it breaks, hardly anything is promised for a prompt, and neither plan nor run nor certificate says it."""
+    said = ["epsilon=200 is above 10", "delta=0.1 is not below 1/40, one over the number of records"]
+    made = optimizer()
+    for act in (lambda: made.plan(examples()), lambda: made.invoke(examples())):
+        with pytest.warns(UserWarning, match="The promise is weak") as warned:
+            act()
+        assert [each in str(w.message) for each, w in zip(said, warned, strict=True)] == [True, True]
+    for each in said:
+        assert f"WARNING      {each}" in str(made.plan(examples()))
+        assert [each in note for note in made.certificate().notes].count(True) == 1
+
+
+def test_where_the_number_of_records_is_private_no_warning_depends_on_it() -> None:
+    """If it breaks, whether there is a warning, or what it says, tells how many records there are."""
+    found = set()
+    for count in (4, 40, 44):
+        made = optimizer(budget=ADD_OR_REMOVE)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            made.invoke(examples(count))
+            weak = made.plan(examples(count)).weak
+        notes = tuple(note for note in made.certificate().notes if "promise" in note)
+        found.add((tuple(str(warning.message) for warning in caught), notes, weak))
+    [(told, _, weak)] = found
+    assert len(told) == 4
+    assert "1/16, one over the number of subsets" in weak[1]
