@@ -162,11 +162,9 @@ class Store(Database):
         with self.transaction(write=True) as connection:
             self.check_newest(connection)
             wrote = connection.execute(
-                "UPDATE journals SET state = ?1 WHERE state = ?2 AND plan = (SELECT plan FROM plans WHERE name = ?3)"
-                if instead_of
-                else "INSERT INTO journals (plan, state) SELECT plan, ?1 FROM plans WHERE name = ?3 AND ?2 = '' "
-                "ON CONFLICT DO NOTHING",
-                (journal, instead_of, plan),
+                "INSERT INTO journals (plan, state) SELECT plan, ?1 FROM plans LEFT JOIN journals USING (plan) "
+                "WHERE name = ?2 AND coalesce(state, '') = ?3 ON CONFLICT DO UPDATE SET state = excluded.state",
+                (journal, plan, instead_of),
             ).rowcount
             if not wrote:
                 raise LedgerError(

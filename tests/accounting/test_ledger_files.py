@@ -11,12 +11,14 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
+from fakes.old_files import old_ledger
 
 from langchain_dp.accounting import _connection
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
 from langchain_dp.accounting.ledger import PrivacyLedger
 from langchain_dp.accounting.pld import epsilon
+from langchain_dp.audit._open import open_ledger
 from langchain_dp.errors import (
     LedgerCorrupt,
     LedgerError,
@@ -119,7 +121,7 @@ DAMAGE = {
     "last page lost": _cut_page,
     "scribbled": _scribble,
     "another database": _another_database,
-    "another schema": _sql("PRAGMA user_version = 2"),
+    "another schema": _sql("PRAGMA user_version = 9"),
     "another application": _sql("PRAGMA application_id = 7"),
     "lowered count": _sql("UPDATE items SET used = 1"),
     "entry removed": _sql("DELETE FROM entries"),
@@ -130,6 +132,51 @@ DAMAGE = {
     "no table": _sql("DROP TABLE entries"),
     "orphan item": _sql("PRAGMA foreign_keys = OFF; UPDATE items SET plan = 9"),
 }
+
+
+def test_an_old_file_is_taken_over(path: pathlib.Path) -> None:
+    """If this fails, a ledger of version 1 is lost, or begins anew."""
+    old_ledger(path)
+    with open_ledger(path) as reading:  # and a report neither refuses nor changes it
+        assert [entry.count for entry in reading.entries()] == [3]
+    for left in (7, 6):
+        with PrivacyLedger(BUDGET, path) as ledger:
+            plan = ledger.plan("p")
+            assert plan is not None
+            assert (plan.remaining(VOTE), plan.journal) == (left, "")
+            plan.spend(VOTE)
+            plan.keep(f"{left}", instead_of="")
+            assert plan.journal == f"{left}"
+            plan.keep("", instead_of=f"{left}")
+    assert not path.with_name("ledger.db.key").exists()  # nothing asked for one
+
+
+def test_a_journal_is_written_in_place_of_the_one_that_was_read(path: pathlib.Path) -> None:
+    """If this fails, two processes write over each other's outcomes, or one is kept whose charge is gone."""
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
+        plan.keep("one", instead_of="")
+        for known in ("", "two"):
+            with pytest.raises(LedgerError, match="somebody else"):
+                plan.keep("three", instead_of=known)
+        older = path.read_bytes()
+        plan.spend(VOTE)
+        path.write_bytes(older)
+        with pytest.raises(LedgerCorrupt, match="older copy"):
+            plan.keep("two", instead_of="one")
+        assert plan.journal == "one"
+
+
+def test_a_key_is_made_once_and_found_again(path: pathlib.Path) -> None:
+    """If this fails, what was hashed yesterday matches nobody today, or two ledgers share their hashes."""
+    with PrivacyLedger(BUDGET, path) as ledger, PrivacyLedger(BUDGET, path) as twin, PrivacyLedger(BUDGET) as other:
+        said = ledger.digest("a", "text")
+        assert twin.digest("a", "text") == said == ledger.digest("a", "text")
+        assert said != ledger.digest("b", "text")
+        assert other.digest("a", "text") not in (said, PrivacyLedger(BUDGET).digest("a", "text"))
+    with PrivacyLedger(BUDGET, path) as again:
+        assert again.digest("a", "text") == said
 
 
 def test_an_empty_file_is_called_one(path: pathlib.Path) -> None:
