@@ -43,8 +43,8 @@ EXAMPLES = """\
 
 _NOTES = """\
 The file holds "prompt", ready for any chat model, and its "certificate". Beside it lie a ledger, which holds what was
-released, and the ledger's key: whoever has both can test guesses at the rows. After Ctrl-C the same command goes on, but
-not from within the last step, "selecting"; a finished one gives the same prompt again, at no cost. In messages,
+released, and the ledger's key: whoever has both can test guesses at the rows. After Ctrl-C the same command goes on,
+but not from within the last step, "selecting"; a finished one gives the same prompt again, at no cost. In messages,
 num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
 --json: what the file holds, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
 "after"}} under --test. --plan is `langchain-dp plan opt` with the tokens counted by the model that would write.
@@ -268,7 +268,7 @@ def _interrupted(optimizer: DPPromptOptimizer, ledger: PrivacyLedger | None, pat
         released = optimizer.certificate().parameters
     except InvalidParameter:
         return "interrupted before anything was charged or released"
-    plan = ledger.plan(optimizer.name)
+    plan = ledger.plan(str(optimizer.name))
     parts = [] if plan is None else [event for event, _ in plan.events if getattr(event, "part", "") == VALIDATION]
     if plan is not None and not all(plan.remaining(event) for event in parts):
         return (
