@@ -36,7 +36,7 @@ CREATE TABLE ledger (
     ledger_id TEXT NOT NULL,
     user_limit INTEGER,
     document_limit INTEGER,
-    key_check BLOB NOT NULL DEFAULT x'',
+    key_check BLOB NOT NULL,
     metric TEXT,
     time TEXT NOT NULL,
     key_given INTEGER NOT NULL DEFAULT 0

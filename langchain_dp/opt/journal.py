@@ -230,12 +230,12 @@ def read(path: Path) -> Mapping[str, Any]:
     Raises:
         PlanError: It is damaged, or none.
     """
+    fields: dict[str, Any] = {}
     with _explained(f"{path.name} to be the journal of a run", _REMEDY):
         fields = json.loads(path.read_text(encoding="utf-8"))
         if fields["version"] != 3 or not isinstance(fields["written"], list):
             raise ValueError
-        return dict(fields)
-    raise AssertionError  # it is explained
+    return fields
 
 
 def _taken_over(ledger: PrivacyLedger, plan: LedgerPlan) -> Journal | None:
