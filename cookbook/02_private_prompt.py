@@ -99,7 +99,7 @@ print(optimizer().plan(private))
 # %% [markdown]
 # ## Ctrl-C, and on again
 #
-# What was released lies in a journal beside the ledger, piece by piece. A run under the same name goes on from there.
+# What was released lies in the ledger, piece by piece, beside its charge. A run under the same name goes on from there.
 # Nothing is paid twice, and nothing is refunded.
 
 # %%
@@ -273,7 +273,7 @@ for name, prompts in {"DLN-1": dln.released(), "DP-OPT": resumed.released()}.ite
 # - The questions: the cloud model reads every message that it is asked about. Notebooks 3 and 4 are about those.
 # - The private messages, from the local model, and from whoever runs this machine.
 # - The initial instruction and the request, which are public, and the number of messages.
-# - The journal's key: who holds it together with the journal can test a guess at all messages. It stays where they are.
+# - The ledger's key: who holds it together with the ledger can test a guess at all messages. It stays where they are.
 # - A person with several messages is protected one message at a time.
 # - How long the run took.
 

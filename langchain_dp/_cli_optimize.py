@@ -42,9 +42,10 @@ EXAMPLES = """\
 """
 
 _NOTES = """\
-The file holds "prompt", ready for any chat model, and its "certificate". A ledger and the journal of the run lie beside
-it. After Ctrl-C, what was released is kept, and the same command goes on; a finished one gives the same prompt again,
-at no cost. In messages, num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
+The file holds "prompt", ready for any chat model, and its "certificate". Beside it lie a ledger, which holds what was
+released, and the ledger's key: whoever has both can test guesses at the rows. After Ctrl-C the same command goes on,
+but not from within the last step, "selecting"; a finished one gives the same prompt again, at no cost. In messages,
+num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
 --json: what the file holds, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
 "after"}} under --test. --plan is `langchain-dp plan opt` with the tokens counted by the model that would write.
 """
@@ -120,8 +121,12 @@ def run(options: argparse.Namespace) -> int:
             with _explained():
                 prompt = optimizer.optimize(records)
         except KeyboardInterrupt:
-            note(_interrupted(optimizer, path))
+            note(_interrupted(optimizer, ledger, path))
             return INTERRUPTED
+        except PlanError:
+            if optimizer.released():  # of a run that can go no further, or it would not be known yet
+                note(_candidates(optimizer))
+            raise
         prompt.save(options.out)
         scores = _scores(engine, optimizer.settings, prompt, test)
     _show(prompt, scores, options, instruction=optimizer.settings.instruction)
@@ -253,18 +258,31 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _interrupted(optimizer: DPPromptOptimizer, path: Path | None) -> str:
+def _interrupted(optimizer: DPPromptOptimizer, ledger: PrivacyLedger | None, path: Path | None) -> str:
     """One line: what is kept, where, and how to go on. Released values only."""
-    if path is None:
+    from langchain_dp.opt.reservation import VALIDATION
+
+    if ledger is None:
         return "interrupted; nothing is kept"
     try:
         released = optimizer.certificate().parameters
     except InvalidParameter:
         return "interrupted before anything was charged or released"
+    plan = ledger.plan(str(optimizer.name))
+    parts = [] if plan is None else [event for event, _ in plan.events if getattr(event, "part", "") == VALIDATION]
+    if plan is not None and not all(plan.remaining(event) for event in parts):
+        return (
+            "interrupted while candidates were compared; the one choice among them is charged and cannot be made "
+            f"again. Kept in {path}: {_candidates(optimizer)}"
+        )
     return (
         f"interrupted; {released['tokens_released']} tokens of {released['prompts']} candidates are released, charged "
-        f"and kept in {path} and the journal beside it. The same command again goes on from there."
+        f"and kept in {path}. The same command again goes on from there."
     )
+
+
+def _candidates(optimizer: DPPromptOptimizer) -> str:
+    return f"the candidates, which are released: {', '.join(map(repr, optimizer.released()))}"
 
 
 def _scores(

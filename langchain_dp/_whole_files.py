@@ -11,22 +11,17 @@ from typing import BinaryIO
 
 
 @contextlib.contextmanager
-def whole(path: Path, *, owner_only: bool = False, part: Path | None = None) -> Iterator[BinaryIO]:
+def whole(path: Path, *, owner_only: bool = False) -> Iterator[BinaryIO]:
     """A file to write beside ``path``. It takes that name once all is on disk, and is removed if anything fails.
 
     Args:
         path: Where it will be; what is there stays until then.
         owner_only: Nobody else may read it (mode 0600), however the process creates its files.
-        part: Where it is written, where nobody else writes at the same time: what a killed process left there is
-            overwritten. By default a new name each time.
 
     Raises:
         OSError: The folder cannot be written.
     """
-    if part is None:
-        part = path.with_name(f".{secrets.token_hex(8)}.part")
-    else:
-        part.unlink(missing_ok=True)
+    part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600 if owner_only else 0o666)
         with os.fdopen(descriptor, "wb") as file:
@@ -40,9 +35,9 @@ def whole(path: Path, *, owner_only: bool = False, part: Path | None = None) -> 
     sync_folder(path.parent)
 
 
-def write_whole(path: Path, content: bytes | str, *, owner_only: bool = False, part: Path | None = None) -> None:
+def write_whole(path: Path, content: bytes | str, *, owner_only: bool = False) -> None:
     """Write a file at once; a string as UTF-8. See :func:`whole`."""
-    with whole(path, owner_only=owner_only, part=part) as file:
+    with whole(path, owner_only=owner_only) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 from fakes.next_token import WordEngine, agreeing
+from fakes.optimizers import journals
 
 from langchain_dp import _cli_options, opt
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
@@ -346,12 +347,13 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from test_cli_optimize import SAID, Engine, agreeing
 from langchain_dp.integrations import llama_cpp
+from fakes.optimizers import journals
 from langchain_dp.cli import main
 
-journal, calls = Path(sys.argv[2]), int(sys.argv[3])
+ledger, calls = Path(sys.argv[2]), int(sys.argv[3])
 
 def during():
-    written = json.loads(journal.read_text())["written"] if journal.exists() else []
+    written = [each for text in journals(ledger) for each in json.loads(text)["written"]]
     if not calls or sum(each["calls"] for each in written) >= calls:
         print("now", flush=True)
         signal.pause()
@@ -361,9 +363,9 @@ raise SystemExit(main(sys.argv[4:]))
 """
 
 
-def interrupted(calls: int, arguments: list[str], journal: Path) -> tuple[int, list[str]]:
+def interrupted(calls: int, arguments: list[str], ledger: Path) -> tuple[int, list[str]]:
     """Exit code and error lines of a process that gets Ctrl-C once its journal holds so many calls."""
-    program = [sys.executable, "-c", PROGRAM, str(TESTS), str(journal), str(calls), *arguments]
+    program = [sys.executable, "-c", PROGRAM, str(TESTS), str(ledger), str(calls), *arguments]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "now\n"
@@ -377,23 +379,40 @@ def test_ctrl_c_keeps_what_was_paid_for_and_the_same_command_goes_on(
     command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it breaks, an interrupted run loses tokens that are paid for, or pays for them again."""
-    journal = tmp_path / "prompt.json.ledger.dp-opt.run.json"
-    code, lines = interrupted(2, command(), journal)
+    ledger_file = tmp_path / "prompt.json.ledger"
+    code, lines = interrupted(2, command(), ledger_file)
     assert code == 130
     assert len(lines) == 1
     for part in ("interrupted", "2 tokens of 1 candidates", "prompt.json.ledger", "same command"):
         assert part in lines[0]
     assert not (tmp_path / "prompt.json").exists()
-    kept = json.loads(journal.read_text(encoding="utf-8"))["written"]
+    [kept] = [json.loads(text)["written"] for text in journals(ledger_file)]
     assert [len(each["tokens"]) for each in kept] == [2]
     assert main(command()) == 0
-    done = json.loads(journal.read_text(encoding="utf-8"))["written"]
+    [done] = [json.loads(text)["written"] for text in journals(ledger_file)]
     assert done[0]["tokens"][:2] == kept[0]["tokens"]
     calls = sum(each["calls"] for each in done)
-    with PrivacyLedger(PrivacyBudget(8.0), tmp_path / "prompt.json.ledger") as ledger:
+    with PrivacyLedger(PrivacyBudget(8.0), ledger_file) as ledger:
         charged = sum(entry.count for entry in ledger.entries())
     assert charged == calls + 1 + 1  # the calls, the one that Ctrl-C took, and the selection
     assert sum(len(engine.calls) for engine in engines) < calls
+
+
+def test_ctrl_c_while_candidates_are_compared_says_what_is_left(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, the command promises to go on with a choice that it may not make again, or hides what was paid."""
+    code, lines = interrupted(10, command(), tmp_path / "prompt.json.ledger")
+    assert code == 130
+    assert len(lines) == 1
+    assert "same command" not in lines[0]
+    for part in ("candidates were compared", "cannot be made again", "prompt.json.ledger", repr(SAID)):
+        assert part in lines[0]
+    assert main(command()) == 1
+    said = capsys.readouterr().err
+    assert repr(SAID) in said
+    assert "another --out" in said
+    assert engines[0].calls == []
 
 
 def test_ctrl_c_before_anything_is_charged_says_so(command: Command, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from langchain_dp._whole_files import whole, write_whole
 
 
 def test_what_was_there_stays_until_all_is_written(tmp_path: Path) -> None:
-    """If it breaks, a crash in the middle leaves half a report, or half a journal, under the good one's name."""
+    """If it breaks, a crash in the middle leaves half a report under the good one's name."""
     path = tmp_path / "report.html"
     write_whole(path, "the old one")
 
@@ -39,10 +39,10 @@ def test_it_is_replaced_by_the_whole_of_the_new_one(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="modes of files")
 def test_what_is_private_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """If it breaks, another user of the machine reads the journal's key, or nobody else can read a report."""
+    """If it breaks, another user of the machine reads a ledger's key, or nobody else can read a report."""
     before = os.umask(0o022)
     try:
-        for name, only, mode in (("journal", True, 0o600), ("report", False, 0o644)):
+        for name, only, mode in (("key", True, 0o600), ("report", False, 0o644)):
             with whole(tmp_path / name, owner_only=only) as file:
                 (part,) = tmp_path.glob(".*.part")
                 assert stat.S_IMODE(part.stat().st_mode) == mode, "from the first byte on"

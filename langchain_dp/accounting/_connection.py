@@ -16,19 +16,19 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from langchain_dp import _forks
+from langchain_dp.accounting._key_file import bound_key, new_key
 from langchain_dp.accounting._ledger_file import (
     LEDGER,
     FileKind,
     create_file,
     held,
     inspect_file,
-    migrate,
     open_connection,
     refusal,
     verify_header,
     verify_journal,
 )
-from langchain_dp.errors import LedgerError, LedgerMismatch, LedgerUnwritable
+from langchain_dp.errors import LedgerCorrupt, LedgerError, LedgerMismatch, LedgerUnwritable
 
 BUSY_SECONDS = 30.0
 """How long a spend waits for the file's lock: long enough for 64 racers that fsync one after the other."""
@@ -59,6 +59,8 @@ class Database:
         self._pid = os.getpid()
         self._place: tuple[int, int] | None = None
         self._closed = False
+        self._key: bytes | None = None
+        self._newest_entry = 0
         if path is None:
             self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
             self._connection.executescript(kind.schema)
@@ -73,7 +75,8 @@ class Database:
 
         Args:
             fill: Writes the one row of a new file and returns the id of it.
-            verify: Raises LedgerError when the contents of the file at a path are not what they must be.
+            verify: Raises LedgerError when the contents of the file at a path are not what they must be, in this
+                version or an older one.
         """
         if self.path is None:
             with self.transaction(write=True) as connection:
@@ -89,9 +92,35 @@ class Database:
         with self.transaction(write=False) as connection:
             verify(connection, self.path)
         with self.transaction(write=True) as connection:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version < self._kind.version:
+                self._kind.migrate(connection, version)
+                connection.execute(f"PRAGMA user_version = {self._kind.version}")
             # A real, synced write: a file that cannot be written must say so here, not at the first release.
             connection.execute("UPDATE ledger SET only_row = only_row")
-            migrate(connection, self._kind)
+
+    def key(self) -> bytes:
+        """The key of this ledger's hashes, made at its first use: see ``_key_file.py``. In memory it dies with it."""
+        if self._key is None:
+            if self.path is None:
+                self._key = new_key()
+            else:
+                with self.transaction(write=True) as connection:
+                    self._key = bound_key(connection, self.path, str(self.ledger_id), self._kind.name)
+        return self._key
+
+    def check_newest(self, connection: sqlite3.Connection) -> None:
+        """Refuse a file that lacks entries which this process has seen: what they paid for may not be kept or given."""
+        newest = connection.execute("SELECT coalesce(max(id), 0) FROM entries").fetchone()[0]
+        if newest < self._newest_entry:
+            raise self.forgotten()
+
+    def forgotten(self) -> LedgerCorrupt:
+        """The error of a file in whose place an older copy was put."""
+        return LedgerCorrupt(
+            f"The {self._kind.name} {self.path} forgot entries that this process has seen: an older copy was put in "
+            "its place. Restore the newest copy; until then nothing may be released."
+        )
 
     @contextlib.contextmanager
     def _exclusive(self, wait: float) -> Iterator[None]:

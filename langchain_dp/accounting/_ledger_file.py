@@ -34,9 +34,10 @@ class FileKind:
         restore: What to do about a lost or damaged one.
         application_id: Its mark in the header, so that no kind is taken for another.
         version: Version of its schema.
-        tables: SQL of its tables and triggers. One of them is ``ledger``, with one row and its ``ledger_id``.
+        tables: SQL of its tables and triggers. One of them is ``ledger``, with one row, its ``ledger_id``, and the
+            ``key_check`` of :mod:`_key_file`. Entries have ids without gaps, in a table ``entries``.
+        migrate: Brings a file of an older version to this one, in the caller's transaction, given that version.
         owner_only: Whether it is readable by its owner alone.
-        oldest: The oldest schema that is brought to this version when a file is opened to be written.
     """
 
     name: str
@@ -45,13 +46,42 @@ class FileKind:
     application_id: int
     version: int
     tables: str
+    migrate: Callable[[sqlite3.Connection, int], None]
     owner_only: bool = False
-    oldest: int = 1
 
     @property
     def schema(self) -> str:
         """SQL script that makes an empty file of this kind."""
         return f"PRAGMA application_id = {self.application_id};\nPRAGMA user_version = {self.version};\n{self.tables}"
+
+
+# One statement each: what is new since version 1, for new files and for those that are migrated.
+ONE_KEY = """
+CREATE TRIGGER IF NOT EXISTS one_key BEFORE UPDATE ON ledger
+    WHEN OLD.key_check <> x'' AND NEW.key_check <> OLD.key_check
+    BEGIN SELECT RAISE(ABORT, 'a ledger has one key'); END
+"""
+_JOURNALS = (
+    ONE_KEY,
+    "CREATE TABLE IF NOT EXISTS journals (plan INTEGER PRIMARY KEY REFERENCES plans, state TEXT NOT NULL)",
+    "CREATE TRIGGER IF NOT EXISTS no_journal_removal BEFORE DELETE ON journals "
+    "BEGIN SELECT RAISE(ABORT, 'journals are never removed'); END",
+)
+
+
+def add_column(connection: sqlite3.Connection, table: str, column: str) -> None:
+    """Add a column, unless the table has it."""
+    if column.split()[0] not in {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}:
+        connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+
+
+def _migrate(connection: sqlite3.Connection, from_version: int) -> None:
+    """Bring a ledger of an older version to this one. Done twice, it changes nothing."""
+    if from_version < 2:  # journals lay in files of their own, and plans did not keep what they were made for
+        add_column(connection, "plans", "settings TEXT")
+        add_column(connection, "ledger", "key_check BLOB NOT NULL DEFAULT x''")
+        for statement in _JOURNALS:
+            connection.execute(statement)
 
 
 # The file itself refuses what must never happen: a count above its maximum, a refund, an edited history.
@@ -62,7 +92,8 @@ CREATE TABLE ledger (
     epsilon REAL NOT NULL,
     delta REAL NOT NULL,
     neighbors TEXT NOT NULL,
-    time TEXT NOT NULL
+    time TEXT NOT NULL,
+    key_check BLOB NOT NULL DEFAULT x''
 );
 CREATE TABLE plans (
     plan INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -103,7 +134,8 @@ LEDGER = FileKind(
     restore="Restore it from a copy that holds every spend; a new ledger would forget what was released.",
     application_id=0x4C445042,  # "LDPB"
     version=2,
-    tables=_TABLES,
+    tables=_TABLES + ";\n".join(_JOURNALS) + ";",
+    migrate=_migrate,
 )
 
 _HELD = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
@@ -120,20 +152,6 @@ _UNWRITABLE = {
 def held(error: sqlite3.Error) -> bool:
     """Whether another process holds a lock on the file, and it is worth while to ask again."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF == sqlite3.SQLITE_BUSY
-
-
-def migrate(connection: sqlite3.Connection, kind: FileKind) -> None:
-    """Bring an older file to this schema, inside the transaction of its opening: whole, or as it was."""
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version < kind.version:
-        _migrate(connection, version)
-        connection.execute(f"PRAGMA user_version = {kind.version}")
-
-
-def _migrate(connection: sqlite3.Connection, from_version: int) -> None:
-    """Add to a ledger what ``from_version`` lacks. Nothing that it holds is changed, and twice is as good as once."""
-    if from_version < 2 and "settings" not in {row[1] for row in connection.execute("PRAGMA table_info(plans)")}:
-        connection.execute("ALTER TABLE plans ADD COLUMN settings TEXT")
 
 
 def refusal(error: sqlite3.Error, path: str | None, busy_seconds: float, kind: FileKind = LEDGER) -> LedgerError:
@@ -289,15 +307,15 @@ def open_connection(path: str) -> sqlite3.Connection:
 
 
 def verify_header(connection: sqlite3.Connection, path: str, kind: FileKind = LEDGER) -> str:
-    """Check that the file calls itself one of this kind and of a known schema; return its id."""
+    """Check that the file calls itself one of this kind and of a known schema, this one or older; return its id."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != kind.application_id:
         raise LedgerCorrupt(f"The file {path} is a database, but no {kind.name} of this package. Give another path.")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if not kind.oldest <= version <= kind.version:
+    if version not in range(1, kind.version + 1):
         raise LedgerCorrupt(
-            f"Expected schema={version} of the {kind.name} {path} to be {kind.version}. Use the version of this "
-            "package that wrote it."
+            f"Expected schema={version} of the {kind.name} {path} to be at most {kind.version}. Use the version of "
+            "this package that wrote it."
         )
     verify_journal(connection, path, kind)
     row = connection.execute("SELECT ledger_id FROM ledger").fetchone()

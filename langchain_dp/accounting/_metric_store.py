@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import hashlib
 import hmac
 import os
-import secrets
 import sqlite3
 import uuid
 from collections.abc import Iterator, Sequence
@@ -19,7 +17,9 @@ from math import ceil
 from typing import Literal
 
 from langchain_dp.accounting._connection import Database
+from langchain_dp.accounting._key_file import check_value, digest
 from langchain_dp.accounting._ledger_file import FileKind
+from langchain_dp.accounting._metric_releases import RELEASES, claim, migrate
 from langchain_dp.errors import LedgerCorrupt, LedgerMismatch
 
 Whose = Literal["document", "user"]
@@ -36,10 +36,10 @@ CREATE TABLE ledger (
     ledger_id TEXT NOT NULL,
     user_limit INTEGER,
     document_limit INTEGER,
-    key BLOB,
     key_check BLOB NOT NULL,
     metric TEXT,
-    time TEXT NOT NULL
+    time TEXT NOT NULL,
+    key_given INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE accounts (
     account INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -77,8 +77,9 @@ METRIC_LEDGER = FileKind(
     opener="MetricLedger(limit, path)",
     restore="Restore it from a copy that holds every release; a new one would forget what was released.",
     application_id=0x4C44504D,  # "LDPM"
-    version=1,
-    tables=_TABLES,
+    version=2,
+    tables=_TABLES + ";\n".join(RELEASES) + ";",
+    migrate=migrate,
     owner_only=True,
 )
 
@@ -141,7 +142,7 @@ class MetricStore(Database):
     Args:
         limits: Stored with a new file; must equal those of an existing one. None: take the existing one's.
         path: SQLite file, or None for a ledger that lives and dies with this process.
-        key: Secret of the hashes, kept by the caller; None: a random one is kept in the file.
+        key: Secret of the hashes, kept by the caller; None: a random one is kept in a file beside the ledger.
         ledger_id: When given, the file must exist and be exactly this ledger (a pickle that comes back).
     """
 
@@ -155,42 +156,46 @@ class MetricStore(Database):
     ) -> None:
         super().__init__(None if path is None else os.path.realpath(os.fsdecode(path)), ledger_id, METRIC_LEDGER)
         self._given_key = key
-        self._key = b""
-        self._newest_entry = 0
         self.limits = limits or Limits(None, None)
         try:
             self.begin(self._insert, lambda connection, path: self._verify(connection, path, limits))
-            if self.path is None:
-                with self.transaction(write=False) as connection:
-                    self._load_key(connection)
+            self._load_key()
         except BaseException:
             self.close()
             raise
 
     def _insert(self, connection: sqlite3.Connection) -> str:
-        ledger_id, key = uuid.uuid4().hex, self._given_key or secrets.token_bytes(32)
-        kept = None if self._given_key is not None else key
+        ledger_id, key = uuid.uuid4().hex, self._given_key
+        check = b"" if key is None else check_value(key)
         connection.execute(
-            "INSERT INTO ledger (only_row, ledger_id, user_limit, document_limit, key, key_check, time) "
+            "INSERT INTO ledger (only_row, ledger_id, user_limit, document_limit, key_given, key_check, time) "
             "VALUES (1, ?, ?, ?, ?, ?, ?)",
-            (ledger_id, self.limits.user, self.limits.document, kept, _mac(key, b"check"), _now()),
+            (
+                ledger_id,
+                self.limits.user,
+                self.limits.document,
+                key is not None,
+                check,
+                _now(),
+            ),
         )
         return ledger_id
 
-    def _load_key(self, connection: sqlite3.Connection) -> None:
-        key, check = connection.execute("SELECT key, key_check FROM ledger").fetchone()
-        if (key is None) != (self._given_key is not None):
+    def _load_key(self) -> None:
+        with self.transaction(write=False) as connection:
+            given, check = connection.execute("SELECT key_given, key_check FROM ledger").fetchone()
+        if given != (self._given_key is not None):
             raise LedgerMismatch(
-                f"Expected key= for the metric ledger {self.path} {'to be left out' if key else 'to be given'}: it was "
-                f"made with a key that is kept {'in the file' if key else 'elsewhere'}."
+                f"Expected key= for the metric ledger {self.path} {'to be given' if given else 'to be left out'}: it "
+                f"was made with a key that is kept {'elsewhere' if given else 'in the file beside it'}."
             )
-        found = self._given_key or key
-        if not hmac.compare_digest(_mac(found, b"check"), check):
+        if self._given_key is not None and not hmac.compare_digest(check_value(self._given_key), check):
             raise LedgerMismatch(
                 f"The metric ledger {self.path} was made with another key: its hashes would match nobody. "
                 "Give the key that it was made with."
             )
-        self._key = found
+        self._key = self._given_key
+        self.key()  # now: a key that is lost must say so here
 
     def _verify(self, connection: sqlite3.Connection, path: str, limits: Limits | None) -> None:
         def damaged(what: str) -> LedgerCorrupt:
@@ -205,7 +210,6 @@ class MetricStore(Database):
                 f"The metric ledger {path} has {_said(self.limits)}, not {_said(limits)}. Open it with its own limits; "
                 "a larger limit is a weaker promise and needs a new ledger."
             )
-        self._load_key(connection)
         wrong = connection.execute(
             "SELECT count(*) FROM accounts LEFT JOIN (SELECT account, sum(eta) AS total FROM (SELECT document AS "
             "account, eta FROM entries UNION ALL SELECT user, eta FROM entries) GROUP BY account) USING (account) "
@@ -221,6 +225,8 @@ class MetricStore(Database):
         ).fetchone()
         if entries != newest or newest != handed_out or orphans:
             raise damaged(f"of {max(newest, handed_out)} releases {entries - orphans} are left")
+        if entries and not connection.execute("SELECT key_check FROM ledger").fetchone()[0]:
+            raise damaged("it no longer says which key its hashes were made with")
         for whose in ("user", "document"):
             limit = self.limits.user if whose == "user" else self.limits.document
             most = connection.execute("SELECT max(spent) FROM accounts WHERE whose = ?", (whose,)).fetchone()[0]
@@ -230,12 +236,22 @@ class MetricStore(Database):
 
     def digest(self, domain: str, text: str) -> bytes:
         """Keyed hash of ``text``; equal texts of two domains have different hashes."""
-        return _mac(self._key, domain.encode() + b"\0" + text.encode("utf-8", "surrogatepass"))
+        return digest(self.key(), domain, text)
 
     def add(
-        self, eta: int, owners: Sequence[tuple[bytes, bytes | None]], metric: str, chain: str
+        self,
+        eta: int,
+        owners: Sequence[tuple[bytes, bytes | None]],
+        metric: str,
+        chain: str,
+        keys: Sequence[bytes] = (),
     ) -> Shortfall | str | None:
         """Charge one release of ``eta`` ticks to each (document, user), durably, all of them or none.
+
+        What is released will be kept under ``keys``, if there are any.
+
+        Raises:
+            AlreadyReleased: Something is kept there.
 
         Returns:
             None if all were charged; else the account that stands in the way, or the ledger's metric if it is another.
@@ -247,6 +263,7 @@ class MetricStore(Database):
                 found = str(connection.execute("SELECT metric FROM ledger").fetchone()[0])
                 if found != metric:
                     raise _Refused(found)
+                claim(connection, keys)
                 time = _now()
                 for position, (document, user) in enumerate(owners):
                     charged = self._charge(connection, position, "document", document, eta)
@@ -256,10 +273,7 @@ class MetricStore(Database):
                         (time, charged, also, eta, chain),
                     ).fetchone()[0]
                     if newest <= self._newest_entry:
-                        raise LedgerCorrupt(
-                            f"The metric ledger {self.path} forgot entries that this process has seen: an older copy "
-                            "was put in its place. Restore the newest copy; until then nothing may be released."
-                        )
+                        raise self.forgotten()
         except _Refused as refused:
             return refused.why
         self._newest_entry = max(self._newest_entry, newest)
@@ -317,10 +331,6 @@ class _Refused(Exception):
     def __init__(self, why: Shortfall | str) -> None:
         super().__init__()
         self.why = why
-
-
-def _mac(key: bytes, message: bytes) -> bytes:
-    return hmac.new(key, message, hashlib.sha256).digest()
 
 
 def _said(limits: Limits) -> str:

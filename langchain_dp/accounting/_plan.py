@@ -116,6 +116,25 @@ class LedgerPlan:
         item, most = self._stored.items.get(event_key(event), (None, 0))
         return 0 if item is None else most - self._account.store.used([self._stored])[item]
 
+    @property
+    def journal(self) -> str:
+        """What the run that reserved the plan keeps of itself, in words of its own; empty if nothing."""
+        return self._account.store.journal(self.name)
+
+    def keep(self, journal: str, *, instead_of: str) -> None:
+        """Write the journal of the plan's run, durably. It lies in the file of the charges: a copy holds both or none.
+
+        A charge whose outcome is not in the journal is one whose outcome nobody knows. It is never drawn again.
+
+        Args:
+            journal: What to keep. It must hold nothing private, and only what was released.
+            instead_of: The journal that the writer knows; empty if there is none yet.
+
+        Raises:
+            LedgerError: Another one stands there, or an older copy of the ledger. What was drawn may not leave.
+        """
+        self._account.store.keep_journal(self.name, journal, instead_of)
+
     def entries(self) -> Iterator[LedgerEntry]:
         """Yield what was charged to the plan, in order."""
         return self._account.store.entries(self.name)

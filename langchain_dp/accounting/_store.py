@@ -1,4 +1,6 @@
-"""What a ledger keeps: plans, their used counts, and one entry per charge. One SQLite schema, in a file or in memory.
+"""What a ledger keeps: plans, their used counts, one entry per charge, and the journal of a plan's run.
+
+One SQLite schema, in a file or in memory.
 
 The store knows counts and claims, never what they cost: composition lives in ``_account.py``.
 """
@@ -18,7 +20,7 @@ from typing import Any
 from langchain_dp.accounting._connection import Database
 from langchain_dp.accounting._ledger_file import verify_contents
 from langchain_dp.accounting.budget import PrivacyBudget
-from langchain_dp.errors import LedgerCorrupt
+from langchain_dp.errors import LedgerCorrupt, LedgerError
 
 SLACK = 1e-9
 """Relative float slack when claims are added up and compared with the budget."""
@@ -91,7 +93,6 @@ class Store(Database):
         # Resolved once: a later chdir, or a second name through a symlink, must not lead to another file.
         super().__init__(None if path is None else os.path.realpath(os.fsdecode(path)), ledger_id)
         self.budget = budget
-        self._newest_entry = 0
         try:
             self.begin(lambda connection: _insert_budget(connection, budget), self._verify)
         except BaseException:
@@ -139,8 +140,9 @@ class Store(Database):
         epsilon: float,
         delta: float,
         settings: Mapping[str, Any] | None = None,
+        journal: str = "",
     ) -> tuple[StoredPlan | None, list[StoredPlan]]:
-        """Store a plan if its claim fits beside the others.
+        """Store a plan, and the first journal of its run unless it is empty, if its claim fits beside the others.
 
         Returns:
             The plan of that name, new or found (None if it does not fit), and the plans that were there before.
@@ -160,6 +162,8 @@ class Store(Database):
                 "INSERT INTO items (plan, event, max_count) VALUES (?, ?, ?)",
                 [(row, event, max_count) for event, max_count in items],
             )
+            if journal:
+                connection.execute("INSERT INTO journals (plan, state) VALUES (?, ?)", (row, journal))
             return _plans(connection)[-1], before
 
     def add_use(self, plan: StoredPlan, event: str, count: int, chain: str) -> bool:
@@ -185,13 +189,35 @@ class Store(Database):
                 "INSERT INTO entries (time, item, count, chain) VALUES (?, ?, ?, ?)", (_now(), item, count, chain)
             ).lastrowid
             if newest is None or newest <= self._newest_entry:
-                raise LedgerCorrupt(
-                    f"The ledger {self.path} forgot entries that this process has seen: an older copy was put in its "
-                    "place. Restore the newest copy; until then nothing may be released."
-                )
+                raise self.forgotten()
         # Only after the commit: an entry that was rolled back gives its id to the next one.
         self._newest_entry = max(self._newest_entry, newest)
         return True
+
+    def journal(self, plan: str) -> str:
+        """The journal of a plan's run; empty if it has none."""
+        with self.transaction(write=False) as connection:
+            found = connection.execute("SELECT state FROM journals JOIN plans USING (plan) WHERE name = ?", (plan,))
+            return str((found.fetchone() or ("",))[0])
+
+    def keep_journal(self, plan: str, journal: str, instead_of: str) -> None:
+        """Write the journal of a plan's run, durably, in place of the one that its writer knows.
+
+        Raises:
+            LedgerError: Another one stands there, or the charge of what it holds is gone. Nothing was written.
+        """
+        with self.transaction(write=True) as connection:
+            self.check_newest(connection)
+            wrote = connection.execute(
+                "INSERT INTO journals (plan, state) SELECT plan, ?1 FROM plans LEFT JOIN journals USING (plan) "
+                "WHERE name = ?2 AND coalesce(state, '') = ?3 ON CONFLICT DO UPDATE SET state = excluded.state",
+                (journal, plan, instead_of),
+            ).rowcount
+            if not wrote:
+                raise LedgerError(
+                    f"The journal of the run {plan!r} in the ledger {self.path} was changed by somebody else, or is "
+                    "that of another moment. What was just drawn is not kept and may not leave: start the run again."
+                )
 
     def entries(self, plan: str | None = None) -> Iterator[LedgerEntry]:
         """Yield entries in order, of one plan or of all. Pages: no lock is held between two of them."""

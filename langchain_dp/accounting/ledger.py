@@ -19,6 +19,7 @@ from dp_accounting.dp_event import DpEvent
 
 from langchain_dp import _validate
 from langchain_dp.accounting._account import Account, check_text, claims, event_key, plan_items, said
+from langchain_dp.accounting._key_file import digest
 from langchain_dp.accounting._plan import LedgerPlan
 from langchain_dp.accounting._store import SLACK, LedgerEntry, StoredPlan
 from langchain_dp.accounting.budget import PrivacyBudget
@@ -41,8 +42,8 @@ class PrivacyLedger:
     Args:
         budget: What all releases together may cost. An existing file must have been made for the same one.
         path: SQLite file on a local disk, made if absent; None keeps the ledger in memory, for this process only.
-            The one file holds every spend. Copy it from another process: where locks belong to processes (POSIX),
-            a program that opens and closes the file itself gives up its own locks on it.
+            The one file holds every spend, and the journals of runs. Copy it from another process: where locks belong
+            to processes (POSIX), a program that opens and closes the file itself gives up its own locks on it.
         plan: Pairs (event, maximum count) of the direct plan. An existing direct plan must be the same.
 
     Raises:
@@ -90,6 +91,7 @@ class PrivacyLedger:
         epsilon: float | None = None,
         delta: float | None = None,
         settings: Mapping[str, float | int | str | None] | None = None,
+        journal: str = "",
     ) -> LedgerPlan:
         """Reserve a plan before its first release, or attach to the same plan reserved earlier.
 
@@ -100,6 +102,7 @@ class PrivacyLedger:
             epsilon: Claim to reserve; the composed epsilon of the full counts by default, and not below it.
             delta: Share of delta for this plan; all that is not reserved yet by default.
             settings: Public settings that the plan is made for. They are kept with it, and must be the same again.
+            journal: First journal of a new plan's run, stored with it (see :meth:`LedgerPlan.keep`).
 
         Raises:
             BudgetExceeded: The claims of all plans would exceed the budget, or ``epsilon`` is below what the plan
@@ -139,7 +142,7 @@ class PrivacyLedger:
             if claim < cost:
                 why = f"it costs epsilon={cost:.6g} at delta={share:g}, more than the claim epsilon={claim:g}"
                 raise refused(why, would_fit((claim, share)))
-            new, before = account.store.add_plan(name, items, claim, share, settings)
+            new, before = account.store.add_plan(name, items, claim, share, settings, journal)
             if new is not None:
                 return self._attach(new, items, settings)
             left_now = account.left(before)
@@ -246,6 +249,17 @@ class PrivacyLedger:
         if direct is not None:
             return direct.remaining(event)
         return self._account.releases(key, self._account.left(self._account.store.plans()))
+
+    def digest(self, domain: str, text: str) -> bytes:
+        """Keyed hash of ``text`` under the ledger's key, for what is kept in the ledger and must not show it.
+
+        The key is made at its first use. It lies in ``<path>.key``: back it up with the ledger, and show it to nobody
+        who may see the ledger.
+
+        Raises:
+            LedgerError: The ledger had a key, and it is gone, damaged, or another ledger's.
+        """
+        return digest(self._account.store.key(), domain, text)
 
     def entries(self) -> Iterator[LedgerEntry]:
         """Yield every charge, in order."""

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from langchain_dp import _forks, _validate
+from langchain_dp import _validate
 from langchain_dp.accounting._account import check_text
 from langchain_dp.accounting._metric_certificate import MetricCertificate
-from langchain_dp.accounting._metric_releases import ReleasedTexts
+from langchain_dp.accounting._metric_releases import AlreadyReleased, ReleasedTexts
 from langchain_dp.accounting._metric_store import Limits, MetricEntry, MetricStore, Shortfall, ticks, units
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError, PrivateDataError
 
-__all__ = ["MetricCertificate", "MetricEntry", "MetricLedger", "Owner"]
+__all__ = ["AlreadyReleased", "MetricCertificate", "MetricEntry", "MetricLedger", "Owner"]
 
 MOST = 1e6
 """Largest eta or limit that is taken; far beyond any that protects a word."""
@@ -58,9 +57,10 @@ class MetricLedger:
     ledger; processes share one account by opening the same ``path``. One ledger counts in one metric: distances in
     two tables of word vectors are different units, so the first release fixes the table and others are refused.
 
-    The file holds no text and no name: documents and users are stored as HMAC-SHA256. The key of these hashes is
-    random and, by default, kept in the same file, which only its owner can read: whoever holds the whole file can
-    test guesses. Give ``key`` to keep it elsewhere.
+    The file holds sanitised texts, no raw text and no name: documents, users and what a text was sanitised from are
+    stored as HMAC-SHA256. The key of these hashes is random and lies in ``<path>.key``, which only its owner can read:
+    whoever holds one of the two files cannot test a guess, whoever holds both can. Back them up together: a ledger
+    whose key is lost is refused. Give ``key`` to keep it elsewhere.
 
     Args:
         limit: What the releases of one user may add up to, in the unit of eta; None for no limit.
@@ -70,7 +70,7 @@ class MetricLedger:
 
     Raises:
         LedgerMismatch: The file was made with other limits or another key.
-        LedgerCorrupt: The file is damaged, empty or no metric ledger.
+        LedgerCorrupt: The file is damaged, empty or no metric ledger, or its key is lost.
         LedgerUnwritable: File or folder cannot be written durably, or the folder does not exist.
 
     Formal guarantee:
@@ -101,9 +101,7 @@ class MetricLedger:
 
     def _open(self, store: MetricStore, *, keyed: bool) -> None:
         self._store, self._keyed = store, keyed
-        self._released: ReleasedTexts | None = None
-        self._lock = threading.Lock()
-        _forks.renew_lock(self)
+        self._released = ReleasedTexts(store)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, key: bytes | None = None) -> MetricLedger:
@@ -139,7 +137,9 @@ class MetricLedger:
         """The metric that this ledger counts in; None before the first release."""
         return self._store.summary()[3]
 
-    def spend(self, eta: float, owners: Sequence[Owner], *, table: str, chain: str = "") -> None:
+    def spend(
+        self, eta: float, owners: Sequence[Owner], *, table: str, chain: str = "", keys: Sequence[bytes] = ()
+    ) -> None:
         """Record one release at ``eta`` for each owner, durably, before any is made: all of them or none.
 
         Args:
@@ -147,8 +147,10 @@ class MetricLedger:
             owners: One per release. The same document twice is two releases of it.
             table: Name of the metric: the table of word vectors whose distances are meant.
             chain: Short public name of the caller, for the record; at most 200 printable characters.
+            keys: One per release, under which :meth:`released` will keep it; none if it is not kept.
 
         Raises:
+            AlreadyReleased: Something was kept under one of ``keys`` meanwhile. Nothing was charged: look it up.
             BudgetExceeded: An account would exceed its limit. Nothing was charged. Its ``spent`` and ``budget`` are
                 (eta, 0.0): there is no delta.
             PlanError: The ledger counts in another metric. Nothing was charged.
@@ -160,11 +162,11 @@ class MetricLedger:
         if not owners:
             return
         cost, digest = ticks(eta), self._store.digest
-        keys = [
+        accounts = [
             (digest("document", owner.document), None if owner.user is None else digest("user", owner.user))
             for owner in owners
         ]
-        refused = self._store.add(cost, keys, table, chain)
+        refused = self._store.add(cost, accounts, table, chain, keys)
         if isinstance(refused, Shortfall):
             raise self._exceeded(refused, eta, cost)
         if refused is not None:
@@ -212,15 +214,12 @@ class MetricLedger:
         return self._store.entries()
 
     def digest(self, domain: str, text: str) -> bytes:
-        """Keyed hash of ``text`` under the ledger's key, for indices beside the ledger that must not show it either."""
+        """Keyed hash of ``text`` under the ledger's key, for indices that must not show it either."""
         return self._store.digest(f"other {domain}", text)
 
     def released(self) -> ReleasedTexts:
-        """What was released before, kept beside the ledger (in memory if it has no path), so that it can be reused."""
-        with self._lock:
-            if self._released is None:
-                self._released = ReleasedTexts(self.path, self._store.ledger_id)
-            return self._released
+        """What was released before, kept in the ledger so that it can be reused."""
+        return self._released
 
     def certificate(
         self,
@@ -258,11 +257,8 @@ class MetricLedger:
         )
 
     def close(self) -> None:
-        """Close the files. Every later use of this ledger is refused."""
+        """Close the file. Every later use of this ledger is refused."""
         self._store.close()
-        with self._lock:
-            if self._released is not None:
-                self._released.close()
 
     def __enter__(self) -> MetricLedger:
         return self

@@ -19,13 +19,12 @@ from langchain_dp.accounting import MetricLedger, PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting._account import Account
 from langchain_dp.accounting._connection import BUSY_SECONDS, Database, _place
 from langchain_dp.accounting._ledger_file import LEDGER, FileKind, refusal, verify_header
-from langchain_dp.accounting._metric_releases import RELEASES
 from langchain_dp.accounting._metric_store import METRIC_LEDGER, MetricStore
 from langchain_dp.accounting._store import Store
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerCorrupt, LedgerError, LedgerUnwritable
 
 _ROLLBACK = b"\x01\x01"  # bytes 18 and 19 of a file whose commits go into the file itself
-_KINDS = {kind.application_id: kind for kind in (LEDGER, METRIC_LEDGER, RELEASES)}
+_KINDS = {kind.application_id: kind for kind in (LEDGER, METRIC_LEDGER)}
 
 
 class _Reading(Database):
@@ -58,7 +57,7 @@ class _ReadStore(_Reading, Store):
 class _ReadMetricStore(_Reading, MetricStore):
     """Accounts and entries of a metric ledger that is only read. Its key is not needed: nobody is looked up."""
 
-    def _load_key(self, connection: sqlite3.Connection) -> None:
+    def _load_key(self) -> None:
         """Leave the key where it is."""
 
 
@@ -82,11 +81,6 @@ def open_ledger(path: str | os.PathLike[str]) -> PrivacyLedger | MetricLedger:
     """
     real = os.path.realpath(os.fsdecode(path))
     kind = _kind(real)
-    if kind is RELEASES:
-        raise LedgerCorrupt(
-            f"The file {real} holds released texts and no account of them. Give the metric ledger beside it: the same "
-            "path without its last ending."
-        )
     try:
         if kind is METRIC_LEDGER:
             ledger = MetricLedger.__new__(MetricLedger)

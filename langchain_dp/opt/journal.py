@@ -1,10 +1,31 @@
-"""What a run has released so far, on disk after every token: a crash or Ctrl-C loses nothing but the call under way."""
+"""What a run has released so far: a crash or Ctrl-C loses nothing but the call under way, and no call is drawn twice.
+
+The journal lies in the ledger's own file, beside the charges. So a copy of the file, or what a crash leaves of it,
+holds both as they were at one moment, and neither can be put back without the other. In this order:
+
+1. Reserve: the plan and its first journal, in one transaction.
+2. Charge: durable before the model is asked. From here on the call is *charged, its outcome unknown*: the ledger counts
+   one charge more than the journal counts outcomes.
+3. Draw, and write the outcome (a token, a bottom, the winner): once, in place of the journal that the writer has read.
+4. Only what is written has left.
+
+Whoever finds a charge without its outcome takes it for lost. A token is charged again and drawn anew. The choice among
+the candidates was reserved once: a process that ends between its charge and its outcome has lost it, since to draw it
+again would give whoever holds a copy as many winners as he likes for one charge. The candidates are released and stay.
+(The process that charged it, and has not drawn, may still draw: Ctrl-C in a notebook loses nothing.)
+
+Of the records the journal holds a keyed hash, under a key of the run's own that also splits them. That key is in the
+journal under a mask, which the ledger's key gives: see ``accounting/_key_file.py`` for where that lies.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
+import re
+import secrets
 import sqlite3
 import sys
 import threading
@@ -14,11 +35,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 from langchain_dp import _forks
-from langchain_dp._whole_files import write_whole
+from langchain_dp.accounting import LedgerPlan, PrivacyLedger
 from langchain_dp.errors import PlanError
 from langchain_dp.opt.plan import Ended, Written
 
-_VERSION = 3
+_VERSION = 4
+_LONGEST = 60
+"""Letters of a plan's name in a file's."""
+
 _HELD: weakref.WeakKeyDictionary[object, set[str]] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
 _forks.renew_lock(sys.modules[__name__], "_LOCK")
@@ -28,32 +52,29 @@ _forks.renew_lock(sys.modules[__name__], "_LOCK")
 class Journal:
     """State of one run: released values, settings and a keyed hash of the records. It holds no record.
 
-    The key of the split and of the hash lies in a file of its own beside it, ``<journal>.key``. Whoever holds both can
-    try out a guess at all records: the key stays where the records are. The journal alone can be shown. Restore it from
-    a backup together with the ledger only: beside a newer ledger an older journal is refused once candidates were
-    chosen from, and before that it only loses what was paid for.
-
     Args:
         settings: Public settings that the run was started with; it can be taken up with the same ones only.
         split_key: Secret key of the coins that tell training from validation records.
+        masked_key: That key as the journal holds it.
         data: Keyed hash of the records, under ``split_key``: a run is not taken up, nor handed out, for other data.
         groups: Number of subsets or slots, as derived when the run was started.
         sampling_probability: Rate of subsets or records, likewise.
         written: Candidates, oldest first.
-        selecting: Whether the candidates are complete, which is kept before the choice among them is charged.
         winner: Index of the selected candidate, ``len(written)`` for the initial instruction; None before.
-        path: File to keep it in, or None: in memory.
+        plan: Where it is kept; None before the plan is reserved.
+        kept: What is kept there.
     """
 
     settings: Mapping[str, Any]
     split_key: bytes
+    masked_key: str
     data: str
     groups: int
     sampling_probability: float
     written: list[Written] = dataclasses.field(default_factory=list)
     winner: int | None = None
-    path: Path | None = None
-    selecting: bool = False
+    plan: LedgerPlan | None = None
+    kept: str = ""
 
     def __repr__(self) -> str:
         return f"Journal({len(self.written)} candidates, winner={self.winner})"
@@ -67,31 +88,32 @@ class Journal:
         """Keep the selected candidate, and the data that it was selected on. Only what is kept has left."""
         done = dataclasses.replace(self, winner=winner, data=data)
         done.save()
-        self.winner, self.data = winner, data
+        self.winner, self.data, self.kept = winner, data, done.kept
 
-    def save(self) -> None:
-        """Write it, whole or not at all, readable by its owner only."""
-        if self.path is None:
-            return
+    def text(self) -> str:
+        """What the ledger holds of it."""
         fields = {
             "version": _VERSION,
+            "key": self.masked_key,
             "settings": dict(self.settings),
             "data": self.data,
             "groups": self.groups,
             "sampling_probability": self.sampling_probability,
             "written": [dataclasses.asdict(candidate) for candidate in self.written],
-            "selecting": self.selecting,
             "winner": self.winner,
         }
-        if not self.path.exists():  # the key first: a journal without it could not be taken up
-            write_whole(_key_file(self.path), self.split_key.hex(), owner_only=True)
-        write_whole(self.path, json.dumps(fields, indent=1), owner_only=True, part=_part_file(self.path))
+        return json.dumps(fields)
 
-    def discard(self) -> None:
-        """Delete the file: nothing was reserved, so there is nothing to take up."""
-        if self.path is not None:
-            for file in (self.path, _key_file(self.path), _part_file(self.path)):
-                file.unlink(missing_ok=True)
+    def save(self) -> None:
+        """Write it into the ledger, durably.
+
+        Raises:
+            LedgerError: It cannot be written, or what it holds was charged to another copy of the ledger.
+        """
+        now = self.text()
+        if now != self.kept and self.plan is not None:
+            self.plan.keep(now, instead_of=self.kept)
+            self.kept = now
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise PlanError unless it was started with these settings."""
@@ -104,25 +126,58 @@ class Journal:
             )
 
 
-@contextlib.contextmanager
-def alone(path: Path | None, ledger: object, name: str) -> Iterator[None]:
-    """Hold a run for the block. Two that went on with it would overwrite what the other released, or share one charge.
+def started(
+    ledger: PrivacyLedger,
+    key: bytes,
+    *,
+    settings: Mapping[str, Any],
+    data: str,
+    groups: int,
+    sampling_probability: float,
+) -> Journal:
+    """The journal of a run that begins."""
+    return Journal(settings, key, _masked(ledger, key), data, groups, sampling_probability)
 
-    The lock is SQLite's on an empty file beside the journal, so the operating system takes it back from a dead process.
+
+def found(ledger: PrivacyLedger, plan: LedgerPlan) -> Journal | None:
+    """The journal of a run that has begun, if it has one.
+
+    Raises:
+        PlanError: It is damaged, or no journal.
+        LedgerError: The ledger's key is gone or another one.
+    """
+    text = plan.journal
+    if not text:
+        return _taken_over(ledger, plan)
+    with _explained(f"the journal of the run {plan.name!r} to be one", "Bring the ledger's newest copy back"):
+        fields = json.loads(text)
+        if fields["version"] != _VERSION:
+            raise ValueError
+        journal = _from_fields(fields, _unmasked(ledger, fields["key"]), fields["key"])
+    journal.plan, journal.kept = plan, text
+    return journal
+
+
+@contextlib.contextmanager
+def alone(ledger: PrivacyLedger, name: str) -> Iterator[None]:
+    """Hold a run for the block. Two that went on with it would each ask for what the other had charged.
+
+    The lock is SQLite's on an empty file beside the ledger, so the operating system takes it back from a dead process.
 
     Args:
-        path: The journal; None: the ledger, and with it the run, is in the memory of this process.
-        ledger: The ledger.
+        ledger: The ledger; if it is in the memory of this process, so is the lock.
         name: Name of the run.
 
     Raises:
         PlanError: Another process or optimizer is at it.
     """
-    if path is None:
+    if ledger.path is None:
         with _alone_in_memory(ledger, name):
             yield
         return
-    connection = sqlite3.connect(f"{path}.lock", timeout=0, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        f"{_beside(ledger, name)}.lock", timeout=0, isolation_level=None, check_same_thread=False
+    )
     try:
         try:
             connection.execute("BEGIN EXCLUSIVE")
@@ -132,9 +187,7 @@ def alone(path: Path | None, ledger: object, name: str) -> Iterator[None]:
                 if problem.sqlite_errorcode == sqlite3.SQLITE_BUSY
                 else "its folder is not writable: make it so"
             )
-            raise PlanError(f"The run of {path.name} cannot be taken up, since {why}, or give another name=.") from None
-        # A process that was killed while it wrote may have left a choice there that nobody was given.
-        _part_file(path).unlink(missing_ok=True)
+            raise PlanError(f"The run {name!r} cannot be taken up, since {why}, or give another name=.") from None
         yield
     finally:
         connection.close()
@@ -157,75 +210,110 @@ def _alone_in_memory(ledger: object, name: str) -> Iterator[None]:
             held.discard(name)
 
 
-def read(path: Path) -> Journal | None:
-    """The journal in ``path``, with the key beside it, if there is one.
+def _beside(ledger: PrivacyLedger, plan: str) -> str:
+    """Path of the run's files beside the ledger, but for their last ending."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", plan)
+    if name != plan or len(name) > _LONGEST:
+        name = f"{name[:_LONGEST]}-{hashlib.sha256(plan.encode()).hexdigest()[:8]}"
+    return f"{ledger.path}.{name}.run"
+
+
+# ------------------------------------------------------------------------------------------------- before version 4
+
+
+def left_over(ledger: PrivacyLedger, name: str) -> Path | None:
+    """The file in which the journal lay up to version 3, if it is there."""
+    path = None if ledger.path is None else Path(f"{_beside(ledger, name)}.json")
+    return path if path is not None and path.exists() else None
+
+
+def read(path: Path) -> Mapping[str, Any]:
+    """The fields of a journal up to version 3, and nothing written.
 
     Raises:
-        PlanError: It is damaged, or no journal, or its key is gone.
+        PlanError: It is damaged, or none.
     """
-    try:
+    fields: dict[str, Any] = {}
+    with _explained(f"{path.name} to be the journal of a run", _REMEDY):
         fields = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        if fields["version"] != 3 or not isinstance(fields["written"], list):
+            raise ValueError
+    return fields
+
+
+def _taken_over(ledger: PrivacyLedger, plan: LedgerPlan) -> Journal | None:
+    """The journal that an older version left beside the ledger, from now on in the ledger. Its files are left."""
+    path = left_over(ledger, plan.name)
+    if path is None:
         return None
-    except (OSError, ValueError, RecursionError) as problem:
-        raise PlanError(
-            f"Expected {path.name} to be the journal of a run, but it cannot be read ({type(problem).__name__}). "
-            f"{_REMEDY}"
-        ) from None
-    key = _read_key(_key_file(path))
-    try:
-        journal = _from_fields(fields, key, path)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise PlanError(f"Expected {path.name} to be the journal of a run, but it is not. {_REMEDY}") from None
+    fields = read(path)
+    file = path.with_name(f"{path.name}.key")
+    with _explained(f"{file.name} to hold the key of the run beside it", _REMEDY):
+        key = bytes.fromhex(file.read_text(encoding="ascii"))
+        if len(key) != 32:
+            raise ValueError
+    with _explained(f"{path.name} to be the journal of a run", _REMEDY):
+        journal = _from_fields(fields, key, _masked(ledger, key))
+    journal.plan = plan
+    journal.save()
     return journal
 
 
-_REMEDY = "Bring the journal and its key back, or move both away and give the new run another name=."
+_REMEDY = "Bring the journal and its key back, or move both away"
 
 
-def _key_file(path: Path) -> Path:
-    return path.with_name(f"{path.name}.key")
+# ------------------------------------------------------------------------------------------------------------ parts
 
 
-def _part_file(path: Path) -> Path:
-    return path.with_name(f".{path.name}.part")
-
-
-def _read_key(path: Path) -> bytes:
-    """The key in ``path``, 32 bytes."""
+@contextlib.contextmanager
+def _explained(what: str, remedy: str) -> Iterator[None]:
+    """Say what was expected when it is not there, and show nothing of what is."""
+    failure = ""
     try:
-        key = bytes.fromhex(path.read_text(encoding="ascii"))
-    except (OSError, ValueError) as problem:
+        yield
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as problem:
+        failure = type(problem).__name__
+    if failure:
         raise PlanError(
-            f"Expected {path.name} to hold the key of the run beside it, but it cannot be read "
-            f"({type(problem).__name__}). {_REMEDY}"
-        ) from None
-    if len(key) != 32:
-        raise PlanError(f"Expected {path.name} to hold a key of 32 bytes, not {len(key)}. {_REMEDY}")
-    return key
+            f"Expected {what}, but it cannot be read ({failure}). {remedy}, or give the new run another name=."
+        )
 
 
-def _from_fields(fields: Mapping[str, Any], key: bytes, path: Path) -> Journal:
+def _masked(ledger: PrivacyLedger, key: bytes) -> str:
+    salt = secrets.token_bytes(32)
+    return (salt + _mask(ledger, key, salt)).hex()
+
+
+def _unmasked(ledger: PrivacyLedger, masked: str) -> bytes:
+    both = bytes.fromhex(masked)
+    if len(both) != 64:
+        raise ValueError
+    return _mask(ledger, both[32:], both[:32])
+
+
+def _mask(ledger: PrivacyLedger, key: bytes, salt: bytes) -> bytes:
+    """A key of 32 bytes under a pad that is used for it alone; done twice, it is the key again."""
+    return bytes(one ^ other for one, other in zip(key, ledger.digest("run key", salt.hex()), strict=True))
+
+
+def _from_fields(fields: Mapping[str, Any], key: bytes, masked: str) -> Journal:
     """The journal with these fields, or any of the errors that Python raises for what is none."""
     journal = Journal(
         dict(fields["settings"]),
         key,
+        masked,
         fields["data"],
         fields["groups"],
         fields["sampling_probability"],
         [Written(**candidate) for candidate in fields["written"]],
         fields["winner"],
-        path,
-        fields["selecting"],
     )
     sound = (
-        fields["version"] == _VERSION
-        and isinstance(journal.data, str)
+        isinstance(journal.data, str)
         and isinstance(journal.groups, int)
         and journal.groups > 0
         and 0 < journal.sampling_probability <= 1
         and all(_is_sound(candidate, journal.settings["templates"]["messages"]) for candidate in journal.written)
-        and isinstance(journal.selecting, bool)
         and (journal.winner is None or journal.winner in range(len(journal.written) + 1))
     )
     if not sound:

@@ -44,7 +44,7 @@ def run_opt(
         text=text,
         end_tokens=engine.end_tokens,
         source=PlainVote(electorate, max_calls=settings.max_calls),
-        journal=Journal({}, b"", "", scheme.groups, scheme.sampling_probability),
+        journal=Journal({}, b"", "", "", scheme.groups, scheme.sampling_probability),
         rng=rng,
         progress=progress,
     )

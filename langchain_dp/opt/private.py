@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import re
+import os
 from collections.abc import Callable
-from pathlib import Path
 
 from langchain_dp.accounting import (
     ExponentialEvent,
@@ -33,9 +31,6 @@ from langchain_dp.opt.voters import Demonstrations, Electorate, PrivateVote
 from langchain_dp.ports import VotesNextToken
 from langchain_dp.records import PrivateRecords
 from langchain_dp.scheme import Scheme
-
-_LONGEST = 60
-"""Letters of a plan's name in a file's."""
 
 
 class PrivateRuns:
@@ -75,6 +70,8 @@ class PrivateRuns:
         self._reservation: Reservation | None = None
         self._seats: Seats | None = None
         self._weak: tuple[str, ...] = ()
+        self._undrawn = 0  # process that has charged the choice and not drawn it
+        self._drawn: int | None = None  # a choice that is drawn and could not be kept yet
 
     @property
     def neighbors(self) -> Neighbors:
@@ -94,7 +91,7 @@ class PrivateRuns:
 
     def run(self, records: PrivateRecords, *, halted: Callable[[], bool] = lambda: False) -> OptimizedPrompt:
         """Start a run, or take up the one that was started; ``halted`` is asked before every call."""
-        with journals.alone(self._journal_path(), self._ledger, self._name):
+        with journals.alone(self._ledger, self._name):
             return self._run(records, halted)
 
     def _run(self, records: PrivateRecords, halted: Callable[[], bool]) -> OptimizedPrompt:
@@ -110,9 +107,16 @@ class PrivateRuns:
         budget = reservation.budget
         self._weak = weak_points(budget.epsilon, budget.delta, *scheme.least_records(len(records)))
         warn_of(self._weak, stacklevel=2)
+        if journal.winner is None and not self._may_choose(reservation):
+            raise PlanError(
+                f"The choice among the candidates of the run {self._name!r} is charged, but the process that made it "
+                "ended before its outcome was kept. To draw it again would be a release that nobody paid for. The "
+                "candidates are released: see released(), and take one by what is public. Or give a new run another "
+                "name= and a budget of its own."
+            )
         candidates = self._write(data, journal, reservation, halted)
         if journal.winner is None:
-            chosen = self._select(data, journal, candidates, reservation)
+            chosen = self._select(data, candidates, reservation)
             journal.complete(chosen, fingerprint(seen, journal.split_key))
         assert journal.winner is not None
         return described(
@@ -146,24 +150,19 @@ class PrivateRuns:
         return Data(records, [n for n in seen if n in training], [n for n in seen if n not in training])
 
     def _reserved(self, journal: Journal, scheme: Scheme) -> Reservation:
-        new = self._ledger.plan(self._name) is None
-        if new:
-            journal.save()  # first: a plan without its journal could not be taken up
-        try:
-            reservation = reserve(
-                self._ledger,
-                self._budget,
-                name=self._name,
-                scheme=scheme,
-                max_calls=self._settings.max_calls,
-                epsilon0=self._settings.epsilon0,
-                delta0=self._settings.delta0,
-            )
-        except BaseException:
-            if new and self._ledger.plan(self._name) is None:
-                journal.discard()
-            raise
+        reservation = reserve(
+            self._ledger,
+            self._budget,
+            name=self._name,
+            scheme=scheme,
+            max_calls=self._settings.max_calls,
+            epsilon0=self._settings.epsilon0,
+            delta0=self._settings.delta0,
+            journal=journal.text(),
+        )
         plan = reservation.plan
+        if journal.plan is None:
+            journal.plan, journal.kept = plan, journal.text()
         charged = reservation.max_calls - plan.remaining(reservation.charged_token)
         chosen = journal.winner is not None and plan.remaining(reservation.charged_selection)
         if journal.calls > charged or chosen:
@@ -171,46 +170,41 @@ class PrivateRuns:
                 f"The journal of the run {self._name!r} holds {journal.calls} calls, but the ledger has charged "
                 f"{charged}: it is older, or another one. Bring the right ledger back, or give this run another name=."
             )
-        if not journal.selecting and not plan.remaining(reservation.charged_selection):
-            raise PlanError(
-                f"The ledger has charged the choice among the candidates of the run {self._name!r}, of which its "
-                "journal knows nothing: it is older. What it would choose from now was not paid for. Bring the newest "
-                "journal back, or give this run another name=."
-            )
         return reservation
+
+    def _may_choose(self, reservation: Reservation) -> bool:
+        """Whether the choice is still to be charged; or was by this very process, which has not drawn, or kept, it."""
+        uncharged = reservation.plan.remaining(reservation.charged_selection) > 0
+        return uncharged or self._drawn is not None or self._undrawn == os.getpid()
 
     def _opened(self, records: PrivateRecords) -> Journal:
         settings = {**self._settings.public(), "name": self._name, "model": self._engine.name}
-        path = self._journal_path()
-        found = self._journal if path is None else journals.read(path)
-        beside = "" if path is None else f" ({path.name})"
-        if self._ledger.plan(self._name) is not None:
-            if found is None:
+        plan = self._ledger.plan(self._name)
+        if plan is not None:
+            journal = journals.found(self._ledger, plan)
+            if journal is None:
                 raise PlanError(
-                    f"The ledger holds a plan {self._name!r}, but the journal of its run is not there{beside}: what it "
-                    "released cannot be taken up. Bring its newest copy back, or give this run another name=."
+                    f"The ledger holds a plan {self._name!r}, but no journal of its run: what it released cannot be "
+                    "taken up. Give this run another name=."
                 )
-            found.check_settings(settings)
-            return found
-        if found is not None and (found.written or found.winner is not None):
+            journal.check_settings(settings)
+            return journal
+        old = journals.left_over(self._ledger, self._name)
+        if old is not None and journals.read(old)["written"]:
             raise PlanError(
-                f"There is a journal of the run {self._name!r}{beside}, but no such plan in the ledger: what it "
+                f"There is a journal of the run {self._name!r} ({old.name}), but no such plan in the ledger: what it "
                 "released was charged to another one. Bring that ledger back, or give this run another name=."
             )
-        if found is not None:  # left behind by a stop before anything was reserved, with the key of other coins
-            found.discard()
         scheme = scheme_for(self._settings, self.neighbors, len(records))
         key = secret_key(self._rng)
-        data = fingerprint(marks(records, key), key)
-        return Journal(settings, key, data, scheme.groups, scheme.sampling_probability, path=path)
-
-    def _journal_path(self) -> Path | None:
-        if self._ledger.path is None:
-            return None
-        name = re.sub(r"[^A-Za-z0-9_.-]", "_", self._name)
-        if name != self._name or len(name) > _LONGEST:
-            name = f"{name[:_LONGEST]}-{hashlib.sha256(self._name.encode()).hexdigest()[:8]}"
-        return Path(f"{self._ledger.path}.{name}.run.json")
+        return journals.started(
+            self._ledger,
+            key,
+            settings=settings,
+            data=fingerprint(marks(records, key), key),
+            groups=scheme.groups,
+            sampling_probability=scheme.sampling_probability,
+        )
 
     def _write(self, data: Data, journal: Journal, reservation: Reservation, halted: Callable[[], bool]) -> Run:
         settings = self._settings
@@ -237,15 +231,15 @@ class PrivateRuns:
             run.write(spent=lambda: reservation.plan.spent(quick=True)[0])
         return run
 
-    def _select(self, data: Data, journal: Journal, run: Run, reservation: Reservation) -> int:
-        if not journal.selecting:
-            journal.selecting = True
-            journal.save()
-        # Charged already, and no winner in the journal: a stop came before the choice had left, so it is made now.
-        if reservation.plan.remaining(reservation.charged_selection):
-            reservation.plan.spend(reservation.charged_selection, chain=self._name)
-        counts = run.counts(self._forward, data.rows(data.validation))
-        return exponential(counts, reservation.selection.epsilon, rng=self._rng)
+    def _select(self, data: Data, run: Run, reservation: Reservation) -> int:
+        if self._drawn is None:
+            if reservation.plan.remaining(reservation.charged_selection):
+                reservation.plan.spend(reservation.charged_selection, chain=self._name)
+                self._undrawn = os.getpid()
+            counts = run.counts(self._forward, data.rows(data.validation))
+            self._undrawn = 0  # first: who is stopped from here on has lost it
+            self._drawn = exponential(counts, reservation.selection.epsilon, rng=self._rng)
+        return self._drawn
 
     def released(self) -> list[str]:
         """Candidates released so far, complete or not."""

@@ -103,6 +103,7 @@ def reserve(
     max_calls: int,
     epsilon0: float | None,
     delta0: float | None,
+    journal: str,
 ) -> Reservation:
     """Choose the noise and reserve the plan, or go on with the plan that the ledger holds under this name.
 
@@ -114,6 +115,7 @@ def reserve(
         max_calls: Calls of LimitedDomain over all candidates.
         epsilon0: Bounded-range parameter of one call; None is the largest that fits.
         delta0: Mass that the threshold may miss in one call; None is a tenth of delta over all calls.
+        journal: First journal of a new plan's run, stored with it.
 
     Raises:
         InvalidParameter: The budget, or the noise given, does not do for a single token.
@@ -126,7 +128,7 @@ def reserve(
     share = budget or unreserved(ledger)
     token, selection = choose_noise(share, scheme=scheme, max_calls=max_calls, epsilon0=epsilon0, delta0=delta0)
     events = [(PartEvent(TRAINING, token), max_calls), (PartEvent(VALIDATION, selection), 1)]
-    plan = ledger.reserve(events, name=name, epsilon=share.epsilon, delta=share.delta)
+    plan = ledger.reserve(events, name=name, epsilon=share.epsilon, delta=share.delta, journal=journal)
     return Reservation(plan, token, selection, scheme, share, max_calls)
 
 

@@ -228,8 +228,9 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         """As :meth:`invoke`, but returns the prompt with certificate and settings, ready to be saved.
 
         Ctrl-C loses nothing but the call under way: call again with the same examples, and the run is taken up where it
-        stopped; with a ledger in a file that holds for a new process too. A complete run gives its prompt again, at no
-        further cost.
+        stopped; with a ledger in a file that holds for a new process too. Only a choice among the candidates that was
+        charged, and whose process is gone, is lost: the candidates stay in :meth:`released`. A complete run gives its
+        prompt again, at no further cost.
         """
         return self._optimize(examples, config, lambda: False)
 

@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 
 from langchain_dp import _forks
 from langchain_dp._unseen import Withheld
-from langchain_dp.accounting.metric import MetricLedger, Owner
+from langchain_dp.accounting.metric import AlreadyReleased, MetricLedger, Owner
 from langchain_dp.errors import LangChainDPError
 
 Texts = tuple[str, ...]
@@ -126,9 +126,11 @@ class Releases:
                 known = released.get(mine)
                 new = [key for key in mine if key not in known]
                 drawn_now = self._draw(
-                    {key: units[places[key]] for key in new}, {key: owners[places[key]] for key in new}
+                    {key: units[places[key]] for key in new}, {key: owners[places[key]] for key in new}, keys=new
                 )
                 answers |= known | (released.put(drawn_now) if drawn_now else {})
+            except AlreadyReleased:  # by another process, since it was looked up: now it is found
+                pass
             finally:
                 self._flights.settle(mine)
             # Nothing is held while waiting, so no two calls can wait for each other.
@@ -140,11 +142,13 @@ class Releases:
         """Without padding, the length is public, and a blank text has nothing else to it."""
         return bool(unit.texts) and (self.engine.pads or any(text.strip() for text in unit.texts))
 
-    def _draw(self, units: dict[K, Unit], owners: dict[K, Owner]) -> dict[K, Texts]:
+    def _draw(self, units: dict[K, Unit], owners: dict[K, Owner], keys: Sequence[bytes] = ()) -> dict[K, Texts]:
         if not units:
             return {}
         draw = withheld(self.engine.prepare, [text for unit in units.values() for text in unit.texts])
-        self.ledger.spend(self.engine.eta, [owners[key] for key in units], table=self.engine.table, chain=self._chain)
+        self.ledger.spend(
+            self.engine.eta, [owners[key] for key in units], table=self.engine.table, chain=self._chain, keys=keys
+        )
         fresh = iter(withheld(lambda _: draw(), None))
         return {key: tuple(next(fresh) for _ in unit.texts) for key, unit in units.items()}
 

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
+from fakes.old_files import old_ledger
 
 from langchain_dp.accounting import _connection
 from langchain_dp.accounting.budget import PrivacyBudget
@@ -137,16 +138,9 @@ DAMAGE = {
 }
 
 
-def _as_of_version_1(path: pathlib.Path) -> None:
-    """Take out of a file what the first version of its schema did not have."""
-    connection = sqlite3.connect(path)
-    connection.executescript("ALTER TABLE plans DROP COLUMN settings; PRAGMA user_version = 1")
-    connection.close()
-
-
 def test_a_file_of_the_first_version_opens_and_learns_settings(path: pathlib.Path) -> None:
     """If this fails, an update of this package loses the ledgers that were made before it."""
-    _as_of_version_1(path)
+    old_ledger(path)
     report = open_ledger(path)  # reads only: the file stays as it is
     assert isinstance(report, PrivacyLedger)
     assert [plan.settings for plan in report.plans()] == [None]
@@ -164,7 +158,7 @@ def test_a_file_of_the_first_version_opens_and_learns_settings(path: pathlib.Pat
 
 def test_a_file_that_an_older_process_holds_open_is_migrated_under_it(path: pathlib.Path) -> None:
     """If this fails, a program of the old version that still runs loses its spends when a new one starts beside it."""
-    _as_of_version_1(path)
+    old_ledger(path)
     older = sqlite3.connect(path, isolation_level=None)
     older.execute("SELECT * FROM plans").fetchall()
     with PrivacyLedger(BUDGET, path) as ledger:
@@ -192,6 +186,51 @@ def test_a_plan_for_other_settings_is_refused(path: pathlib.Path) -> None:
         for wrong in ({"shots": object()}, {"rate": math.nan}, {1: 2}, [1]):
             with pytest.raises(InvalidParameter, match="settings"):
                 ledger.reserve([(FAINT, 2)], name="r", settings=wrong)  # type: ignore[arg-type]
+
+
+def test_an_old_file_is_taken_over(path: pathlib.Path) -> None:
+    """If this fails, a ledger of version 1 is lost, or begins anew."""
+    old_ledger(path)
+    with open_ledger(path) as reading:  # and a report neither refuses nor changes it
+        assert [entry.count for entry in reading.entries()] == [3]
+    for left in (7, 6):
+        with PrivacyLedger(BUDGET, path) as ledger:
+            plan = ledger.plan("p")
+            assert plan is not None
+            assert (plan.remaining(VOTE), plan.journal) == (left, "")
+            plan.spend(VOTE)
+            plan.keep(f"{left}", instead_of="")
+            assert plan.journal == f"{left}"
+            plan.keep("", instead_of=f"{left}")
+    assert not path.with_name("ledger.db.key").exists()  # nothing asked for one
+
+
+def test_a_journal_is_written_in_place_of_the_one_that_was_read(path: pathlib.Path) -> None:
+    """If this fails, two processes write over each other's outcomes, or one is kept whose charge is gone."""
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
+        plan.keep("one", instead_of="")
+        for known in ("", "two"):
+            with pytest.raises(LedgerError, match="somebody else"):
+                plan.keep("three", instead_of=known)
+        older = path.read_bytes()
+        plan.spend(VOTE)
+        path.write_bytes(older)
+        with pytest.raises(LedgerCorrupt, match="older copy"):
+            plan.keep("two", instead_of="one")
+        assert plan.journal == "one"
+
+
+def test_a_key_is_made_once_and_found_again(path: pathlib.Path) -> None:
+    """If this fails, what was hashed yesterday matches nobody today, or two ledgers share their hashes."""
+    with PrivacyLedger(BUDGET, path) as ledger, PrivacyLedger(BUDGET, path) as twin, PrivacyLedger(BUDGET) as other:
+        said = ledger.digest("a", "text")
+        assert twin.digest("a", "text") == said == ledger.digest("a", "text")
+        assert said != ledger.digest("b", "text")
+        assert other.digest("a", "text") not in (said, PrivacyLedger(BUDGET).digest("a", "text"))
+    with PrivacyLedger(BUDGET, path) as again:
+        assert again.digest("a", "text") == said
 
 
 def test_an_empty_file_is_called_one(path: pathlib.Path) -> None:

@@ -16,8 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_dp.accounting.metric import MetricLedger, Owner
-from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerError, PlanError, PrivateDataError
+from langchain_dp.accounting.metric import AlreadyReleased, MetricLedger, Owner
+from langchain_dp.errors import (
+    BudgetExceeded,
+    InvalidParameter,
+    LedgerCorrupt,
+    LedgerError,
+    PlanError,
+    PrivateDataError,
+)
 
 TABLE = "small (3 x 2, 0011aabb)"
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
@@ -179,12 +186,33 @@ def test_what_was_released_first_stays(path: pathlib.Path) -> None:
     for where in (None, path):
         with MetricLedger(path=where) as ledger:
             kept = ledger.released()
+            for _ in range(2):  # two askers, each of whom has charged before the other has drawn
+                ledger.spend(1.0, [Owner("d"), Owner("e")], table=TABLE, keys=[b"k", b"l"])
+            assert kept.get([b"k", b"l"]) == {}
             assert kept.put({b"k": ("one", "two")}) == {b"k": ("one", "two")}
             assert kept.put({b"k": ("other",), b"l": ("\ud800",)}) == {b"k": ("one", "two"), b"l": ("\ud800",)}
             assert kept.get([b"k", b"none"]) == {b"k": ("one", "two")}
             assert kept is ledger.released()
     with MetricLedger(path=path) as again:
         assert again.released().get([bytes([i]) for i in range(255)]) == {b"k": ("one", "two"), b"l": ("\ud800",)}
+
+
+def test_a_text_is_kept_with_its_charge_or_not_at_all(path: pathlib.Path) -> None:
+    """If it breaks, a text leaves that no account paid for, or is paid for again when it was given out before."""
+    for where in (None, path):
+        with MetricLedger(1.0, where) as ledger:
+            kept = ledger.released()
+            with pytest.raises(LedgerCorrupt, match="older copy"):
+                kept.put({b"k": ("never charged",)})
+            ledger.spend(1.0, [Owner("d")], table=TABLE, keys=[b"k"])
+            kept.put({b"k": ("word",)})
+            with pytest.raises(AlreadyReleased):
+                ledger.spend(1.0, [Owner("x"), Owner("y")], table=TABLE, keys=[b"new", b"k"])
+            assert [ledger.spent(document=name) for name in "dxy"] == [1.0, 0.0, 0.0]
+            with pytest.raises(BudgetExceeded):
+                ledger.spend(1.0, [Owner("d")], table=TABLE, keys=[b"new"])
+            with pytest.raises(LedgerCorrupt):
+                kept.put({b"new": ("what was refused",)})
 
 
 @pytest.mark.parametrize(

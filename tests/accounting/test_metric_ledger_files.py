@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import itertools
 import os
 import pathlib
 import shutil
+import signal
 import sqlite3
 import stat
+import sys
 from collections.abc import Callable
 
 import pytest
+from fakes.old_files import old_metric_ledger
 
 from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
-from langchain_dp.accounting.metric import MetricLedger, Owner
-from langchain_dp.errors import InvalidParameter, LedgerCorrupt, LedgerError, LedgerMismatch, LedgerUnwritable
+from langchain_dp.accounting.metric import AlreadyReleased, MetricLedger, Owner
+from langchain_dp.audit._open import open_ledger
+from langchain_dp.errors import (
+    BudgetExceeded,
+    InvalidParameter,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerMismatch,
+    LedgerUnwritable,
+)
 
 TABLE = "small"
 
@@ -22,14 +36,14 @@ TABLE = "small"
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     file = tmp_path_factory.mktemp("metric") / "metric.db"
     with MetricLedger(3.0, file) as ledger:
-        ledger.spend(1.0, [Owner("d", "u"), Owner("e", "u")], table=TABLE)
+        ledger.spend(1.0, [Owner("d", "u"), Owner("e", "u")], table=TABLE, keys=[b"k", b"l"])
         ledger.released().put({b"k": ("word",)})
     return file
 
 
 @pytest.fixture
 def path(made_once: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """A closed ledger with two releases, and a file of releases beside it."""
+    """A closed ledger with two releases, of which one text is kept, and its key."""
     for file in made_once.parent.iterdir():
         shutil.copy(file, tmp_path)
     return tmp_path / "metric.db"
@@ -72,23 +86,174 @@ def test_a_damaged_file_is_refused(path: pathlib.Path, damage: str) -> None:
     assert "metric ledger" in str(caught.value)
 
 
+def key_of(path: pathlib.Path) -> pathlib.Path:
+    return path.with_name(f"{path.name}.key")
+
+
+@pytest.mark.parametrize("content", [None, "", "00ff", "{} " + "zz" * 32, "{} " + "00" * 32, "0 " + "00" * 32])
+def test_a_ledger_whose_key_is_lost_is_refused(path: pathlib.Path, content: str | None) -> None:
+    """If it breaks, a new key is made beside an old ledger, and every account begins at zero."""
+    file = key_of(path)
+    owner = file.read_text().split()[0]
+    file.unlink() if content is None else file.write_text(content.format(owner))
+    for opened in (lambda: MetricLedger(3.0, path), lambda: MetricLedger.open(path)):
+        with pytest.raises((LedgerCorrupt, LedgerMismatch), match=r"(?s)metric\.db\.key.*(Bring|Restore)"):
+            opened()
+    assert file.exists() == (content is not None)
+
+
+def test_a_ledger_that_forgot_its_key_makes_no_new_one(path: pathlib.Path) -> None:
+    """If it breaks, a damaged first row and a lost key together begin every account anew."""
+    _sql("UPDATE ledger SET key_check = x''")(path)
+    key_of(path).unlink()
+    with pytest.raises(LedgerCorrupt, match="which key"):
+        MetricLedger(3.0, path)
+    assert not key_of(path).exists()
+
+
+def test_a_new_ledger_beside_an_old_key_is_refused(path: pathlib.Path) -> None:
+    """If it breaks, nobody notices that the ledger of the key was lost and began anew."""
+    path.unlink()
+    with pytest.raises(LedgerMismatch, match="another ledger"):
+        MetricLedger(3.0, path)
+    key_of(path).unlink()
+    MetricLedger(3.0, path).close()
+
+
+def test_the_ledger_alone_does_not_let_a_guess_be_tested(tmp_path: pathlib.Path) -> None:
+    """If it breaks, whoever is shown the file looks a name, a document or a text up in it."""
+    path, guesses = tmp_path / "metric.db", ["bob@example.org", "report 7", "the patient has a fever"]
+    with MetricLedger(3.0, path) as ledger:
+        ledger.spend(1.0, [Owner(guesses[1], guesses[0])], table=TABLE, keys=[ledger.digest("release", guesses[2])])
+        known = [ledger.digest("release", guesses[2]), ledger._store.digest("user", guesses[0])]
+        digest = ledger._store.digest
+    owner, key = key_of(path).read_text().split()
+    file = path.read_bytes()
+    assert all(each in file for each in known)  # what is searched for would be found
+    assert bytes.fromhex(key) not in file
+    assert key.encode() not in file
+    domains = ["", "document", "user", "release", "other release"]
+    for guess in (b"", b"\0" * 32, owner.encode(), bytes.fromhex(owner), file[:32]):
+        for text in guesses:
+            for domain in domains:
+                said = domain.encode() + b"\0" + text.encode()
+                assert hmac.new(guess, said, "sha256").digest() not in file
+                assert hashlib.sha256(guess + said).digest() not in file
+                assert hashlib.sha256(guess + text.encode()).digest() not in file
+    for hashed in (hashlib.sha256, hashlib.sha1, hashlib.md5, hashlib.blake2b, hashlib.sha512):
+        assert not [text for text in guesses if hashed(text.encode()).digest() in file]
+    assert not [text for text in guesses if text.encode() in file]
+    assert not [text for text in guesses if digest("user", text) in key_of(path).read_bytes()]
+
+
+# --------------------------------------------------------------------------------------------- files of version 1
+
+
+def test_an_old_file_is_taken_over_and_its_key_leaves_it(path: pathlib.Path) -> None:
+    """If it breaks, a ledger of version 1 is lost, begins anew, or still lets guesses be tested."""
+    key = old_metric_ledger(path)
+    assert key in path.read_bytes()
+    for _ in range(2):
+        with MetricLedger(3.0, path) as ledger:
+            assert (ledger.spent(user="u"), ledger.spent(document="d")) == (2.0, 1.0)
+            assert ledger.released().get([b"k", b"l"]) == {b"k": ("word",)}
+            with pytest.raises(AlreadyReleased):
+                ledger.spend(1.0, [Owner("d", "u")], table=TABLE, keys=[b"k"])
+    assert key not in path.read_bytes()
+    assert key_of(path).read_text().split()[1] == key.hex()
+    assert stat.S_IMODE(key_of(path).stat().st_mode) == 0o600
+    with MetricLedger(3.0, path) as ledger:
+        ledger.spend(1.0, [Owner("f", "u")], table=TABLE, keys=[b"m"])
+        with pytest.raises(BudgetExceeded):
+            ledger.spend(0.1, [Owner("g", "u")], table=TABLE)
+
+
+def test_an_old_file_with_a_key_elsewhere_is_taken_over(tmp_path: pathlib.Path) -> None:
+    """If it breaks, a ledger whose key its owner keeps is given another one in a file."""
+    path, key = tmp_path / "metric.db", b"k" * 32
+    with MetricLedger(3.0, path, key=key) as ledger:
+        ledger.spend(1.0, [Owner("d", "u")], table=TABLE)
+        assert not key_of(path).exists()
+    key_of(path).write_text("x " + key.hex())
+    old_metric_ledger(path)
+    _sql("UPDATE ledger SET key = NULL")(path)
+    with pytest.raises(LedgerMismatch, match="to be given"):
+        MetricLedger(3.0, path)
+    with MetricLedger(3.0, path, key=key) as ledger:
+        assert ledger.spent(user="u") == 1.0
+    assert not key_of(path).exists()
+
+
+def dying(step: int) -> Callable[[str, object], None]:
+    """An audit hook that kills its process before the ``step``-th operation on a file."""
+    steps = itertools.count()
+
+    def watch(event: str, _: object) -> None:
+        if event in ("open", "sqlite3.connect", "os.rename", "os.remove") and next(steps) == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return watch
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked children")
+def test_a_kill_while_an_old_file_is_taken_over_loses_nothing(path: pathlib.Path) -> None:
+    """If it breaks, the key has left the file and is nowhere, or the file is half of each version."""
+    key, step = old_metric_ledger(path), 0
+    files = {file: file.read_bytes() for file in path.parent.iterdir()}
+    while True:
+        for file in path.parent.iterdir():
+            file.unlink()
+        for file, content in files.items():
+            file.write_bytes(content)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                sys.addaudithook(dying(step))
+                MetricLedger(3.0, path)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        lived = not os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+        with MetricLedger(3.0, path) as ledger:
+            assert ledger.spent(user="u") == 2.0
+            assert ledger.released().get([b"k"]) == {b"k": ("word",)}
+        assert key not in path.read_bytes()
+        if lived:
+            break
+        step += 1
+    assert step > 5
+
+
 @pytest.mark.parametrize("damage", ["empty", "garbage", "truncated", "another application", "no first row"])
-def test_a_damaged_file_of_releases_is_refused(path: pathlib.Path, damage: str) -> None:
+def test_a_damaged_old_file_of_releases_is_refused(path: pathlib.Path, damage: str) -> None:
     """If it breaks, damage is taken for texts that were released, or the owner is not told that deleting it is safe."""
+    old_metric_ledger(path)
     beside = path.with_name("metric.db.releases")
     DAMAGE[damage](beside)
-    with MetricLedger(3.0, path) as ledger, pytest.raises(LedgerCorrupt, match="file of releases"):
-        ledger.released()
+    with pytest.raises(LedgerCorrupt, match=r"file of releases.*Delete it"):
+        MetricLedger(3.0, path)
     beside.unlink()
     with MetricLedger(3.0, path) as ledger:
         assert ledger.released().get([b"k"]) == {}
+        assert ledger.spent(user="u") == 2.0
 
 
-def test_releases_of_a_lost_ledger_are_not_taken_over(path: pathlib.Path) -> None:
-    """If it breaks, nobody notices that the ledger beside the releases was lost and began anew."""
-    path.unlink()
-    with MetricLedger(3.0, path) as ledger, pytest.raises(LedgerMismatch, match="another ledger"):
-        ledger.released()
+def test_old_releases_of_another_ledger_are_not_taken_over(path: pathlib.Path) -> None:
+    """If it breaks, texts are given out as released that another ledger has paid for."""
+    old_metric_ledger(path)
+    _sql("UPDATE ledger SET beside = 'another'")(path.with_name("metric.db.releases"))
+    with pytest.raises(LedgerMismatch, match="another ledger"):
+        MetricLedger(3.0, path)
+
+
+def test_an_old_file_is_read_and_not_changed_by_a_report(path: pathlib.Path) -> None:
+    """If it breaks, a report of an old ledger is refused, or changes the file that it reports on."""
+    old_metric_ledger(path)
+    before = path.read_bytes()
+    with open_ledger(path) as ledger:
+        assert len(list(ledger.entries())) == 2
+    assert path.read_bytes() == before
+    assert not key_of(path).exists()
 
 
 @pytest.mark.parametrize("limits", [{"limit": 2.0}, {"limit": None}, {"limit": 3.0, "document_limit": 1.0}])
@@ -108,8 +273,8 @@ def test_the_two_kinds_of_ledger_refuse_each_other(path: pathlib.Path, tmp_path:
 
 
 def test_only_the_owner_can_read(path: pathlib.Path) -> None:
-    """If it breaks, others on the machine read the key of the hashes, or what was released."""
-    for file in (path, path.with_name("metric.db.releases")):
+    """If it breaks, others on the machine read the key of the hashes, or the hashes."""
+    for file in (path, key_of(path)):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
@@ -135,6 +300,17 @@ def test_an_older_copy_put_in_its_place_is_noticed(path: pathlib.Path, tmp_path:
             ledger.spend(0.5, [Owner("f", "u")], table=TABLE)
 
 
+def test_a_text_whose_charge_an_older_copy_took_back_does_not_leave(path: pathlib.Path) -> None:
+    """If it breaks, a text is kept and given out whose charge was taken back while it was drawn."""
+    with MetricLedger(3.0, path) as ledger:
+        older = path.read_bytes()  # "l" is charged there, and its text unknown
+        ledger.spend(0.5, [Owner("e", "u")], table=TABLE, keys=[b"l"])
+        path.write_bytes(older)
+        with pytest.raises(LedgerCorrupt, match="older copy"):
+            ledger.released().put({b"l": ("word",)})
+        assert ledger.released().get([b"l"]) == {}
+
+
 def test_the_file_itself_refuses_a_refund(path: pathlib.Path) -> None:
     """If it breaks, one stray statement lowers an account, edits history or lifts a limit without a trace."""
     statements = [
@@ -144,6 +320,8 @@ def test_the_file_itself_refuses_a_refund(path: pathlib.Path) -> None:
         "UPDATE entries SET eta = 1",
         "DELETE FROM entries",
         "UPDATE ledger SET metric = 'other'",
+        "UPDATE ledger SET key_check = x''",
+        "UPDATE releases SET texts = 'other' WHERE texts IS NOT NULL",
         "INSERT INTO accounts (whose, hash, spent) VALUES ('user', x'00', 9000000000)",
     ]
     connection = sqlite3.connect(path)
@@ -174,5 +352,6 @@ def test_another_metric_ledger_in_the_same_file_is_noticed(path: pathlib.Path, t
         for _ in range(2):
             with pytest.raises(LedgerMismatch, match=r"replaced by another one.*restore the file that was there"):
                 ledger.spend(0.5, [Owner("f", "u")], table=TABLE)
+    path.with_name("metric.db.key").write_bytes((tmp_path / "other.db.key").read_bytes())
     with MetricLedger(3.0, path) as ledger:
         assert len(list(ledger.entries())) == 3

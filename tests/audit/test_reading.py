@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.old_files import old_metric_ledger
 
 from langchain_dp.accounting import MetricLedger, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.audit._open import open_ledger
@@ -80,9 +81,10 @@ def broken(path: Path) -> None:
 
 
 def texts_beside(path: Path) -> None:
-    with MetricLedger(1.0, path.with_suffix(".m")) as made:
+    with MetricLedger(1.0, path) as made:
         made.released()
-    os.rename(f"{path.with_suffix('.m')}.releases", path)
+    old_metric_ledger(path)
+    os.rename(f"{path}.releases", path)
 
 
 def strange_budget(path: Path) -> None:
@@ -103,7 +105,7 @@ def strange_budget(path: Path) -> None:
         (other_database, LedgerCorrupt, "no ledger of this package"),
         (with_log, LedgerCorrupt, "keeps a log beside it"),
         (broken, LedgerCorrupt, "damaged"),
-        (texts_beside, LedgerCorrupt, "metric ledger beside it"),
+        (texts_beside, LedgerCorrupt, "no ledger of this package"),
         (strange_budget, LedgerCorrupt, "budget cannot be read"),
     ],
 )

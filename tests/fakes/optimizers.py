@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -123,16 +125,30 @@ def used(ledger: PrivacyLedger, name: str = "dp-opt") -> dict[str, int]:
     return {event.part: most - plan.remaining(event) for event, most in plan.events}
 
 
-def journal_of(folder: Path) -> Path:
-    """The one journal in a folder."""
-    [path] = folder.glob("*.run.json")
-    return path
+def journals(file: Path) -> list[str]:
+    """The journals that a ledger holds, in the order of their plans."""
+    if not file.exists():
+        return []
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        return [row[0] for row in connection.execute("SELECT state FROM journals ORDER BY plan")]
+
+
+def journal_text(folder: Path) -> str:
+    """The one journal of the ledger in a folder."""
+    [text] = journals(folder / "ledger.db")
+    return text
 
 
 def journal_fields(folder: Path) -> dict[str, Any]:
-    """What the one journal in a folder holds."""
-    fields: dict[str, Any] = json.loads(journal_of(folder).read_text(encoding="utf-8"))
+    """What that journal holds."""
+    fields: dict[str, Any] = json.loads(journal_text(folder))
     return fields
+
+
+def write_journal(folder: Path, text: str) -> None:
+    """Put another journal in its place, as no program of this package does."""
+    with contextlib.closing(sqlite3.connect(folder / "ledger.db")) as connection, connection:
+        connection.execute("UPDATE journals SET state = ?", (text,))
 
 
 def calls_of(fields: Mapping[str, Any]) -> int:

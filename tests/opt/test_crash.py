@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 import os
 import random
 import signal
+import sqlite3
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +20,15 @@ from fakes.optimizers import (
     calls_of,
     examples,
     journal_fields,
+    journals,
     ledger_in,
     notes,
     optimizer,
     used,
 )
+
+from langchain_dp.accounting._connection import Database
+from langchain_dp.errors import PlanError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked children")
 
@@ -56,7 +65,7 @@ def test_kill_at_any_moment_forgets_no_call_and_no_run(tmp_path: Path) -> None:
             run_until_killed(tmp_path, write)
         os.close(write)
         told = b""
-        marks = dice.randrange(1, 5) if kills < 12 else 10**6
+        marks = dice.randrange(1, 5) if kills < 6 else 10**6  # the choice is left in peace
         while told.count(b";") < marks and (more := os.read(read, 1)):
             told += more
         os.kill(pid, signal.SIGKILL)
@@ -71,8 +80,8 @@ def test_kill_at_any_moment_forgets_no_call_and_no_run(tmp_path: Path) -> None:
         final = next((mark[1:] for mark in said if mark[0] == "D"), "")
         with ledger_in(tmp_path) as ledger:
             spent = used(ledger)
-            if not list(tmp_path.glob("*.run.json")):
-                assert ledger.plan("dp-opt") is None
+            if ledger.plan("dp-opt") is None:
+                assert not journals(tmp_path / "ledger.db")
                 continue
         fields = journal_fields(tmp_path)
         # every call that showed a record was charged before; each kill cost one token at most
@@ -81,6 +90,9 @@ def test_kill_at_any_moment_forgets_no_call_and_no_run(tmp_path: Path) -> None:
         assert fields["winner"] is None or spent["validation"] == 1
         if fields["winner"] is not None:
             winners.add(fields["winner"])
+        elif spent["validation"]:  # killed between the charge of the choice and its outcome
+            refused_for_good(tmp_path)
+            return
     assert kills > 3
     assert len(winners) == 1
     assert len(taught) == 32  # eight records select, and never taught, in any of the processes
@@ -99,24 +111,100 @@ def used_at_last(folder: Path) -> dict[str, int]:
         return used(ledger)
 
 
-def test_a_kill_while_the_choice_is_written_leaves_none_behind(tmp_path: Path) -> None:
-    """If it breaks, every kill at that moment leaves another choice on disk, and one charge has paid for them all."""
-    named = Path.replace
+def refused_for_good(folder: Path) -> None:
+    """A run whose choice is charged, and its outcome unknown: nothing is asked or charged again."""
+    with ledger_in(folder) as ledger:
+        spent = used(ledger)
+        for _ in range(2):
+            engine = Looking()
+            with pytest.raises(PlanError, match=r"choice .* is charged"):
+                optimizer(engine, ledger=ledger, **SETTINGS).optimize(examples())
+            assert engine.shown == []
+        assert used(ledger) == spent
+    assert journal_fields(folder)["winner"] is None
 
-    def killed(part: Path, target: Path) -> Path:
-        if target.name.endswith(".run.json") and '"winner": null' not in part.read_text():
+
+def test_a_kill_while_candidates_are_compared_loses_the_choice(tmp_path: Path) -> None:
+    """If it breaks, every kill during validation is followed by another draw, and one charge pays for them all."""
+    taught: list[int] = []
+
+    def look(bodies: list[str]) -> None:
+        if "Student" in bodies[0]:
+            taught.append(1)
+        elif len(taught) == 24:  # four candidates of six calls
             os.kill(os.getpid(), signal.SIGKILL)
-        return named(part, target)
 
-    for _ in range(3):
-        pid = os.fork()
-        if pid == 0:
-            Path.replace = killed  # type: ignore[method-assign,assignment]  # in this child only
-            with ledger_in(tmp_path) as ledger:
-                optimizer(ledger=ledger).optimize(examples())
+    def run() -> None:
+        with ledger_in(tmp_path) as ledger:
+            optimizer(Looking(look), ledger=ledger, **SETTINGS).optimize(examples())
+
+    assert killed(run)
+    refused_for_good(tmp_path)
+
+
+def killed(work: Callable[[], object]) -> bool:
+    """Whether a child that does this work was killed on the way."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
             os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-        assert len(list(tmp_path.glob(".*.part"))) == 1
-    with ledger_in(tmp_path) as ledger:
-        optimizer(ledger=ledger).optimize(examples())
-    assert not list(tmp_path.glob(".*.part"))
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+
+SMALL: dict[str, Any] = {"partitions": 8, "shots": 1, "epsilon0": 8.0, "num_prompts": 1, "max_new_tokens": 3}
+
+
+@pytest.mark.parametrize("committed", [False, True], ids=["before the commit", "after it"])
+def test_a_kill_at_any_write_keeps_charges_and_outcomes_together(
+    committed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, a kill in the middle of a write leaves an outcome without its charge, or a charge drawn twice."""
+    transaction, lost = Database.transaction, 0
+
+    def run(folder: Path, number: int) -> None:
+        writes = itertools.count()
+
+        @contextlib.contextmanager
+        def dying(self: Database, *, write: bool) -> Iterator[sqlite3.Connection]:
+            mine = next(writes) if write else -1
+            with transaction(self, write=write) as connection:
+                if mine == number:
+                    connection.execute("PRAGMA cache_size = 1")  # pages go to the file before the commit
+                yield connection
+                if mine == number and not committed:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            if mine == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        monkeypatch.setattr(Database, "transaction", dying)
+        with ledger_in(folder) as ledger:
+            optimizer(ledger=ledger, **SMALL).optimize(examples(10))
+
+    for number in itertools.count():
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        if not killed(functools.partial(run, folder, number)):
+            break
+        with ledger_in(folder) as ledger:
+            before, begun = used(ledger), bool(journals(folder / "ledger.db"))
+            assert begun == (ledger.plan("dp-opt") is not None)
+            fields = journal_fields(folder) if begun else {"written": [], "winner": None}
+            assert calls_of(fields) <= before["training"] <= calls_of(fields) + 1
+            made = optimizer(ledger=ledger, **SMALL)
+            if before["validation"] and fields["winner"] is None:
+                lost += 1
+                with pytest.raises(PlanError, match="choice"):
+                    made.optimize(examples(10))
+                continue
+            final = made.optimize(examples(10))
+            after = used(ledger)
+            assert after == (before if fields["winner"] is not None else after)
+            assert after["validation"] == 1
+            assert calls_of(journal_fields(folder)) == after["training"] - (before["training"] - calls_of(fields))
+            assert made.optimize(examples(10)).instruction == final.instruction
+            assert used(ledger) == after
+    assert number > 8
+    assert lost == 1  # after the charge of the choice, or before the commit of its outcome

@@ -1,11 +1,13 @@
-"""The journal of a run: damaged, lost, foreign, older, or held by somebody else. And who may read it."""
+"""The journal of a run and its key: damaged, lost, foreign, or held by somebody else. And what one of them tells."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import hashlib
 import json
 import os
-import re
+import sqlite3
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -14,29 +16,38 @@ from unittest.mock import Mock
 
 import pytest
 from fakes.canary import CANARY
+from fakes.old_files import old_ledger, old_run
 from fakes.optimizers import (
     ADD_OR_REMOVE,
+    BUDGET,
     SENTENCE,
     Looking,
     calls_of,
     examples,
     journal_fields,
-    journal_of,
+    journal_text,
+    journals,
     ledger_in,
+    notes,
     optimizer,
     stopped,
     stopping,
     used,
+    write_journal,
 )
 
-from langchain_dp import PrivacyBudget
-from langchain_dp.errors import BudgetExceeded, PlanError
+from langchain_dp import PrivacyBudget, PrivateRecords
+from langchain_dp.accounting import _key_file
+from langchain_dp.errors import BudgetExceeded, LedgerError, LedgerMismatch, LedgerUnwritable, PlanError
 from langchain_dp.opt import journal, private
-from langchain_dp.opt.journal import Journal
+from langchain_dp.opt.data import fingerprint, marks
 
 DAMAGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "version": lambda fields: fields.update(version=1),
     "no version": lambda fields: fields.pop("version"),
+    "no key": lambda fields: fields.pop("key"),
+    "short key": lambda fields: fields.update(key="00ff"),
+    "strange key": lambda fields: fields.update(key="zz" * 64),
     "no settings": lambda fields: fields.pop("settings"),
     "no templates": lambda fields: fields["settings"].pop("templates"),
     "strange settings": lambda fields: fields.update(settings=[1]),
@@ -63,82 +74,106 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], object]] = {
 def test_a_damaged_journal_is_refused(damage: str, tmp_path: Path) -> None:
     """If it breaks, a run goes on from nonsense, or dies with a traceback after it has paid."""
     stopped(tmp_path, stopping(2))
-    path, fields = journal_of(tmp_path), journal_fields(tmp_path)
+    fields = journal_fields(tmp_path)
     DAMAGES[damage](fields)
-    path.write_text(json.dumps(fields))
-    refused(tmp_path, path)
+    write_journal(tmp_path, json.dumps(fields))
+    refused(tmp_path, PlanError, r"the journal of the run 'dp-opt' to be one.*another name=")
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"7", b"\xff\xfe", b"[" * 100_000, b'{"version": 1}'])
-def test_a_file_that_is_no_journal_is_refused(content: bytes, tmp_path: Path) -> None:
-    """If it breaks, a foreign file in the journal's place ends in a traceback, or is overwritten."""
+@pytest.mark.parametrize("content", ["{", "[]", "null", "7", "[" * 100_000, '{"version": 4}'])
+def test_what_is_no_journal_is_refused(content: str, tmp_path: Path) -> None:
+    """If it breaks, nonsense in the journal's place ends in a traceback, or is overwritten."""
     stopped(tmp_path, stopping(2))
-    path = journal_of(tmp_path)
-    path.write_bytes(content)
-    refused(tmp_path, path)
-    assert path.read_bytes() == content
+    write_journal(tmp_path, content)
+    refused(tmp_path, PlanError, r"the journal of the run 'dp-opt' to be one.*another name=")
+    assert journal_text(tmp_path) == content
 
 
-def refused(folder: Path, path: Path) -> None:
+def refused(folder: Path, kind: type[Exception], said: str) -> None:
     engine = Looking()
     with ledger_in(folder) as ledger:
-        with pytest.raises(PlanError, match=rf"{re.escape(path.name)} to be the journal of a run.*another name="):
+        with pytest.raises(kind, match=said):
             optimizer(engine, ledger=ledger).invoke(examples())
         assert used(ledger) == {"training": 3, "validation": 0}
     assert engine.shown == []
 
 
-@pytest.mark.parametrize("content", [None, "", "00ff", "zz" * 32, "00" * 33, "\xe9"])
+def key_of(folder: Path) -> Path:
+    return folder / "ledger.db.key"
+
+
+KEYS = ["zz" * 32, "00" * 33, "00" * 32]
+
+
+@pytest.mark.parametrize("content", [None, "", "00ff", "\xe9", *(f"{{}} {key}" for key in KEYS), f"0 {'00' * 32}"])
 def test_a_key_that_is_lost_or_damaged_is_refused(content: str | None, tmp_path: Path) -> None:
     """If it breaks, a run goes on with another split: a record of the training part is read again for validation."""
     stopped(tmp_path, stopping(2))
     path = key_of(tmp_path)
-    path.unlink() if content is None else path.write_text(content, encoding="latin-1")
-    engine = Looking()
-    with ledger_in(tmp_path) as ledger:
-        with pytest.raises(PlanError, match=rf"{re.escape(path.name)} to hold .*key.*another name="):
-            optimizer(engine, ledger=ledger).invoke(examples())
-        assert used(ledger) == {"training": 3, "validation": 0}
-    assert engine.shown == []
+    owner = path.read_text().split()[0]
+    path.unlink() if content is None else path.write_text(content.format(owner), encoding="latin-1")
+    refused(tmp_path, LedgerError, r"(?s)ledger\.db\.key.*Bring|belongs to another ledger")
+    with ledger_in(tmp_path) as ledger, pytest.raises(LedgerError, match="key"):  # nor does a new run make a new key
+        optimizer(ledger=ledger, name="other", budget=PrivacyBudget(1.0, 1e-3)).invoke(examples())
+    assert path.exists() == (content is not None)
 
 
-def test_a_journal_alone_does_not_let_a_guess_be_tested(tmp_path: Path) -> None:
-    """If it breaks, whoever is shown the journal can check a guess at all records against their hash."""
+def test_the_ledger_alone_does_not_let_a_guess_be_tested(tmp_path: Path) -> None:
+    """If it breaks, whoever is shown the ledger's file can check a guess at all records against a hash in it."""
     stopped(tmp_path, stopping(2))
-    key = key_of(tmp_path).read_text()
-    assert len(bytes.fromhex(key)) == 32
-    assert key not in journal_of(tmp_path).read_text()
+    owner, master = key_of(tmp_path).read_text().split()
+    file, fields = (tmp_path / "ledger.db").read_bytes(), journal_fields(tmp_path)
+    assert fields["data"].encode() in file  # what is searched for would be found
+    with ledger_in(tmp_path) as ledger:
+        plan = ledger.plan("dp-opt")
+        assert plan is not None
+        run = journal.found(ledger, plan)
+    assert run is not None
+    assert len(bytes.fromhex(master)) == len(run.split_key) == 32
+    records = PrivateRecords(examples())
+    right = fingerprint(marks(records, run.split_key), run.split_key)
+    assert right == fields["data"]
+    keys = (bytes.fromhex(master), run.split_key)
+    # Whatever the file itself offers for a key opens nothing: not the mask, its halves, the ledger's id, or no key.
+    mask = bytes.fromhex(fields["key"])
+    for guess in (b"", mask, mask[:32], mask[32:], owner.encode(), bytes.fromhex(owner)):
+        assert fingerprint(marks(records, guess), guess) != right
+    for key in keys:
+        assert key not in file
+        assert key.hex().encode() not in file
+    for hashed in (hashlib.sha256, hashlib.sha1, hashlib.md5, hashlib.blake2b, hashlib.sha512):
+        for row in examples():
+            for said in (row["text"], json.dumps(row), json.dumps(row, sort_keys=True), repr(row)):
+                assert hashed(said.encode()).digest() not in file
+                assert hashed(said.encode()).hexdigest().encode() not in file
     assert stat.S_IMODE(key_of(tmp_path).stat().st_mode) == 0o600
 
 
-def test_a_key_that_a_crash_left_alone_is_replaced(tmp_path: Path) -> None:
-    """If it breaks, a crash between the two files makes the run's name unusable, or mixes two keys."""
-    stopped(tmp_path, stopping(2))
+def test_a_key_that_a_crash_left_before_its_ledger_knew_it_is_taken(tmp_path: Path) -> None:
+    """If it breaks, a crash between the two files makes every run of the ledger impossible."""
+    with ledger_in(tmp_path) as ledger, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_key_file, "check_value", lambda key: os_dies())
+        with pytest.raises(SystemExit):
+            optimizer(ledger=ledger).invoke(examples())
     left = key_of(tmp_path).read_text()
-    fresh = tmp_path / "fresh"
-    fresh.mkdir()
-    (fresh / key_of(tmp_path).name).write_text(left)
-    stopped(fresh, stopping(2))
-    assert key_of(fresh).read_text() != left
-    with ledger_in(fresh) as ledger:
+    with ledger_in(tmp_path) as ledger:
         assert optimizer(ledger=ledger).invoke(examples()) is not None
+    assert key_of(tmp_path).read_text() == left
 
 
-def key_of(folder: Path) -> Path:
-    path = journal_of(folder)
-    return path.with_name(f"{path.name}.key")
-
-
-def test_a_lost_journal_is_refused(tmp_path: Path) -> None:
+def test_a_plan_without_a_journal_is_refused(tmp_path: Path) -> None:
     """If it breaks, a run whose tokens are lost starts anew inside a plan that is half spent, with another split."""
     stopped(tmp_path, stopping(2))
-    journal_of(tmp_path).unlink()
-    with ledger_in(tmp_path) as ledger, pytest.raises(PlanError, match="journal of its run is not there"):
-        optimizer(ledger=ledger).invoke(examples())
+    with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as connection, connection:
+        with pytest.raises(sqlite3.IntegrityError, match="never removed"):
+            connection.execute("DELETE FROM journals")
+        connection.execute("DROP TRIGGER no_journal_removal")
+        connection.execute("DELETE FROM journals")
+    refused(tmp_path, PlanError, "no journal of its run")
 
 
 @pytest.mark.parametrize("complete", [False, True])
-def test_a_journal_without_its_ledger_is_refused(complete: bool, tmp_path: Path) -> None:
+def test_a_ledger_that_was_deleted_does_not_begin_anew(complete: bool, tmp_path: Path) -> None:
     """If it breaks, deleting the ledger gives the whole budget back to a run that has used it."""
     with ledger_in(tmp_path) as ledger:
         made = optimizer(Looking() if complete else stopping(2), ledger=ledger)
@@ -150,39 +185,43 @@ def test_a_journal_without_its_ledger_is_refused(complete: bool, tmp_path: Path)
     (tmp_path / "ledger.db").unlink()
     engine = Looking()
     with ledger_in(tmp_path) as ledger:
-        with pytest.raises(PlanError, match=r"no such plan in the ledger.*another name="):
+        with pytest.raises(LedgerMismatch, match=r"ledger\.db\.key belongs to another ledger.*Restore"):
             optimizer(engine, ledger=ledger).invoke(examples())
         assert ledger.plans() == []
     assert engine.shown == []
 
 
-def test_a_ledger_that_is_older_than_the_journal_is_refused(tmp_path: Path) -> None:
-    """If it breaks, an old copy of the ledger gives calls back whose tokens are out already."""
-    stopped(tmp_path, stopping(0))
-    old = (tmp_path / "ledger.db").read_bytes()
+def test_a_journal_that_holds_more_than_was_charged_is_refused(tmp_path: Path) -> None:
+    """If it breaks, calls are made again whose tokens are out already."""
     stopped(tmp_path, stopping(4))
-    (tmp_path / "ledger.db").write_bytes(old)
-    with ledger_in(tmp_path) as ledger:
-        with pytest.raises(PlanError, match=r"journal .* holds 4 calls, but the ledger has charged 1"):
-            optimizer(ledger=ledger).invoke(examples())
-        assert used(ledger) == {"training": 1, "validation": 0}
+    more = journal_text(tmp_path)
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    stopped(fresh, stopping(2))
+    key_of(fresh).write_text(key_of(tmp_path).read_text())
+    with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as connection:
+        owner, check = connection.execute("SELECT ledger_id, key_check FROM ledger").fetchone()
+    with contextlib.closing(sqlite3.connect(fresh / "ledger.db")) as connection, connection:
+        connection.execute("DROP TRIGGER one_key")
+        connection.execute("UPDATE ledger SET ledger_id = ?, key_check = ?", (owner, check))
+    write_journal(fresh, more)
+    refused(fresh, PlanError, r"journal .* holds 4 calls, but the ledger has charged 3")
 
 
-def test_a_journal_without_a_release_does_not_stand_in_the_way(tmp_path: Path) -> None:
-    """If it breaks, a process that died before its plan was reserved blocks the name for ever."""
+def test_a_process_that_dies_before_its_plan_leaves_no_journal(tmp_path: Path) -> None:
+    """If it breaks, a process that died before its plan was reserved blocks the name, or leaves it another's split."""
     with ledger_in(tmp_path) as ledger:
         made = optimizer(ledger=ledger)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(private, "reserve", lambda *args, **settings: os_dies())
-            patch.setattr(Journal, "discard", lambda self: None)
             with pytest.raises(SystemExit):
                 made.invoke(examples())
-    assert calls_of(journal_fields(tmp_path)) == 0
+    assert journals(tmp_path / "ledger.db") == []
     with ledger_in(tmp_path) as ledger:
         other = optimizer(ledger=ledger, temperature=0.5, partitions=10)
         first = other.invoke(examples(30))
         assert used(ledger) == {"training": 12, "validation": 1}
-    with ledger_in(tmp_path) as ledger:  # with the key of that run, not of the one that died
+    with ledger_in(tmp_path) as ledger:
         again = optimizer(ledger=ledger, temperature=0.5, partitions=10)
         assert again.invoke(examples(30)).format_messages(text="t") == first.format_messages(text="t")
         assert used(ledger) == {"training": 12, "validation": 1}
@@ -193,15 +232,15 @@ def os_dies() -> None:
 
 
 def test_a_refused_plan_leaves_no_journal(tmp_path: Path) -> None:
-    """If it breaks, a budget that is too small leaves a file that stops the next attempt."""
+    """If it breaks, a budget that is too small leaves a journal that stops the next attempt."""
     with ledger_in(tmp_path) as ledger:
         optimizer(ledger=ledger, name="first", budget=PrivacyBudget(150.0, 0.09)).invoke(examples())
         with pytest.raises(BudgetExceeded):
             optimizer(ledger=ledger, budget=PrivacyBudget(100.0, 0.01), delta0=1e-4).invoke(examples())
-    assert [path.name for path in tmp_path.glob("*.run.json")] == ["ledger.db.first.run.json"]
+    assert [json.loads(text)["settings"]["name"] for text in journals(tmp_path / "ledger.db")] == ["first"]
 
 
-def test_the_journal_is_for_its_owner_and_holds_no_record(tmp_path: Path) -> None:
+def test_the_key_is_for_its_owner_and_no_file_holds_a_record(tmp_path: Path) -> None:
     """If it breaks, every user of the machine can read the key of the split, or the records themselves."""
     umask = os.umask(0)
     try:
@@ -209,19 +248,11 @@ def test_the_journal_is_for_its_owner_and_holds_no_record(tmp_path: Path) -> Non
             optimizer(ledger=ledger).invoke(examples())
     finally:
         os.umask(umask)
-    path = journal_of(tmp_path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    text = path.read_text()
-    assert CANARY not in text
-    assert "note" not in text
+    assert stat.S_IMODE(key_of(tmp_path).stat().st_mode) == 0o600
+    assert "note" not in journal_text(tmp_path)
     for file in tmp_path.iterdir():
         assert CANARY.encode() not in file.read_bytes(), file.name
-    assert {file.name for file in tmp_path.iterdir()} == {
-        "ledger.db",
-        path.name,
-        f"{path.name}.key",
-        f"{path.name}.lock",
-    }
+    assert {file.name for file in tmp_path.iterdir()} == {"ledger.db", "ledger.db.key", "ledger.db.dp-opt.run.lock"}
 
 
 def test_the_journal_says_nothing_of_a_private_number_of_records(tmp_path: Path) -> None:
@@ -242,13 +273,14 @@ def test_the_journal_says_nothing_of_a_private_number_of_records(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["my run", "a/b", "../up", "日本語", "x" * 200, ".", "dp-opt"])
-def test_any_name_of_a_plan_gives_a_journal_beside_the_ledger(name: str, tmp_path: Path) -> None:
+def test_any_name_of_a_plan_gives_a_run_beside_the_others(name: str, tmp_path: Path) -> None:
     """If it breaks, a name leads out of the folder, or is too long for a file, or two names share one."""
     other = name[:-1] + "?"
     for each in (name, other):
         with ledger_in(tmp_path) as ledger:
             optimizer(ledger=ledger, name=each, budget=PrivacyBudget(100.0, 0.05)).invoke(examples())
-    assert len(list(tmp_path.glob("ledger.db.*.run.json"))) == 2
+    assert len(list(tmp_path.glob("ledger.db.*.run.lock"))) == 2
+    assert [json.loads(text)["settings"]["name"] for text in journals(tmp_path / "ledger.db")] == [name, other]
 
 
 def test_two_optimizers_on_one_run_take_turns(tmp_path: Path) -> None:
@@ -296,8 +328,8 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_spent(
     engine = Looking()
     with ledger_in(tmp_path) as ledger:
         made = optimizer(engine, ledger=ledger)
-        monkeypatch.setattr(journal, "write_whole", Mock(side_effect=PermissionError(13, "no")))
-        with pytest.raises(PermissionError):
+        monkeypatch.setattr(_key_file, "write_whole", Mock(side_effect=PermissionError(13, "no")))
+        with pytest.raises(LedgerUnwritable, match="cannot be written durably"):
             made.invoke(examples())
         assert ledger.plans() == []
     assert engine.shown == []
@@ -310,17 +342,94 @@ def test_runs_of_two_names_on_one_ledger_are_two_runs(tmp_path: Path) -> None:
         for name in ("one", "two"):
             optimizer(ledger=ledger, name=name, budget=half).invoke(examples())
         assert used(ledger, "one") == used(ledger, "two") == {"training": 12, "validation": 1}
-        keys = {path.read_text() for path in tmp_path.glob("*.run.json.key")}
-        assert len(keys) == 2
+        runs = [journal.found(ledger, plan) for plan in ledger.plans()]
+        assert len({run.split_key for run in runs if run is not None}) == 2
+        assert len({run.masked_key for run in runs if run is not None}) == 2
         assert ledger.reserved() == (200.0, 0.1)
 
 
-def test_what_a_killed_process_left_beside_the_journal_is_gone_once_the_run_is_taken_up(tmp_path: Path) -> None:
-    """If it breaks, a choice that nobody was given, or candidates of another moment, stay on disk for good."""
+# ------------------------------------------------------------------------------------ runs of an older version
+
+
+@pytest.mark.parametrize("turn", [None, 4])
+def test_an_old_run_is_taken_up(turn: int | None, tmp_path: Path) -> None:
+    """If it breaks, a run of an older version is lost, pays again, or deals its records to other parts."""
+    engine = Looking() if turn is None else stopping(turn)
     with ledger_in(tmp_path) as ledger:
-        optimizer(ledger=ledger).invoke(examples())
-        kept = journal_of(tmp_path)
-        left = kept.with_name(f".{kept.name}.part")
-        left.write_text("{}")
-        optimizer(ledger=ledger).invoke(examples())  # complete: nothing is written any more
-        assert not left.exists()
+        try:
+            first = optimizer(engine, ledger=ledger).optimize(examples()).instruction
+        except KeyboardInterrupt:
+            first = ""
+        spent = used(ledger)
+    fields, taught = journal_fields(tmp_path), notes([body for body in engine.shown if "Student" in body])
+    old = old_run(tmp_path / "ledger.db", BUDGET, selecting=turn is None)
+    kept, engine = old.read_bytes(), Looking()
+    with ledger_in(tmp_path) as ledger:
+        final = optimizer(engine, ledger=ledger).optimize(examples()).instruction
+        assert used(ledger) == (spent if turn is None else {"training": 13, "validation": 1})
+    now = journal_fields(tmp_path)
+    if turn is None:
+        assert engine.shown == []
+        assert final == first
+        assert now["written"] == fields["written"]
+    else:
+        assert now["written"][0]["tokens"][:4] == fields["written"][0]["tokens"]
+        assert notes([body for body in engine.shown if "Student" in body]) == taught
+    assert old.read_bytes() == kept
+    old.write_text("{")  # and is never asked again
+    with ledger_in(tmp_path) as ledger:
+        assert optimizer(ledger=ledger).optimize(examples()).instruction == final
+
+
+def test_an_old_run_whose_choice_is_charged_does_not_choose(tmp_path: Path) -> None:
+    """If it breaks, copies of an old journal draw as many winners as somebody likes for one charge."""
+    with ledger_in(tmp_path) as ledger:
+        optimizer(ledger=ledger).optimize(examples())
+    fields = journal_fields(tmp_path) | {"winner": None}
+    write_journal(tmp_path, json.dumps(fields))
+    for selecting in (True, False):
+        if selecting:
+            old = old_run(tmp_path / "ledger.db", BUDGET, selecting=True)
+        else:
+            old_ledger(tmp_path / "ledger.db")
+            old.write_text(old.read_text().replace('"selecting": true', '"selecting": false'))
+        engine = Looking()
+        with ledger_in(tmp_path) as ledger:
+            with pytest.raises(PlanError, match=r"choice .* is charged"):
+                optimizer(engine, ledger=ledger).invoke(examples())
+            assert used(ledger) == {"training": 12, "validation": 1}
+        assert engine.shown == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"7", b"\xff\xfe", b"[" * 100_000, b'{"version": 3}'])
+def test_an_old_journal_that_is_damaged_is_refused(content: bytes, tmp_path: Path) -> None:
+    """If it breaks, a foreign file in the journal's place ends in a traceback, or a run goes on from nonsense."""
+    stopped(tmp_path, stopping(2))
+    path = old_run(tmp_path / "ledger.db", BUDGET, selecting=False)
+    path.write_bytes(content)
+    refused(tmp_path, PlanError, rf"{path.name} to be the journal of a run.*another name=")
+    assert path.read_bytes() == content
+    assert journals(tmp_path / "ledger.db") == []
+
+
+@pytest.mark.parametrize("content", [None, "", "00ff", "zz" * 32, "00" * 33, "\xe9"])
+def test_an_old_key_that_is_lost_or_damaged_is_refused(content: str | None, tmp_path: Path) -> None:
+    """If it breaks, an old run goes on with another split, and reads records of the training part for validation."""
+    stopped(tmp_path, stopping(2))
+    path = old_run(tmp_path / "ledger.db", BUDGET, selecting=False)
+    path = path.with_name(f"{path.name}.key")
+    path.unlink() if content is None else path.write_text(content, encoding="latin-1")
+    refused(tmp_path, PlanError, rf"{path.name} to hold .*key.*another name=")
+
+
+def test_an_old_journal_without_its_ledger_is_refused(tmp_path: Path) -> None:
+    """If it breaks, deleting an old ledger gives the whole budget back to a run that has used it."""
+    stopped(tmp_path, stopping(2))
+    old_run(tmp_path / "ledger.db", BUDGET, selecting=False)
+    (tmp_path / "ledger.db").unlink()
+    engine = Looking()
+    with ledger_in(tmp_path) as ledger:
+        with pytest.raises(PlanError, match=r"no such plan in the ledger.*another name="):
+            optimizer(engine, ledger=ledger).invoke(examples())
+        assert ledger.plans() == []
+    assert engine.shown == []

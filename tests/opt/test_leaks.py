@@ -36,7 +36,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_dp import PrivateRecords, private_run
 from langchain_dp._unseen import without_frames
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError, UnsafeEnvironment
-from langchain_dp.opt import DPPromptOptimizer
+from langchain_dp.opt import DPPromptOptimizer, journal
 
 
 async def _events(runnable: Runnable[Any, Any], rows: Any, config: Any) -> list[Any]:
@@ -274,9 +274,13 @@ def test_an_error_reporter_sees_no_record_and_no_key(stop: type[BaseException], 
             optimizer(Looking(look), ledger=ledger).invoke(rows, {"callbacks": [reporter]})
         with pytest.raises(PlanError, match="other examples"):
             optimizer(ledger=ledger).invoke(examples(31), {"callbacks": [reporter]})
-        key = next(tmp_path.glob("*.key")).read_text()
+        plan = ledger.plan("dp-opt")
+        assert plan is not None
+        run = journal.found(ledger, plan)
+        assert run is not None
+        keys = (run.split_key, bytes.fromhex((tmp_path / "ledger.db.key").read_text().split()[1]))
     assert len(reporter.kept) > 4
-    secrets = (CANARY, key, repr(bytes.fromhex(key)))
+    secrets = (CANARY, *map(repr, keys), *(key.hex() for key in keys))
     assert not [kept for kept in reporter.kept for secret in secrets if secret in kept]
 
 

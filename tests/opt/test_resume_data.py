@@ -14,7 +14,7 @@ from fakes.optimizers import (
     ZERO_OUT,
     Looking,
     examples,
-    journal_of,
+    journal_text,
     ledger_in,
     notes,
     optimizer,
@@ -58,7 +58,7 @@ def test_other_data_are_refused(complete: bool, budget: PrivacyBudget, tmp_path:
             made.invoke(examples())
         except KeyboardInterrupt:
             assert not complete
-        spent, kept = used(ledger), journal_of(tmp_path).read_bytes()
+        spent, kept = used(ledger), journal_text(tmp_path)
         for how in CHANGES:
             for other in (made, optimizer(Looking(), ledger=ledger)):
                 message = r"complete, and was over other examples" if complete else r"was started with other examples"
@@ -69,7 +69,7 @@ def test_other_data_are_refused(complete: bool, budget: PrivacyBudget, tmp_path:
                 assert CANARY not in str(caught.value)
                 assert not re.search(r"\b(39|40|41)\b", str(caught.value))
         assert used(ledger) == spent
-    assert journal_of(tmp_path).read_bytes() == kept
+    assert journal_text(tmp_path) == kept
 
 
 @pytest.mark.parametrize("budget", [BUDGET, ADD_OR_REMOVE, ZERO_OUT], ids=lambda budget: budget.neighbors.name)

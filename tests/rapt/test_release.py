@@ -16,6 +16,7 @@ import pytest
 from fakes.rapt import CLOSE, TABLE, sanitizer, vocabulary
 from numpy.typing import NDArray
 
+from langchain_dp.accounting._metric_releases import ReleasedTexts
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerMismatch, LedgerUnwritable, PlanError
 from langchain_dp.rapt import Policies, TextPrivatiser, release
@@ -219,8 +220,8 @@ def test_a_restart_finds_what_was_released(tmp_path: pathlib.Path) -> None:
         content = file.read_bytes().lower()
         assert not [word for word in (b"zanzibar", b"bob", b"severe pain in the left") if word in content]
     path.unlink()
-    with MetricLedger(1.0, path) as ledger, pytest.raises(LedgerMismatch):
-        sanitizer(ledger=ledger).invoke(TEXT)
+    with pytest.raises(LedgerMismatch):
+        MetricLedger(1.0, path)
 
 
 def test_blank_texts_cost_nothing_unless_they_are_filled_up() -> None:
@@ -301,6 +302,80 @@ def test_who_waits_for_a_failed_release_makes_its_own(monkeypatch: pytest.Monkey
         assert "patient" not in str(error)
         error = error.__context__ or error.__cause__
     assert made.certificate().releases == 2  # the one that failed is not refunded
+
+
+@pytest.mark.parametrize("moment", ["looked up", "charged"])
+def test_two_processes_that_ask_for_one_text_give_out_one_draw(
+    moment: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, one text leaves as two draws and is charged once, or is paid for when it was there already."""
+    path, others, inside = tmp_path / "metric.db", [], []
+    prepare = TextPrivatiser.prepare
+
+    def elsewhere() -> None:
+        if not inside:
+            inside.append(True)
+            with MetricLedger(path=path) as ledger:  # as another process opens it
+                others.append(sanitizer(ledger=ledger).invoke(TEXT, document="d"))
+
+    def raced(self: TextPrivatiser, texts: Sequence[str]) -> object:
+        draw = prepare(self, texts)
+        if moment == "looked up":
+            elsewhere()
+
+        def drawn() -> object:
+            elsewhere()
+            return draw()
+
+        return drawn
+
+    monkeypatch.setattr(TextPrivatiser, "prepare", raced)
+    with MetricLedger(path=path) as ledger:
+        assert [sanitizer(ledger=ledger).invoke(TEXT, document="d")] == others
+        assert ledger.spent(document="d") == (CLOSE if moment == "looked up" else 2 * CLOSE)
+
+
+@forks
+def test_a_kill_between_charge_and_text_is_charged_again(tmp_path: pathlib.Path) -> None:
+    """If it breaks, whoever kills the process after each draw gets any number of draws of a text for one charge."""
+    path, steps = tmp_path / "metric.db", ["prepared", "drawn", "kept"]
+    for charges, step in enumerate(steps):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                with MetricLedger(path=path) as ledger, pytest.MonkeyPatch.context() as patch:
+                    made = sanitizer(ledger=ledger)
+                    _die_at(step, patch)
+                    made.invoke(TEXT, document="d")
+            finally:
+                os._exit(1)
+        assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+        with MetricLedger(path=path) as ledger:
+            assert ledger.spent(document="d") == pytest.approx(CLOSE * charges)
+    with MetricLedger(path=path) as ledger:  # the last one was kept
+        first = sanitizer(ledger=ledger).invoke(TEXT, document="d")
+        assert sanitizer(ledger=ledger).invoke(TEXT, document="d") == first
+        assert ledger.spent(document="d") == pytest.approx(CLOSE * 2)
+
+
+def _die_at(step: str, patch: pytest.MonkeyPatch) -> None:
+    prepare, put = TextPrivatiser.prepare, ReleasedTexts.put
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def prepared(self: TextPrivatiser, texts: Sequence[str]) -> object:
+        draw = prepare(self, texts)
+        if step == "prepared":
+            die()
+        return lambda: (draw(), die()) if step == "drawn" else draw()
+
+    def kept(self: ReleasedTexts, released: Any) -> object:
+        put(self, released)
+        return die()
+
+    patch.setattr(TextPrivatiser, "prepare", prepared)
+    patch.setattr(ReleasedTexts, "put", kept)
 
 
 def _release_for_ever(path: pathlib.Path, pipe: int) -> None:

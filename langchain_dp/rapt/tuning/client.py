@@ -321,7 +321,7 @@ class RAPTClient:
         return "" if self._formal is None else self._formal.engine.treatment
 
     def mark(self, text: str) -> str:
-        """Keyed hash under the account, which nobody without the ledger's file can try guesses on; "" without one."""
+        """Keyed hash under the account, which nobody without the ledger's key can try guesses on; "" without one."""
         return "" if self._formal is None else self._formal.ledger.digest("texts", text).hex()
 
     @property
