@@ -170,7 +170,7 @@ class _Kinds:
         elif _is(part, type):
             if not self._is_library(part.__module__):
                 yield from (value for name, value in list(vars(part).items()) if not name.startswith("__pydantic_"))
-                yield from part.__bases__
+                yield from (type(part), *part.__bases__)
         elif _is(part, types.FunctionType):
             yield from self._named_by(part)
         else:
