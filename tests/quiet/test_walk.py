@@ -152,6 +152,16 @@ def test_each_kind_of_memory_is_refused_in_a_function(memory: Callable[[], Any],
         QuietModel(RunnableLambda(lambda prompt: (kept, prompt)[1]))
 
 
+def test_a_memory_of_the_older_langchain_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a chain with a conversation memory shows votes each other's prompts."""
+    older = types.ModuleType("langchain_classic.base_memory")  # stands for a package that is not installed here
+    older.__dict__["BaseMemory"] = type("BaseMemory", (), {})
+    monkeypatch.setitem(sys.modules, older.__name__, older)
+    kept = type("ConversationBufferMemory", (older.__dict__["BaseMemory"],), {})()
+    with pytest.raises(UnsafeEnvironment, match="ConversationBufferMemory stores them"):
+        QuietModel(RunnableLambda(lambda prompt: (kept, prompt)[1]))
+
+
 def test_a_memory_that_is_made_with_the_first_call_is_found_before_the_next_batch() -> None:
     """If it breaks, a graph that is built on first use remembers every vote."""
     made: list[Any] = []
