@@ -27,6 +27,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
@@ -220,10 +221,8 @@ def _asked_cache() -> str | None:
         with sealed(Level.QUIET):
             model.generate_prompt([StringPromptValue(text="")])
             # In a thread: this one may be running an event loop.
-            context = contextvars.copy_context()
-            thread = threading.Thread(target=context.run, args=(asyncio.run, _atry(model)))
-            thread.start()
-            thread.join()
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(contextvars.copy_context().run, asyncio.run, _atry(model)).result()
         if spy.asked:
             return type(model).__bases__[0].__name__
     _tried = decisive

@@ -158,7 +158,7 @@ class _Kinds:
         if not (_is(part, _COMPILED) or type(part).__name__ == "cython_function_or_method"):
             return None
         module = getattr(part, "__module__", None) or getattr(getattr(part, "__objclass__", None), "__module__", None)
-        return None if module is None or self._is_library(module) else f"{module}.{part.__name__}"
+        return None if module is None or self._is_library(str(module)) else f"{module}.{part.__name__}"
 
     def named(self, kind: type) -> bool:
         return issubclass(kind, (Runnable, types.FunctionType)) or not self._is_library(_root(kind))
@@ -168,9 +168,9 @@ class _Kinds:
             if not self._is_library(_name(part)):
                 yield from self._short(_space(part).values())
         elif _is(part, type):
-            if not self._is_library(part.__module__):
+            if not self._is_library(_root(part)):
                 yield from (value for name, value in list(vars(part).items()) if not name.startswith("__pydantic_"))
-                yield from part.__bases__
+                yield from (type(part), *part.__bases__)
         elif _is(part, types.FunctionType):
             yield from self._named_by(part)
         else:

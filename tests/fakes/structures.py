@@ -137,6 +137,16 @@ def class_attribute(inner: Inner) -> Any:
     return RunnableLambda(Bot().ask)
 
 
+def metaclass(inner: Inner) -> Any:
+    class Kind(type):
+        made: ClassVar[Inner] = inner
+
+    class Bot(metaclass=Kind):
+        pass
+
+    return RunnableLambda(lambda prompt: Bot.made.invoke(prompt))
+
+
 def static_method(inner: Inner) -> Any:
     class Bot:
         @staticmethod
@@ -289,6 +299,7 @@ STRUCTURES: dict[str, Callable[[Inner], Any]] = {
     "a default": default_argument,
     "a keyword default": keyword_default,
     "a class attribute": class_attribute,
+    "a metaclass": metaclass,
     "a static method": static_method,
     "a property": a_property,
     "a module's global": module_global,

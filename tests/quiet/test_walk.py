@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -121,6 +122,13 @@ def test_a_model_without_memory_is_taken_wherever_it_sits(place: str) -> None:
     assert quiet.notes == ()
 
 
+def of_this_thread(part: Any) -> threading.local:
+    """Where an application keeps what each thread has of its own."""
+    kept = threading.local()
+    kept.part = part
+    return kept
+
+
 @pytest.mark.parametrize(
     ("memory", "message"),
     [
@@ -130,6 +138,7 @@ def test_a_model_without_memory_is_taken_wherever_it_sits(place: str) -> None:
         ),
         (InMemoryChatMessageHistory, "InMemoryChatMessageHistory stores them"),
         (InMemorySaver, "InMemorySaver stores them"),
+        (lambda: of_this_thread(InMemorySaver()), "InMemorySaver stores them"),
         (lambda: [*[{"row": 1}] * 1_500, InMemorySaver(), *[{"row": 2}] * 1_500], "InMemorySaver stores them"),
         (InMemoryStore, "InMemoryStore stores them"),
         (lambda: graph(lambda state: state, store=InMemoryStore()), "has a store"),
@@ -140,6 +149,16 @@ def test_each_kind_of_memory_is_refused_in_a_function(memory: Callable[[], Any],
     """If it breaks, a function with a history, or one that compiles a graph anew, shows votes each other's prompts."""
     kept = memory()
     with pytest.raises(UnsafeEnvironment, match=f"{message}.*"):
+        QuietModel(RunnableLambda(lambda prompt: (kept, prompt)[1]))
+
+
+def test_a_memory_of_the_older_langchain_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a chain with a conversation memory shows votes each other's prompts."""
+    older = types.ModuleType("langchain_classic.base_memory")  # stands for a package that is not installed here
+    older.__dict__["BaseMemory"] = type("BaseMemory", (), {})
+    monkeypatch.setitem(sys.modules, older.__name__, older)
+    kept = type("ConversationBufferMemory", (older.__dict__["BaseMemory"],), {})()
+    with pytest.raises(UnsafeEnvironment, match="ConversationBufferMemory stores them"):
         QuietModel(RunnableLambda(lambda prompt: (kept, prompt)[1]))
 
 
