@@ -83,8 +83,8 @@ class NearestVector:
 
         Returns:
             First row and (m, rows) of one block after the other; the array is the caller's until the next one. A
-            squared distance is too short by at most 1e-6 * d * (|x|^2 + |w|^2), and 0 where x or the table is so long
-            that single precision could overflow.
+            squared distance is too short by at most 4e-7 * (d + 8) * (|x|^2 + |w|^2), and 0 where x or the table is
+            so long that single precision could overflow.
         """
         count, dimension = points.shape
         # Rounding of a product of length d+1, in any order of summation, of the point, of the last column and of the

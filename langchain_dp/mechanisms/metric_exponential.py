@@ -36,7 +36,7 @@ Bounds = NDArray[np.float32]
 CACHE_BYTES = 128 * 2**20
 """Memory for what is kept of words that were drawn for, unless told otherwise: of 65,000 words of a large table."""
 BUCKETS = 512
-"""At most so many buckets a table: so many bounds of 4 bytes are kept of a word."""
+"""Buckets of a table, at most; of more than 524,288 rows one per 1,024. A word keeps a bound of 4 bytes of each."""
 _BESIDE = 512  # bytes that keeping a word takes beside its bounds
 _TOGETHER = 128  # words whose bounds are worked out in one matrix product, and in one thread
 _GROUP = 1024  # words whose bounds are held at once beside the cache
@@ -168,7 +168,7 @@ class MetricExponential:
             for bucket in np.flatnonzero(least[i] < exact[first].min()).tolist():
                 exact[bucket] = self._distances(bucket, point[None])
             nearest[i] = min(distance.min() for distance in exact.values())
-            further = np.maximum(least[i] - nearest[i], 0.0)
+            further = np.maximum(least[i].astype(np.float64) - nearest[i], 0.0)
             bounds[i] = np.maximum(np.exp(-self.eta / 2 * further) * sums[i] * more, _LEAST)
             for bucket, distance in exact.items():
                 bounds[i, bucket] = _tight(self._weights(distance, nearest[i]))

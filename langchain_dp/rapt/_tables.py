@@ -121,7 +121,7 @@ def read_strings(path: Path) -> list[str]:
     else:
         reason = "holds something else"
     default_memory_pool().release_unused()  # half a table of 400,000 words would stay
-    if not words or not all(isinstance(word, str) for word in words):
+    if set(map(type, words)) != {str}:
         raise InvalidParameter(
             f"Expected path={str(path)!r} to hold a Parquet column of strings, but it {reason}. "
             "Give the words as a text file, one a line."

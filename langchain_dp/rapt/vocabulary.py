@@ -126,10 +126,10 @@ class Vocabulary:
 
 
 def _index(words: Sequence[str]) -> dict[str, int]:
-    wrong = next((word for word in words if not isinstance(word, str)), None)
+    wrong = next((kind for kind in set(map(type, words)) if not issubclass(kind, str)), None)
     if wrong is not None:
-        raise InvalidParameter(f"Expected words to be strings, got one of type {type(wrong).__name__}.")
-    index = {word: i for i, word in enumerate(words)}
+        raise InvalidParameter(f"Expected words to be strings, got one of type {wrong.__name__}.")
+    index = dict(zip(words, range(len(words)), strict=True))
     if len(index) < len(words):
         twice = next(word for i, word in enumerate(words) if index[word] != i)
         raise InvalidParameter(
