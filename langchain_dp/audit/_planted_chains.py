@@ -1,0 +1,216 @@
+"""Faults planted into whole chains: for as long as an audit runs, one part of this package is another. NOT PRIVATE.
+
+Each takes the place of a part with its interface, so that the chain around it stays the one that is shipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import langchain_dp.icl.plan
+import langchain_dp.icl.release
+from langchain_dp.accounting import LedgerPlan
+from langchain_dp.errors import BudgetExceeded
+from langchain_dp.icl.answers import AnswerCache
+from langchain_dp.icl.plan import Electorate
+from langchain_dp.icl.voters import EngineVoter
+from langchain_dp.mechanisms import NoisyMax
+from langchain_dp.partition import FixedPartition
+
+StandIn = Callable[..., Any]
+
+
+@contextlib.contextmanager
+def instead(owner: Any, name: str, made: Callable[[Any], Any]) -> Iterator[None]:
+    """Put what ``made`` makes of a part in its place, and the part back at the end."""
+    real = vars(owner)[name]
+    setattr(owner, name, made(real))
+    try:
+        yield
+    finally:
+        setattr(owner, name, real)
+
+
+Swap = tuple[Any, str, Callable[[Any], Any]]
+"""Where a part is, and what to make of it."""
+
+
+def each(audit: Callable[[], Any], faults: Mapping[str, Sequence[Swap]]) -> dict[str, Callable[[], Any]]:
+    """The audit under every fault, by its name."""
+    return {name: _under(audit, swaps) for name, swaps in faults.items()}
+
+
+def _under(audit: Callable[[], Any], swaps: Sequence[Swap]) -> Callable[[], Any]:
+
+    def run() -> Any:
+        with contextlib.ExitStack() as stack:
+            for swap in swaps:
+                stack.enter_context(instead(*swap))
+            return audit()
+
+    return run
+
+
+def method(stand_in: StandIn) -> Callable[[Any], Any]:
+    """A stand-in that is called with the real part before its arguments."""
+
+    def made(real: Any) -> Any:
+        @functools.wraps(real)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return stand_in(real, *args, **kwargs)
+
+        return called
+
+    return made
+
+
+# ----------------------------------------------------------------------------------------------------- charges
+
+
+def every_third_free(real: StandIn) -> Any:
+    """Every third charge of a ledger is skipped."""
+    calls = iter(range(10**9))
+    return lambda *args, **kwargs: None if next(calls) % 3 == 2 else real(*args, **kwargs)
+
+
+def free_in_threads(real: StandIn, *args: Any, **kwargs: Any) -> None:
+    """What is asked in a batch, or by an async caller, is not charged."""
+    if threading.current_thread() is threading.main_thread():
+        real(*args, **kwargs)
+
+
+def overdrawn(real: StandIn, *args: Any, **kwargs: Any) -> None:
+    """A plan that is used up goes on: its count is larger than what the noise was made for."""
+    with contextlib.suppress(BudgetExceeded):
+        real(*args, **kwargs)
+
+
+def charged_late(real: StandIn) -> Any:
+    """Every charge is made when the next one is due: a crash in between makes a release free."""
+    due: list[Callable[[], None]] = []
+
+    def late(*args: Any, **kwargs: Any) -> None:
+        due.append(lambda: real(*args, **kwargs))
+        if len(due) > 1:
+            due.pop(0)()
+
+    return late
+
+
+def asked_twice(real: StandIn, self: Any, ballots: Sequence[Any], **kwargs: Any) -> Any:
+    """Two rounds of votes for one charge."""
+    real(self, ballots, **kwargs)
+    return real(self, ballots, **kwargs)
+
+
+def without_pages(real: StandIn, self: Any, key: Any, *args: Any) -> Any:
+    """Released answers are kept by their question alone, whatever was forgotten since."""
+    return real(self, key[-1], *args)
+
+
+def still_asked(real: StandIn, self: Electorate, record_id: str) -> Any:
+    """A record is forgotten by the records, and stays in its subset."""
+    shot = self._shots[record_id]
+    stale = real(self, record_id)
+    assert self._fixed is not None or not stale
+    self._shots[record_id] = shot
+    if self._fixed is not None:
+        self._fixed.add(record_id)
+    return stale
+
+
+# ------------------------------------------------------------------------------------------------ who is asked
+
+
+def everybody_votes(real: StandIn, self: FixedPartition, *args: Any) -> list[int]:
+    """Every subset is drawn, and charged as sampled."""
+    return list(range(len(self)))
+
+
+def all_records(real: StandIn, record_ids: Sequence[str], slots: int, rate: Any, rng: Any) -> Any:
+    """Every record is drawn, and charged as sampled."""
+    return real(record_ids, slots, type(rate)(1), rng)
+
+
+def twice_the_rate(real: StandIn, self: FixedPartition, rate: Any, rng: Any) -> list[int]:
+    """Half as many again take part as are charged for."""
+    return list(real(self, rate * 3 / 2, rng))
+
+
+def one_coin_for_two(real: StandIn) -> Any:
+    """Coins are tossed for every second release, and used again for the next one."""
+    kept: dict[int, list[int]] = {}
+
+    def draw(self: FixedPartition, *args: Any) -> list[int]:
+        if id(self) in kept:
+            return kept.pop(id(self))
+        kept[id(self)] = real(self, *args)
+        return kept[id(self)]
+
+    return draw
+
+
+def neighbour_looks_in(real: StandIn, self: Electorate, question: str) -> Any:
+    """A prompt also shows the first example of the subset that was drawn before it."""
+    ballots = real(self, question)
+    moved = [ballot.shots[:1] for ballot in ballots]
+    return [
+        type(ballot)(ballot.member, ballot.shots + before, ballot.question) if ballot.shots else ballot
+        for ballot, before in zip(ballots, moved[-1:] + moved[:-1], strict=True)
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------- noise
+
+
+def better_of_two(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) -> NoisyMax:
+    """Noise is drawn twice, and the draw kept in which the larger count wins."""
+    drawn: list[NoisyMax] = [real(counts, sigma, **kwargs) for _ in range(2)]
+    return max(drawn, key=lambda each: counts[each.winner])
+
+
+def renormalised(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) -> NoisyMax:
+    """Who abstains is made up for: counts are scaled up to a fixed number of votes."""
+    voters = max(sum(counts), 1)
+    return real([round(36 * count / voters) for count in counts], sigma, **kwargs)  # type: ignore[no-any-return]
+
+
+def agreed(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) -> NoisyMax:
+    """Where most agree there is nothing to hide: hardly any noise."""
+    if max(counts) > 0.6 * sum(counts):
+        return real(counts, 0.3, **kwargs)  # type: ignore[no-any-return]
+    return real(counts, sigma, **kwargs)  # type: ignore[no-any-return]
+
+
+ANSWERS: dict[str, list[Swap]] = {
+    "every third answer free": [(LedgerPlan, "spend", every_third_free)],
+    "batches and async for free": [(LedgerPlan, "spend", method(free_in_threads))],
+    "overdrawn plan": [(LedgerPlan, "spend", method(overdrawn))],
+    "charged after the answer": [(LedgerPlan, "spend", charged_late)],
+    "votes asked twice": [(EngineVoter, "ask", method(asked_twice))],
+    "answers outlive what is forgotten": [
+        (AnswerCache, name, method(without_pages)) for name in ("claim", "aclaim", "settle")
+    ],
+    "forgotten, and still asked": [(Electorate, "forget", method(still_asked))],
+}
+"""Faults of who pays for an answer."""
+
+BALLOTS: dict[str, list[Swap]] = {
+    "every subset drawn": [(FixedPartition, "draw", method(everybody_votes))],
+    "every record drawn": [(langchain_dp.icl.plan, "resample", method(all_records))],
+    "half as many again drawn": [(FixedPartition, "draw", method(twice_the_rate))],
+    "one sample for two questions": [(FixedPartition, "draw", one_coin_for_two)],
+    "another subset's example shown": [(Electorate, "draw", method(neighbour_looks_in))],
+}
+"""Faults of who votes and what is shown."""
+
+NOISE: dict[str, list[Swap]] = {
+    "better noise of two": [(langchain_dp.icl.release, "report_noisy_max", method(better_of_two))],
+    "abstainers made up for": [(langchain_dp.icl.release, "report_noisy_max", method(renormalised))],
+    "no noise where most agree": [(langchain_dp.icl.release, "report_noisy_max", method(agreed))],
+}
+"""Faults of what is counted and drawn."""
