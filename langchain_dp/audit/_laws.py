@@ -55,12 +55,11 @@ def _alike(taken: Floats, q: float) -> float:
     return 2 * len(pairs) * min(float(law.sf(pairs.max() - 1)), float(law.cdf(pairs.min())))
 
 
-def tally(hits: Sequence[bool], chances: Sequence[float]) -> float:
+def tally(seen: int, chances: Sequence[float]) -> float:
     """P-value of how many of independent events came, each with a chance of its own (exact: Poisson binomial)."""
     law = np.ones(1)
     for chance in chances:
         law = np.convolve(law, [1 - chance, chance])
-    seen = sum(hits)
     return float(min(1.0, 2 * min(law[: seen + 1].sum(), law[seen:].sum())))
 
 

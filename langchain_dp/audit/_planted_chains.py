@@ -176,7 +176,7 @@ def better_of_two(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: 
 def renormalised(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) -> NoisyMax:
     """Who abstains is made up for: counts are scaled up to a fixed number of votes."""
     voters = max(sum(counts), 1)
-    return real([round(36 * count / voters) for count in counts], sigma, **kwargs)  # type: ignore[no-any-return]
+    return real([round(18 * count / voters) for count in counts], sigma, **kwargs)  # type: ignore[no-any-return]
 
 
 def agreed(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) -> NoisyMax:
@@ -214,3 +214,6 @@ NOISE: dict[str, list[Swap]] = {
     "no noise where most agree": [(langchain_dp.icl.release, "report_noisy_max", method(agreed))],
 }
 """Faults of what is counted and drawn."""
+
+TOKENS: dict[str, list[Swap]]={}
+CHOICE: dict[str, list[Swap]]={}

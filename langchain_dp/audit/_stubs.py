@@ -78,9 +78,9 @@ RECORD = re.compile(r"record (\d+)")
 
 
 def examples(number: int, labels: Sequence[str]) -> list[dict[str, str]]:
-    """Records that a witness knows again, with labels at odds, and every sixth of them mute."""
+    """Records that a witness knows again, with labels at odds, and every third of them mute."""
     return [
-        {"text": f"record {place}{' mute' if place % 6 == 5 else ''}", "label": labels[label_of(place)]}
+        {"text": f"record {place}{' mute' if place % 3 == 2 else ''}", "label": labels[label_of(place)]}
         for place in range(number)
     ]
 
@@ -116,7 +116,7 @@ class Witness(NamingEngine):
 
     A prompt is private if it holds a record, wherever it stands; all others are public, and not kept. It labels as its
     parent does, but for a member with a mute record, which abstains. It writes as its members' records say: a member
-    whose first record is r votes for ``vote(r, written)``. And what it answers to a single record under an
+    whose first record is r votes for ``vote(r, calls)``, by the number of calls so far. And what it answers to a single record under an
     instruction is ``right(record, instruction)``: its label, or another one.
 
     Args:
@@ -137,7 +137,7 @@ class Witness(NamingEngine):
         self,
         charged: Callable[[], int] = lambda: 0,
         *,
-        vote: Callable[[int, int], int | None] = lambda record, written: 1,
+        vote: Callable[[int, int], int | None] = lambda record, calls: 1,
         right: Callable[[int, str], bool] = lambda record, instruction: True,
     ) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class Witness(NamingEngine):
         kept, charged = [], self._charged()
         for one in asked:
             own = RECORD.search(one.prompt.body)
-            said = None if own is None else self._vote(int(own[1]), len(one.written))
+            said = None if own is None else self._vote(int(own[1]), len(self.rounds))
             kept.append(self.see((one.prompt.tail, one.written), one.prompt.body, one.prompt.head, said, charged))
         self.rounds.append([each for each in kept if each is not None])
         return [None if each is None else each.said for each in kept]

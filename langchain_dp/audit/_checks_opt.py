@@ -1,0 +1,286 @@
+"""Audits of whole DP-OPT runs, from the examples to the prompt, with a stub model that keeps what it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from langchain_dp.accounting import (
+    ExponentialEvent,
+    LimitedDomainEvent,
+    Neighbors,
+    PartEvent,
+    PrivacyBudget,
+    PrivacyLedger,
+    epsilon,
+)
+from langchain_dp.accounting.events import Sampling, event_from_json
+from langchain_dp.audit._checks import Check, Finding, likely
+from langchain_dp.audit._laws import coins, limited_domain_law, softmax, tally
+from langchain_dp.audit._planted_chains import CHOICE, TOKENS, each
+from langchain_dp.audit._stubs import Shown, Witness, examples, label_of
+from langchain_dp.opt import DPPromptOptimizer, OptPrompts
+from langchain_dp.opt.reservation import TRAINING, VALIDATION
+from langchain_dp.opt.templates import Demonstration
+
+LABELS = ("first", "second")
+_R1, _ADD, _ZERO = Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL
+_INSTRUCTION = "Say which."
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One way to run. The records are 128, of which a quarter validates; subsets and slots are 48.
+
+    Args:
+        sampling: Scheme.
+        neighbors: Neighbours.
+        choosing: Whether the audit is about the choice: everybody votes for the same token, candidates are many, and
+            the budget is so small that the best one is not sure to win. Else votes are split, near the threshold.
+    """
+
+    sampling: Sampling
+    neighbors: Neighbors
+    choosing: bool = False
+
+    def optimizer(self, witness: Witness, ledger: PrivacyLedger) -> DPPromptOptimizer:
+        """An optimizer on this stub."""
+        fixed, rate = self.sampling == "fixed", 1.0 if self.choosing else 0.5
+        return DPPromptOptimizer(
+            model=witness,
+            labels=LABELS,
+            instruction=_INSTRUCTION,
+            ledger=ledger,
+            shots=2,
+            subsets=48,
+            sampling=self.sampling,
+            partitions=48 if fixed else None,
+            sampling_probability=rate if fixed else rate / 2,
+            validation=0.25,
+            num_prompts=7 if self.choosing else 40,
+            max_new_tokens=1 if self.choosing else 6,
+            max_calls=14 if self.choosing else 40,
+            kbar=3,
+            epsilon0=0.2 if self.choosing else 4.0,
+            delta0=1 / 32 if self.choosing else 1 / 128,
+            calibrate=False,
+            progress=False,
+        )
+
+    def vote(self, record: int, calls: int) -> int | None:
+        """A token of its own for each call; or four opinions: that one, the end, one of many, and none."""
+        opinion = 0 if self.choosing else record % 8
+        return {0: 1 + calls % 50, 1: 1 + calls % 50, 2: 0, 3: 51 + record % 11, 4: 51 + record % 7}.get(opinion)
+
+
+def _right(record: int, head: str) -> bool:
+    """Under most instructions most records are answered right."""
+    return (record + len(head) + ord(head[-3])) % 16 > 0
+
+
+WRITING = [Setting("fixed", _R1), Setting("fixed", _ADD), Setting("fixed", _ZERO), Setting("resample", _ADD)]
+"""Whose tokens are followed."""
+CHOOSING = [Setting("fixed", neighbors, True) for neighbors in (_R1, _R1, _ADD, _ZERO)]
+"""Whose choice is followed."""
+
+
+class Run:
+    """A run, its ledger, and what its model saw."""
+
+    def __init__(self, setting: Setting, face: int = 0) -> None:
+        self.setting = setting
+        self.budget = PrivacyBudget(1.0 if setting.choosing else 500.0, 0.5, setting.neighbors)
+        with PrivacyLedger(self.budget) as ledger:
+            self.witness = Witness(
+                lambda: sum(entry.count for entry in ledger.entries()), vote=setting.vote, right=_right
+            )
+            self.optimizer = setting.optimizer(self.witness, ledger)
+            rows = [{"id": f"r{k}", **row} for k, row in enumerate(examples(128, LABELS))]
+            if face % 2:
+                self.prompt = asyncio.run(self.optimizer.aoptimize(rows))
+            else:
+                self.prompt = self.optimizer.optimize(rows)
+            self.entries = list(ledger.entries())
+            self.certificate = self.prompt.certificate
+            self.released = self.optimizer.released()
+        self.calls = sum(entry.count for entry in self.entries if self.event(entry).part == TRAINING)
+        self.rounds = self.witness.rounds
+        alone = [each for each in self.witness.shown if each.body.startswith("Input:")]
+        self.chosen_by = [each for each in alone if each.charged > self.calls]
+
+    @staticmethod
+    def event(entry: Any) -> PartEvent:
+        """What an entry of the ledger paid for."""
+        event = event_from_json(entry.event)
+        assert isinstance(event, PartEvent)
+        return event
+
+    @functools.cached_property
+    def token(self) -> LimitedDomainEvent:
+        """What a token was charged as."""
+        event = next(self.event(entry).event for entry in self.entries if self.event(entry).part == TRAINING)
+        assert isinstance(event, LimitedDomainEvent)
+        return event
+
+    @functools.cached_property
+    def choice(self) -> ExponentialEvent:
+        """What the choice was charged as."""
+        event = self.event(self.entries[-1]).event
+        assert isinstance(event, ExponentialEvent)
+        return event
+
+    @functools.cached_property
+    def trained(self) -> frozenset[int]:
+        """Records that the model saw before the choice was charged."""
+        return frozenset(record for each in self.witness.shown if each.charged <= self.calls for record in each.records)
+
+    @functools.cached_property
+    def validated(self) -> frozenset[int]:
+        """Records that it saw after that."""
+        return frozenset(record for each in self.chosen_by for record in each.records)
+
+    def wrong(self) -> list[str]:
+        """What is not as promised, whatever the coins."""
+        wrong, made = [], self.certificate.parameters
+        kinds = collections.Counter()
+        for entry in self.entries:
+            kinds[entry.event] += entry.count
+        charged = [(event_from_json(event), count) for event, count in kinds.items()]
+        if [count for event, count in charged if event.part == VALIDATION] != [1] or len(charged) != 2:
+            wrong.append(f"charged were {charged}")
+        cost = epsilon(charged, self.certificate.delta, neighbors=self.setting.neighbors)
+        if cost > self.certificate.epsilon or self.certificate.epsilon > self.budget.epsilon:
+            wrong.append(f"{self.certificate.epsilon:.2f} promised, {cost:.2f} spent")
+        if len(self.rounds) != self.calls:
+            wrong.append(f"{self.calls} calls charged, the model asked {len(self.rounds)} times")
+        late = sum(each.charged != place for place, round_ in enumerate(self.rounds, 1) for each in round_)
+        if late:
+            wrong.append(f"{late} prompts were asked before their charge")
+        if self.trained & self.validated:
+            wrong.append(f"{len(self.trained & self.validated)} validation records were shown before the choice")
+        if sum(len(text.split()) for text in self.released) != made["tokens_released"]:
+            wrong.append("the certificate counts other tokens than were released")
+        return wrong + self._apart()
+
+    def _apart(self) -> list[str]:
+        wrong, seats = [], dict[int, tuple[int, ...]]()
+        prompts, head = OptPrompts(), OptPrompts().forward_head(_INSTRUCTION)
+        for round_ in self.rounds:
+            records = [record for each in round_ for record in each.records]
+            if len(set(records)) < len(records):
+                wrong.append("a record was shown twice in one call")
+            for each in round_:
+                own = [
+                    Demonstration(
+                        f"record {k}{' mute' if k % 3 == 2 else ''}",
+                        LABELS[label_of(k)],
+                        LABELS[label_of(k) if _right(k, head) else 1 - label_of(k)],
+                    )
+                    for k in each.records
+                ]
+                # What stands first are successes: the own records in an order of their own.
+                if sorted(each.body.splitlines()) != sorted(prompts.backward_body(own).splitlines()):
+                    wrong.append("a prompt is not what its own records make")
+                if self.setting.sampling == "fixed" and any(
+                    seats.setdefault(record, each.records) != each.records for record in each.records
+                ):
+                    wrong.append("a record was asked in two subsets")
+        if any(len(each.records) != 1 for each in self.chosen_by):
+            wrong.append("a validation record was not asked alone")
+        return wrong
+
+    def coins(self) -> float:
+        """Whether each subset, or each record, had a coin of its own in every call, at the rate that was charged."""
+        fixed = self.setting.sampling == "fixed"
+        rows: list[list[Any]] = [
+            [unit for one in asked for unit in ([one.records] if fixed else one.records)] for asked in self.rounds
+        ]
+        units = {unit: place for place, unit in enumerate(dict.fromkeys(itertools.chain.from_iterable(rows)))}
+        taken = np.zeros((len(rows), len(units)))
+        for row, drawn in zip(taken, rows, strict=True):
+            row[[units[unit] for unit in drawn]] = 1
+        return coins(taken, self.token.sampling_probability)
+
+    def laws(self) -> list[dict[Any, float]]:
+        """What each call could release, from the votes of those who were asked and what was charged."""
+        return [
+            limited_domain_law(
+                collections.Counter(each.said for each in asked if each.said is not None),
+                epsilon0=self.token.epsilon0,
+                delta0=self.token.delta0,
+                kbar=3,
+                threshold=1 if self.setting.neighbors is _ZERO else 2,
+            )
+            for asked in self.rounds
+        ]
+
+    def choice_law(self) -> tuple[bool, float]:
+        """Whether the first of the best candidates won, and how likely that was."""
+        right = collections.Counter[str]()
+        for each in self.chosen_by:
+            [record] = each.records
+            right[each.head] += each.said == LABELS[label_of(record)]
+        candidates = [*self.released, *[_INSTRUCTION] * (1 + int(self.certificate.parameters["prompts"]) - len(self.released))]
+        heights = {k: right[OptPrompts().forward_head(text)] for k, text in enumerate(candidates)}
+        best = max(heights, key=lambda k: (heights[k], -k))
+        law = softmax(heights, self.choice.epsilon)
+        chance = sum(law[k] for k, text in enumerate(candidates) if text == candidates[best])
+        return self.prompt.instruction == candidates[best], chance
+
+
+def tokens(settings: Sequence[Setting] = WRITING, runs: int = 2) -> Finding:
+    """Whole runs at q < 1: calls and charges, who was asked, what each prompt held, and what came out of the votes."""
+    tests: dict[str, float] = {}
+    made: list[Run] = []
+    for setting in settings:
+        mine = [Run(setting, face) for face in range(runs)]
+        made += mine
+        for run in mine:
+            if wrong := run.wrong():
+                return Finding(True, f"{setting}: {wrong[0]}")
+        tests[f"who was asked, {setting}"] = min(1.0, runs * min(run.coins() for run in mine))
+        laws = [law for run in mine for law in run.laws()]
+        bottoms = sum(int(run.certificate.parameters["bottoms"]) for run in mine)
+        expected = [law[None] for law in laws]
+        tests[f"{bottoms} of {len(laws)} calls gave nothing, {sum(expected):.0f} expected, {setting}"] = tally(bottoms, expected)
+        ends = len(laws) - bottoms - sum(int(run.certificate.parameters["tokens_released"]) for run in mine)
+        tests["ends"] = tally(ends, [law.get(0, 0.0) for law in laws])
+    tests["the split"] = _split(made)
+    return likely(tests)
+
+
+def _split(runs: Sequence[Run]) -> float:
+    """Whether the validation records of two runs have more, or fewer, in common than coins make."""
+    pairs = list(itertools.combinations(runs, 2))
+    p_values = []
+    for one, other in pairs:
+        law = stats.hypergeom(128, len(one.validated), len(other.validated))
+        common = len(one.validated & other.validated)
+        p_values.append(2 * min(law.cdf(common), law.sf(common - 1)))
+    return min(1.0, len(pairs) * min(p_values))
+
+
+def choice(settings: Sequence[Setting] = CHOOSING, runs: int = 4) -> Finding:
+    """Whole runs over a small budget: which of the candidates won, against what the choice was charged as."""
+    made = [Run(setting, face) for setting in settings for face in range(runs)]
+    for run in made:
+        if wrong := run.wrong():
+            return Finding(True, f"{run.setting}: {wrong[0]}")
+    hits, chances = zip(*(run.choice_law() for run in made), strict=True)
+    seen = f"the best of some 8 candidates won {sum(hits)} of {len(hits)} times, {sum(chances):.1f} expected"
+    return likely({seen: tally(sum(hits), chances)})
+
+
+CHECKS = [
+    Check("tokens", "DP-OPT at q < 1: charges, coins, votes", tokens, each(functools.partial(tokens, WRITING[:1]), TOKENS)),
+    Check("choice", "the chosen candidate hides a record", choice, each(choice, CHOICE)),
+]
+"""In the order of the table."""
