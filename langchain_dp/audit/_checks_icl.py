@@ -1,4 +1,4 @@
-"""Audits of whole DP-ICL chains, on every face and under every scheme, with a stub model that keeps what it is asked."""
+"""Audits of whole DP-ICL chains, on every face and under every scheme, with a stub model that keeps what it sees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, Pri
 from langchain_dp.accounting.events import Sampling, event_from_json
 from langchain_dp.audit._checks import Check, Finding, likely, worst
 from langchain_dp.audit._laws import coins, noisy_max_law, tally
-from langchain_dp.audit._planted_chains import ANSWERS, BALLOTS, NOISE, each
+from langchain_dp.audit._planted_chains import ANSWERS, BALLOTS, NOISE, under
 from langchain_dp.audit._stubs import Shown, Witness, examples
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.icl import ChatDPICL, DPICLClassifier
@@ -39,9 +39,7 @@ FACES: dict[str, Face] = {
     "certificate": lambda chain, asked: [chain.invoke_with_certificate(each).label for each in asked],
     "mapping": lambda chain, asked: [chain.invoke({"text": each}) for each in asked],
     "chat": lambda chain, asked: [str(ChatDPICL(classifier=chain).invoke(each).content) for each in asked],
-    "chat batch": lambda chain, asked: [
-        str(each.content) for each in ChatDPICL(classifier=chain).batch(list(asked))
-    ],
+    "chat batch": lambda chain, asked: [str(each.content) for each in ChatDPICL(classifier=chain).batch(list(asked))],
     "chat stream": lambda chain, asked: [
         "".join(str(part.content) for part in ChatDPICL(classifier=chain).stream(each)) for each in asked
     ],
@@ -141,16 +139,16 @@ class Run:
                 wrong.append("a record was asked in two subsets")
             if self.setting.sampling == "resample":
                 seats.clear()
-        for question, asked in self.asked().items():
+        for asked in self.asked().values():
             records = [record for each in asked for record in each.records]
             if len(set(records)) < len(records):
                 wrong.append("a record was shown twice in one release")
         return wrong
 
-    def asked(self, shown: Sequence[Shown] | None = None) -> dict[Any, list[Shown]]:
+    def asked(self) -> dict[Any, list[Shown]]:
         """Private prompts by the question that they ended in."""
         found: dict[Any, list[Shown]] = collections.defaultdict(list)
-        for each in self.witness.shown if shown is None else shown:
+        for each in self.witness.shown:
             found[each.question].append(each)
         return found
 
@@ -207,7 +205,9 @@ def ballots(settings: Sequence[Setting] = SETTINGS, releases: int = 60) -> Findi
     chances: list[float] = []
     for place, setting in enumerate(settings):
         run = Run(setting, releases)
-        answers = dict(enumerate(list(FACES.values())[place % 5](run.chain, [f"question {k}." for k in range(releases)])))
+        answers = dict(
+            enumerate(list(FACES.values())[place % 5](run.chain, [f"question {k}." for k in range(releases)]))
+        )
         if wrong := run.unpaid() + run.apart():
             return Finding(True, f"{setting}: {wrong[0]}")
         event = run.event
@@ -219,7 +219,14 @@ def ballots(settings: Sequence[Setting] = SETTINGS, releases: int = 60) -> Findi
                 units.setdefault(unit, len(units))
         taken = np.zeros((releases, len(units)))
         for k, row in enumerate(rows):
-            taken[k, [units[unit] for each in row for unit in ([each.records] if event.sampling == "fixed" else each.records)]] = 1
+            taken[
+                k,
+                [
+                    units[unit]
+                    for each in row
+                    for unit in ([each.records] if event.sampling == "fixed" else each.records)
+                ],
+            ] = 1
             counts = [sum(each.said == label for each in row) for label in LABELS]
             if counts[0] != counts[1]:
                 leader = int(counts[1] > counts[0])
@@ -231,10 +238,15 @@ def ballots(settings: Sequence[Setting] = SETTINGS, releases: int = 60) -> Findi
 
 
 CHECKS = [
-    Check("answers", "DP-ICL: one charge an answer", calls, each(calls, ANSWERS)),
-    Check("ballots", "DP-ICL at q < 1: coins, prompts, noise", ballots, {
-        **each(functools.partial(ballots, SETTINGS[:2]), BALLOTS),
-        **each(functools.partial(ballots, SETTINGS[:1], 300), NOISE),
-    }),
+    Check("answers", "DP-ICL: one charge an answer", calls, under(calls, ANSWERS)),
+    Check(
+        "ballots",
+        "DP-ICL at q < 1: coins, prompts, noise",
+        ballots,
+        {
+            **under(functools.partial(ballots, SETTINGS[:2]), BALLOTS),
+            **under(functools.partial(ballots, SETTINGS[:1], 300), NOISE),
+        },
+    ),
 ]
 """In the order of the table."""

@@ -7,7 +7,7 @@ import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,9 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting.events import Sampling, event_from_json
 from langchain_dp.audit._checks import Check, Finding, likely
-from langchain_dp.audit._laws import coins, limited_domain_law, softmax, tally
-from langchain_dp.audit._planted_chains import CHOICE, TOKENS, each
-from langchain_dp.audit._stubs import Shown, Witness, examples, label_of
+from langchain_dp.audit._laws import coins, limited_domain_law, softmax, tally, total
+from langchain_dp.audit._planted_chains import CHOICE, TOKENS, under
+from langchain_dp.audit._stubs import Witness, examples, label_of
 from langchain_dp.opt import DPPromptOptimizer, OptPrompts
 from langchain_dp.opt.reservation import TRAINING, VALIDATION
 from langchain_dp.opt.templates import Demonstration
@@ -34,6 +34,7 @@ from langchain_dp.opt.templates import Demonstration
 LABELS = ("first", "second")
 _R1, _ADD, _ZERO = Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL
 _INSTRUCTION = "Say which."
+_KBAR = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,20 +66,23 @@ class Setting:
             partitions=48 if fixed else None,
             sampling_probability=rate if fixed else rate / 2,
             validation=0.25,
-            num_prompts=7 if self.choosing else 40,
+            num_prompts=7 if self.choosing else 160,
             max_new_tokens=1 if self.choosing else 6,
-            max_calls=14 if self.choosing else 40,
-            kbar=3,
-            epsilon0=0.2 if self.choosing else 4.0,
-            delta0=1 / 32 if self.choosing else 1 / 128,
+            max_calls=10 if self.choosing else 160,
+            kbar=_KBAR,
+            epsilon0=0.2 if self.choosing else 2.0,
+            delta0=1 / 24 if self.choosing else 1 / 256,
             calibrate=False,
             progress=False,
         )
 
     def vote(self, record: int, calls: int) -> int | None:
         """A token of its own for each call; or four opinions: that one, the end, one of many, and none."""
-        opinion = 0 if self.choosing else record % 8
-        return {0: 1 + calls % 50, 1: 1 + calls % 50, 2: 0, 3: 51 + record % 11, 4: 51 + record % 7}.get(opinion)
+        common = 1 + calls % 50
+        if self.choosing:
+            return common
+        opinion = record % 16
+        return common if opinion < 5 else 0 if opinion == 5 else 51 + record % 11 if opinion < 9 else None
 
 
 def _right(record: int, head: str) -> bool:
@@ -88,7 +92,7 @@ def _right(record: int, head: str) -> bool:
 
 WRITING = [Setting("fixed", _R1), Setting("fixed", _ADD), Setting("fixed", _ZERO), Setting("resample", _ADD)]
 """Whose tokens are followed."""
-CHOOSING = [Setting("fixed", neighbors, True) for neighbors in (_R1, _R1, _ADD, _ZERO)]
+CHOOSING = [Setting("fixed", neighbors, True) for neighbors in (_R1, _R1, _R1, _R1, _ADD, _ZERO)]
 """Whose choice is followed."""
 
 
@@ -97,7 +101,7 @@ class Run:
 
     def __init__(self, setting: Setting, face: int = 0) -> None:
         self.setting = setting
-        self.budget = PrivacyBudget(1.0 if setting.choosing else 500.0, 0.5, setting.neighbors)
+        self.budget = PrivacyBudget(0.8 if setting.choosing else 500.0, 0.5, setting.neighbors)
         with PrivacyLedger(self.budget) as ledger:
             self.witness = Witness(
                 lambda: sum(entry.count for entry in ledger.entries()), vote=setting.vote, right=_right
@@ -150,7 +154,7 @@ class Run:
     def wrong(self) -> list[str]:
         """What is not as promised, whatever the coins."""
         wrong, made = [], self.certificate.parameters
-        kinds = collections.Counter()
+        kinds = collections.Counter[str]()
         for entry in self.entries:
             kinds[entry.event] += entry.count
         charged = [(event_from_json(event), count) for event, count in kinds.items()]
@@ -216,44 +220,50 @@ class Run:
                 collections.Counter(each.said for each in asked if each.said is not None),
                 epsilon0=self.token.epsilon0,
                 delta0=self.token.delta0,
-                kbar=3,
+                kbar=_KBAR,
                 threshold=1 if self.setting.neighbors is _ZERO else 2,
             )
             for asked in self.rounds
         ]
 
-    def choice_law(self) -> tuple[bool, float]:
-        """Whether the first of the best candidates won, and how likely that was."""
+    def chosen(self) -> tuple[int, dict[int, float]]:
+        """Right answers of the candidate that won, and how likely each number of them was."""
         right = collections.Counter[str]()
         for each in self.chosen_by:
             [record] = each.records
             right[each.head] += each.said == LABELS[label_of(record)]
-        candidates = [*self.released, *[_INSTRUCTION] * (1 + int(self.certificate.parameters["prompts"]) - len(self.released))]
-        heights = {k: right[OptPrompts().forward_head(text)] for k, text in enumerate(candidates)}
-        best = max(heights, key=lambda k: (heights[k], -k))
-        law = softmax(heights, self.choice.epsilon)
-        chance = sum(law[k] for k, text in enumerate(candidates) if text == candidates[best])
-        return self.prompt.instruction == candidates[best], chance
+        # A candidate without text stands for the initial instruction.
+        initial = 1 + int(self.certificate.parameters["prompts"]) - len(self.released)
+        texts = [*self.released, *[_INSTRUCTION] * initial]
+        heights = {k: right[OptPrompts().forward_head(text)] for k, text in enumerate(texts)}
+        law: dict[int, float] = collections.defaultdict(float)
+        for k, chance in softmax(heights, self.choice.epsilon).items():
+            law[heights[k]] += chance
+        return right[OptPrompts().forward_head(self.prompt.instruction)], law
 
 
-def tokens(settings: Sequence[Setting] = WRITING, runs: int = 2) -> Finding:
+def tokens(settings: Sequence[Setting] = WRITING, runs: int = 1) -> Finding:
     """Whole runs at q < 1: calls and charges, who was asked, what each prompt held, and what came out of the votes."""
     tests: dict[str, float] = {}
     made: list[Run] = []
     for setting in settings:
-        mine = [Run(setting, face) for face in range(runs)]
-        made += mine
-        for run in mine:
+        laws: list[dict[Any, float]] = []
+        seen = dict.fromkeys(("bottoms", "tokens"), 0)
+        for face in range(runs):
+            run = Run(setting, len(made))
             if wrong := run.wrong():
                 return Finding(True, f"{setting}: {wrong[0]}")
-        tests[f"who was asked, {setting}"] = min(1.0, runs * min(run.coins() for run in mine))
-        laws = [law for run in mine for law in run.laws()]
-        bottoms = sum(int(run.certificate.parameters["bottoms"]) for run in mine)
-        expected = [law[None] for law in laws]
-        tests[f"{bottoms} of {len(laws)} calls gave nothing, {sum(expected):.0f} expected, {setting}"] = tally(bottoms, expected)
-        ends = len(laws) - bottoms - sum(int(run.certificate.parameters["tokens_released"]) for run in mine)
-        tests["ends"] = tally(ends, [law.get(0, 0.0) for law in laws])
-    tests["the split"] = _split(made)
+            made.append(run)
+            tests[f"{setting}, run {face}: who was asked"] = run.coins()
+            laws += run.laws()
+            seen["bottoms"] += int(run.certificate.parameters["bottoms"])
+            seen["tokens"] += int(run.certificate.parameters["tokens_released"])
+        ends = len(laws) - sum(seen.values())
+        for what, number, token in (("nothing", seen["bottoms"], None), ("the end", ends, 0)):
+            expected = [law.get(token, 0.0) for law in laws]
+            said = f"{setting}: {number} of {len(laws)} calls gave {what}, {sum(expected):.0f} expected"
+            tests[said] = tally(number, expected)
+    tests["validation records that two runs have in common"] = _split(made)
     return likely(tests)
 
 
@@ -265,22 +275,32 @@ def _split(runs: Sequence[Run]) -> float:
         law = stats.hypergeom(128, len(one.validated), len(other.validated))
         common = len(one.validated & other.validated)
         p_values.append(2 * min(law.cdf(common), law.sf(common - 1)))
-    return min(1.0, len(pairs) * min(p_values))
+    return float(min(1.0, len(pairs) * min(p_values)))
 
 
-def choice(settings: Sequence[Setting] = CHOOSING, runs: int = 4) -> Finding:
+def choice(settings: Sequence[Setting] = CHOOSING, runs: int = 5) -> Finding:
     """Whole runs over a small budget: which of the candidates won, against what the choice was charged as."""
-    made = [Run(setting, face) for setting in settings for face in range(runs)]
-    for run in made:
-        if wrong := run.wrong():
-            return Finding(True, f"{run.setting}: {wrong[0]}")
-    hits, chances = zip(*(run.choice_law() for run in made), strict=True)
-    seen = f"the best of some 8 candidates won {sum(hits)} of {len(hits)} times, {sum(chances):.1f} expected"
-    return likely({seen: tally(sum(hits), chances)})
+    made: list[Run] = []
+    for setting, face in itertools.product(settings, range(runs)):
+        made.append(Run(setting, face))
+        if wrong := made[-1].wrong():
+            return Finding(True, f"{setting}: {wrong[0]}")
+    won, laws = zip(*(run.chosen() for run in made), strict=True)
+    seen = f"{sum(won)} right answers of {len(made)} chosen candidates, {sum(map(_mean, laws)):.0f} expected"
+    return likely({seen: total(sum(won), laws)})
+
+
+def _mean(law: Mapping[int, float]) -> float:
+    return sum(value * chance for value, chance in law.items())
 
 
 CHECKS = [
-    Check("tokens", "DP-OPT at q < 1: charges, coins, votes", tokens, each(functools.partial(tokens, WRITING[:1]), TOKENS)),
-    Check("choice", "the chosen candidate hides a record", choice, each(choice, CHOICE)),
+    Check(
+        "tokens",
+        "DP-OPT at q < 1: charges, coins, votes",
+        tokens,
+        under(functools.partial(tokens, WRITING[:1], 3), TOKENS),
+    ),
+    Check("choice", "the chosen candidate hides a record", choice, under(choice, CHOICE)),
 ]
 """In the order of the table."""

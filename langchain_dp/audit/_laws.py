@@ -56,10 +56,15 @@ def _alike(taken: Floats, q: float) -> float:
 
 
 def tally(seen: int, chances: Sequence[float]) -> float:
-    """P-value of how many of independent events came, each with a chance of its own (exact: Poisson binomial)."""
+    """P-value of how many of independent events came, each with a chance of its own (exact)."""
+    return total(seen, [{0: 1 - chance, 1: chance} for chance in chances])
+
+
+def total(seen: int, laws: Sequence[Mapping[int, float]]) -> float:
+    """P-value of a sum of independent whole numbers of at least 0, each with a law of its own (exact)."""
     law = np.ones(1)
-    for chance in chances:
-        law = np.convolve(law, [1 - chance, chance])
+    for each in laws:
+        law = np.convolve(law, [each.get(value, 0.0) for value in range(max(each) + 1)])
     return float(min(1.0, 2 * min(law[: seen + 1].sum(), law[seen:].sum())))
 
 

@@ -13,12 +13,20 @@ from typing import Any
 
 import langchain_dp.icl.plan
 import langchain_dp.icl.release
+import langchain_dp.opt.data
+import langchain_dp.opt.private
+import langchain_dp.opt.voters
 from langchain_dp.accounting import LedgerPlan
+from langchain_dp.audit._planted import UnchargedRetries, best_of_all, clamped_kbar, threshold_plus_one
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.icl.answers import AnswerCache
 from langchain_dp.icl.plan import Electorate
 from langchain_dp.icl.voters import EngineVoter
 from langchain_dp.mechanisms import NoisyMax
+from langchain_dp.opt.data import Data
+from langchain_dp.opt.forward import Forward
+from langchain_dp.opt.reservation import VALIDATION
+from langchain_dp.opt.voters import PrivateVote
 from langchain_dp.partition import FixedPartition
 
 StandIn = Callable[..., Any]
@@ -39,12 +47,12 @@ Swap = tuple[Any, str, Callable[[Any], Any]]
 """Where a part is, and what to make of it."""
 
 
-def each(audit: Callable[[], Any], faults: Mapping[str, Sequence[Swap]]) -> dict[str, Callable[[], Any]]:
+def under(audit: Callable[[], Any], faults: Mapping[str, Sequence[Swap]]) -> dict[str, Callable[[], Any]]:
     """The audit under every fault, by its name."""
-    return {name: _under(audit, swaps) for name, swaps in faults.items()}
+    return {name: _planted(audit, swaps) for name, swaps in faults.items()}
 
 
-def _under(audit: Callable[[], Any], swaps: Sequence[Swap]) -> Callable[[], Any]:
+def _planted(audit: Callable[[], Any], swaps: Sequence[Swap]) -> Callable[[], Any]:
 
     def run() -> Any:
         with contextlib.ExitStack() as stack:
@@ -186,6 +194,60 @@ def agreed(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) ->
     return real(counts, sigma, **kwargs)  # type: ignore[no-any-return]
 
 
+# -------------------------------------------------------------------------------------------- prompts, and choices
+
+
+def end_for_free(real: StandIn, self: PrivateVote, message: int, written: Any) -> Any:
+    """A token is charged once it is known, and the end of a text is not."""
+    held: list[Callable[[], None]] = []
+    with instead(
+        LedgerPlan, "spend", lambda spend: lambda *args, **kwargs: held.append(lambda: spend(*args, **kwargs))
+    ):
+        token = real(self, message, written)
+    if token != 0:
+        held[0]()
+    return token
+
+
+def drawn_again(real: StandIn, votes: Any, **settings: Any) -> Any:
+    """Where nothing stands out, the noise is drawn again over the same votes."""
+    token = real(votes, **settings)
+    return real(votes, **settings) if token is None else token
+
+
+def training_sees_all(real: StandIn, record_ids: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+    """Validation records are set apart, and teach all the same."""
+    return list(record_ids), real(record_ids, *args, **kwargs)[1]
+
+
+def split_by_place(real: StandIn, record_ids: Sequence[str], share: float, *args: Any, **kwargs: Any) -> Any:
+    """The last records validate, whatever the key."""
+    cut = len(record_ids) - round(share * len(record_ids))
+    return list(record_ids[:cut]), list(record_ids[cut:])
+
+
+def answers_of_the_batch(real: StandIn, self: Forward, instruction: str, texts: Sequence[str]) -> list[int | None]:
+    """What a demonstration shows as the model's answer is the most frequent one of its batch."""
+    answers = real(self, instruction, texts)
+    return [max(set(answers), key=answers.count)] * len(answers) if answers else []
+
+
+def teaching_rows(real: StandIn, self: Data, ids: list[str]) -> Any:
+    """The choice is made by the records that taught."""
+    return real(self, self.training)
+
+
+def choice_for_free(real: StandIn, self: LedgerPlan, event: Any, *args: Any, **kwargs: Any) -> None:
+    """The choice among the candidates is not charged."""
+    if event.part != VALIDATION:
+        real(self, event, *args, **kwargs)
+
+
+def best_candidate(real: StandIn, counts: Sequence[int], weight: float, **kwargs: Any) -> int:
+    """No noise at all."""
+    return best_of_all(counts, weight)
+
+
 ANSWERS: dict[str, list[Swap]] = {
     "every third answer free": [(LedgerPlan, "spend", every_third_free)],
     "batches and async for free": [(LedgerPlan, "spend", method(free_in_threads))],
@@ -215,5 +277,23 @@ NOISE: dict[str, list[Swap]] = {
 }
 """Faults of what is counted and drawn."""
 
-TOKENS: dict[str, list[Swap]]={}
-CHOICE: dict[str, list[Swap]]={}
+TOKENS: dict[str, list[Swap]] = {
+    "uncharged retry": [(langchain_dp.opt.private, "PrivateVote", lambda real: UnchargedRetries)],
+    "an end for free": [(PrivateVote, "next_token", method(end_for_free))],
+    "every subset writes": [(FixedPartition, "draw", method(everybody_votes))],
+    "one sample for two tokens": [(FixedPartition, "draw", one_coin_for_two)],
+    "+1 where votes move": [(langchain_dp.opt.voters, "limited_domain", lambda real: threshold_plus_one)],
+    "clamped kbar of a run": [(langchain_dp.opt.voters, "limited_domain", lambda real: clamped_kbar)],
+    "noise drawn again on a bottom": [(langchain_dp.opt.voters, "limited_domain", method(drawn_again))],
+    "validation records teach": [(langchain_dp.opt.data, "split", method(training_sees_all))],
+    "split by place": [(langchain_dp.opt.data, "split", method(split_by_place))],
+    "answers of the batch": [(Forward, "predict", method(answers_of_the_batch))],
+}
+"""Faults of a run that writes."""
+
+CHOICE: dict[str, list[Swap]] = {
+    "the best candidate of a run": [(langchain_dp.opt.private, "exponential", method(best_candidate))],
+    "a choice for free": [(LedgerPlan, "spend", method(choice_for_free))],
+    "chosen by those who taught": [(Data, "rows", method(teaching_rows))],
+}
+"""Faults of a run that chooses."""

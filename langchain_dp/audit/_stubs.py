@@ -114,19 +114,18 @@ class Shown:
 class Witness(NamingEngine):
     """A stub model that keeps what it was asked, prompt by prompt, in the order of asking.
 
-    A prompt is private if it holds a record, wherever it stands; all others are public, and not kept. It labels as its
-    parent does, but for a member with a mute record, which abstains. It writes as its members' records say: a member
-    whose first record is r votes for ``vote(r, calls)``, by the number of calls so far. And what it answers to a single record under an
-    instruction is ``right(record, instruction)``: its label, or another one.
+    A prompt is private if it holds a record, wherever it stands; others are public, and not kept. Labels are its
+    parent's, but a member with a mute record abstains. A token is what the member's first record votes for. A single
+    record under an instruction is answered right, or not.
 
     Args:
-        charged: Tells how many releases were charged so far, by the part of the data they read.
-        vote: Token that a record votes for; None abstains.
-        right: Whether a record is answered right under an instruction.
+        charged: Tells how many releases were charged so far.
+        vote: Token that a record votes for in a call, by the number of calls so far; None abstains.
+        right: Whether a record is answered right after the head of a prompt.
 
     Attributes:
         shown: What was asked.
-        rounds: Which of it was asked together, one entry a call for tokens: places in ``shown``.
+        rounds: The same for tokens, call by call.
     """
 
     vocabulary_size = 64

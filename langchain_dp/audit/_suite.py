@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from langchain_dp.audit._checks import Check, Finding
 
-_ROOMS = ("draws", "coins", "chains", "accountant")
+_ROOMS = ("draws", "coins", "chains", "icl", "opt", "rapt", "accountant")
 _DETECTED = 0.9
 """Share of runs in which a planted fault must be seen."""
 
