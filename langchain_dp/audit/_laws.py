@@ -68,14 +68,12 @@ def total(seen: int, laws: Sequence[Mapping[int, float]]) -> float:
     return float(min(1.0, 2 * min(law[: seen + 1].sum(), law[seen:].sum())))
 
 
-def frequencies(counts: Sequence[int], law: Sequence[float]) -> float:
-    """P-value of counts of outcomes whose law is known (Pearson's chi-square; no outcome may be rare)."""
-    if any(count and not chance for count, chance in zip(counts, law, strict=True)):
-        return 0.0
-    expected = np.asarray(law) * sum(counts)
-    kept = expected > 0
-    statistic = float((np.square(np.asarray(counts) - expected)[kept] / expected[kept]).sum())
-    return float(stats.chi2.sf(statistic, int(kept.sum()) - 1))
+def frequencies(counts: Mapping[T, int], law: Mapping[T, float]) -> float:
+    """P-value of how often outcomes of a known law came: the least of exact tests of each, times their number."""
+    drawn = sum(counts.values())
+    laws = {key: stats.binom(drawn, chance) for key, chance in law.items()}
+    p_values = [2 * min(each.cdf(counts.get(key, 0)), each.sf(counts.get(key, 0) - 1)) for key, each in laws.items()]
+    return float(min(1.0, len(p_values) * min(p_values)))
 
 
 # ------------------------------------------------------------------------------------------------------- mechanisms

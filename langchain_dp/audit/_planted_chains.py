@@ -6,17 +6,21 @@ Each takes the place of a part with its interface, so that the chain around it s
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 import langchain_dp.icl.plan
 import langchain_dp.icl.release
 import langchain_dp.opt.data
 import langchain_dp.opt.private
 import langchain_dp.opt.voters
-from langchain_dp.accounting import LedgerPlan
+from langchain_dp.accounting import LedgerPlan, MetricLedger
+from langchain_dp.accounting.metric import Owner
 from langchain_dp.audit._planted import UnchargedRetries, best_of_all, clamped_kbar, threshold_plus_one
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.icl.answers import AnswerCache
@@ -28,6 +32,7 @@ from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.reservation import VALIDATION
 from langchain_dp.opt.voters import PrivateVote
 from langchain_dp.partition import FixedPartition
+from langchain_dp.rapt.privatise import TextPrivatiser
 
 StandIn = Callable[..., Any]
 
@@ -248,6 +253,64 @@ def best_candidate(real: StandIn, counts: Sequence[int], weight: float, **kwargs
     return best_of_all(counts, weight)
 
 
+# ------------------------------------------------------------------------------------------------------- texts
+
+
+def charged_nothing(real: StandIn, self: MetricLedger, eta: float, *args: Any, **kwargs: Any) -> None:
+    """A billionth is charged, whatever is drawn."""
+    real(self, 1e-9, *args, **kwargs)
+
+
+def equal_ones_once(real: StandIn, self: MetricLedger, eta: float, owners: Sequence[Owner], **kwargs: Any) -> None:
+    """Equal texts of one call are charged as one, and drawn each."""
+    kinds = {(owner.document.rsplit("#", 1)[0], owner.user): owner for owner in owners}
+    real(self, eta, list(kinds.values()), **kwargs)
+
+
+def first_user_pays(real: StandIn) -> Any:
+    """Whoever came first is charged for all."""
+    first: dict[int, str | None] = {}
+
+    def spend(self: MetricLedger, eta: float, owners: Sequence[Owner], **kwargs: Any) -> None:
+        payer = first.setdefault(id(self), owners[0].user)
+        real(self, eta, [Owner(owner.document, payer) for owner in owners], **kwargs)
+
+    return spend
+
+
+def shared_releases(real: StandIn, self: MetricLedger, domain: str, text: str) -> Any:
+    """What was released for one user is given out to another who has the same text."""
+    return real(self, domain, text.replace('["two"', '["one"') if domain == "release" else text)
+
+
+def names_in_clear(real: StandIn, self: TextPrivatiser, texts: Sequence[str]) -> Any:
+    """A word that the table does not hold stays as it is."""
+    draw = real(self, texts)
+
+    def drawn() -> list[Any]:
+        found = []
+        for text, released in zip(texts, draw(), strict=True):
+            pairs = zip(text.split(), released.text.split(), strict=False)
+            words = [new if old.lower() in self.vocabulary.index else old for old, new in pairs]
+            found.append(dataclasses.replace(released, text=" ".join(words)))
+        return found
+
+    return drawn
+
+
+def closer_of_two(real: StandIn, self: TextPrivatiser, ids: Any) -> Any:
+    """Every word is drawn twice, and kept if it came once."""
+    given = np.array(ids)
+    one, other = real(self, given), real(self, given)
+    return np.where(other == given, other, one)
+
+
+def one_draw_a_word(real: StandIn, self: TextPrivatiser, ids: Any) -> Any:
+    """A word that comes again in a text is written as it was before."""
+    distinct, places = np.unique(ids, return_inverse=True)
+    return real(self, distinct)[places]
+
+
 ANSWERS: dict[str, list[Swap]] = {
     "every third answer free": [(LedgerPlan, "spend", every_third_free)],
     "batches and async for free": [(LedgerPlan, "spend", method(free_in_threads))],
@@ -297,3 +360,16 @@ CHOICE: dict[str, list[Swap]] = {
     "chosen by those who taught": [(Data, "rows", method(teaching_rows))],
 }
 """Faults of a run that chooses."""
+
+FACES: dict[str, list[Swap]] = {
+    "a billionth is charged": [(MetricLedger, "spend", method(charged_nothing))],
+    "every third text free": [(MetricLedger, "spend", every_third_free)],
+    "equal texts charged once": [(MetricLedger, "spend", method(equal_ones_once))],
+    "the first user pays for all": [(MetricLedger, "spend", first_user_pays)],
+    "one user's release for another": [(MetricLedger, "digest", method(shared_releases))],
+    "beyond the limit": [(MetricLedger, "spend", method(overdrawn))],
+    "unknown names in clear": [(TextPrivatiser, "prepare", method(names_in_clear))],
+    "closer word of two": [(TextPrivatiser, "release", method(closer_of_two))],
+    "one draw for equal words": [(TextPrivatiser, "release", method(one_draw_a_word))],
+}
+"""Faults of a sanitizer and its account."""
