@@ -65,7 +65,7 @@ def likely(tests: Mapping[str, float]) -> Finding:
     """Whether the p-values of tests that share one error disprove that the laws were followed."""
     worst_of_all = min(tests, key=lambda name: tests[name])
     p_value = tests[worst_of_all]
-    return Finding(p_value * len(tests) < ERROR, f"{len(tests)} tests, least p = {p_value:.1g}: {worst_of_all}")
+    return Finding(bool(p_value * len(tests) < ERROR), f"{len(tests)} tests, least p = {p_value:.1g}: {worst_of_all}")
 
 
 def count(outcomes: Iterable[object]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -122,10 +123,12 @@ def tokens() -> Finding:
                 dict(enumerate(votes)), epsilon0=epsilon0, delta0=delta0, kbar=2, threshold=threshold
             )
 
-        for delta in (1.5 * q * delta0, 0.1):
+        for delta in (0.5 * q * delta0, 1.5 * q * delta0, 0.1):  # of the first the threshold alone takes more
             claim = epsilon([(event, 1)], delta, neighbors=neighbors)
             settings += 1
-            for rest in ((0, 0, 0), (0, 1, 5), (2, 2, 2), (3, 3, 0), (7, 7, 7), (0, 9, 9), (12, 12, 1), (30, 28, 2)):
+            if math.isinf(claim):
+                continue
+            for rest in ((0, 0, 0), (0, 1, 5), (2, 2, 2), (3, 3, 0), (7, 7, 7), (0, 9, 9), (2, 3, 4), (30, 28, 2)):
                 base, one, *others = [law([n + (k == place) for k, n in enumerate(rest)]) for place in (None, 0, 1, 2)]
                 for other in [base] if neighbors is _ZERO else others:
                     # "resample" takes a record out of one release; "fixed" leaves its subset's other content there.

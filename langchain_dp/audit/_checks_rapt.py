@@ -146,7 +146,7 @@ def _texts(number: int) -> list[str]:
 
 
 def faces(number: int = 6) -> Finding:
-    """Texts of two users on every face: entries, accounts, what is in clear, and the law at the eta that was charged."""
+    """Texts of two users on every face: entries, accounts, words in clear, and the law at the eta that was charged."""
     written: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(collections.Counter)
     pairs: list[bool] = []
     alike: list[float] = []
