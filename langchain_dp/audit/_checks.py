@@ -10,7 +10,10 @@ from langchain_dp._binomial import lower_limit, upper_limit
 from langchain_dp.audit.bounds import epsilon_bound
 
 ERROR = 1e-7
-"""Chance, at most, that an audit fails sound code in one run: its tests share it."""
+"""Chance, at most, that one statistical test, or one set of tests that share it, fails sound code.
+
+No audit makes more than four, and all of them some thirty: 300 runs of all raise one alarm with a chance below 1e-3.
+"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -159,15 +159,13 @@ def _as(real: Callable[..., Any], kind: type, **wrong: Any) -> Callable[..., Any
 
 
 _CHOICES: dict[str, list[Swap]] = {
-    "a replaced record charged once": [
+    "a replacement charged once": [
         (pld, "privacy_loss", lambda real: _as(real, ExponentialEvent, neighbors=_ADD)),
     ],
 }
 _TOKENS: dict[str, list[Swap]] = {
-    "a moved vote charged as a ghost": [
-        (pld, "privacy_loss", lambda real: _as(real, LimitedDomainEvent, neighbors=_ZERO))
-    ],
-    "a threshold that never misses": [(pld, "privacy_loss", lambda real: _as(real, LimitedDomainEvent, delta0=1e-12))],
+    "a moved vote as a ghost": [(pld, "privacy_loss", lambda real: _as(real, LimitedDomainEvent, neighbors=_ZERO))],
+    "a threshold without a miss": [(pld, "privacy_loss", lambda real: _as(real, LimitedDomainEvent, delta0=1e-12))],
 }
 
 CHECKS = [

@@ -193,6 +193,7 @@ CHECKS = [
         "no constant from private numbers",
         _no_constants,
         {"n-dependent rate": lambda: constants(functools.partial(_planted.rate_from_the_data, shots=1, subsets=3))},
+        once=True,
     ),
     Check(
         "members",

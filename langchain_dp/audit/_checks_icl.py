@@ -56,6 +56,10 @@ class Setting:
     asked_elsewhere: bool = False
     vote_shares: bool = False
 
+    def __str__(self) -> str:
+        where = ", asked elsewhere" if self.asked_elsewhere else ""
+        return f"{self.sampling}, {self.neighbors.name}{where}"
+
     @property
     def event(self) -> NoisyMaxEvent:
         """A release: some of the records take part, or of the subsets."""
@@ -195,7 +199,9 @@ def _calls(setting: Setting, face: str) -> Finding:
         if often > 1 + (setting.neighbors is not _ADD and "question 0" in question):
             wrong.append(f"a record was shown {often} times for one charge")
     wrong += run.unpaid()
-    return Finding(bool(wrong), f"{setting} {face}: {wrong[0]}" if wrong else f"{len(PAIRS)} chains of 6 releases each")
+    return Finding(
+        bool(wrong), f"{setting}, {face}: {wrong[0]}" if wrong else f"{len(PAIRS)} chains of 6 releases each"
+    )
 
 
 def ballots(settings: Sequence[Setting] = SETTINGS, releases: int = 60) -> Finding:

@@ -25,7 +25,7 @@ from langchain_dp.accounting import (
 from langchain_dp.accounting.events import Sampling, event_from_json
 from langchain_dp.audit._checks import Check, Finding, likely
 from langchain_dp.audit._laws import coins, limited_domain_law, softmax, tally, total
-from langchain_dp.audit._planted_chains import CHOICE, TOKENS, under
+from langchain_dp.audit._planted_chains import CHOICE, TOKENS, VOTES, under
 from langchain_dp.audit._stubs import Witness, examples, label_of
 from langchain_dp.opt import DPPromptOptimizer, OptPrompts
 from langchain_dp.opt.reservation import TRAINING, VALIDATION
@@ -51,6 +51,9 @@ class Setting:
     sampling: Sampling
     neighbors: Neighbors
     choosing: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.sampling}, {self.neighbors.name}"
 
     def optimizer(self, witness: Witness, ledger: PrivacyLedger) -> DPPromptOptimizer:
         """An optimizer on this stub."""
@@ -299,7 +302,10 @@ CHECKS = [
         "tokens",
         "DP-OPT at q < 1: charges, coins, votes",
         tokens,
-        under(functools.partial(tokens, WRITING[:1], 3), TOKENS),
+        {
+            **under(functools.partial(tokens, WRITING[:1], 2), TOKENS),
+            **under(functools.partial(tokens, WRITING[:1], 4), VOTES),
+        },
     ),
     Check("choice", "the chosen candidate hides a record", choice, under(choice, CHOICE)),
 ]

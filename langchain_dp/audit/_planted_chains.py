@@ -317,7 +317,7 @@ ANSWERS: dict[str, list[Swap]] = {
     "overdrawn plan": [(LedgerPlan, "spend", method(overdrawn))],
     "charged after the answer": [(LedgerPlan, "spend", charged_late)],
     "votes asked twice": [(EngineVoter, "ask", method(asked_twice))],
-    "answers outlive what is forgotten": [
+    "answers outlive the forgotten": [
         (AnswerCache, name, method(without_pages)) for name in ("claim", "aclaim", "settle")
     ],
     "forgotten, and still asked": [(Electorate, "forget", method(still_asked))],
@@ -329,7 +329,7 @@ BALLOTS: dict[str, list[Swap]] = {
     "every record drawn": [(langchain_dp.icl.plan, "resample", method(all_records))],
     "half as many again drawn": [(FixedPartition, "draw", method(twice_the_rate))],
     "one sample for two questions": [(FixedPartition, "draw", one_coin_for_two)],
-    "another subset's example shown": [(Electorate, "draw", method(neighbour_looks_in))],
+    "another's example shown": [(Electorate, "draw", method(neighbour_looks_in))],
 }
 """Faults of who votes and what is shown."""
 
@@ -345,14 +345,18 @@ TOKENS: dict[str, list[Swap]] = {
     "an end for free": [(PrivateVote, "next_token", method(end_for_free))],
     "every subset writes": [(FixedPartition, "draw", method(everybody_votes))],
     "one sample for two tokens": [(FixedPartition, "draw", one_coin_for_two)],
-    "+1 where votes move": [(langchain_dp.opt.voters, "limited_domain", lambda real: threshold_plus_one)],
-    "clamped kbar of a run": [(langchain_dp.opt.voters, "limited_domain", lambda real: clamped_kbar)],
-    "noise drawn again on a bottom": [(langchain_dp.opt.voters, "limited_domain", method(drawn_again))],
     "validation records teach": [(langchain_dp.opt.data, "split", method(training_sees_all))],
     "split by place": [(langchain_dp.opt.data, "split", method(split_by_place))],
     "answers of the batch": [(Forward, "predict", method(answers_of_the_batch))],
 }
-"""Faults of a run that writes."""
+"""Faults of who pays for a token, who is asked, and what is shown."""
+
+VOTES: dict[str, list[Swap]] = {
+    "+1 where votes move": [(langchain_dp.opt.voters, "limited_domain", lambda real: threshold_plus_one)],
+    "clamped kbar of a run": [(langchain_dp.opt.voters, "limited_domain", lambda real: clamped_kbar)],
+    "noise drawn again": [(langchain_dp.opt.voters, "limited_domain", method(drawn_again))],
+}
+"""Faults of what comes out of the votes."""
 
 CHOICE: dict[str, list[Swap]] = {
     "the best candidate of a run": [(langchain_dp.opt.private, "exponential", method(best_candidate))],
@@ -366,7 +370,7 @@ FACES: dict[str, list[Swap]] = {
     "every third text free": [(MetricLedger, "spend", every_third_free)],
     "equal texts charged once": [(MetricLedger, "spend", method(equal_ones_once))],
     "the first user pays for all": [(MetricLedger, "spend", first_user_pays)],
-    "one user's release for another": [(MetricLedger, "digest", method(shared_releases))],
+    "one user's text for another": [(MetricLedger, "digest", method(shared_releases))],
     "beyond the limit": [(MetricLedger, "spend", method(overdrawn))],
     "unknown names in clear": [(TextPrivatiser, "prepare", method(names_in_clear))],
     "closer word of two": [(TextPrivatiser, "release", method(closer_of_two))],
