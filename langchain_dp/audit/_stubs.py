@@ -122,6 +122,7 @@ class Witness(NamingEngine):
         charged: Tells how many releases were charged so far.
         vote: Token that a record votes for in a call, by the number of calls so far; None abstains.
         right: Whether a record is answered right after the head of a prompt.
+        public: What it says as a chat model where it is shown no example.
 
     Attributes:
         shown: What was asked.
@@ -137,9 +138,11 @@ class Witness(NamingEngine):
         charged: Callable[[], int] = lambda: 0,
         *,
         vote: Callable[[int, int], int | None] = lambda record, calls: 1,
-        right: Callable[[int, str], bool] = lambda record, instruction: True,
+        right: Callable[[int, str], bool] = lambda record, head: True,
+        public: str = "first",
     ) -> None:
         super().__init__()
+        self._public = public
         self.shown: list[Shown] = []
         self.rounds: list[list[Shown]] = []
         self._charged = charged
@@ -180,7 +183,7 @@ class Witness(NamingEngine):
         """The same as a chat model: the label of the last example."""
         *turns, question = (str(message.content) for message in messages)
         shots = turns[1:]
-        said = "nothing" if not shots or any("mute" in turn for turn in shots) else shots[-1]
+        said = "nothing" if any("mute" in turn for turn in shots) else shots[-1] if shots else self._public
         self.see(question, "\n".join(shots), turns[0], said, self._charged())
         return said
 
