@@ -102,8 +102,8 @@ def choices() -> Finding:
         moves = [dict(enumerate(row)) for row in itertools.product((0, 1), repeat=3)]
         for gone in moves:
             for come in moves if neighbors is _ONE else [dict.fromkeys(gone, 0)]:
-                pair = [softmax(heights, weight) for heights in (gone, come)]
-                worst = max(worst, divergence(*pair, claim) / delta, divergence(*pair[::-1], claim) / delta)
+                one, other = (softmax(heights, weight) for heights in (gone, come))
+                worst = max(worst, divergence(one, other, claim) / delta, divergence(other, one, claim) / delta)
     return Finding(worst > 1 + 1e-6, f"at most {worst:.4f} of delta is used, over 18 settings and every pair of counts")
 
 
@@ -146,7 +146,7 @@ def tokens() -> Finding:
     )
 
 
-def _as(real: Callable[..., Any], kind: type, **wrong: Any) -> Callable[..., Any]:
+def _as(real: Callable[..., Any], kind: type[Any], **wrong: Any) -> Callable[..., Any]:
     """An accountant that takes an event of this kind for another."""
 
     def account(event: Any, neighbors: Neighbors, interval: float) -> Any:

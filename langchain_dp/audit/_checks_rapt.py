@@ -54,15 +54,22 @@ def _documents(texts: Sequence[str], user: str) -> list[Document]:
 
 def _queries(sanitizer: RAPTSanitizer, texts: Sequence[str], user: str) -> list[str]:
     seen: list[str] = []
-    inner = RunnableLambda(lambda query: seen.append(query) or [])
-    retriever = SanitizingRetriever(retriever=inner, sanitizer=sanitizer)
+
+    def search(query: str) -> list[Document]:
+        seen.append(query)
+        return []
+
+    retriever = SanitizingRetriever(retriever=RunnableLambda(search), sanitizer=sanitizer)
     for text in texts:
         retriever.invoke(text, user=user)
     return seen
 
 
 def _found(sanitizer: RAPTSanitizer, texts: Sequence[str], user: str) -> list[str]:
-    inner = RunnableLambda(lambda query: _documents(texts, user))
+    def search(query: str) -> list[Document]:
+        return _documents(texts, user)
+
+    inner = RunnableLambda(search)
     retriever = SanitizingRetriever(retriever=inner, sanitizer=sanitizer, query=False, documents=True)
     return [each.page_content for each in retriever.invoke("?")]
 
