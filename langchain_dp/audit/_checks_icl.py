@@ -158,7 +158,7 @@ class Run:
 
 
 def calls(pairs: Sequence[tuple[Setting, str]] = PAIRS) -> Finding:
-    """Five questions, one of them twice, then one again, one after a record was forgotten, and one beyond the plan.
+    """Five questions, one of them twice, then one again, others after a record was forgotten, and one beyond the plan.
 
     What the ledger holds against what was released, and against what the model was asked.
     """
@@ -166,7 +166,7 @@ def calls(pairs: Sequence[tuple[Setting, str]] = PAIRS) -> Finding:
 
 
 def _calls(setting: Setting, face: str) -> Finding:
-    run, ask, wrong = Run(setting, 6), FACES[face], []
+    run, ask, wrong = Run(setting, 14), FACES[face], []
     questions = [f"question {number}" for number in range(6)]
 
     def expect(releases: int, when: str) -> None:
@@ -175,9 +175,11 @@ def _calls(setting: Setting, face: str) -> Finding:
 
     answers = ask(run.chain, [*questions[:5], questions[1]])
     expect(5, "of five questions")
-    early = sum(each.charged < place for place, asked in enumerate(run.asked().values(), 1) for each in asked)
+    # Threads overtake each other; but whoever was charged as the k-th saw k charges at least.
+    charges = sorted(min(each.charged for each in asked) for asked in run.asked().values())
+    early = sum(seen < due for due, seen in enumerate(charges, 1))
     if early and not setting.asked_elsewhere:
-        wrong.append(f"{early} prompts were asked before their charge")
+        wrong.append(f"{early} questions were asked before their charge")
     before = len(run.witness.shown)
     if [*answers[5:], *ask(run.chain, questions[:1])] != [answers[1], answers[0]] or len(run.witness.shown) > before:
         wrong.append("a question that was answered before was answered anew")
@@ -186,21 +188,22 @@ def _calls(setting: Setting, face: str) -> Finding:
     run.chain.forget(f"r{gone}")
     # What was found with the help of a forgotten record is not given out again, where that may be known.
     ask(run.chain, questions[:1] if setting.neighbors is not _ADD else questions[5:])
-    expect(6, "after a record was forgotten")
+    run.chain.batch([f"later {number}" for number in range(8)])
+    expect(14, "after a record was forgotten")
     if any(gone in each.records for each in run.witness.shown[before:]):
         wrong.append("a forgotten record was shown")
     try:
         ask(run.chain, ["question 7"])
         wrong.append("a question beyond the plan was answered")
     except BudgetExceeded:
-        expect(6, "of a plan of six")
+        expect(14, "of a plan of fourteen")
     for question, asked in run.asked().items():
         often = max(collections.Counter(record for each in asked for record in each.records).values())
         if often > 1 + (setting.neighbors is not _ADD and "question 0" in question):
             wrong.append(f"a record was shown {often} times for one charge")
     wrong += run.unpaid()
     return Finding(
-        bool(wrong), f"{setting}, {face}: {wrong[0]}" if wrong else f"{len(PAIRS)} chains of 6 releases each"
+        bool(wrong), f"{setting}, {face}: {wrong[0]}" if wrong else f"{len(PAIRS)} chains of 14 releases each"
     )
 
 
