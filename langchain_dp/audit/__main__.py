@@ -21,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="AUDIT", help="only these (default: all)")
     parser.add_argument("--sound", type=int, default=20, help="runs of the sound code (default: %(default)s)")
     parser.add_argument("--planted", type=int, default=10, help="runs of every planted fault (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes to run them in (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="one run of each")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     options = parser.parse_args(arguments)
@@ -28,11 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.names:
         if name not in known:
             parser.error(f"no audit {name!r}: choose from {', '.join(map(repr, known))}")
-    if options.sound < 1 or options.planted < 1:
-        parser.error("--sound and --planted must be at least 1")
+    if min(options.sound, options.planted, options.jobs) < 1:
+        parser.error("--sound, --planted and --jobs must be at least 1")
     sound, planted = (1, 1) if options.quick else (options.sound, options.planted)
     started = time.monotonic()
-    rows = run(options.names, sound=sound, planted=planted, quiet=options.json or not sys.stderr.isatty())
+    quiet = options.json or not sys.stderr.isatty()
+    rows = run(options.names, sound=sound, planted=planted, jobs=options.jobs, quiet=quiet)
     seconds = time.monotonic() - started
     if options.json:
         print(json.dumps({"seconds": round(seconds, 1), "rows": [row.to_dict() for row in rows]}))

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from langchain_dp.accounting import LimitedDomainEvent, Neighbors, NoisyMaxEvent, epsilon, profiles
+from langchain_dp.accounting import (
+    ExponentialEvent,
+    LimitedDomainEvent,
+    Neighbors,
+    NoisyMaxEvent,
+    epsilon,
+    pld,
+    profiles,
+)
 from langchain_dp.accounting.events import Sampling
 from langchain_dp.audit import _planted
 from langchain_dp.audit._checks import Check, Finding
+from langchain_dp.audit._laws import divergence, limited_domain_law, mixed, softmax
+from langchain_dp.audit._planted_chains import Swap, under
 
-_ADD, _ZERO = Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL
+_ADD, _ZERO, _ONE = Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL, Neighbors.REPLACE_ONE
 _SCHEMES: tuple[tuple[Sampling, Neighbors], ...] = (("resample", _ADD), ("fixed", _ADD), ("fixed", _ZERO))
 _RECORDS, _QUERIES = 6_920, 10_000
 
@@ -76,6 +90,84 @@ def order() -> Finding:
     return Finding(worst > 1e-9, f"largest step out of order {max(worst, 0.0):.1g} of delta, over 4 settings")
 
 
+_DELTAS = (1e-6, 1e-3, 0.05)
+
+
+def choices() -> Finding:
+    """One choice among three candidates: the largest delta of any two neighbours at the epsilon that is charged."""
+    worst = 0.0
+    for neighbors, weight, delta in itertools.product((_ADD, _ZERO, _ONE), (0.3, 1.5), _DELTAS):
+        claim = epsilon([(ExponentialEvent(weight), 1)], delta, neighbors=neighbors)
+        # A record that is replaced may have been wrong where the new one is right, and the other way round.
+        moves = [dict(enumerate(row)) for row in itertools.product((0, 1), repeat=3)]
+        for gone in moves:
+            for come in moves if neighbors is _ONE else [dict.fromkeys(gone, 0)]:
+                one, other = (softmax(heights, weight) for heights in (gone, come))
+                worst = max(worst, divergence(one, other, claim) / delta, divergence(other, one, claim) / delta)
+    return Finding(worst > 1 + 1e-6, f"at most {worst:.4f} of delta is used, over 18 settings and every pair of counts")
+
+
+def tokens() -> Finding:
+    """One token at q <= 1: the largest delta of any two neighbouring votes at the epsilon that is charged."""
+    worst, settings = 0.0, 0
+    for (sampling, neighbors), q, (epsilon0, delta0) in itertools.product(
+        (("fixed", _ONE), ("fixed", _ADD), ("fixed", _ZERO), ("resample", _ADD)), (0.3, 1.0), ((0.8, 1e-4), (4.0, 0.01))
+    ):
+        event = LimitedDomainEvent(epsilon0, delta0, q, sampling)
+        threshold = 1 if neighbors is _ZERO else 2
+
+        def law(
+            votes: Sequence[int], epsilon0: float = epsilon0, delta0: float = delta0, threshold: int = threshold
+        ) -> dict[int | None, float]:
+            return limited_domain_law(
+                dict(enumerate(votes)), epsilon0=epsilon0, delta0=delta0, kbar=2, threshold=threshold
+            )
+
+        for delta in (0.5 * q * delta0, 1.5 * q * delta0, 0.1):  # of the first the threshold alone takes more
+            claim = epsilon([(event, 1)], delta, neighbors=neighbors)
+            settings += 1
+            if math.isinf(claim):
+                continue
+            for rest in ((0, 0, 0), (0, 1, 5), (2, 2, 2), (3, 3, 0), (7, 7, 7), (0, 9, 9), (2, 3, 4), (30, 28, 2)):
+                base, one, *others = [law([n + (k == place) for k, n in enumerate(rest)]) for place in (None, 0, 1, 2)]
+                for other in [base] if neighbors is _ZERO else others:
+                    # "resample" takes a record out of one release; "fixed" leaves its subset's other content there.
+                    pairs = (
+                        [(mixed(one, other, q), one)]
+                        if sampling == "resample"
+                        else [(mixed(base, one, q), mixed(base, other, q))]
+                    )
+                    for here, there in pairs:
+                        worst = max(
+                            worst, divergence(here, there, claim) / delta, divergence(there, here, claim) / delta
+                        )
+    return Finding(
+        worst > 1 + 1e-6, f"at most {worst:.4f} of delta is used, over {settings} settings and 8 sets of votes"
+    )
+
+
+def _as(real: Callable[..., Any], kind: type[Any], **wrong: Any) -> Callable[..., Any]:
+    """An accountant that takes an event of this kind for another."""
+
+    def account(event: Any, neighbors: Neighbors, interval: float) -> Any:
+        if isinstance(event, kind):
+            neighbors = wrong.get("neighbors", neighbors)
+            event = dataclasses.replace(event, **{key: value for key, value in wrong.items() if key != "neighbors"})
+        return real(event, neighbors, interval)
+
+    return account
+
+
+_CHOICES: dict[str, list[Swap]] = {
+    "a replacement charged once": [
+        (pld, "privacy_loss", lambda real: _as(real, ExponentialEvent, neighbors=_ADD)),
+    ],
+}
+_TOKENS: dict[str, list[Swap]] = {
+    "a moved vote as a ghost": [(pld, "privacy_loss", lambda real: _as(real, LimitedDomainEvent, neighbors=_ZERO))],
+    "a threshold without a miss": [(pld, "privacy_loss", lambda real: _as(real, LimitedDomainEvent, delta0=1e-12))],
+}
+
 CHECKS = [
     Check(
         "accountant",
@@ -84,6 +176,8 @@ CHECKS = [
         {"charged at sensitivity 1": lambda: references(_planted.charged_at_sensitivity_one(epsilon))},
         once=True,
     ),
+    Check("choice law", "a choice costs what its law says", choices, under(choices, _CHOICES), once=True),
+    Check("token law", "a token costs what its law says", tokens, under(tokens, _TOKENS), once=True),
     Check("schemes", "zero-out <= fixed <= resample", order, once=True),
 ]
 """In the order of the table."""

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 from langchain_dp.accounting import (
-    ExponentialEvent,
-    LimitedDomainEvent,
     Neighbors,
     NoisyMaxEvent,
-    PartEvent,
     PrivacyBudget,
     PrivacyLedger,
     calibrate_noisy_max,
@@ -20,57 +16,15 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.audit import _planted
 from langchain_dp.audit._checks import Check, Finding, count, excess, worst
-from langchain_dp.audit._stubs import Ballots, NamingEngine
+from langchain_dp.audit._stubs import NamingEngine
 from langchain_dp.audit.bounds import gaussian_bound
 from langchain_dp.audit.empirical import Audited, audit_mechanism
 from langchain_dp.audit.pairs import canary_pair, worst_margin
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl import DPICLClassifier
-from langchain_dp.mechanisms import NoisyMax, SystemRandomness
-from langchain_dp.opt.reservation import TRAINING, VALIDATION, Reservation
-from langchain_dp.opt.voters import PrivateVote
-from langchain_dp.scheme import Scheme
+from langchain_dp.mechanisms import NoisyMax
 
 LABELS = ("first", "second")
-_ROOMY = PrivacyBudget(500.0, 0.999)
-_AT_ONCE = 20  # calls of one ledger; what the thresholds may miss in more would leave no delta
-
-_TOKEN = LimitedDomainEvent(0.5, 0.2)
-
-
-@functools.cache
-def _token_cost(calls: int, delta: float) -> float:
-    return epsilon([(_TOKEN, calls)], delta)
-
-
-def charges(source: type[PrivateVote], runs: int = 400) -> Finding:
-    """A single voter among abstentions, against the same voter for another token: what is paid for one answer?"""
-    hits, paid = [0, 0], 0
-    for place, votes in enumerate(([7], [8])):
-        for _ in range(runs // _AT_ONCE):
-            with PrivacyLedger(_ROOMY) as ledger:
-                reservation = _reserved(ledger)
-                voter = source(
-                    Ballots(votes),  # type: ignore[arg-type]  # stands in for an electorate
-                    reservation=reservation,
-                    kbar=10,
-                    chain="audit",
-                    rng=SystemRandomness(),
-                )
-                hits[place] += count(voter.next_token(0, ()) == 7 for _ in range(_AT_ONCE))
-                paid += sum(entry.count for entry in ledger.entries())
-    if paid < 2 * runs:
-        return Finding(True, f"{paid} calls charged for {2 * runs} answers")
-    calls = math.ceil(paid / (2 * runs))
-    claim = _token_cost(calls, 0.22)
-    return excess(hits, runs, epsilon=claim, delta=0.22, measured=f"{calls} call charged an answer, the lone vote")
-
-
-def _reserved(ledger: PrivacyLedger) -> Reservation:
-    selection = ExponentialEvent(1.0)
-    plan = ledger.reserve([(PartEvent(TRAINING, _TOKEN), _AT_ONCE), (PartEvent(VALIDATION, selection), 1)], name="a")
-    scheme = Scheme("fixed", 1, 1.0, True)
-    return Reservation(plan, _TOKEN, selection, scheme, _ROOMY, _AT_ONCE)
 
 
 def chain(examples: Sequence[Any], engine: NamingEngine | None = None, **changes: Any) -> DPICLClassifier:
@@ -235,16 +189,11 @@ def _tight_gaussian() -> Finding:
 
 CHECKS = [
     Check(
-        "charges",
-        "every call is charged",
-        lambda: charges(PrivateVote),
-        {"uncharged retry": lambda: charges(_planted.UnchargedRetries)},
-    ),
-    Check(
         "constants",
         "no constant from private numbers",
         _no_constants,
         {"n-dependent rate": lambda: constants(functools.partial(_planted.rate_from_the_data, shots=1, subsets=3))},
+        once=True,
     ),
     Check(
         "members",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Sequence
+import dataclasses
+import re
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from langchain_dp.ports import MemberPrompt
+from langchain_core.messages import BaseMessage
+
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
 
 class NamingEngine:
@@ -71,24 +74,129 @@ class NamingEngine:
         self.asked.update({prompt.member: prompt.body for prompt in prompts})
 
 
-class Ballots:
-    """Votes for tokens that were decided beforehand, each cast by a subset that takes part by its own coin.
+RECORD = re.compile(r"record (\d+)")
 
-    Stands in for the electorate of a prompt: ``draw``, ``votes``, ``domain`` and ``close``.
+
+def examples(number: int, labels: Sequence[str]) -> list[dict[str, str]]:
+    """Records that a witness knows again, with labels at odds, and every third of them mute."""
+    return [
+        {"text": f"record {place}{' mute' if place % 3 == 2 else ''}", "label": labels[label_of(place)]}
+        for place in range(number)
+    ]
+
+
+def label_of(record: int) -> int:
+    """Place of a record's label: three in four have the first."""
+    return int(record % 4 == 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """A private prompt as a model saw it.
+
+    Args:
+        question: What was asked of it: the public end of the prompt, and what was written after it.
+        records: The records that it holds, by number.
+        body: Its private part.
+        head: Its public beginning.
+        said: What the model answered.
+        charged: Releases that were charged by then, if the witness was told how to ask.
     """
 
-    domain = 1_000
+    question: Hashable
+    records: tuple[int, ...]
+    body: str
+    head: str
+    said: Any
+    charged: int
 
-    def __init__(self, votes: Sequence[int | None]) -> None:
-        self._votes = votes
 
-    def draw(self) -> Sequence[int | None]:
-        """Every subset takes part."""
-        return self._votes
+class Witness(NamingEngine):
+    """A stub model that keeps what it was asked, prompt by prompt, in the order of asking.
 
-    def votes(self, subsets: Sequence[int | None], message: int, written: Sequence[Any]) -> Counter[Any]:
-        """One vote a subset; None abstains."""
-        return Counter(vote for vote in subsets if vote is not None)
+    A prompt is private if it holds a record, wherever it stands; others are public, and not kept. Labels are its
+    parent's, but a member with a mute record abstains. A token is what the member's first record votes for. A single
+    record under an instruction is answered right, or not.
 
-    def close(self) -> None:
-        """Nothing is kept here."""
+    Args:
+        charged: Tells how many releases were charged so far.
+        vote: Token that a record votes for in a call, by the number of calls so far; None abstains.
+        right: Whether a record is answered right after the head of a prompt.
+        public: What it says as a chat model where it is shown no example.
+
+    Attributes:
+        shown: What was asked.
+        rounds: The same for tokens, call by call.
+    """
+
+    vocabulary_size = 64
+    end_tokens: frozenset[Token] = frozenset({0})
+    max_prompt_tokens = 100_000
+
+    def __init__(
+        self,
+        charged: Callable[[], int] = lambda: 0,
+        *,
+        vote: Callable[[int, int], int | None] = lambda record, calls: 1,
+        right: Callable[[int, str], bool] = lambda record, head: True,
+        public: str = "first",
+    ) -> None:
+        super().__init__()
+        self._public = public
+        self.shown: list[Shown] = []
+        self.rounds: list[list[Shown]] = []
+        self._charged = charged
+        self._vote = vote
+        self._right = right
+
+    def see(self, question: Hashable, body: str, head: str, said: Any, charged: int) -> Shown | None:
+        """Keep a prompt that holds a record."""
+        records = tuple(map(int, RECORD.findall(f"{head}{body}{question}")))
+        if not records:
+            return None
+        self.shown.append(Shown(question, records, body, head, said, charged))
+        return self.shown[-1]
+
+    def score_labels(
+        self, prompts: Sequence[MemberPrompt], words: Sequence[str], *, content_free: Sequence[str] = ()
+    ) -> list[list[float] | None]:
+        """Scores of the labels: of examples in a prompt as the parent says, of a single input as ``right`` says."""
+        rows, charged = super().score_labels(prompts, words), self._charged()
+        for place, prompt in enumerate(prompts):
+            if prompt.body.startswith("Input:"):  # a single record under an instruction
+                rows[place] = self._answer(prompt, len(words))
+            elif "mute" in prompt.body:
+                rows[place] = None
+            row = rows[place]
+            said = None if row is None else words[row.index(max(row))].strip()
+            self.see(prompt.tail, prompt.body, prompt.head, said, charged)
+        return rows
+
+    def _answer(self, prompt: MemberPrompt, labels: int) -> list[float]:
+        own = RECORD.search(prompt.body)
+        if own is None:
+            return [0.0] * labels
+        right = self._right(int(own[1]), prompt.head)
+        return [float((place == label_of(int(own[1]))) == right) for place in range(labels)]
+
+    def say(self, messages: Sequence[BaseMessage]) -> str:
+        """The same as a chat model: the label of the last example."""
+        *turns, question = (str(message.content) for message in messages)
+        shots = turns[1:]
+        said = "nothing" if any("mute" in turn for turn in shots) else shots[-1] if shots else self._public
+        self.see(question, "\n".join(shots), turns[0], said, self._charged())
+        return said
+
+    def detokenise(self, tokens: Sequence[Token]) -> str:
+        """A word a token."""
+        return "".join(f" word{token}" for token in tokens)
+
+    def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
+        """What each member's first record votes for."""
+        kept, charged = [], self._charged()
+        for one in asked:
+            own = RECORD.search(one.prompt.body)
+            said = None if own is None else self._vote(int(own[1]), len(self.rounds))
+            kept.append(self.see((one.prompt.tail, one.written), one.prompt.body, one.prompt.head, said, charged))
+        self.rounds.append([each for each in kept if each is not None])
+        return [None if each is None else each.said for each in kept]

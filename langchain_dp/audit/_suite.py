@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import dataclasses
 import importlib
+import itertools
 import math
+import multiprocessing
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tqdm import tqdm
 
 from langchain_dp.audit._checks import Check, Finding
 
-_ROOMS = ("draws", "coins", "chains", "accountant")
+_ROOMS = ("draws", "coins", "chains", "icl", "opt", "rapt", "accountant")
 _DETECTED = 0.9
 """Share of runs in which a planted fault must be seen."""
 
@@ -73,31 +77,48 @@ def checks() -> list[Check]:
     return found
 
 
-def run(names: Sequence[str] = (), *, sound: int = 20, planted: int = 10, quiet: bool = False) -> list[Row]:
+def run(
+    names: Sequence[str] = (), *, sound: int = 20, planted: int = 10, jobs: int = 1, quiet: bool = False
+) -> list[Row]:
     """Run audits on the sound code and on the planted faults.
 
     Args:
         names: Names of audits; none are all.
         sound: Runs of the sound code, at least 1. Audits whose answer cannot change run once.
         planted: Runs of each planted fault, at least 1.
+        jobs: Processes to run them in; 1 is this one.
         quiet: Show no progress.
     """
-    chosen = [check for check in checks() if not names or check.name in names]
-    jobs: list[tuple[Check, str, bool, Callable[[], Finding], int]] = []
-    for check in chosen:
-        jobs.append((check, check.promise, False, check.sound, 1 if check.once else sound))
-        jobs += [(check, name, True, fault, 1 if check.once else planted) for name, fault in check.planted.items()]
-    rows = []
-    with tqdm(total=sum(job[-1] for job in jobs), desc="audits", unit="run", disable=quiet, file=sys.stderr) as bar:
-        for check, name, is_planted, audit, runs in jobs:
-            bar.set_postfix_str(name[:30])
-            findings = []
-            for _ in range(runs):
-                findings.append(audit())
-                bar.update()
-            broken = sum(finding.broken for finding in findings)
-            rows.append(Row(check.name, name, is_planted, broken, runs, findings[-1].seen))
-    return rows
+    rows: list[tuple[Check, str | None, int]] = []
+    for check in checks():
+        if not names or check.name in names:
+            rows.append((check, None, 1 if check.once else sound))
+            rows += [(check, fault, 1 if check.once else planted) for fault in check.planted]
+    order = [(check.name, fault) for check, fault, runs in rows for _ in range(runs)]
+    with contextlib.ExitStack() as stack:
+        findings: Iterable[Finding]
+        if jobs == 1:
+            findings = map(_run, order)
+        else:
+            # New processes: a copy of this one would share its coins' buffers, and its threads' locks.
+            spawned = multiprocessing.get_context("spawn")
+            pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(jobs, mp_context=spawned))
+            findings = pool.map(_run, order)
+        bar = tqdm(findings, total=len(order), desc="audits", unit="run", disable=quiet, file=sys.stderr)
+        found = iter(list(bar))
+    return [_row(check, fault, list(itertools.islice(found, runs))) for check, fault, runs in rows]
+
+
+def _run(one: tuple[str, str | None]) -> Finding:
+    """One run of an audit, by its name, on the sound code or on a planted fault."""
+    name, fault = one
+    check = next(check for check in checks() if check.name == name)
+    return check.sound() if fault is None else check.planted[fault]()
+
+
+def _row(check: Check, fault: str | None, findings: Sequence[Finding]) -> Row:
+    broken = sum(finding.broken for finding in findings)
+    return Row(check.name, fault or check.promise, fault is not None, broken, len(findings), findings[-1].seen)
 
 
 def table(rows: Sequence[Row]) -> str:
