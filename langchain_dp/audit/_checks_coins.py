@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import numpy as np
-from scipy import stats
 
 from langchain_dp.audit import _planted
 from langchain_dp.audit._checks import ERROR, Check, Finding, worst
+from langchain_dp.audit._laws import coins
 from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.partition import FixedPartition, resample
 
@@ -79,30 +79,19 @@ def records_drawn(subsets: int, rate: Fraction, rng: Randomness) -> Draw:
     return lambda: sorted(int(name) for slot in resample(ids, 3, rate, rng) for name in slot)
 
 
-def sampling(make: Sample, runs: int = 2_000) -> Finding:
-    """Everybody by a coin of his own, in each of many releases of one chain.
-
-    Rate per position, the variance of the number that takes part, and that no two releases had the same coins: two of
-    2,000 draws of 72 are equal with a chance of 2,000^2 / 2 * 0.625^72, below 1e-8.
-    """
+def sampling(make: Sample, runs: int = 1_000) -> Finding:
+    """Everybody by a coin of his own, in each of many releases of one chain."""
     size, rate, rng = 72, Fraction(1, 4), SystemRandomness()
     draw = make(size, rate, rng)
     taken = np.zeros((runs, size))
     for row in taken:
         row[draw()] = 1
-    q = float(rate)
-    statistic = float(((taken.sum(axis=0) - runs * q) ** 2).sum() / (runs * q * (1 - q)))
-    p_rate = float(stats.chi2.sf(statistic, size))
-    sizes = taken.sum(axis=1)
-    spread = float(((sizes - size * q) ** 2).sum() / (size * q * (1 - q)))
-    # The number that takes part is binomial; its square has a fourth moment, so the normal approximation is scaled.
-    kurtosis = 3 + (1 - 6 * q * (1 - q)) / (size * q * (1 - q))
-    p_spread = float(2 * stats.norm.sf(abs(spread - runs) / np.sqrt(runs * (kurtosis - 1))))
-    again = runs - len(np.unique(taken, axis=0))
+    sizes, q = taken.sum(axis=1), float(rate)
+    p_value, again = coins(taken, q), runs - len(np.unique(taken, axis=0))
     return Finding(
-        min(p_rate, p_spread) < ERROR / 2 or again > 0,
+        p_value < ERROR,
         f"{sizes.mean():.2f} of {size} take part, variance {sizes.var():.2f} (Poisson {size * q:.2f}, "
-        f"{size * q * (1 - q):.2f}); p = {min(p_rate, p_spread):.1g}; {again} of {runs:,} draws are equal to others",
+        f"{size * q * (1 - q):.2f}); p = {p_value:.1g}; {again} of {runs:,} draws are equal to others",
     )
 
 

@@ -9,13 +9,12 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 from langchain_core.runnables import RunnableLambda
 
 from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, PrivacyLedger, epsilon
 from langchain_dp.accounting.events import Sampling, event_from_json
 from langchain_dp.audit._checks import Check, Finding, likely, worst
-from langchain_dp.audit._laws import coins, noisy_max_law, tally
+from langchain_dp.audit._laws import attendance, coins, noisy_max_law, tally
 from langchain_dp.audit._planted_chains import ANSWERS, BALLOTS, NOISE, under
 from langchain_dp.audit._stubs import Shown, Witness, examples
 from langchain_dp.errors import BudgetExceeded
@@ -213,35 +212,21 @@ def ballots(settings: Sequence[Setting] = SETTINGS, releases: int = 60) -> Findi
     hits: list[bool] = []
     chances: list[float] = []
     for place, setting in enumerate(settings):
-        run = Run(setting, releases)
-        answers = dict(
-            enumerate(list(FACES.values())[place % 5](run.chain, [f"question {k}." for k in range(releases)]))
-        )
+        run, ask = Run(setting, releases), list(FACES.values())[place % 5]
+        answers = ask(run.chain, [f"question {number}." for number in range(releases)])
         if wrong := run.unpaid() + run.apart():
             return Finding(True, f"{setting}: {wrong[0]}")
-        event = run.event
-        asked = run.asked()
-        rows = [asked[f"Text: question {k}.\nLabel:"] for k in range(releases)]
-        units: dict[Any, int] = {}
-        for each in run.witness.shown:
-            for unit in [each.records] if event.sampling == "fixed" else each.records:
-                units.setdefault(unit, len(units))
-        taken = np.zeros((releases, len(units)))
-        for k, row in enumerate(rows):
-            taken[
-                k,
-                [
-                    units[unit]
-                    for each in row
-                    for unit in ([each.records] if event.sampling == "fixed" else each.records)
-                ],
-            ] = 1
-            counts = [sum(each.said == label for each in row) for label in LABELS]
-            if counts[0] != counts[1]:
-                leader = int(counts[1] > counts[0])
-                hits.append(answers[k] == LABELS[leader])
-                chances.append(noisy_max_law(sorted(counts, reverse=True), event.sigma))
-        tests[f"who was asked, {setting}"] = coins(taken, event.sampling_probability)
+        asked, event = run.asked(), run.event
+        rounds = [asked[f"Text: question {number}.\nLabel:"] for number in range(releases)]
+        fixed = event.sampling == "fixed"
+        rows = [[unit for each in shown for unit in ([each.records] if fixed else each.records)] for shown in rounds]
+        tests[f"who was asked, {setting}"] = coins(attendance(rows), event.sampling_probability)
+        for shown, answer in zip(rounds, answers, strict=True):
+            votes = collections.Counter({label: sum(each.said == label for each in shown) for label in LABELS})
+            (leader, most), (_, least) = votes.most_common()
+            if most > least:
+                hits.append(answer == leader)
+                chances.append(noisy_max_law((most, least), event.sigma))
     tests[f"{sum(hits)} of {len(hits)} majorities won, {sum(chances):.0f} expected"] = tally(sum(hits), chances)
     return likely(tests)
 

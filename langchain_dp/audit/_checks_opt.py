@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from scipy import stats
 
 from langchain_dp.accounting import (
@@ -24,7 +23,7 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting.events import Sampling, event_from_json
 from langchain_dp.audit._checks import Check, Finding, likely
-from langchain_dp.audit._laws import coins, limited_domain_law, softmax, tally, total
+from langchain_dp.audit._laws import attendance, coins, limited_domain_law, softmax, tally, total
 from langchain_dp.audit._planted_chains import CHOICE, TOKENS, VOTES, under
 from langchain_dp.audit._stubs import Witness, examples, label_of
 from langchain_dp.opt import DPPromptOptimizer, OptPrompts
@@ -207,14 +206,8 @@ class Run:
     def coins(self) -> float:
         """Whether each subset, or each record, had a coin of its own in every call, at the rate that was charged."""
         fixed = self.setting.sampling == "fixed"
-        rows: list[list[Any]] = [
-            [unit for one in asked for unit in ([one.records] if fixed else one.records)] for asked in self.rounds
-        ]
-        units = {unit: place for place, unit in enumerate(dict.fromkeys(itertools.chain.from_iterable(rows)))}
-        taken = np.zeros((len(rows), len(units)))
-        for row, drawn in zip(taken, rows, strict=True):
-            row[[units[unit] for unit in drawn]] = 1
-        return coins(taken, self.token.sampling_probability)
+        rows = [[unit for one in asked for unit in ([one.records] if fixed else one.records)] for asked in self.rounds]
+        return coins(attendance(rows), self.token.sampling_probability)
 
     def laws(self) -> list[dict[Any, float]]:
         """What each call could release, from the votes of those who were asked and what was charged."""

@@ -6,8 +6,9 @@ faults.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -16,6 +17,15 @@ from scipy import stats
 
 T = TypeVar("T")
 Floats = NDArray[np.float64]
+
+
+def attendance(rows: Sequence[Sequence[Hashable]]) -> Floats:
+    """A table of who took part: one row a release, one column for each who ever did."""
+    columns = {one: place for place, one in enumerate(dict.fromkeys(itertools.chain.from_iterable(rows)))}
+    table = np.zeros((len(rows), len(columns)))
+    for line, row in zip(table, rows, strict=True):
+        line[[columns[one] for one in row]] = 1
+    return table
 
 
 def coins(taken: Floats, q: float) -> float:

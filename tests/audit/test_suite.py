@@ -24,7 +24,7 @@ SOUND, BROKEN = Finding(False, "well"), Finding(True, "ill")
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", REPEATED)
 def test_the_sound_code_passes_and_every_planted_fault_is_seen(name: str) -> None:
-    """If it breaks, the code lost a guarantee or the audit its eyes. Error rate 1e-6 an audit, power above 0.999."""
+    """If it breaks, the code lost a guarantee or the audit its eyes. Error rate 4e-7 an audit, power above 0.999."""
     check = CHECKS[name]
     found = check.sound()
     assert not found.broken, found.seen
