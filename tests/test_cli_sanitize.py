@@ -360,7 +360,7 @@ def test_the_same_command_again_is_free(table: list[str], piped: Piped, tmp_path
         assert len(list(account.entries())) == 3
     code, _, err = piped(given, [*table, "--eta", "0.0002", "--ledger", str(ledger)])
     assert code == 1
-    assert "0.0001 of 0.0001 spent" in one_line(err)
+    assert "0 of 0.0001 is left" in one_line(err)
     assert "is spent" in err
 
 

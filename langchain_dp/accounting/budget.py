@@ -83,7 +83,7 @@ def weak_points(epsilon: float, delta: float, count: int | None = None, of: str 
         )
     if count and delta >= 1 / count:
         points.append(
-            f"delta={delta:g} is not below 1/{count}, one over the number of {of}: to publish every record with that "
+            f"delta={delta:g} is not below one over the number of {of}: to publish every record with that "
             "chance would keep such a promise"
         )
     return tuple(points)
