@@ -19,7 +19,7 @@ from langchain_dp.audit._checks import Check, Finding, likely
 from langchain_dp.audit._laws import frequencies, softmax, tally
 from langchain_dp.audit._planted_chains import FACES as FAULTS
 from langchain_dp.audit._planted_chains import under
-from langchain_dp.errors import BudgetExceeded, MissingExtra
+from langchain_dp.errors import BudgetExceeded, LedgerError, MissingExtra
 from langchain_dp.rapt import RAPTSanitizer, SanitizingExampleSelector, SanitizingRetriever, Vocabulary
 
 _LINE = {"ant": 0.0, "bee": 1.0, "cat": 2.5, "dog": 3.0, "elk": 5.0}
@@ -154,6 +154,13 @@ def _texts(number: int) -> list[str]:
 
 def faces(number: int = 6) -> Finding:
     """Texts of two users on every face: entries, accounts, words in clear, and the law at the eta that was charged."""
+    try:
+        return _faces(number)
+    except LedgerError as error:  # a ledger keeps no text whose charge is not there
+        return Finding(True, f"a text without its charge was refused: {type(error).__name__}")
+
+
+def _faces(number: int) -> Finding:
     written: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(collections.Counter)
     pairs: list[bool] = []
     alike: list[float] = []
