@@ -297,11 +297,11 @@ def _described(error: BaseException, *, whole: bool) -> str:
     """What a public call got.
 
     Once private prompts were sent, a provider's words may tell how much they used up of a limit that all calls share
-    ("29,500 of 30,000 tokens"): only the words of a refusal of the request itself are kept then.
+    ("29,500 of 30,000 tokens"): only the operating system's words are kept then, and those of a refusal of the request.
     """
     status = getattr(error, "status_code", None)
     kind = f"{type(error).__name__}" if not isinstance(status, int) else f"{type(error).__name__} (status {status})"
-    if not whole and status not in _OF_THE_REQUEST:
+    if not whole and status not in _OF_THE_REQUEST and type(error) not in _OF_THE_NETWORK:
         return f"{kind}; its text is withheld"
     try:
         text = str(error)[:200]
@@ -311,3 +311,4 @@ def _described(error: BaseException, *, whole: bool) -> str:
 
 
 _OF_THE_REQUEST = (400, 401, 403, 404, 422)
+_OF_THE_NETWORK = (ConnectionError, ConnectionRefusedError, ConnectionResetError, BrokenPipeError)
