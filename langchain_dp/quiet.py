@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -89,7 +90,6 @@ class QuietModel:
 
     def __init__(self, llm: Any, *, max_concurrency: int = CALLS, accept_unchecked_model: bool = False) -> None:
         self._places = Places(_validate.integer("max_concurrency", max_concurrency, at_least=1))
-        self._asked = False
         self._runnable, survey = quiet_copy(llm)
         self._name = survey.name(self._runnable)
         self._blocks = survey.blocks()
@@ -163,7 +163,7 @@ class QuietModel:
                 its task), emptied of text and of the calls' frames.
         """
         self.check_timeout(timeout)
-        self._asked = self._asked or len(prompts) > companion
+        _note_private(len(prompts) > companion)
         stop: BaseException | None = self._refusal()
         note: list[str] = []
         answers: list[Any | None] = []
@@ -192,7 +192,7 @@ class QuietModel:
     ) -> list[Any | None]:
         """Async twin of :meth:`batch`: uses the model's own async methods where it has them."""
         self.check_timeout(timeout)
-        self._asked = self._asked or len(prompts) > companion
+        _note_private(len(prompts) > companion)
         stop: BaseException | None = self._refusal()
         note: list[str] = []
         answers: list[Any | None] = []
@@ -264,7 +264,7 @@ class QuietModel:
             return outcome
         except BaseException as error:  # Ctrl-C never comes here: Python raises it in the main thread, which waits
             if note is not None:
-                note.append(_described(error, whole=not self._asked))
+                note.append(_described(error, whole=not _sent_private.is_set()))
         return Outcome()
 
     async def _aask(self, prompt: Any, note: list[str] | None = None) -> Outcome:
@@ -279,7 +279,7 @@ class QuietModel:
             return outcome
         except BaseException as error:  # the caller's cancellation reaches the caller; this task is the call's alone
             if note is not None:
-                note.append(_described(error, whole=not self._asked))
+                note.append(_described(error, whole=not _sent_private.is_set()))
         return Outcome()
 
 
@@ -296,8 +296,9 @@ def _stop_or_bug(error: BaseException) -> BaseException:
 def _described(error: BaseException, *, whole: bool) -> str:
     """What a public call got.
 
-    Once private prompts were sent, a provider's words may tell how much they used up of a limit that all calls share
-    ("29,500 of 30,000 tokens"): only the words of a refusal of the request itself are kept then.
+    Once private prompts were sent, by whatever model of this process (two may share an account), a provider's words
+    may tell how much they used up of a limit that all calls share ("29,500 of 30,000 tokens"): only the words of a
+    refusal of the request itself are kept then.
     """
     status = getattr(error, "status_code", None)
     kind = f"{type(error).__name__}" if not isinstance(status, int) else f"{type(error).__name__} (status {status})"
@@ -310,4 +311,11 @@ def _described(error: BaseException, *, whole: bool) -> str:
     return f"{kind}: {text}"
 
 
+def _note_private(private: bool) -> None:
+    if private:
+        _sent_private.set()
+
+
+_sent_private = threading.Event()
+"""Whether private prompts have left this process."""
 _OF_THE_REQUEST = (400, 401, 403, 404, 422)
