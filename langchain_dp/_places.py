@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
 import os
 import threading
 from collections import deque
@@ -22,6 +23,9 @@ def in_event_loop() -> bool:
     return True
 
 
+_entered: contextvars.ContextVar[frozenset[Places]] = contextvars.ContextVar("langchain_dp_places", default=frozenset())
+
+
 class Places:
     """So many places, handed out in the order they were asked for. Thread-safe, over any number of event loops.
 
@@ -33,7 +37,8 @@ class Places:
         self.count = count
         self._free = count
         self._waiting: deque[concurrent.futures.Future[None]] = deque()
-        self._lock = threading.Lock()
+        # Reentrant: a call that nobody drives any more is closed by the garbage collector, in any line of any thread.
+        self._lock = threading.RLock()
         self._process = os.getpid()
         _forks.watch(self)
 
@@ -83,10 +88,11 @@ class Places:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold a place for the block. On an event loop's own thread none is waited for: see :func:`in_event_loop`."""
-        leave = None if in_event_loop() else self.take()
+        """Hold a place for the block. None is waited for inside a block that holds one, nor on a loop's own thread."""
+        leave = None if self.would_hang() else self.take()
         try:
-            yield
+            with self.entered():
+                yield
         finally:
             if leave is not None:
                 leave()
@@ -94,18 +100,35 @@ class Places:
     @contextlib.asynccontextmanager
     async def aheld(self) -> AsyncIterator[None]:
         """Async twin of :meth:`held`."""
-        leave = await self.atake()
+        leave = None if self in _entered.get() else await self.atake()
+        try:
+            with self.entered():
+                yield
+        finally:
+            if leave is not None:
+                leave()
+
+    def would_hang(self) -> bool:
+        """Whether who blocks here for a place may be waiting for himself: see :func:`in_event_loop`."""
+        return in_event_loop() or self in _entered.get()
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Mark the block as one that has a place: what is asked inside it goes on without another."""
+        before = _entered.get()
+        _entered.set(before | {self})
         try:
             yield
         finally:
-            leave()
+            _entered.set(before)
 
     def _line_up(self) -> concurrent.futures.Future[None] | None:
+        # Made before the lock is taken: whoever is closed meanwhile must not give back a place between look and wait.
+        waiter: concurrent.futures.Future[None] = concurrent.futures.Future()
         with self._lock:
             if self._free:
                 self._free -= 1
                 return None
-            waiter: concurrent.futures.Future[None] = concurrent.futures.Future()
             self._waiting.append(waiter)
             return waiter
 

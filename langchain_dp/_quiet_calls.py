@@ -15,6 +15,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import math
 import queue
 import threading
@@ -23,7 +24,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from langchain_dp._places import Places, in_event_loop
+from langchain_dp._places import Places
 from langchain_dp._quiet_tasks import guarded_tasks
 from langchain_dp.errors import UnsafeEnvironment
 from langchain_dp.ports import given_up
@@ -59,12 +60,17 @@ def ask_all(
     Returns:
         The answers in order, None where a call failed or expired, and what stopped the whole or None.
     """
-    if in_event_loop():  # calls of this very loop may hold the places, and cannot end while it is blocked
+    if places.would_hang():  # calls of this very loop, or around this one, hold them, and cannot end while it waits
         places = Places(places.count)
     answers: list[Any | None] = [None] * len(prompts)
     finished: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
     waiting = deque(enumerate(prompts))
     calls: dict[int, _Call] = {}
+
+    def answer(index: int, prompt: Any) -> None:
+        with places.entered():
+            finished.put((index, ask(prompt)))
+
     try:
         while waiting or calls:
             patience = _patience(calls)
@@ -72,7 +78,7 @@ def ask_all(
                 if (leave := places.take(patience)) is not None:
                     index, prompt = waiting.popleft()
                     calls[index] = _Call(leave, math.inf if timeout is None else time.monotonic() + timeout)
-                    if not calls[index].start(lambda i=index, p=prompt: finished.put((i, ask(p)))):  # type: ignore[misc]
+                    if not calls[index].start(functools.partial(answer, index, prompt)):
                         calls.pop(index).give_up()
                 patience = 0.0
             with contextlib.suppress(queue.Empty):

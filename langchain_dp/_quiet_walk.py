@@ -116,7 +116,7 @@ def walk(llm: Any) -> Found:
         if (name := kinds.compiled(part)) is not None and name not in found.unread:
             found.unread.append(name)
         trail = (*trail[-3:], _name(part)) if kinds.named(type(part)) else trail
-        todo.extend((inner, trail) for inner in kinds.inside(part))
+        todo.extend((inner, trail) for inner in kinds.inside(part) if type(inner) not in _PLAIN)
     return found
 
 
@@ -209,7 +209,7 @@ class _Kinds:
         rest = parts[_LONG:]
         parts_of_models = (Runnable, *_FUNCTIONS, *self._memories)
         kinds = {kind for kind in set(map(type, rest)) if issubclass(kind, parts_of_models)}
-        return parts[:_LONG] + [part for part in rest if type(part) in kinds]
+        return parts[:_LONG] + ([part for part in rest if type(part) in kinds] if kinds else [])
 
     def _is_library(self, module: str) -> bool:
         root = module.partition(".")[0]

@@ -17,9 +17,10 @@ What cannot be closed from here, and is therefore a limit:
 - ``set_debug(True)`` called by another thread in the middle of a call
 - how long the calls take, and who else is slowed down by a long prompt. One record must move one vote at most, and a
   shared model can break that: where a long prompt makes other calls wait, their time-outs are spent on it, and where
-  it uses up a rate limit, other calls are refused; the public companion of a release too, which then raises where it
-  would not have done so without that record. Give no timeout, or one that no healthy call ever reaches beside the
-  longest record, and a rate limit that leaves room for every call at once (or retries that outlast it).
+  it uses up a rate limit or brings the server down, other calls are refused; the public companion of a release too,
+  which then raises where it would not have done so without that record. Give no timeout, or one that no healthy call
+  ever reaches beside the longest record, and a rate limit that leaves room for every call at once (or retries that
+  outlast it).
 - Ctrl-C in an event loop without a SIGINT handler of its own (``asyncio.run`` has one) may hit the model's own code,
   and is then that call's abstention
 
@@ -31,6 +32,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,7 +80,8 @@ class QuietModel:
             are used. Everything that it can reach is looked at, functions too, before the first call and once more
             after it: a memory may be made on first use.
         max_concurrency: Calls under way at once, over all batches, threads and event loops. A call that ran out of
-            time does not count, though its thread lives on until the model returns.
+            time does not count, though its thread lives on until the model returns; nor do calls inside a call, which
+            would wait for themselves.
         accept_unchecked_model: Whether parts that cannot be looked into (compiled code) are taken at the caller's word.
 
     Raises:
@@ -89,7 +92,6 @@ class QuietModel:
 
     def __init__(self, llm: Any, *, max_concurrency: int = CALLS, accept_unchecked_model: bool = False) -> None:
         self._places = Places(_validate.integer("max_concurrency", max_concurrency, at_least=1))
-        self._asked = False
         self._runnable, survey = quiet_copy(llm)
         self._name = survey.name(self._runnable)
         self._blocks = survey.blocks()
@@ -163,7 +165,7 @@ class QuietModel:
                 its task), emptied of text and of the calls' frames.
         """
         self.check_timeout(timeout)
-        self._asked = self._asked or len(prompts) > companion
+        _note_private(len(prompts) > companion)
         stop: BaseException | None = self._refusal()
         note: list[str] = []
         answers: list[Any | None] = []
@@ -192,7 +194,7 @@ class QuietModel:
     ) -> list[Any | None]:
         """Async twin of :meth:`batch`: uses the model's own async methods where it has them."""
         self.check_timeout(timeout)
-        self._asked = self._asked or len(prompts) > companion
+        _note_private(len(prompts) > companion)
         stop: BaseException | None = self._refusal()
         note: list[str] = []
         answers: list[Any | None] = []
@@ -264,7 +266,7 @@ class QuietModel:
             return outcome
         except BaseException as error:  # Ctrl-C never comes here: Python raises it in the main thread, which waits
             if note is not None:
-                note.append(_described(error, whole=not self._asked))
+                note.append(_described(error, whole=not _sent_private.is_set()))
         return Outcome()
 
     async def _aask(self, prompt: Any, note: list[str] | None = None) -> Outcome:
@@ -279,7 +281,7 @@ class QuietModel:
             return outcome
         except BaseException as error:  # the caller's cancellation reaches the caller; this task is the call's alone
             if note is not None:
-                note.append(_described(error, whole=not self._asked))
+                note.append(_described(error, whole=not _sent_private.is_set()))
         return Outcome()
 
 
@@ -296,8 +298,9 @@ def _stop_or_bug(error: BaseException) -> BaseException:
 def _described(error: BaseException, *, whole: bool) -> str:
     """What a public call got.
 
-    Once private prompts were sent, a provider's words may tell how much they used up of a limit that all calls share
-    ("29,500 of 30,000 tokens"): only the operating system's words are kept then, and those of a refusal of the request.
+    Once private prompts were sent, by whatever model of this process (two may share an account), a provider's words may
+    tell how much they used up of a limit that all calls share ("29,500 of 30,000 tokens"): only the operating system's
+    words are kept then, and those of a refusal that names no limit.
     """
     status = getattr(error, "status_code", None)
     kind = f"{type(error).__name__}" if not isinstance(status, int) else f"{type(error).__name__} (status {status})"
@@ -310,5 +313,12 @@ def _described(error: BaseException, *, whole: bool) -> str:
     return f"{kind}: {text}"
 
 
-_OF_THE_REQUEST = (400, 401, 403, 404, 422)
+def _note_private(private: bool) -> None:
+    if private:
+        _sent_private.set()
+
+
+_sent_private = threading.Event()
+"""Whether private prompts have left this process."""
+_OF_THE_REQUEST = (401, 404, 422)
 _OF_THE_NETWORK = (ConnectionError, ConnectionRefusedError, ConnectionResetError, BrokenPipeError)

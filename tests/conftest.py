@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,3 +57,9 @@ class _Seeding:
             return (yield)
         finally:
             self._coins.stop()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether private prompts have left this process is no other test's affair."""
+    monkeypatch.setattr("langchain_dp.quiet._sent_private", threading.Event())

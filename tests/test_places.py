@@ -124,3 +124,30 @@ def test_a_forked_child_finds_all_places_free() -> None:
     assert free(places) == 0
     assert leave is not None
     leave()
+
+
+def test_a_call_closed_by_the_garbage_collector_in_the_middle_of_another_gives_its_place_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The collector closes an abandoned call in a thread that is just lining up, which then waits for itself."""
+    places = Places(2)
+    other = places.take()
+    held = places.aheld()
+    with pytest.raises(StopIteration):
+        held.__aenter__().send(None)
+    abandoned = [held]
+
+    class Collecting(list):  # type: ignore[type-arg]
+        def append(self, value: object) -> None:
+            for one in abandoned:
+                with pytest.raises(StopIteration):
+                    one.__aexit__(None, None, None).send(None)
+            abandoned.clear()
+            super().append(value)
+
+    monkeypatch.setattr(places, "_waiting", Collecting())
+    ended = threading.Thread(target=places.take, args=(0.01,), daemon=True)
+    ended.start()
+    ended.join(5)
+    assert not ended.is_alive()
+    assert other is not None

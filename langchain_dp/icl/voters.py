@@ -43,8 +43,8 @@ _SHOWN = 200
 _ANSWER_NOTE = "nobody watches whether the model answers: an answer may be noise alone (on_unhealthy='answer')"
 _RAISE_NOTE = (
     "each question is asked once more with invented examples; where that fails the release raises ModelUnavailable "
-    "(on_unhealthy='raise'). Where the examples use up a rate limit that all calls share, whether it fails may depend "
-    "on them: not accounted for"
+    "(on_unhealthy='raise'). Where the examples use up a rate limit that all calls share, or bring the server down, "
+    "whether it fails may depend on them: not accounted for"
 )
 _TIMEOUT_NOTE = (
     "with a timeout, a long example that slows down other calls may cost them their votes: not accounted for"

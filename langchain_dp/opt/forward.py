@@ -69,7 +69,8 @@ class Forward:
         if is_remote(self._engine) and self._scores(instruction, CONTENT_FREE[:1])[0] is None:
             raise ModelUnavailable(
                 "The engine's server did not answer a public text that it was asked after the private ones. Without "
-                "answers only noise would be left. Check the server, and invoke again to go on with the run."
+                "answers only noise would be left. Check the server, and invoke this optimizer again to go on with the "
+                "run."
             )
 
     def predict(self, instruction: str, texts: Sequence[str]) -> list[int | None]:

@@ -234,6 +234,7 @@ class PrivateRuns:
     def _select(self, data: Data, run: Run, reservation: Reservation) -> int:
         if self._drawn is None:
             if reservation.plan.remaining(reservation.charged_selection):
+                self._forward.watch(self._settings.instruction)  # a server that is gone already costs nothing
                 reservation.plan.spend(reservation.charged_selection, chain=self._name)
                 self._undrawn = os.getpid()
             counts = run.counts(self._forward, data.rows(data.validation))

@@ -3,17 +3,19 @@
 A sanitised message is built anew, field by field, so that a field nobody thought of cannot carry the raw text on. What
 stays as it was: the role, the order, the number of blocks, names of tools, ids of tool calls, the shape of arguments
 and of JSON, a message id that is a random UUID, and what :class:`MessageRules` lets pass. Another id is replaced by a
-random one. What is dropped: ``additional_kwargs``, ``response_metadata`` and token counts, artifacts of tools, names of
-people, reasoning, errors that quote arguments.
+random one, the same for the same id as long as the process lives. What is dropped: ``additional_kwargs``,
+``response_metadata`` and token counts, artifacts of tools, names of people, reasoning, errors that quote arguments.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hmac
 import json
 import mimetypes
 import os.path
 import re
+import secrets
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -116,10 +118,15 @@ def passing_id(given: str | None) -> str | None:
 
 
 def _message_id(message: BaseMessage, note: Note) -> str | None:
-    passing = passing_id(message.id)
-    if passing != message.id:
-        note("the id of a message was replaced by a random one")
-    return passing
+    """As :func:`passing_id`, but one id has one substitute: what removes or replaces a message names it by its id."""
+    given = message.id
+    if given is None or _RANDOM_ID.fullmatch(given):
+        return given
+    note("the id of a message was replaced by a random one")
+    return str(uuid.UUID(bytes=hmac.digest(_IDS, given.encode("utf-8", "surrogatepass"), "sha256")[:16], version=4))
+
+
+_IDS = secrets.token_bytes(32)  # of this process: without it nobody can test a guess at an id
 
 
 def rebuild(message: BaseMessage, rules: MessageRules, swap: Swap, note: Note) -> BaseMessage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ from fakes.voters import (
     left,
     private_examples,
 )
+from langchain_core.messages import BaseMessage
 from langchain_openai import ChatOpenAI
 
 from langchain_dp import DPICLClassifier
@@ -287,3 +289,49 @@ async def test_sixty_four_questions_at_once_keep_to_the_cap(most: int, settings:
     assert await chain.abatch([f"q{i}" for i in range(64)]) == ["positive"] * 64
     assert most // 2 <= count.most <= most
     assert left(chain) == 0
+
+
+@pytest.mark.parametrize("most", [4, 16])
+def test_a_model_that_asks_the_same_classifier_waits_for_no_place_of_its_own(most: int) -> None:
+    """A tool of the model asks the classifier that asks the model: the inner question waits for the outer for ever."""
+
+    class Asking(VotingChat):
+        def vote(self, messages: list[BaseMessage]) -> str:
+            if not inner:
+                inner.append(None)
+                inner.append(chain.invoke("an inner question"))
+            return super().vote(messages)
+
+    inner: list[Any] = []
+    chain = classifier(Asking(), max_concurrency=most)
+    outer: list[Any] = []
+    asking = threading.Thread(target=lambda: outer.append(chain.invoke("a question")), daemon=True)
+    asking.start()
+    asking.join(20)
+    assert outer == ["positive"]
+    assert inner == [None, "positive"]
+
+
+def test_what_one_classifier_used_up_is_not_told_by_another() -> None:
+    """Two classifiers share an account; the first question of the second quotes what the first one's records used."""
+
+    class Limited(Exception):
+        def __str__(self) -> str:
+            return f"used {len(used)} of 1 tokens"
+
+    class Sharing(VotingChat):
+        def vote(self, messages: list[BaseMessage]) -> str:
+            if not open_to:
+                raise Limited
+            used.append(None)
+            return super().vote(messages)
+
+    used: list[None] = []
+    open_to = [True]
+    model = Sharing()
+    assert classifier(model).invoke("a question") == "positive"
+    open_to.clear()
+    with pytest.raises(ModelUnavailable) as caught:
+        classifier(model).invoke("a question")
+    assert "text is withheld" in str(caught.value)
+    assert str(len(used)) not in str(caught.value).replace("voting-chat-1", "")

@@ -40,7 +40,7 @@ def test_a_server_that_dies_costs_one_token_and_the_run_goes_on_later(calls: int
     engine = Served(calls)
     ledger = PrivacyLedger(PrivacyBudget(200.0, 0.1))
     made = optimizer(engine, ledger=ledger)
-    with pytest.raises(ModelUnavailable, match="invoke again to go on"):
+    with pytest.raises(ModelUnavailable, match="invoke this optimizer again to go on"):
         made.invoke(examples())
     assert used(ledger) == {"training": calls, "validation": 0}
     before = made.released()

@@ -308,6 +308,14 @@ def test_only_whole_random_ids_of_messages_pass(given: str, passes: bool) -> Non
     assert sanitizer().sanitize(RemoveMessage(id="__remove_all__")).id == "__remove_all__"
 
 
+def test_what_removes_a_message_still_finds_it() -> None:
+    """If it breaks, a message that a graph removes stays in the history, or comes twice: its substitute changes."""
+    told = sanitizer().sanitize([HumanMessage("a", id="m1"), RemoveMessage(id="m1"), HumanMessage("b", id="m2")])
+    first, removed, second = (message.id for message in told)
+    assert first == removed != second
+    assert sanitizer().sanitize(HumanMessage("a", id="m1")).id == first
+
+
 TEXT_FILES: dict[str, dict[str, Any]] = {
     "document": {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": TEXT}},
     "content": {"type": "document", "title": RAW, "source": {"type": "content", "content": TEXT}},
