@@ -36,6 +36,9 @@ FACES: dict[str, Face] = {
     "ainvoke": lambda chain, asked: asyncio.run(_together(chain.ainvoke(each) for each in asked)),
     "abatch": lambda chain, asked: asyncio.run(chain.abatch(list(asked))),
     "certificate": lambda chain, asked: [chain.invoke_with_certificate(each).label for each in asked],
+    "async certificate": lambda chain, asked: [
+        each.label for each in asyncio.run(_together(chain.ainvoke_with_certificate(one) for one in asked))
+    ],
     "mapping": lambda chain, asked: [chain.invoke({"text": each}) for each in asked],
     "chat": lambda chain, asked: [str(ChatDPICL(classifier=chain).invoke(each).content) for each in asked],
     "chat batch": lambda chain, asked: [str(each.content) for each in ChatDPICL(classifier=chain).batch(list(asked))],
@@ -93,7 +96,7 @@ class Run:
         fixed = setting.sampling == "fixed"
         self.chain = DPICLClassifier(
             llm=RunnableLambda(self.witness.say) if setting.asked_elsewhere else self.witness,
-            examples=self._rows,
+            examples=self._rows[:-8],
             labels=LABELS,
             ledger=self.ledger,
             max_queries=most,
@@ -105,6 +108,8 @@ class Run:
             calibrate=False,
             vote_shares=setting.vote_shares,
         )
+        for row in self._rows[-8:]:  # who comes later sits in one subset, too
+            self.chain.add(row)
 
     def charged(self) -> int:
         """Releases in the ledger."""
@@ -120,6 +125,8 @@ class Run:
     def unpaid(self) -> list[str]:
         """What the ledger and the certificate say less of than there was."""
         kinds = {entry.event for entry in self.ledger.entries()}
+        if not kinds:
+            return ["nothing was charged"]
         event, promised = self.event, self.chain.certificate()
         cost = epsilon([(event, self.charged())], promised.delta, neighbors=self.setting.neighbors)
         wrong = []

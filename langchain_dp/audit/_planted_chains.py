@@ -23,6 +23,7 @@ from langchain_dp.accounting import LedgerPlan, MetricLedger
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.audit._planted import UnchargedRetries, best_of_all, clamped_kbar, threshold_plus_one
 from langchain_dp.errors import BudgetExceeded
+from langchain_dp.icl import DPICLClassifier
 from langchain_dp.icl.answers import AnswerCache
 from langchain_dp.icl.plan import Electorate
 from langchain_dp.icl.voters import EngineVoter
@@ -96,6 +97,12 @@ def free_in_threads(real: StandIn, *args: Any, **kwargs: Any) -> None:
         real(*args, **kwargs)
 
 
+async def async_certificate_free(real: StandIn, self: DPICLClassifier, *args: Any) -> Any:
+    """An async caller who wants a certificate is not charged."""
+    with instead(LedgerPlan, "spend", lambda spend: lambda *args, **kwargs: None):
+        return self.invoke_with_certificate(*args)
+
+
 def overdrawn(real: StandIn, *args: Any, **kwargs: Any) -> None:
     """A plan that is used up goes on: its count is larger than what the noise was made for."""
     with contextlib.suppress(BudgetExceeded):
@@ -165,6 +172,13 @@ def one_coin_for_two(real: StandIn) -> Any:
         return kept[id(self)]
 
     return draw
+
+
+def added_twice(real: StandIn, self: FixedPartition, record_id: str) -> int:
+    """A record that is added later sits in two subsets."""
+    subset: int = real(self, record_id)
+    self._members[(subset + 1) % len(self)].append(record_id)
+    return subset
 
 
 def neighbour_looks_in(real: StandIn, self: Electorate, question: str) -> Any:
@@ -314,6 +328,7 @@ def one_draw_a_word(real: StandIn, self: TextPrivatiser, ids: Any) -> Any:
 ANSWERS: dict[str, list[Swap]] = {
     "every third answer free": [(LedgerPlan, "spend", every_third_free)],
     "batches and async for free": [(LedgerPlan, "spend", method(free_in_threads))],
+    "async certificates for free": [(DPICLClassifier, "ainvoke_with_certificate", method(async_certificate_free))],
     "overdrawn plan": [(LedgerPlan, "spend", method(overdrawn))],
     "charged after the answer": [(LedgerPlan, "spend", charged_late)],
     "votes asked twice": [(EngineVoter, "ask", method(asked_twice))],
@@ -329,6 +344,7 @@ BALLOTS: dict[str, list[Swap]] = {
     "every record drawn": [(langchain_dp.icl.plan, "resample", method(all_records))],
     "half as many again drawn": [(FixedPartition, "draw", method(twice_the_rate))],
     "one sample for two questions": [(FixedPartition, "draw", one_coin_for_two)],
+    "added to two subsets": [(FixedPartition, "add", method(added_twice))],
     "another's example shown": [(Electorate, "draw", method(neighbour_looks_in))],
 }
 """Faults of who votes and what is shown."""
