@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -14,8 +15,8 @@ from langchain_core.runnables import RunnableLambda
 from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, PrivacyLedger, epsilon
 from langchain_dp.accounting.events import Sampling, event_from_json
 from langchain_dp.audit._checks import Check, Finding, likely, worst
-from langchain_dp.audit._laws import attendance, coins, noisy_max_law, tally
-from langchain_dp.audit._planted_chains import ANSWERS, BALLOTS, NOISE, under
+from langchain_dp.audit._laws import apart_law, attendance, coins, noisy_max_law, tally
+from langchain_dp.audit._planted_chains import ANSWERS, BALLOTS, NOISE, SHARES, under
 from langchain_dp.audit._stubs import Shown, Witness, examples
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.icl import ChatDPICL, DPICLClassifier
@@ -136,6 +137,20 @@ class Run:
             wrong.append(f"{promised.epsilon:.2f} promised, {cost:.2f} spent")
         return wrong
 
+    def second_budget(self) -> list[str]:
+        """What is wrong with a second chain over the same subsets, whose answers another ledger pays for."""
+        plan, before = self.ledger.plans()[0], self.charged()
+        with PrivacyLedger(PrivacyBudget(500.0, 0.5, self.setting.neighbors)) as ledger:
+            own = ledger.reserve([(self.setting.event, 2)], name="second", epsilon=plan.epsilon, delta=plan.delta)
+            share = PrivacyBudget(own.epsilon, own.delta, self.setting.neighbors)
+            twin = self.chain.with_budget(share, ledger=ledger, name="second", max_queries=2)
+            for question in ("question 0", "of its own"):
+                with contextlib.suppress(BudgetExceeded):
+                    twin.invoke(question)
+            charged = sum(entry.count for entry in ledger.entries())
+        paid = (charged, self.charged() - before)
+        return [] if paid == (2, 0) else [f"{paid} charged to the second budget and the first for 2 releases"]
+
     def apart(self) -> list[str]:
         """Prompts that hold something else than the records of one subset."""
         wrong, seats, prompt = [], dict[int, tuple[int, ...]](), self.chain.prompt
@@ -207,7 +222,7 @@ def _calls(setting: Setting, face: str) -> Finding:
         often = max(collections.Counter(record for each in asked for record in each.records).values())
         if often > 1 + (setting.neighbors is not _ADD and "question 0" in question):
             wrong.append(f"a record was shown {often} times for one charge")
-    wrong += run.unpaid()
+    wrong += [*run.unpaid(), *run.second_budget()]
     return Finding(
         bool(wrong), f"{setting}, {face}: {wrong[0]}" if wrong else f"{len(PAIRS)} chains of 14 releases each"
     )
@@ -218,9 +233,18 @@ def ballots(settings: Sequence[Setting] = SETTINGS, releases: int = 60) -> Findi
     tests: dict[str, float] = {}
     hits: list[bool] = []
     chances: list[float] = []
+    apart: list[bool] = []
+    shared: list[float] = []
+    bare: list[bool] = []
     for place, setting in enumerate(settings):
         run, ask = Run(setting, releases), list(FACES.values())[place % 5]
-        answers = ask(run.chain, [f"question {number}." for number in range(releases)])
+        questions = [f"question {number}." for number in range(releases)]
+        shares: list[dict[str, float] | None] = [None] * releases
+        if setting.vote_shares:
+            given = [run.chain.invoke_with_certificate(question) for question in questions]
+            answers, shares = [each.label for each in given], [each.shares for each in given]
+        else:
+            answers = ask(run.chain, questions)
         if wrong := run.unpaid() + run.apart():
             return Finding(True, f"{setting}: {wrong[0]}")
         asked, event = run.asked(), run.event
@@ -228,13 +252,24 @@ def ballots(settings: Sequence[Setting] = SETTINGS, releases: int = 60) -> Findi
         fixed = event.sampling == "fixed"
         rows = [[unit for each in shown for unit in ([each.records] if fixed else each.records)] for shown in rounds]
         tests[f"who was asked, {setting}"] = coins(attendance(rows), event.sampling_probability)
-        for shown, answer in zip(rounds, answers, strict=True):
+        for shown, answer, share in zip(rounds, answers, shares, strict=True):
             votes = collections.Counter({label: sum(each.said == label for each in shown) for label in LABELS})
+            if share is not None:
+                apart.append(max(share.values()) > 0.75)
+                shared.append(apart_law(list(votes.values()), event.sigma))
+                raw = votes[LABELS[0]] / max(votes.total(), 1)
+                bare.append(0 < raw < 1 and abs(share[LABELS[0]] - raw) < 1e-9)
             (leader, most), (_, least) = votes.most_common()
             if most > least:
                 hits.append(answer == leader)
                 chances.append(noisy_max_law((most, least), event.sigma))
     tests[f"{sum(hits)} of {len(hits)} majorities won, {sum(chances):.0f} expected"] = tally(sum(hits), chances)
+    if apart:
+        tests[f"{sum(apart)} of {len(apart)} shares lay far apart, {sum(shared):.0f} expected"] = tally(
+            sum(apart), shared
+        )
+        # On a grid of 1/1024 votes noise rarely falls on the very ratio that the votes have.
+        tests[f"{sum(bare)} shares were those of the votes themselves"] = tally(sum(bare), [0.001] * len(bare))
     return likely(tests)
 
 
@@ -247,6 +282,7 @@ CHECKS = [
         {
             **under(functools.partial(ballots, SETTINGS[:2]), BALLOTS),
             **under(functools.partial(ballots, SETTINGS[:1], 300), NOISE),
+            **under(functools.partial(ballots, SETTINGS[1:2], 300), SHARES),
         },
     ),
 ]

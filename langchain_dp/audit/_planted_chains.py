@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from langchain_dp.errors import BudgetExceeded
 from langchain_dp.icl import DPICLClassifier
 from langchain_dp.icl.answers import AnswerCache
 from langchain_dp.icl.plan import Electorate
+from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.voters import EngineVoter
 from langchain_dp.mechanisms import NoisyMax
 from langchain_dp.opt.data import Data
@@ -213,6 +215,11 @@ def agreed(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) ->
     return real(counts, sigma, **kwargs)  # type: ignore[no-any-return]
 
 
+def raw_shares(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) -> NoisyMax:
+    """The winner is drawn with noise, and the shares are those of the raw votes."""
+    return NoisyMax(real(counts, sigma, **kwargs).winner, tuple(map(Fraction, counts)))
+
+
 # -------------------------------------------------------------------------------------------- prompts, and choices
 
 
@@ -336,6 +343,7 @@ ANSWERS: dict[str, list[Swap]] = {
         (AnswerCache, name, method(without_pages)) for name in ("claim", "aclaim", "settle")
     ],
     "forgotten, and still asked": [(Electorate, "forget", method(still_asked))],
+    "a second budget that is not charged": [(Releaser, "under", lambda real: lambda self, reservation: self)],
 }
 """Faults of who pays for an answer."""
 
@@ -355,6 +363,11 @@ NOISE: dict[str, list[Swap]] = {
     "no noise where most agree": [(langchain_dp.icl.release, "report_noisy_max", method(agreed))],
 }
 """Faults of what is counted and drawn."""
+
+SHARES: dict[str, list[Swap]] = {
+    "shares without noise": [(langchain_dp.icl.release, "report_noisy_max", method(raw_shares))],
+}
+"""Faults of what is released beside the label."""
 
 TOKENS: dict[str, list[Swap]] = {
     "uncharged retry": [(langchain_dp.opt.private, "PrivateVote", lambda real: UnchargedRetries)],

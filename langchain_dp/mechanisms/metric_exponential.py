@@ -33,8 +33,8 @@ Ids = NDArray[np.int64]
 Points = NDArray[np.float64]
 Bounds = NDArray[np.float32]
 
-CACHE_BYTES = 128 * 2**20
-"""Memory for what is kept of words that were drawn for, unless told otherwise: of 65,000 words of a large table."""
+CACHE_BYTES = 64 * 2**20
+"""Memory for what is kept of words that were drawn for, unless told otherwise: of 32,000 words of a large table."""
 BUCKETS = 512
 """Buckets of a table, at most; of more than 524,288 rows one per 1,024. A word keeps a bound of 4 bytes of each."""
 _BESIDE = 512  # bytes that keeping a word takes beside its bounds

@@ -58,7 +58,7 @@ class TextPrivatiser:
         rng: Source of randomness; operating-system entropy by default.
         threads: Threads to search with; by default as many as there are processors.
         cache_bytes: Memory of the exponential mechanism for what it keeps of words seen before, at least 0. A word
-            that is not kept costs a pass over the table; by default there is room for 65,000 words.
+            that is not kept costs a pass over the table; by default there is room for 32,000 words.
 
     Raises:
         InvalidParameter: A parameter is out of bounds.

@@ -85,7 +85,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
             again at no cost.
         not_private_seed: Reproducible draws. The certificate says that the result is not private.
         threads: Threads to draw with.
-        cache_bytes: Memory for what the exponential mechanism keeps of words seen before; room for 65,000 by default.
+        cache_bytes: Memory for what the exponential mechanism keeps of words seen before; room for 32,000 by default.
         name: Name of the run, and of the caller in the ledger.
 
     Raises:
