@@ -223,5 +223,8 @@ def test_the_readme_quotes_what_the_command_took() -> None:
     sizes = [name.removeprefix("peak, ").removesuffix(" MB") for name in took if name.startswith("peak, ")]
     seconds = " / ".join(f"{took[f'processor seconds, {size} MB']:.0f}" for size in sizes)
     peak = " / ".join(f"{took[f'peak, {size} MB'] / 2**20:.0f}" for size in sizes)
+    waited = " / ".join(f"{took[f'seconds, {size} MB']:.0f}" for size in sizes)
+    text = " ".join(README.read_text("utf-8").split())
     said = f"{' / '.join(sizes)} MB of such lines take {seconds} processor seconds, the start included, and {peak} MiB"
-    assert said in " ".join(README.read_text("utf-8").split())
+    assert said in text
+    assert f"{waited} seconds on two quiet cores" in text
