@@ -7,6 +7,8 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,10 +18,11 @@ from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, Pri
 from langchain_dp.accounting.events import Sampling, event_from_json
 from langchain_dp.audit._checks import Check, Finding, likely, worst
 from langchain_dp.audit._laws import apart_law, attendance, coins, noisy_max_law, tally
-from langchain_dp.audit._planted_chains import ANSWERS, BALLOTS, NOISE, SHARES, under
+from langchain_dp.audit._planted_chains import ANSWERS, BALLOTS, ELSEWHERE, NOISE, SHARES, under
 from langchain_dp.audit._stubs import Shown, Witness, examples
-from langchain_dp.errors import BudgetExceeded
+from langchain_dp.errors import BudgetExceeded, ModelUnavailable
 from langchain_dp.icl import ChatDPICL, DPICLClassifier
+from langchain_dp.icl.answers import KEPT
 
 LABELS = ("first", "second")
 _R1, _ADD, _ZERO = Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL
@@ -43,6 +46,9 @@ FACES: dict[str, Face] = {
     "mapping": lambda chain, asked: [chain.invoke({"text": each}) for each in asked],
     "chat": lambda chain, asked: [str(ChatDPICL(classifier=chain).invoke(each).content) for each in asked],
     "chat batch": lambda chain, asked: [str(each.content) for each in ChatDPICL(classifier=chain).batch(list(asked))],
+    "async chat": lambda chain, asked: [
+        str(each.content) for each in asyncio.run(_together(ChatDPICL(classifier=chain).ainvoke(one) for one in asked))
+    ],
     "chat stream": lambda chain, asked: [
         "".join(str(part.content) for part in ChatDPICL(classifier=chain).stream(each)) for each in asked
     ],
@@ -87,7 +93,7 @@ PAIRS = [(SETTINGS[place % len(SETTINGS)], face) for place, face in enumerate(FA
 class Run:
     """A chain, its ledger and what its model saw."""
 
-    def __init__(self, setting: Setting, most: int) -> None:
+    def __init__(self, setting: Setting, most: int, *, keep_answers: int = KEPT) -> None:
         self.setting = setting
         self.ledger = PrivacyLedger(PrivacyBudget(500.0, 0.5, setting.neighbors))
         self.ledger.reserve([(setting.event, most)], name="dp-icl")
@@ -108,6 +114,7 @@ class Run:
             sampling_probability=setting.event.sampling_probability,
             calibrate=False,
             vote_shares=setting.vote_shares,
+            keep_answers=keep_answers,
         )
         for row in self._rows[-8:]:  # who comes later sits in one subset, too
             self.chain.add(row)
@@ -178,12 +185,21 @@ class Run:
         return found
 
 
+def _no_longer_kept() -> Finding:
+    """A question whose answer had to go is a new release."""
+    run = Run(SETTINGS[0], 4, keep_answers=2)
+    for question in ("one", "two", "three", "one", "one"):
+        run.chain.invoke(question)
+    paid = run.charged()
+    return Finding(paid != 4, f"{paid} charged for 4 releases, one of a question whose answer was no longer kept")
+
+
 def calls(pairs: Sequence[tuple[Setting, str]] = PAIRS) -> Finding:
     """Five questions, one of them twice, then one again, others after a record was forgotten, and one beyond the plan.
 
     What the ledger holds against what was released, and against what the model was asked.
     """
-    return worst(_calls(setting, face) for setting, face in pairs)
+    return worst(itertools.chain([_no_longer_kept()], (_calls(setting, face) for setting, face in pairs)))
 
 
 def _calls(setting: Setting, face: str) -> Finding:
@@ -230,12 +246,21 @@ def _calls(setting: Setting, face: str) -> Finding:
 
 def ballots(settings: Sequence[Setting] = SETTINGS, releases: int = 60) -> Finding:
     """Whole chains at q < 1: who was asked, what each prompt held, and who won, against the event in the ledger."""
+    try:
+        return _ballots(settings, releases)
+    except ModelUnavailable as error:  # the stub answers whatever is public
+        return Finding(True, f"a companion was asked something else: {error}")
+
+
+def _ballots(settings: Sequence[Setting], releases: int) -> Finding:
     tests: dict[str, float] = {}
     hits: list[bool] = []
     chances: list[float] = []
     apart: list[bool] = []
     shared: list[float] = []
     bare: list[bool] = []
+    silent: list[bool] = []
+    heard: list[float] = []
     for place, setting in enumerate(settings):
         run, ask = Run(setting, releases), list(FACES.values())[place % 5]
         questions = [f"question {number}." for number in range(releases)]
@@ -259,6 +284,10 @@ def ballots(settings: Sequence[Setting] = SETTINGS, releases: int = 60) -> Findi
                 shared.append(apart_law(list(votes.values()), event.sigma))
                 raw = votes[LABELS[0]] / max(votes.total(), 1)
                 bare.append(0 < raw < 1 and abs(share[LABELS[0]] - raw) < 1e-9)
+                if raw in (0, 1) and votes.total():
+                    silent.append(share[LABELS[int(raw)]] > 0)
+                    # Above zero by its own noise, or because neither is.
+                    heard.append((1 + noisy_max_law((0, votes.total()), event.sigma / math.sqrt(2))) / 2)
             (leader, most), (_, least) = votes.most_common()
             if most > least:
                 hits.append(answer == leader)
@@ -270,6 +299,10 @@ def ballots(settings: Sequence[Setting] = SETTINGS, releases: int = 60) -> Findi
         )
         # On a grid of 1/1024 votes noise rarely falls on the very ratio that the votes have.
         tests[f"{sum(bare)} shares were those of the votes themselves"] = tally(sum(bare), [0.001] * len(bare))
+    if silent:
+        tests[f"{sum(silent)} of {len(silent)} labels without a vote had a share, {sum(heard):.0f} expected"] = tally(
+            sum(silent), heard
+        )
     return likely(tests)
 
 
@@ -283,6 +316,7 @@ CHECKS = [
             **under(functools.partial(ballots, SETTINGS[:2]), BALLOTS),
             **under(functools.partial(ballots, SETTINGS[:1], 300), NOISE),
             **under(functools.partial(ballots, SETTINGS[1:2], 300), SHARES),
+            **under(functools.partial(ballots, SETTINGS[6:]), ELSEWHERE),
         },
     ),
 ]

@@ -17,6 +17,7 @@ import numpy as np
 
 import langchain_dp.icl.plan
 import langchain_dp.icl.release
+import langchain_dp.icl.reservation
 import langchain_dp.opt.data
 import langchain_dp.opt.private
 import langchain_dp.opt.voters
@@ -24,11 +25,12 @@ from langchain_dp.accounting import LedgerPlan, MetricLedger
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.audit._planted import UnchargedRetries, best_of_all, clamped_kbar, threshold_plus_one
 from langchain_dp.errors import BudgetExceeded
-from langchain_dp.icl import DPICLClassifier
+from langchain_dp.icl import ChatDPICL, DPICLClassifier
 from langchain_dp.icl.answers import AnswerCache
 from langchain_dp.icl.plan import Electorate
 from langchain_dp.icl.release import Releaser
-from langchain_dp.icl.voters import EngineVoter
+from langchain_dp.icl.reservation import Reservation
+from langchain_dp.icl.voters import EngineVoter, ModelVoter
 from langchain_dp.mechanisms import NoisyMax
 from langchain_dp.opt.data import Data
 from langchain_dp.opt.forward import Forward
@@ -103,6 +105,39 @@ async def async_certificate_free(real: StandIn, self: DPICLClassifier, *args: An
     """An async caller who wants a certificate is not charged."""
     with instead(LedgerPlan, "spend", lambda spend: lambda *args, **kwargs: None):
         return self.invoke_with_certificate(*args)
+
+
+async def async_chat_free(real: StandIn, self: ChatDPICL, *args: Any, **kwargs: Any) -> Any:
+    """An async caller of the chat model is not charged."""
+    with instead(LedgerPlan, "spend", lambda spend: lambda *args, **kwargs: None):
+        return self._generate(*args, **kwargs)
+
+
+def anew_for_free(real: StandIn) -> Any:
+    """A question that was charged once is answered anew for nothing, once its answer is no longer kept."""
+    paid: set[str] = set()
+
+    def answered(self: Releaser, question: str) -> Any:
+        if question not in paid:
+            paid.add(question)
+            return real(self, question)
+        with instead(LedgerPlan, "spend", lambda spend: lambda *args, **kwargs: None):
+            return real(self, question)
+
+    return answered
+
+
+def companion_of_records(real: StandIn, self: ModelVoter, ballots: Any, beside: Any, even_empty: bool) -> Any:
+    """The public companion is shown the examples of a subset, and what it says may be said aloud."""
+    prompts = real(self, ballots, beside, even_empty)
+    return [prompts[1], *prompts[1:]] if beside and self.companions and len(prompts) > 1 else prompts
+
+
+def larger_after_restart(real: StandIn, *args: Any, **kwargs: Any) -> Reservation:
+    """A chain that goes on with its plan draws more of its subsets than the plan was made for."""
+    found = real(*args, **kwargs)
+    more = min(1.0, 1.5 * found.scheme.sampling_probability)
+    return dataclasses.replace(found, scheme=dataclasses.replace(found.scheme, sampling_probability=more))
 
 
 def overdrawn(real: StandIn, *args: Any, **kwargs: Any) -> None:
@@ -218,6 +253,15 @@ def agreed(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) ->
 def raw_shares(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) -> NoisyMax:
     """The winner is drawn with noise, and the shares are those of the raw votes."""
     return NoisyMax(real(counts, sigma, **kwargs).winner, tuple(map(Fraction, counts)))
+
+
+def silent_without_noise(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) -> NoisyMax:
+    """A label that nobody voted for gets no noise: to win, or to have a share, shows that it had a vote."""
+    noisy = [
+        noise if count else Fraction(0)
+        for count, noise in zip(counts, real(counts, sigma, **kwargs).noisy_counts, strict=True)
+    ]
+    return NoisyMax(max(range(len(noisy)), key=noisy.__getitem__), tuple(noisy))
 
 
 # -------------------------------------------------------------------------------------------- prompts, and choices
@@ -336,6 +380,8 @@ ANSWERS: dict[str, list[Swap]] = {
     "every third answer free": [(LedgerPlan, "spend", every_third_free)],
     "batches and async for free": [(LedgerPlan, "spend", method(free_in_threads))],
     "async certificates for free": [(DPICLClassifier, "ainvoke_with_certificate", method(async_certificate_free))],
+    "async chats for free": [(ChatDPICL, "_agenerate", method(async_chat_free))],
+    "answered anew for free": [(Releaser, "_answered", anew_for_free)],
     "overdrawn plan": [(LedgerPlan, "spend", method(overdrawn))],
     "charged after the answer": [(LedgerPlan, "spend", charged_late)],
     "votes asked twice": [(EngineVoter, "ask", method(asked_twice))],
@@ -354,6 +400,7 @@ BALLOTS: dict[str, list[Swap]] = {
     "one sample for two questions": [(FixedPartition, "draw", one_coin_for_two)],
     "added to two subsets": [(FixedPartition, "add", method(added_twice))],
     "another's example shown": [(Electorate, "draw", method(neighbour_looks_in))],
+    "more drawn after a restart": [(langchain_dp.icl.reservation, "_resume", method(larger_after_restart))],
 }
 """Faults of who votes and what is shown."""
 
@@ -366,8 +413,14 @@ NOISE: dict[str, list[Swap]] = {
 
 SHARES: dict[str, list[Swap]] = {
     "shares without noise": [(langchain_dp.icl.release, "report_noisy_max", method(raw_shares))],
+    "no noise where nobody voted": [(langchain_dp.icl.release, "report_noisy_max", method(silent_without_noise))],
 }
 """Faults of what is released beside the label."""
+
+ELSEWHERE: dict[str, list[Swap]] = {
+    "a companion with examples": [(ModelVoter, "_prompts", method(companion_of_records))],
+}
+"""Faults of the public call beside the subsets."""
 
 TOKENS: dict[str, list[Swap]] = {
     "uncharged retry": [(langchain_dp.opt.private, "PrivateVote", lambda real: UnchargedRetries)],
