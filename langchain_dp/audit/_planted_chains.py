@@ -389,7 +389,7 @@ ANSWERS: dict[str, list[Swap]] = {
         (AnswerCache, name, method(without_pages)) for name in ("claim", "aclaim", "settle")
     ],
     "forgotten, and still asked": [(Electorate, "forget", method(still_asked))],
-    "a second budget that is not charged": [(Releaser, "under", lambda real: lambda self, reservation: self)],
+    "a second budget for free": [(Releaser, "under", lambda real: lambda self, reservation: self)],
 }
 """Faults of who pays for an answer."""
 
