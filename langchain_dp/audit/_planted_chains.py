@@ -135,7 +135,7 @@ def companion_of_records(real: StandIn, self: ModelVoter, ballots: Any, beside: 
 
 def larger_after_restart(real: StandIn, *args: Any, **kwargs: Any) -> Reservation:
     """A chain that goes on with its plan draws more of its subsets than the plan was made for."""
-    found = real(*args, **kwargs)
+    found: Reservation = real(*args, **kwargs)
     more = min(1.0, 1.5 * found.scheme.sampling_probability)
     return dataclasses.replace(found, scheme=dataclasses.replace(found.scheme, sampling_probability=more))
 
