@@ -7,7 +7,7 @@ import collections
 import itertools
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from langchain_core.documents import Document
@@ -18,7 +18,7 @@ from langchain_dp.accounting import MetricLedger
 from langchain_dp.audit._checks import Check, Finding, likely
 from langchain_dp.audit._laws import frequencies, softmax, tally
 from langchain_dp.audit._planted_chains import FACES as FAULTS
-from langchain_dp.audit._planted_chains import under
+from langchain_dp.audit._planted_chains import PADS, under
 from langchain_dp.errors import BudgetExceeded, LedgerError, MissingExtra
 from langchain_dp.rapt import RAPTSanitizer, SanitizingExampleSelector, SanitizingRetriever, Vocabulary
 
@@ -219,7 +219,30 @@ def _again(face: Face, name: str, mechanism: Mechanism) -> str | None:
         return "texts were released beyond the limit of their user"
 
 
+def padded(number: int = 300, length: int = 8) -> Finding:
+    """Texts of no word to more than fit: how many words come out, and the law of each that fills a text up."""
+    written: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for mechanism, eta in _ETA.items():
+        sanitizer = RAPTSanitizer(_TABLE, eta=eta, mechanism=mechanism, length=length, threads=1)  # type: ignore[arg-type]
+        texts = [" ".join(itertools.islice(itertools.cycle(_LINE), size % (length + 2))) for size in range(number)]
+        for text, out in zip(texts, sanitizer.batch(texts), strict=True):
+            words = out.split()
+            if len(words) != length or not set(words) <= set(_LINE):
+                return Finding(True, f"a text of {len(text.split())} words came out as {len(words)} of {length}")
+            for word, drawn in itertools.zip_longest(text.split()[:length], words, fillvalue=_UNKNOWN):
+                written[mechanism, word][drawn] += 1
+    return likely(
+        {
+            f"what was written for {word!r} ({mechanism})": frequencies(
+                counts, chances(word, cast(Mechanism, mechanism), _ETA[mechanism])
+            )
+            for (mechanism, word), counts in written.items()
+        }
+    )
+
+
 CHECKS = [
     Check("texts", "every face: one charge a text, its law", faces, under(faces, FAULTS)),
+    Check("padded", "length=: every text as many words, by law", padded, under(padded, PADS)),
 ]
 """In the order of the table."""

@@ -37,7 +37,8 @@ from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.reservation import VALIDATION
 from langchain_dp.opt.voters import PrivateVote
 from langchain_dp.partition import FixedPartition
-from langchain_dp.rapt.privatise import TextPrivatiser
+from langchain_dp.rapt._tokenisers import PAD
+from langchain_dp.rapt.privatise import Items, TextPrivatiser
 
 StandIn = Callable[..., Any]
 
@@ -376,6 +377,28 @@ def one_draw_a_word(real: StandIn, self: TextPrivatiser, ids: Any) -> Any:
     return real(self, distinct)[places]
 
 
+def pads_by_lot(real: StandIn, self: TextPrivatiser, ids: Any) -> Any:
+    """What fills a text up is any word, each as likely as the next: it tells where the text ends."""
+    given = np.array(ids)
+    lot = np.random.default_rng().integers(len(self.vocabulary), size=given.shape)
+    return np.where(given == PAD, lot, real(self, given))
+
+
+def pads_without_noise(real: StandIn, self: TextPrivatiser, ids: Any) -> Any:
+    """What fills a text up is the word next to the vector of a pad, always."""
+    given = np.array(ids)
+    pad = self.vocabulary.points(np.array([PAD]))
+    closest = np.argmin(np.linalg.norm(self.vocabulary.table.vectors - pad, axis=1))
+    return np.where(given == PAD, closest, real(self, given))
+
+
+def only_cut(real: StandIn, self: Items, length: int, *, cased: bool) -> None:
+    """Texts are cut and never filled up."""
+    before = len(self.ids)
+    real(self, length, cased=cased)
+    del self.ids[before:], self.surfaces[before:]
+
+
 ANSWERS: dict[str, list[Swap]] = {
     "every third answer free": [(LedgerPlan, "spend", every_third_free)],
     "batches and async for free": [(LedgerPlan, "spend", method(free_in_threads))],
@@ -459,3 +482,10 @@ FACES: dict[str, list[Swap]] = {
     "one draw for equal words": [(TextPrivatiser, "release", method(one_draw_a_word))],
 }
 """Faults of a sanitizer and its account."""
+
+PADS: dict[str, list[Swap]] = {
+    "pads are any word": [(TextPrivatiser, "release", method(pads_by_lot))],
+    "pads without noise": [(TextPrivatiser, "release", method(pads_without_noise))],
+    "short texts stay short": [(Items, "fit", method(only_cut))],
+}
+"""Faults of a fixed length."""
