@@ -36,7 +36,10 @@ def stage(folder: Path) -> None:
     """Copy every package of pyproject.toml to where it is installed."""
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     for package in tool["packages"]:
-        source = ROOT / tool["package-dir"].get(package, package.replace(".", "/"))
+        source = ROOT / package.replace(".", "/")
+        for name, folder_of_it in tool["package-dir"].items():
+            if package == name or package.startswith(f"{name}."):
+                source = ROOT / folder_of_it / package.removeprefix(name).strip(".").replace(".", "/")
         target = folder / package.replace(".", "/")
         target.mkdir(parents=True, exist_ok=True)
         for file in source.glob("*.py"):
@@ -63,8 +66,8 @@ def fenced(*path: str) -> str:
 
 def commands() -> list[tuple[str, ...]]:
     """Every command, and every command of one, in the order of the help."""
-    from langchain_dp._cli_completion import commands_of
     from langchain_dp.cli import parser
+    from langchain_dp.cli.completion import commands_of
 
     return [command.path for command in commands_of(parser()) if command.path]
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from langchain_dp._validate import number
+from langchain_dp._util.validate import number
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Decoding
 
-from ._llama_context import Logits
+from .llama_cpp.context import Logits
 
 
 class Choice:

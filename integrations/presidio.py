@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from langchain_dp._validate import number
+from langchain_dp._util.validate import number
 from langchain_dp.errors import InvalidParameter, MissingExtra
 
 INSTALL = "Install it with: pip install 'langchain-dp[presidio]'."

@@ -14,8 +14,8 @@ import pytest
 from fakes.next_token import WordEngine, agreeing
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
-from langchain_dp import demo_opt, demo_opt_table, sample
-from langchain_dp.cli import main
+from langchain_dp import sample
+from langchain_dp.cli import demo_opt, demo_opt_table, main
 from langchain_dp.opt import DLNSettings
 from langchain_dp.ports import Continuation
 

@@ -14,9 +14,10 @@ import pytest
 from fakes.next_token import WordEngine, agreeing
 from fakes.optimizers import journals
 
-from langchain_dp import _cli_options, opt
+from langchain_dp import opt
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.cli import main
+from langchain_dp.cli import options as cli_options
 from langchain_dp.opt import load_prompt
 
 SAID = "Read the review."
@@ -334,9 +335,9 @@ def test_two_runs_share_a_ledger(
 
 def test_the_choices_are_those_of_the_library() -> None:
     """If it breaks, the help offers a relation or a task that does not exist, or hides one."""
-    assert {name.replace("-", "_").upper() for name in _cli_options.NEIGHBORS} == {each.name for each in Neighbors}
+    assert {name.replace("-", "_").upper() for name in cli_options.NEIGHBORS} == {each.name for each in Neighbors}
     tasks = {name.lower() for name, value in vars(opt).items() if isinstance(value, opt.OptTask)}
-    assert set(_cli_options.TASKS) == tasks
+    assert set(cli_options.TASKS) == tasks
 
 
 # ------------------------------------------------------------------------------------------------------- interrupted

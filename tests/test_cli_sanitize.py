@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 
-from langchain_dp import _cli_sanitize, _sanitized_files
 from langchain_dp.accounting.metric import MetricLedger
-from langchain_dp.cli import main
+from langchain_dp.cli import files, main, sanitize
 from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.release import Unit
 
@@ -341,7 +340,7 @@ def test_equal_lines_are_documents_of_their_own(
     table: list[str], piped: Piped, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """If it breaks, equal lines of a file come out equal, which tells that they are, or a batch's edge decides it."""
-    monkeypatch.setattr(_sanitized_files, "LINES", 3)
+    monkeypatch.setattr(files, "LINES", 3)
     ledger = tmp_path / "account"
     code, out, _ = piped(b"doctor was in it\n" * 40, [*table, *ANY, "--ledger", str(ledger), "--limit", "0.0001"])
     assert code == 0
@@ -419,7 +418,7 @@ def test_an_interrupt_says_how_far_it_got(
     code = main([*table, *ANY, "--out", str(out), "--ledger", str(tmp_path / "account")])
     error = one_line(capsys.readouterr().err)
     assert code == 130
-    assert f"up to line {_sanitized_files.LINES} of standard input" in error
+    assert f"up to line {files.LINES} of standard input" in error
     assert "is spent" in error
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("account")) == ["words.vec"]
 
@@ -433,7 +432,7 @@ def test_a_failure_of_a_library_is_withheld(
     def fails(*_: object, **__: object) -> None:
         raise failure(SECRET)
 
-    monkeypatch.setattr(_cli_sanitize, "_sanitize", fails)
+    monkeypatch.setattr(sanitize, "_sanitize", fails)
     code, out, err = piped(b"the\n", [*table, *ANY])
     assert (code, out) == (1, b"")
     assert f"{failure.__name__} while" in one_line(err)
@@ -463,7 +462,7 @@ def test_a_real_interrupt(table: list[str]) -> None:
         assert process.stdin
         assert process.stdout
         assert process.stderr
-        process.stdin.write(b"the doctor\n" * _sanitized_files.LINES)
+        process.stdin.write(b"the doctor\n" * files.LINES)
         process.stdin.flush()
         assert process.stdout.readline() == b"the doctor\n"  # a whole batch is out: it waits for the next
         process.send_signal(signal.SIGINT)
@@ -512,7 +511,7 @@ def test_memory_does_not_grow(table: list[str], monkeypatch: pytest.MonkeyPatch)
         assert main([*table, *ANY]) == 0
         assert out.lines == count
 
-    monkeypatch.setattr(_cli_sanitize, "_releases", lambda *_: Unchanged())
+    monkeypatch.setattr(sanitize, "_releases", lambda *_: Unchanged())
     run(1)  # what is loaded once
     few, many = peak(lambda: run(600)), peak(lambda: run(20_000))
     texts = peak(lambda: list(Lines(20_000)))

@@ -20,9 +20,9 @@ import pytest
 from fakes.next_token import WordEngine, agreeing
 
 from langchain_dp import __version__, cli
-from langchain_dp._cli_completion import SHELLS, script
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.cli import main
+from langchain_dp.cli.completion import SHELLS, script
 from langchain_dp.rapt import Vocabulary, vocabulary
 from langchain_dp.rapt._english import TEXTS
 

@@ -84,7 +84,7 @@ def test_the_page_of_the_command_line_has_every_command(site: Path) -> None:
 
     page = (site / "reference" / "cli.html").read_text(encoding="utf-8")
     for command in cli.COMMANDS:
-        name = command.__name__.rpartition("_cli_")[2]
+        name = command.__name__.rpartition(".")[2]
         assert f"usage: langchain-dp {name}" in page
 
 
@@ -110,7 +110,11 @@ def test_public_names_are_those_of_the_running_package(sources: Path) -> None:
 def test_every_package_with_public_names_is_a_room() -> None:
     """If it breaks, a package could promise names that no page has to show."""
     complete = loaded("complete")
-    packages = [*(ROOT / "langchain_dp").rglob("__init__.py"), *(ROOT / "integrations").glob("[a-z]*.py")]
+    packages = [
+        *(ROOT / "langchain_dp").rglob("__init__.py"),
+        *(ROOT / "integrations").rglob("[a-z]*.py"),
+        *(ROOT / "integrations").rglob("__init__.py"),
+    ]
     promised = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in packages

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from langchain_dp.ensemble.partition import FixedPartition, resample
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
-from langchain_dp.partition import FixedPartition, resample
 
 IDS = [f"r{i}" for i in range(24)]
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from langchain_dp._places import Places
+from langchain_dp._util.places import Places
 
 
 def free(places: Places) -> int:

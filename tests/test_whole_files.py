@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from langchain_dp._whole_files import whole, write_whole
+from langchain_dp._util.whole_files import whole, write_whole
 
 
 def test_what_was_there_stays_until_all_is_written(tmp_path: Path) -> None:

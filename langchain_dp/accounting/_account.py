@@ -12,13 +12,13 @@ from typing import Any
 
 from dp_accounting.dp_event import DpEvent, PoissonSampledDpEvent
 
-from langchain_dp import _forks, _validate
-from langchain_dp.accounting._store import SLACK, Store, StoredPlan
+from langchain_dp._util import forks, validate
 from langchain_dp.accounting.budget import PrivacyBudget, weak_points
 from langchain_dp.accounting.calibrate import max_releases
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import MetricEvent, Neighbors, PartEvent, event_from_json, event_to_json
 from langchain_dp.accounting.pld import epsilon as composed_epsilon
+from langchain_dp.accounting.store.plans import SLACK, Store, StoredPlan
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError, UnsupportedEvent
 
 _LONGEST = 200
@@ -44,7 +44,7 @@ class Account:
         self.store = Store(budget, path, ledger_id=ledger_id)
         self._known: dict[tuple[object, ...], float] = {}
         self._lock = threading.Lock()
-        _forks.renew_lock(self)
+        forks.renew_lock(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.store.path is None:
@@ -244,7 +244,7 @@ def plan_items(events: Sequence[tuple[DpEvent, int]]) -> list[tuple[str, int]]:
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise InvalidParameter("Expected events to be pairs: [(event, max_count), ...].")
         key = event_key(pair[0])
-        counts[key] = counts.get(key, 0) + _validate.integer("max_count", pair[1], at_least=1, at_most=10**12)
+        counts[key] = counts.get(key, 0) + validate.integer("max_count", pair[1], at_least=1, at_most=10**12)
     if not counts:
         raise InvalidParameter("Expected events=[] to hold at least one pair (event, max_count).")
     return sorted(counts.items())

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.accounting._certificate_faces import CertificateFaces, loss_in, loss_out, one_line, public, shown
 from langchain_dp.accounting.certificate import library_version
 from langchain_dp.errors import InvalidParameter
@@ -60,13 +60,13 @@ class MetricCertificate(CertificateFaces):
 
     def __post_init__(self) -> None:
         if self.eta != math.inf:
-            _validate.number("eta", self.eta, above=0.0)
+            validate.number("eta", self.eta, above=0.0)
         for name in ("neighbor_distance", "user_spent", "document_spent", "user_limit", "document_limit"):
             if getattr(self, name) is not None:
-                _validate.number(name, getattr(self, name), at_least=0.0)
+                validate.number(name, getattr(self, name), at_least=0.0)
         if self.replaced is not None:
-            _validate.number("replaced", self.replaced, at_least=0.0, at_most=1.0)
-        _validate.integer("releases", self.releases, at_least=0)
+            validate.number("replaced", self.replaced, at_least=0.0, at_most=1.0)
+        validate.integer("releases", self.releases, at_least=0)
         if not isinstance(self.private, bool) or self.private == bool(self.reason):
             raise InvalidParameter(
                 f"Expected private={self.private!r} to go with reason={self.reason!r}. "

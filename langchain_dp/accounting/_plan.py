@@ -7,12 +7,12 @@ from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.accounting._account import Account, check_text, event_key
-from langchain_dp.accounting._store import LedgerEntry, StoredPlan
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import event_from_json
+from langchain_dp.accounting.store.plans import LedgerEntry, StoredPlan
 from langchain_dp.errors import BudgetExceeded, PlanError
 
 
@@ -74,7 +74,7 @@ class LedgerPlan:
             LedgerError: The ledger cannot be trusted or written; release nothing.
         """
         key = event_key(event)
-        _validate.integer("count", count, at_least=1)
+        validate.integer("count", count, at_least=1)
         check_text("chain", chain, at_least=0)
         if key not in self._stored.items:
             raise PlanError(

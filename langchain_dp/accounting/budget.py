@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.accounting.events import Neighbors
 from langchain_dp.errors import InvalidParameter, WeakPromiseWarning
 
@@ -49,14 +49,14 @@ class PrivacyBudget:
     neighbors: Neighbors = Neighbors.REPLACE_ONE
 
     def __post_init__(self) -> None:
-        epsilon = _validate.number(
+        epsilon = validate.number(
             "epsilon",
             self.epsilon,
             above=0.0,
             at_most=_MOST,
             remedy="Usual budgets are 1 to 10; above it, say non-private.",
         )
-        delta = _validate.number("delta", self.delta, above=0.0, below=1.0, remedy="A usual choice is 1e-5.")
+        delta = validate.number("delta", self.delta, above=0.0, below=1.0, remedy="A usual choice is 1e-5.")
         # Frozen: the only way to store what was converted, so that PrivacyBudget(3) equals PrivacyBudget(3.0).
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)

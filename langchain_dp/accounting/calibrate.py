@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dp_accounting.dp_event import DpEvent
 from scipy.optimize import brentq
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import LimitedDomainEvent, Neighbors, NoisyMaxEvent, Sampling
 from langchain_dp.accounting.pld import epsilon
@@ -46,9 +46,9 @@ def calibrate_noisy_max(
     Formal guarantee:
         ``epsilon([(NoisyMaxEvent(sigma, q, sampling), queries)], delta, neighbors=...) <= budget.epsilon``.
     """
-    _validate.integer("queries", queries, at_least=1, remedy="Give the number of questions to be answered.")
-    q = _validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
-    _validate.one_of("sampling", sampling, ("fixed", "resample"))
+    validate.integer("queries", queries, at_least=1, remedy="Give the number of questions to be answered.")
+    q = validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
+    validate.one_of("sampling", sampling, ("fixed", "resample"))
     return _noisy_max_sigma(budget.epsilon, budget.delta, budget.neighbors, queries, q, sampling)
 
 
@@ -90,9 +90,9 @@ def calibrate_limited_domain(
         InvalidParameter: A parameter is out of bounds, or nothing reaches the budget.
         UnsupportedEvent: "resample" under neighbours other than add/remove.
     """
-    _validate.integer("tokens", tokens, at_least=1)
-    _validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
-    _validate.one_of("sampling", sampling, ("fixed", "resample"))
+    validate.integer("tokens", tokens, at_least=1)
+    validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
+    validate.one_of("sampling", sampling, ("fixed", "resample"))
     delta0 = min(0.1 * budget.delta / (tokens * sampling_probability), 0.5)
 
     def cost(inverse: float) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.accounting._certificate_faces import CertificateFaces, loss_in, loss_out, one_line, public, shown
 from langchain_dp.accounting.budget import neighbors_from
 from langchain_dp.accounting.events import Neighbors
@@ -81,17 +81,17 @@ class PrivacyCertificate(CertificateFaces):
             raise InvalidParameter(f"Expected spent={self.spent!r} to be a pair (epsilon, delta).")
         values = {
             "epsilon": _loss("epsilon", self.epsilon),
-            "delta": _validate.number("delta", self.delta, at_least=0.0, at_most=1.0),
+            "delta": validate.number("delta", self.delta, at_least=0.0, at_most=1.0),
             "neighbors": neighbors,
             "spent": (
                 _loss("spent[0]", self.spent[0]),
-                _validate.number("spent[1]", self.spent[1], at_least=0.0, at_most=1.0),
+                validate.number("spent[1]", self.spent[1], at_least=0.0, at_most=1.0),
             ),
             "notes": notes,
             "parameters": MappingProxyType({name: public(name, value) for name, value in self.parameters.items()}),
         }
         if self.remaining is not None:
-            _validate.integer("remaining", self.remaining, at_least=0)
+            validate.integer("remaining", self.remaining, at_least=0)
         if not isinstance(self.private, bool) or self.private == bool(self.reason):
             raise InvalidParameter(
                 f"Expected private={self.private!r} to go with reason={self.reason!r}. "
@@ -166,4 +166,4 @@ class PrivacyCertificate(CertificateFaces):
 def _loss(name: str, value: float) -> float:
     if isinstance(value, float) and value == math.inf:
         return math.inf
-    return _validate.number(name, value, at_least=0.0)
+    return validate.number(name, value, at_least=0.0)

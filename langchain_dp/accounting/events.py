@@ -13,7 +13,7 @@ from typing import Any, Literal
 from dp_accounting import NeighboringRelation as Neighbors
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 
 __all__ = [
@@ -41,7 +41,7 @@ def _set(event: DpEvent, **values: float) -> None:
 
 
 def _rate(sampling_probability: float) -> float:
-    return _validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
+    return validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +60,9 @@ class NoisyMaxEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no ty
     sampling: Sampling = "fixed"
 
     def __post_init__(self) -> None:
-        sigma = _validate.number("sigma", self.sigma, above=0.0, remedy="Calibrate it with calibrate_noisy_max.")
+        sigma = validate.number("sigma", self.sigma, above=0.0, remedy="Calibrate it with calibrate_noisy_max.")
         _set(self, sigma=sigma, sampling_probability=_rate(self.sampling_probability))
-        _validate.one_of("sampling", self.sampling, _SCHEMES)
+        validate.one_of("sampling", self.sampling, _SCHEMES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,10 +82,10 @@ class LimitedDomainEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships 
     sampling: Sampling = "fixed"
 
     def __post_init__(self) -> None:
-        epsilon0 = _validate.number("epsilon0", self.epsilon0, above=0.0)
-        delta0 = _validate.number("delta0", self.delta0, above=0.0, below=1.0)
+        epsilon0 = validate.number("epsilon0", self.epsilon0, above=0.0)
+        delta0 = validate.number("delta0", self.delta0, above=0.0, below=1.0)
         _set(self, epsilon0=epsilon0, delta0=delta0, sampling_probability=_rate(self.sampling_probability))
-        _validate.one_of("sampling", self.sampling, _SCHEMES)
+        validate.one_of("sampling", self.sampling, _SCHEMES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,7 @@ class ExponentialEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no
     epsilon: float
 
     def __post_init__(self) -> None:
-        _set(self, epsilon=_validate.number("epsilon", self.epsilon, above=0.0))
+        _set(self, epsilon=validate.number("epsilon", self.epsilon, above=0.0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +116,7 @@ class MetricEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no type
     eta: float
 
     def __post_init__(self) -> None:
-        _set(self, eta=_validate.number("eta", self.eta, above=0.0))
+        _set(self, eta=validate.number("eta", self.eta, above=0.0))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,14 +17,14 @@ from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.accounting._account import Account, check_text, claims, event_key, plan_items, said
-from langchain_dp.accounting._key_file import digest
 from langchain_dp.accounting._plan import LedgerPlan
-from langchain_dp.accounting._store import SLACK, LedgerEntry, StoredPlan
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import event_from_json
+from langchain_dp.accounting.store.key_file import digest
+from langchain_dp.accounting.store.plans import SLACK, LedgerEntry, StoredPlan
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 
 __all__ = ["LedgerEntry", "LedgerPlan", "PrivacyLedger"]
@@ -113,9 +113,9 @@ class PrivacyLedger:
         items = plan_items(events)
         check_text("name", name, at_least=1)
         if epsilon is not None:
-            epsilon = _validate.number("epsilon", epsilon, above=0.0)
+            epsilon = validate.number("epsilon", epsilon, above=0.0)
         if delta is not None:
-            delta = _validate.number("delta", delta, above=0.0, below=1.0)
+            delta = validate.number("delta", delta, above=0.0, below=1.0)
         if settings is not None:
             settings = _public_settings(settings)
         account = self._account
@@ -201,7 +201,7 @@ class PrivacyLedger:
             LedgerError: The ledger cannot be trusted or written; release nothing.
         """
         event_key(event)
-        _validate.integer("count", count, at_least=1)
+        validate.integer("count", count, at_least=1)
         check_text("chain", chain, at_least=0)
         if self._direct is None:
             self._direct = self._direct_plan(event, count)

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.accounting._account import check_text
 from langchain_dp.accounting._metric_certificate import MetricCertificate
-from langchain_dp.accounting._metric_releases import AlreadyReleased, ReleasedTexts
-from langchain_dp.accounting._metric_store import Limits, MetricEntry, MetricStore, Shortfall, ticks, units
+from langchain_dp.accounting.store.metric import Limits, MetricEntry, MetricStore, Shortfall, ticks, units
+from langchain_dp.accounting.store.releases import AlreadyReleased, ReleasedTexts
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError, PrivateDataError
 
 __all__ = ["AlreadyReleased", "MetricCertificate", "MetricEntry", "MetricLedger", "Owner"]
@@ -156,7 +156,7 @@ class MetricLedger:
             PlanError: The ledger counts in another metric. Nothing was charged.
             LedgerError: The ledger cannot be trusted or written; release nothing.
         """
-        _validate.number("eta", eta, above=0.0, at_most=MOST)
+        validate.number("eta", eta, above=0.0, at_most=MOST)
         check_text("table", table, at_least=1)
         check_text("chain", chain, at_least=0)
         if not owners:
@@ -305,7 +305,7 @@ def _other_table(table: str, counted: str) -> PlanError:
 
 def _limit(name: str, value: float | None) -> int | None:
     remedy = "Give nats per unit of distance, or None for no limit."
-    return None if value is None else ticks(_validate.number(name, value, above=0.0, at_most=MOST, remedy=remedy))
+    return None if value is None else ticks(validate.number(name, value, above=0.0, at_most=MOST, remedy=remedy))
 
 
 def _reopened(limits: Limits, path: str, ledger_id: str) -> MetricLedger:

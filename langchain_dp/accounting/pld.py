@@ -16,7 +16,7 @@ from dp_accounting.dp_event import DpEvent
 from dp_accounting.pld import PLDAccountant, pld_pmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.accounting import profiles
 from langchain_dp.accounting.events import (
     ExponentialEvent,
@@ -104,8 +104,8 @@ def epsilon(
         compose in parallel: given the coins of the split, two neighbours differ within one part, so the total is the
         largest over the parts, each with the releases that read all of the data.
     """
-    _validate.number("delta", delta, above=0.0, below=1.0)
-    events = [(event, _validate.integer("count", count, at_least=0, at_most=_MOST_COUNTS)) for event, count in events]
+    validate.number("delta", delta, above=0.0, below=1.0)
+    events = [(event, validate.integer("count", count, at_least=0, at_most=_MOST_COUNTS)) for event, count in events]
     events = [(event, count) for event, count in events if count]
     if not events:
         return 0.0

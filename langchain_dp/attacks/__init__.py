@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from langchain_dp._lazy import lazily
+from langchain_dp._util.lazy import lazily
 
 if TYPE_CHECKING:
     from langchain_dp.attacks._leak_report import LeakedSpan, LeakReport, NearestRow

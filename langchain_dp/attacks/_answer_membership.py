@@ -7,8 +7,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
-from langchain_dp import _validate
-from langchain_dp._binomial import clopper_pearson
+from langchain_dp._util import validate
+from langchain_dp._util.binomial import clopper_pearson
 from langchain_dp.accounting import Neighbors
 from langchain_dp.attacks import _given
 from langchain_dp.attacks._intervals import accuracy_bound
@@ -64,8 +64,8 @@ def attack_answers(
         InvalidParameter: The data sets are no neighbours, there are no questions, there are too few runs, or ``build``
             gives no function or the function no str.
     """
-    _validate.integer("runs", runs, at_least=10)
-    _validate.integer("repeats", repeats, at_least=1)
+    validate.integer("runs", runs, at_least=10)
+    validate.integer("repeats", repeats, at_least=1)
     if runs % 2:
         raise InvalidParameter(f"Expected runs={runs} to be even: half of them teach, half are guessed.")
     questions = texts_of("questions", questions)
@@ -92,8 +92,8 @@ def attack_answers(
         "attacker": chosen,
     }
     if epsilon is not None:
-        _validate.number("epsilon", epsilon, at_least=0.0)
-        _validate.number("delta", delta, at_least=0.0, at_most=1.0)
+        validate.number("epsilon", epsilon, at_least=0.0)
+        validate.number("delta", delta, at_least=0.0, at_most=1.0)
         settings |= {"epsilon": float(epsilon), "delta": float(delta), "bound": accuracy_bound(epsilon, delta)}
     return AttackResult(
         name=name,

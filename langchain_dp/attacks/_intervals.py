@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import rankdata
 
-from langchain_dp._binomial import clopper_pearson
+from langchain_dp._util.binomial import clopper_pearson
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]

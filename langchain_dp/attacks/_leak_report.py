@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
-from langchain_dp._pictures import new_figure
+from langchain_dp._util.pictures import new_figure
 from langchain_dp.attacks._result import save_picture
 
 _WIDTH = 100
@@ -146,7 +146,7 @@ class LeakReport:
 
         The rate of this very prompt is exact; the interval is for prompts like it. Few sentences say little.
         """
-        from langchain_dp._binomial import clopper_pearson  # numerics, which the search does without
+        from langchain_dp._util.binomial import clopper_pearson  # numerics, which the search does without
 
         return clopper_pearson(self.rate * self.pieces, self.pieces) if self.pieces else (0.0, 1.0)
 

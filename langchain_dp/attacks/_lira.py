@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm
 
-from langchain_dp._quiet_context import sealed
-from langchain_dp._quiet_filters import Level
 from langchain_dp.attacks import _given
 from langchain_dp.attacks._intervals import Floats
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import MemberPrompt, ScoresLabels
+from langchain_dp.quiet.context import sealed
+from langchain_dp.quiet.filters import Level
 
 Row = Mapping[str, Any]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.attacks import _given
 from langchain_dp.attacks._result import texts_of
 from langchain_dp.errors import InvalidParameter
@@ -37,7 +37,7 @@ class NeighborsMasked:
 
     def __init__(self, vocabulary: Vocabulary, texts: Sequence[str], *, strength: float = 20.0) -> None:
         _given.table(vocabulary)
-        self._strength = _validate.number("strength", strength, above=0.0)
+        self._strength = validate.number("strength", strength, above=0.0)
         size = len(vocabulary)
         lines = [known_words(vocabulary, [text]) for text in texts_of("texts", texts)]
         before = np.concatenate([line[:-1] for line in lines])

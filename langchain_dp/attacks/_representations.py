@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.attacks import _given
 from langchain_dp.attacks._result import texts_of
 from langchain_dp.errors import InvalidParameter, MissingExtra
@@ -57,8 +57,8 @@ class SentenceEmbeddings:
     """
 
     def __init__(self, model: str | PathLike[str] = "minilm", *, batch: int = 32, longest: int = 256) -> None:
-        self._batch = _validate.integer("batch", batch, at_least=1)
-        self._longest = _validate.integer("longest", longest, at_least=1)
+        self._batch = validate.integer("batch", batch, at_least=1)
+        self._longest = validate.integer("longest", longest, at_least=1)
         folder = model_folder(model)
         try:
             import torch  # noqa: F401  # needed by the models

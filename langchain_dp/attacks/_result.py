@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from langchain_dp._pictures import new_figure
+from langchain_dp._util.pictures import new_figure
 from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:

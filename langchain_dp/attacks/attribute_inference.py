@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from langchain_dp import _validate
-from langchain_dp._binomial import clopper_pearson
+from langchain_dp._util import validate
+from langchain_dp._util.binomial import clopper_pearson
 from langchain_dp.attacks import _given
 from langchain_dp.attacks._representations import SentenceEmbeddings, mean_embeddings
 from langchain_dp.attacks._result import AttackResult, Setting
@@ -81,9 +81,9 @@ def infer_attribute(
             than two classes.
         MissingExtra: scikit-learn is not installed.
     """
-    _validate.integer("hidden", hidden, at_least=1)
-    _validate.integer("networks", networks, at_least=1)
-    _validate.integer("steps", steps, at_least=1)
+    validate.integer("hidden", hidden, at_least=1)
+    validate.integer("networks", networks, at_least=1)
+    validate.integer("steps", steps, at_least=1)
     known, theirs = _vectors("train", train, train_classes), _vectors("test", test, test_classes)
     if known.shape[1] != theirs.shape[1]:
         raise InvalidParameter(

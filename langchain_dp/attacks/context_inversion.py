@@ -14,8 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from langchain_dp import _validate
-from langchain_dp._binomial import clopper_pearson
+from langchain_dp._util import validate
+from langchain_dp._util.binomial import clopper_pearson
 from langchain_dp.attacks import _given
 from langchain_dp.attacks._result import texts_of
 from langchain_dp.attacks.embedding_inversion import (
@@ -89,10 +89,10 @@ class TransformersMasked:
             )
         self.name = name
         self._model = model.eval()
-        self._mask = _validate.integer("mask", mask, at_least=0)
+        self._mask = validate.integer("mask", mask, at_least=0)
         self._before, self._after = list(before), list(after)
-        self._batch = _validate.integer("batch", batch, at_least=1)
-        self._longest = _validate.integer("longest", longest, at_least=1)
+        self._batch = validate.integer("batch", batch, at_least=1)
+        self._longest = validate.integer("longest", longest, at_least=1)
 
     def log_probabilities(self, ids: Sequence[int], places: Sequence[int]) -> npt.ArrayLike:
         """See :class:`PredictsMasked`."""
@@ -155,9 +155,9 @@ def invert_in_context(
         InvalidParameter: A value is out of bounds, an object is not of its type, the texts hold no word of the table,
             or the model's rows do not fit it.
     """
-    _validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
-    _validate.number("weight", weight, at_least=0.0, at_most=1.0)
-    _validate.integer("rounds", rounds, at_least=1)
+    validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
+    validate.number("weight", weight, at_least=0.0, at_most=1.0)
+    validate.integer("rounds", rounds, at_least=1)
     _given.frequencies(prior, _given.table(vocabulary))
     if not isinstance(model, PredictsMasked):
         raise InvalidParameter(

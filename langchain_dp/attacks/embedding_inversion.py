@@ -18,8 +18,8 @@ from typing import Literal
 
 import numpy as np
 
-from langchain_dp import _validate
-from langchain_dp._binomial import clopper_pearson
+from langchain_dp._util import validate
+from langchain_dp._util.binomial import clopper_pearson
 from langchain_dp.attacks import _given
 from langchain_dp.attacks._result import AttackResult, texts_of
 from langchain_dp.errors import InvalidParameter
@@ -83,7 +83,7 @@ def unigram_prior(vocabulary: Vocabulary, texts: Sequence[str], *, smoothing: fl
     Raises:
         InvalidParameter: ``vocabulary`` is none, the texts hold no word of the table, or ``smoothing`` is below 0.
     """
-    _validate.number("smoothing", smoothing, at_least=0.0)
+    validate.number("smoothing", smoothing, at_least=0.0)
     known = known_words(_given.table(vocabulary), texts_of("texts", texts))
     if not len(known):
         raise InvalidParameter(
@@ -133,7 +133,7 @@ def invert_words(
         InvalidParameter: A value is out of bounds, ``vocabulary`` or ``prior`` is none, or the texts hold no word of
             the table.
     """
-    _validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
+    validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
     true = _attacked(texts, vocabulary)
     prior = _checked_prior(prior, attacker, vocabulary)
     source = rng or SystemRandomness()
@@ -201,7 +201,7 @@ def word_channel(
     vocabulary: Vocabulary, prior: UnigramPrior, eta: float, mechanism: Mechanism, draws: int = _DRAWS
 ) -> Channel:
     """Likelihoods of released words under a mechanism."""
-    _validate.integer("draws", draws, at_least=0)
+    validate.integer("draws", draws, at_least=0)
     if mechanism == "exponential":
         return ExponentialChannel(vocabulary, prior, eta)
     return LaplaceChannel(vocabulary, prior, eta, draws)
@@ -222,7 +222,7 @@ def _attacked(texts: Sequence[str], vocabulary: Vocabulary) -> Ids:
 
 
 def _checked_prior(prior: UnigramPrior | None, attacker: str, vocabulary: Vocabulary) -> UnigramPrior | None:
-    _validate.one_of("attacker", attacker, ("nearest", "map"))
+    validate.one_of("attacker", attacker, ("nearest", "map"))
     if attacker == "map" and prior is None:
         raise InvalidParameter("Expected prior to be given for attacker='map'. Give unigram_prior(vocabulary, texts).")
     return None if prior is None else _given.frequencies(prior, vocabulary)

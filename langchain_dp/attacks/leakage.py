@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.attacks import _given
 from langchain_dp.attacks._leak_report import LEAKED, LeakedSpan, LeakReport, NearestRow
 from langchain_dp.attacks._result import texts_of
@@ -80,7 +80,7 @@ def find_leaks(
         InvalidParameter: The prompt is no string, there are no rows, a row is no string, or ``embed`` does not give
             one vector a text.
     """
-    _validate.integer("shortest", shortest, at_least=2)
+    validate.integer("shortest", shortest, at_least=2)
     if not isinstance(prompt, str):
         raise InvalidParameter(
             f"Expected prompt to be a str, not {type(prompt).__name__}. Give the text, such as message.content."

@@ -17,8 +17,8 @@ from os import PathLike
 import numpy as np
 import numpy.typing as npt
 
-from langchain_dp._binomial import clopper_pearson
-from langchain_dp._pictures import new_figure
+from langchain_dp._util.binomial import clopper_pearson
+from langchain_dp._util.pictures import new_figure
 from langchain_dp.attacks import _given
 from langchain_dp.attacks._answer_membership import attack_answers
 from langchain_dp.attacks._intervals import Floats, auc, auc_interval

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.attacks import _given
 from langchain_dp.attacks._intervals import bootstrap_ratio
 from langchain_dp.attacks._leak_report import LeakReport
@@ -75,7 +75,7 @@ def leak_prompt(
     """
     _given.function("answer", answer, of="a question")
     asked, rows = texts_of("questions", questions), texts_of("examples", examples)
-    _validate.integer("repeats", repeats, at_least=1)
+    validate.integer("repeats", repeats, at_least=1)
     known = [*texts_of("public", public, at_least=0), *asked]
     others = texts_of("held_out", held_out, at_least=0)
     reports, given = [], set()

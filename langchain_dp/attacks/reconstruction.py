@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.attacks import _given
 from langchain_dp.attacks._intervals import bootstrap_ratio
 from langchain_dp.attacks._result import AttackResult, Setting, texts_of
@@ -83,7 +83,7 @@ def reconstruct(
             with something else than text.
     """
     originals, seen = texts_of("texts", texts), texts_of("released", released)
-    _validate.integer("max_new_tokens", max_new_tokens, at_least=1)
+    validate.integer("max_new_tokens", max_new_tokens, at_least=1)
     if len(originals) != len(seen):
         raise InvalidParameter(
             f"Expected released to hold one text for each of {len(originals)} texts, got {len(seen)}. Give "

@@ -15,12 +15,12 @@ where ``answer`` takes examples and returns what is released of them, by fresh r
 
 from __future__ import annotations
 
-from langchain_dp._binomial import lower_limit, upper_limit
-from langchain_dp.audit._stubs import NamingEngine
+from langchain_dp._util.binomial import lower_limit, upper_limit
 from langchain_dp.audit.bounds import epsilon_bound, gaussian_bound, runs_needed
 from langchain_dp.audit.empirical import Audited, audit_mechanism
 from langchain_dp.audit.one_run import OneRunAudit, audit_pipeline, canaries_needed, one_run_bound, one_run_p_value
 from langchain_dp.audit.pairs import CanaryPair, canary_pair, check_neighbors, worst_margin
+from langchain_dp.audit.self_check.stubs import NamingEngine
 
 __all__ = [
     "Audited",

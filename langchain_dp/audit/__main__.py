@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from langchain_dp.audit._suite import CORE, Row, checks, run, table
+from langchain_dp.audit.self_check.suite import CORE, Row, checks, run, table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

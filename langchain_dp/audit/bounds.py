@@ -14,8 +14,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtri
 
-from langchain_dp import _validate
-from langchain_dp._binomial import lower_limit, upper_limit
+from langchain_dp._util import validate
+from langchain_dp._util.binomial import lower_limit, upper_limit
 from langchain_dp.accounting.profiles import gaussian
 from langchain_dp.errors import InvalidParameter
 
@@ -58,7 +58,7 @@ def gaussian_bound(hits: int, other_hits: int, runs: int, *, delta: float, error
         As :func:`epsilon_bound`, under the assumption that the two output distributions are post-processings of two
         Gaussians of equal variance that hold no other difference.
     """
-    _validate.number("delta", delta, above=0.0, below=1.0)
+    validate.number("delta", delta, above=0.0, below=1.0)
     here, there = lower_limit(hits, runs, error / 2), upper_limit(other_hits, runs, error / 2)
     distance = float(ndtri(here) - ndtri(there))
     if not 0 < distance < math.inf:
@@ -83,9 +83,9 @@ def runs_needed(epsilon: float, *, delta: float, error: float) -> int:
         delta: Of the claim.
         error: Chance, at most, that a true claim is disproved.
     """
-    epsilon = _validate.number("epsilon", epsilon, at_least=0.0, below=700.0)
-    delta = _validate.number("delta", delta, at_least=0.0, below=1.0)
-    error = _validate.number("error", error, above=0.0, below=1.0)
+    epsilon = validate.number("epsilon", epsilon, at_least=0.0, below=700.0)
+    delta = validate.number("delta", delta, at_least=0.0, below=1.0)
+    error = validate.number("error", error, above=0.0, below=1.0)
     # All hits here and none there: (x - delta) / (1 - x) > e^epsilon with x = (error / 2)^(1 / runs).
     ratio = (1 - delta) / (1 + math.exp(epsilon))  # 1 - x must be below this
     return math.floor(math.log(error / 2) / math.log1p(-ratio)) + 1

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from tqdm import tqdm
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.accounting import Neighbors
 from langchain_dp.attacks._given import function
 from langchain_dp.audit._events import Event, choose_event
@@ -170,10 +170,10 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _check(runs: int, *, epsilon: float, delta: float, error: float) -> None:
-    _validate.integer("runs", runs, at_least=1)
-    _validate.number("epsilon", epsilon, at_least=0.0, at_most=500.0)
-    _validate.number("delta", delta, at_least=0.0, below=1.0)
-    _validate.number("error", error, above=0.0, below=1.0)
+    validate.integer("runs", runs, at_least=1)
+    validate.number("epsilon", epsilon, at_least=0.0, at_most=500.0)
+    validate.number("delta", delta, at_least=0.0, below=1.0)
+    validate.number("error", error, above=0.0, below=1.0)
     check_runs(runs - max(1, round(_PILOT * runs)), epsilon=epsilon, delta=delta, error=error / _LOOKS)
 
 

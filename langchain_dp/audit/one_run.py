@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 from scipy.stats import binom
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.attacks._given import function
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
@@ -49,8 +49,8 @@ def one_run_p_value(*, canaries: int, guesses: int, correct: int, epsilon: float
         coin must be one step between neighbours: a record that is there or not, or which of two records sits in a slot.
     """
     _check_counts(canaries, guesses, correct)
-    _validate.number("epsilon", epsilon, at_least=0.0)
-    _validate.number("delta", delta, at_least=0.0, at_most=1.0)
+    validate.number("epsilon", epsilon, at_least=0.0)
+    validate.number("delta", delta, at_least=0.0, at_most=1.0)
     return _p_value(canaries, guesses, correct, epsilon, delta)
 
 
@@ -77,8 +77,8 @@ def one_run_bound(*, canaries: int, guesses: int, correct: int, delta: float, er
         Above the true epsilon with probability at most ``error``, if the number of guesses was fixed in advance.
     """
     _check_counts(canaries, guesses, correct)
-    _validate.number("delta", delta, at_least=0.0, at_most=1.0)
-    _validate.number("error", error, above=0.0, below=1.0)
+    validate.number("delta", delta, at_least=0.0, at_most=1.0)
+    validate.number("error", error, above=0.0, below=1.0)
 
     def disproved(epsilon: float) -> bool:
         return _p_value(canaries, guesses, correct, epsilon, delta) <= error
@@ -169,10 +169,10 @@ def audit_pipeline(
     Formal guarantee:
         As :func:`one_run_bound`; the pipeline must be private against a change of any one coin.
     """
-    _validate.integer("canaries", canaries, at_least=2)
-    _validate.number("epsilon", epsilon, at_least=0.0)
-    _validate.number("delta", delta, at_least=0.0, at_most=1.0)
-    _validate.number("error", error, above=0.0, below=1.0)
+    validate.integer("canaries", canaries, at_least=2)
+    validate.number("epsilon", epsilon, at_least=0.0)
+    validate.number("delta", delta, at_least=0.0, at_most=1.0)
+    validate.number("error", error, above=0.0, below=1.0)
     function("pipeline", pipeline, of="the coins")
     function("score", score, of="what was released and a canary's number")
     if guesses is not None:
@@ -183,7 +183,7 @@ def audit_pipeline(
         if not guesses:
             raise InvalidParameter("Expected guesses=[] to hold at least one number of guesses.")
         for number in guesses:
-            _validate.integer("guesses", number, at_least=2, at_most=canaries)
+            validate.integer("guesses", number, at_least=2, at_most=canaries)
     _check_canaries(canaries, guesses, epsilon=epsilon, delta=delta, error=error)
     if guesses is None:
         guesses = _by_default(canaries)
@@ -222,8 +222,8 @@ def canaries_needed(epsilon: float, *, error: float) -> int:
         epsilon: Of the claim, in nats, below 700: more no number of guesses that fits a float would disprove.
         error: Chance, at most, of disproving a claim that holds, in (0, 1).
     """
-    _validate.number("epsilon", epsilon, at_least=0.0, below=700.0)
-    _validate.number("error", error, above=0.0, below=1.0)
+    validate.number("epsilon", epsilon, at_least=0.0, below=700.0)
+    validate.number("error", error, above=0.0, below=1.0)
     return math.ceil(-math.log(error) / math.log1p(math.exp(-epsilon)))
 
 
@@ -313,6 +313,6 @@ def _enough_right(canaries: int, guesses: int, epsilon: float, delta: float, err
 
 
 def _check_counts(canaries: int, guesses: int, correct: int) -> None:
-    _validate.integer("canaries", canaries, at_least=1)
-    _validate.integer("guesses", guesses, at_least=0, at_most=canaries)
-    _validate.integer("correct", correct, at_least=0, at_most=guesses)
+    validate.integer("canaries", canaries, at_least=1)
+    validate.integer("guesses", guesses, at_least=0, at_most=canaries)
+    validate.integer("correct", correct, at_least=0, at_most=guesses)

@@ -9,7 +9,7 @@ from typing import Any
 
 from scipy.special import ndtr
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.accounting import Neighbors
 from langchain_dp.accounting.budget import neighbors_from
 from langchain_dp.audit.bounds import epsilon_bound
@@ -59,11 +59,11 @@ def canary_pair(
             raise InvalidParameter(
                 f"Expected {name} of type {type(given).__name__} to be a list. Give canary_pair(['yes', 'no'], [0, 3])."
             )
-    _validate.integer("number of labels", len(labels), at_least=2)
+    validate.integer("number of labels", len(labels), at_least=2)
     if len(votes) != len(labels):
         raise InvalidParameter(f"Expected votes of length {len(votes)} to have one number for each of {len(labels)}.")
     for count in votes:
-        _validate.integer("votes", count, at_least=0)
+        validate.integer("votes", count, at_least=0)
     if neighbors is Neighbors.REPLACE_SPECIAL:
         raise InvalidParameter(
             f"Expected neighbors={neighbors.name} to be REPLACE_ONE or ADD_OR_REMOVE_ONE: no example is a ghost."
@@ -92,8 +92,8 @@ def worst_margin(sigma: float, *, delta: float, runs: int, error: float, moved: 
         error: Of the bound.
         moved: Whether the canary's vote moves from label to label, or appears.
     """
-    sigma = _validate.number("sigma", sigma, above=0.0)
-    _validate.integer("runs", runs, at_least=1)
+    sigma = validate.number("sigma", sigma, above=0.0)
+    validate.integer("runs", runs, at_least=1)
     spread = math.sqrt(2) * sigma
 
     def expected(margin: int) -> float:

@@ -14,8 +14,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 
-from langchain_dp import _forks
-from langchain_dp._places import in_event_loop
+from langchain_dp._util import forks
+from langchain_dp._util.places import in_event_loop
 from langchain_dp.accounting import PrivacyCertificate
 
 KEPT = 10_000
@@ -62,7 +62,7 @@ class AnswerCache:
         self._page = 0
         self._answers: OrderedDict[Hashable, Released] = OrderedDict()
         self._under_way: dict[tuple[int, Hashable], concurrent.futures.Future[None]] = {}
-        _forks.watch(self)
+        forks.watch(self)
 
     def __len__(self) -> int:
         return len(self._answers)

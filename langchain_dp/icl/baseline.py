@@ -9,9 +9,9 @@ from typing import Any, Literal, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_dp import _validate
-from langchain_dp._checks import check_no_kwargs
+from langchain_dp._util import validate
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
+from langchain_dp.ensemble.checks import check_no_kwargs
 from langchain_dp.errors import PrivateDataError
 from langchain_dp.icl.answers import DPAnswer
 from langchain_dp.icl.plan import Electorate
@@ -45,7 +45,7 @@ class NonPrivateICL(Runnable[str | Mapping[str, Any], str]):
         check: Callable[[Any], str],
         neighbors: Neighbors,
     ) -> None:
-        self.method = _validate.one_of("method", method, tuple(_REASONS))
+        self.method = validate.one_of("method", method, tuple(_REASONS))
         self.name = f"not-private-{method}"
         self._labels = tuple(labels)
         self._prompt = prompt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.accounting import Neighbors
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.prompts import ICLPrompt
@@ -31,14 +31,14 @@ def check_calls(
     answer_seconds: float | None,
 ) -> None:
     """Bounds of queries, model calls and answer times."""
-    _validate.integer("max_queries", max_queries, at_least=1)
+    validate.integer("max_queries", max_queries, at_least=1)
     if timeout is not None:
-        _validate.number("timeout", timeout, above=0.0)
-    _validate.integer("max_concurrency", max_concurrency, at_least=1)
-    _validate.integer("max_question_chars", max_question_chars, at_least=1)
-    _validate.integer("keep_answers", keep_answers, at_least=1)
+        validate.number("timeout", timeout, above=0.0)
+    validate.integer("max_concurrency", max_concurrency, at_least=1)
+    validate.integer("max_question_chars", max_question_chars, at_least=1)
+    validate.integer("keep_answers", keep_answers, at_least=1)
     if answer_seconds is not None:
-        _validate.number("answer_seconds", answer_seconds, above=0.0)
+        validate.number("answer_seconds", answer_seconds, above=0.0)
 
 
 def check_example(example: object, where: str, prompt: ICLPrompt, labels: Sequence[str]) -> None:

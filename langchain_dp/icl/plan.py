@@ -10,13 +10,13 @@ from collections.abc import Callable, Hashable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from langchain_dp import _forks
+from langchain_dp._util import forks
+from langchain_dp.ensemble.partition import FixedPartition, resample
+from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.icl.answers import AnswerCache
 from langchain_dp.icl.votes import Ballot, Shot
 from langchain_dp.mechanisms.randomness import Randomness
-from langchain_dp.partition import FixedPartition, resample
 from langchain_dp.records import PrivateRecords
-from langchain_dp.scheme import Scheme
 
 
 class Electorate:
@@ -45,7 +45,7 @@ class Electorate:
         self._rng = rng
         self._q = Fraction(scheme.sampling_probability)
         self._lock = threading.Lock()
-        _forks.keep_still(self)
+        forks.keep_still(self)
         self._key = secrets.token_hex(8)  # two classifiers on one engine never share a cache entry
         self._version = 0
         self._forgotten = 0

@@ -10,7 +10,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 
 
@@ -124,7 +124,7 @@ expression."""
 
 def plain(labels: Sequence[str]) -> ICLPrompt:
     """Default prompt for any labels."""
-    _validate.integer("number of labels", len(labels), at_least=2)
+    validate.integer("number of labels", len(labels), at_least=2)
     return ICLPrompt(
         instruction=f"Decide which label fits each text. Labels: {', '.join(labels)}.",
         question="Text: {text}",

@@ -6,9 +6,7 @@ import hashlib
 import math
 from collections.abc import Generator, Sequence
 
-from langchain_dp._places import Places
-from langchain_dp._quiet_calls import in_own_thread
-from langchain_dp._unseen import Held, aunseen, unseen
+from langchain_dp._util.places import Places
 from langchain_dp.accounting import Neighbors
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.icl.answers import AnswerCache, Released
@@ -19,6 +17,8 @@ from langchain_dp.icl.voters import Voter
 from langchain_dp.icl.votes import Ballot, Vote, votes
 from langchain_dp.mechanisms import Randomness, report_noisy_max
 from langchain_dp.quiet import check_environment
+from langchain_dp.quiet.calls import in_own_thread
+from langchain_dp.redact import Held, aunseen, unseen
 
 _WHEN = "while a label was released"
 

@@ -11,8 +11,8 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, calibrate_noisy_max, epsilon
+from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.icl.reservation import Reservation
-from langchain_dp.scheme import Scheme
 
 MAJORITIES = (0.6, 0.7, 0.8, 0.9)
 _SAFE = 0.9  # a 70% majority that survives less often than this deserves a warning

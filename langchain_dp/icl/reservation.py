@@ -7,7 +7,6 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from langchain_dp._checks import ledger_for, unreserved
 from langchain_dp.accounting import (
     LedgerPlan,
     Neighbors,
@@ -19,8 +18,9 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.accounting.events import Sampling
+from langchain_dp.ensemble.checks import ledger_for, unreserved
+from langchain_dp.ensemble.scheme import Scheme, check_bounds, choose_scheme
 from langchain_dp.errors import BudgetExceeded, PlanError
-from langchain_dp.scheme import Scheme, check_bounds, choose_scheme
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,9 +9,11 @@ from typing import Any, NoReturn, get_args
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_dp import _checks, _validate
+from langchain_dp._util import validate
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.events import Sampling
+from langchain_dp.ensemble import checks as common
+from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.icl import checks, prompts
 from langchain_dp.icl.answers import KEPT, DPAnswer, Released
@@ -28,7 +30,6 @@ from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, Syst
 from langchain_dp.ports import ScoresLabels
 from langchain_dp.quiet import CALLS
 from langchain_dp.records import PrivateRecords
-from langchain_dp.scheme import Scheme
 
 Question = str | Mapping[str, Any]
 
@@ -122,9 +123,9 @@ class DPICLClassifier(Runnable[Question, str]):
         not_private_seed: int | None = None,
     ) -> None:
         self.name = name
-        self.labels = _checks.check_labels(labels)
+        self.labels = common.check_labels(labels)
         self.prompt = prompt or prompts.plain(self.labels)
-        _checks.check_promise(budget, ledger, not_private_seed)
+        common.check_promise(budget, ledger, not_private_seed)
         checks.check_calls(max_queries, timeout, max_concurrency, max_question_chars, keep_answers, answer_seconds)
         words = checks.label_words(self.prompt, self.labels)
         self._voter: Voter = make_voter(
@@ -137,7 +138,7 @@ class DPICLClassifier(Runnable[Question, str]):
             timeout=timeout,
             max_concurrency=max_concurrency,
             max_question_chars=max_question_chars,
-            on_unhealthy=_validate.one_of("on_unhealthy", on_unhealthy, get_args(OnUnhealthy)),
+            on_unhealthy=validate.one_of("on_unhealthy", on_unhealthy, get_args(OnUnhealthy)),
             accept_unchecked_model=accept_unchecked_model,
         )
         self._records = PrivateRecords(examples)
@@ -190,12 +191,12 @@ class DPICLClassifier(Runnable[Question, str]):
                 ``on_unhealthy``.
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
         """
-        _checks.check_no_kwargs(kwargs)
+        common.check_no_kwargs(kwargs)
         return self._call_with_config(self._label, input, config)
 
     async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002
         """Async twin of :meth:`invoke`."""
-        _checks.check_no_kwargs(kwargs)
+        common.check_no_kwargs(kwargs)
         return await self._acall_with_config(self._alabel, input, config)
 
     def invoke_with_certificate(self, question: Question, config: RunnableConfig | None = None) -> DPAnswer:
@@ -346,9 +347,9 @@ class DPICLClassifier(Runnable[Question, str]):
             raise InvalidParameter(
                 f"Expected budget.neighbors={budget.neighbors.name} to be {neighbors.name}: its subsets were cut so."
             )
-        _checks.check_unseeded(ledger, self._not_private_seed)
+        common.check_unseeded(ledger, self._not_private_seed)
         if max_queries is not None:
-            _validate.integer("max_queries", max_queries, at_least=1)
+            validate.integer("max_queries", max_queries, at_least=1)
         fixed = self.scheme.sampling == "fixed"
         reservation = reserve(
             budget=budget,

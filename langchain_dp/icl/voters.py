@@ -17,16 +17,16 @@ from typing import Any, Literal, Protocol
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.runnables import Runnable
 
-from langchain_dp._company import ask_together, count_unseen, is_remote
-from langchain_dp._quiet_calls import in_own_thread
-from langchain_dp._quiet_context import sealed
-from langchain_dp._quiet_filters import Level
+from langchain_dp.ensemble.company import ask_together, count_unseen, is_remote
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.votes import Ballot, Vote
 from langchain_dp.parsing import parse_label
 from langchain_dp.ports import MemberPrompt, ScoresLabels
 from langchain_dp.quiet import Failure, QuietModel
+from langchain_dp.quiet.calls import in_own_thread
+from langchain_dp.quiet.context import sealed
+from langchain_dp.quiet.filters import Level
 
 OnUnhealthy = Literal["raise", "answer"]
 """What a release does when its public companion shows that the model does not answer."""

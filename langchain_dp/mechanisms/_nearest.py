@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from langchain_dp import _forks
+from langchain_dp._util import forks
 
 Points = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -216,7 +216,7 @@ class _Blas:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        _forks.renew_lock(self)
+        forks.renew_lock(self)
         self._holders = 0
         self._limits: Any = None
 

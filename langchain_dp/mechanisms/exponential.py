@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 
@@ -50,9 +50,9 @@ def exponential(counts: Sequence[int], epsilon: float, *, rng: Randomness | None
         one call is epsilon-bounded-range, hence epsilon-DP [2]; 2 epsilon if a record is replaced. It costs an
         ``ExponentialEvent(epsilon)``. The base is rounded down: a smaller base is a smaller epsilon.
     """
-    _validate.integer("number of counts", len(counts), at_least=1, remedy="Give one count per candidate.")
+    validate.integer("number of counts", len(counts), at_least=1, remedy="Give one count per candidate.")
     check_counts(counts)
-    weight = Fraction(_validate.number("epsilon", epsilon, above=0.0))
+    weight = Fraction(validate.number("epsilon", epsilon, above=0.0))
     return draw(rng or SystemRandomness(), below_exp(weight), list(counts), [1] * len(counts))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import TypeVar
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.exponential import below_exp, check_counts, draw
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
@@ -75,7 +75,7 @@ def limited_domain(
             NeurIPS 2019, Section 5 (LimitedDomain with s = 1: there a record adds votes, and never moves one).
         [2] Dong, Durfee, Rogers. Optimal differential privacy composition for exponential mechanisms. ICML 2020.
     """
-    weight = Fraction(_validate.number("epsilon0", epsilon0, above=0.0)) / 2
+    weight = Fraction(validate.number("epsilon0", epsilon0, above=0.0)) / 2
     candidates = _candidates(votes, delta0=delta0, domain=domain, kbar=kbar, moved_votes=moved_votes)
     _, exponents, factors = zip(*candidates, strict=True)
     chosen = draw(rng or SystemRandomness(), below_exp(weight), exponents, factors)
@@ -86,9 +86,9 @@ def _candidates(
     votes: Mapping[T, int], *, delta0: float, domain: int | Sequence[T], kbar: int, moved_votes: bool
 ) -> list[tuple[T | None, int, int]]:
     """Triples (outcome, exponent x, factor m) of the law P(outcome) proportional to m b^x."""
-    delta = Fraction(_validate.number("delta0", delta0, above=0.0, below=1.0))
-    _validate.integer("kbar", kbar, at_least=1)
-    _validate.one_of("moved_votes", moved_votes, (True, False))
+    delta = Fraction(validate.number("delta0", delta0, above=0.0, below=1.0))
+    validate.integer("kbar", kbar, at_least=1)
+    validate.one_of("moved_votes", moved_votes, (True, False))
     inside = _outcomes(domain, kbar)
     if not isinstance(votes, Mapping) or not _are_tokens(votes):
         raise InvalidParameter("Expected votes to map whole numbers or strings to counts. Give a collections.Counter.")
@@ -112,7 +112,7 @@ def _outcomes(domain: int | Sequence[T], kbar: int) -> dict[T, None] | None:
     """Return the outcomes, in order, or None if only their number is known; refuse what fits neither."""
     if isinstance(domain, int):
         remedy = f"A domain of at most kbar={kbar} outcomes has to be given as a sequence of them."
-        _validate.integer("domain", domain, at_least=kbar + 1, remedy=remedy)
+        validate.integer("domain", domain, at_least=kbar + 1, remedy=remedy)
         return None
     listed = isinstance(domain, Sequence) and not isinstance(domain, str)
     if not listed or not domain or not _are_tokens(domain):

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from langchain_dp import _forks, _validate
+from langchain_dp._util import forks, validate
 from langchain_dp.mechanisms._bits import words
 from langchain_dp.mechanisms._nearest import BUCKET, NearestVector, sharded
 from langchain_dp.mechanisms.metric_laplace import checked, checked_eta
@@ -77,10 +77,10 @@ class MetricExponential:
         self._size = min(BUCKET, 1 << max(0, (-(-rows // BUCKETS) - 1).bit_length()))
         self._open: NDArray[np.bool_] = np.logical_or.reduceat(table.allowed, np.arange(0, rows, self._size))
         kept = 4 * len(self._open) + _BESIDE
-        self._most = _validate.integer("cache_bytes", cache_bytes, at_least=0) // kept
+        self._most = validate.integer("cache_bytes", cache_bytes, at_least=0) // kept
         self._cached: OrderedDict[int, tuple[float, Bounds]] = OrderedDict()
         self._lock = threading.Lock()
-        _forks.renew_lock(self)
+        forks.renew_lock(self)
 
     def draw(self, keys: Ids, points: Callable[[Ids], NDArray[np.floating]], *, rng: Randomness | None = None) -> Ids:
         """One row of the table per key.

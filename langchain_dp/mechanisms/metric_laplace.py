@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms._bits import Words
 from langchain_dp.mechanisms._nearest import ROWS, NearestVector, sharded
@@ -120,7 +120,7 @@ def noise(count: int, dimension: int, eta: float, rng: Randomness) -> NDArray[np
 
 def checked_eta(eta: float) -> float:
     """A usable privacy parameter; below the bound even double precision could overflow."""
-    return _validate.number("eta", eta, at_least=1e-9, remedy="Calibrate it with langchain_dp.rapt.calibrate.")
+    return validate.number("eta", eta, at_least=1e-9, remedy="Calibrate it with langchain_dp.rapt.calibrate.")
 
 
 def checked(points: NDArray[np.floating], table: NearestVector) -> NDArray[np.float64]:

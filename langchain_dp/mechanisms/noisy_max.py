@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from fractions import Fraction
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness, discrete_gaussian
 
 GRID = 1024
@@ -59,8 +59,8 @@ def report_noisy_max(counts: Sequence[int], sigma: float, *, rng: Randomness | N
         (Panda, Wang, Wu, Mittal 2023, Theorem 2) and costs a ``NoisyMaxEvent``. The winner is post-processing of the
         noisy histogram.
     """
-    _validate.integer("number of labels", len(counts), at_least=2)
-    _validate.number("sigma", sigma, at_least=LEAST_SIGMA, remedy="Calibrate it with calibrate_noisy_max.")
+    validate.integer("number of labels", len(counts), at_least=2)
+    validate.number("sigma", sigma, at_least=LEAST_SIGMA, remedy="Calibrate it with calibrate_noisy_max.")
     rng = rng or SystemRandomness()
     variance = (Fraction(sigma) * GRID) ** 2
     noisy = tuple(Fraction(count * GRID + discrete_gaussian(rng, variance), GRID) for count in counts)

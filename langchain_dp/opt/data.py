@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from langchain_dp.accounting import Neighbors
+from langchain_dp.ensemble.scheme import Scheme, choose_scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import Randomness
 from langchain_dp.opt.ensemble import split
 from langchain_dp.opt.settings import Settings
 from langchain_dp.records import PrivateRecords
-from langchain_dp.scheme import Scheme, choose_scheme
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

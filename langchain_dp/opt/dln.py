@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from langchain_dp import _validate
-from langchain_dp._company import ask_together
+from langchain_dp._util import validate
+from langchain_dp.ensemble.company import ask_together
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.plan import count_votes
 from langchain_dp.opt.templates import Demonstration, OptPrompts
@@ -44,8 +44,8 @@ class DLNSettings:
 
     def __post_init__(self) -> None:
         for name in ("steps", "prompts_per_step", "demonstrations", "max_new_tokens"):
-            _validate.integer(name, getattr(self, name), at_least=1)
-        _validate.number("temperature", self.temperature, at_least=0.0)
+            validate.integer(name, getattr(self, name), at_least=1)
+        validate.number("temperature", self.temperature, at_least=0.0)
 
 
 class DLN1:

@@ -9,9 +9,9 @@ import secrets
 from collections.abc import Hashable, Sequence
 from fractions import Fraction
 
+from langchain_dp.ensemble.partition import FixedPartition, resample
+from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.mechanisms.randomness import Randomness
-from langchain_dp.partition import FixedPartition, resample
-from langchain_dp.scheme import Scheme
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -40,7 +40,7 @@ class Ensemble:
 
     Formal guarantee:
         Whatever the coins, one record is in at most one of the subsets of one draw; see
-        :class:`~langchain_dp.partition.FixedPartition` and :func:`~langchain_dp.partition.resample`.
+        :class:`~langchain_dp.ensemble.partition.FixedPartition` and :func:`~langchain_dp.ensemble.partition.resample`.
     """
 
     def __init__(self, record_ids: Sequence[str], scheme: Scheme, rng: Randomness) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable
 
-from langchain_dp import _validate
-from langchain_dp._whole_files import write_whole
+from langchain_dp._util import validate
+from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.settings import Settings
@@ -157,7 +157,7 @@ def evaluate_prompt(
         InvalidParameter: There are no rows, or one lacks a variable or a known label.
     """
     asked = list(rows)
-    _validate.integer("number of rows", len(asked), at_least=1)
+    validate.integer("number of rows", len(asked), at_least=1)
     for position, row in enumerate(asked):
         missing = [name for name in (*prompt.input_variables, "label") if name not in row]
         if missing or row["label"] not in labels:

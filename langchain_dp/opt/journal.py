@@ -34,7 +34,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from langchain_dp import _forks
+from langchain_dp._util import forks
 from langchain_dp.accounting import LedgerPlan, PrivacyLedger
 from langchain_dp.errors import PlanError
 from langchain_dp.opt.plan import Ended, Written
@@ -45,7 +45,7 @@ _LONGEST = 60
 
 _HELD: weakref.WeakKeyDictionary[object, set[str]] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
-_forks.renew_lock(sys.modules[__name__], "_LOCK")
+forks.renew_lock(sys.modules[__name__], "_LOCK")
 
 
 @dataclasses.dataclass(repr=False)

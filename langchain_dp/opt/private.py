@@ -15,6 +15,7 @@ from langchain_dp.accounting import (
     PrivacyLedger,
 )
 from langchain_dp.accounting.budget import warn_of, weak_points
+from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Randomness, exponential
 from langchain_dp.opt import journal as journals
@@ -30,7 +31,6 @@ from langchain_dp.opt.text import Text
 from langchain_dp.opt.voters import Demonstrations, Electorate, PrivateVote
 from langchain_dp.ports import VotesNextToken
 from langchain_dp.records import PrivateRecords
-from langchain_dp.scheme import Scheme
 
 
 class PrivateRuns:

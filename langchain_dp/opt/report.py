@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from langchain_dp._company import count_unseen
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighbors, PrivacyBudget
 from langchain_dp.accounting.budget import weak_points
+from langchain_dp.ensemble.company import count_unseen
+from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.opt.reservation import votes_needed
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import Demonstration
 from langchain_dp.ports import Measured, VotesNextToken
 from langchain_dp.records import PrivateRecords
-from langchain_dp.scheme import Scheme
 
 
 @dataclasses.dataclass(frozen=True)

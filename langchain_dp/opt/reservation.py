@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from langchain_dp._checks import unreserved
-from langchain_dp._rounding import rounded_up
+from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import (
     ExponentialEvent,
     LedgerPlan,
@@ -19,8 +18,9 @@ from langchain_dp.accounting import (
     epsilon,
 )
 from langchain_dp.accounting.events import Sampling
+from langchain_dp.ensemble.checks import unreserved
+from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
-from langchain_dp.scheme import Scheme
 
 TRAINING, VALIDATION = "training", "validation"
 

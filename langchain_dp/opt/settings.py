@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.accounting.events import Sampling
+from langchain_dp.ensemble.scheme import check_bounds
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.ports import Decoding
-from langchain_dp.scheme import check_bounds
 
 Method = Literal["dp-opt", "opt", "dln-1"]
 METHODS: tuple[Method, ...] = ("dp-opt", "opt", "dln-1")
@@ -46,7 +46,7 @@ class Settings:
     calibrate: bool
 
     def __post_init__(self) -> None:
-        _validate.one_of("method", self.method, METHODS)
+        validate.one_of("method", self.method, METHODS)
         check_bounds(
             sampling=self.sampling,
             shots=self.shots,
@@ -54,22 +54,22 @@ class Settings:
             partitions=self.partitions,
             sampling_probability=self.sampling_probability,
         )
-        _validate.integer("num_prompts", self.num_prompts, at_least=1)
-        _validate.integer("max_new_tokens", self.max_new_tokens, at_least=1)
-        _validate.integer("max_calls", self.max_calls, at_least=1)
-        _validate.integer("max_retries", self.max_retries, at_least=0)
-        _validate.integer("kbar", self.kbar, at_least=1)
-        _validate.number("validation", self.validation, above=0.0, below=1.0)
-        _validate.number("temperature", self.decoding.temperature, at_least=0.0)
+        validate.integer("num_prompts", self.num_prompts, at_least=1)
+        validate.integer("max_new_tokens", self.max_new_tokens, at_least=1)
+        validate.integer("max_calls", self.max_calls, at_least=1)
+        validate.integer("max_retries", self.max_retries, at_least=0)
+        validate.integer("kbar", self.kbar, at_least=1)
+        validate.number("validation", self.validation, above=0.0, below=1.0)
+        validate.number("temperature", self.decoding.temperature, at_least=0.0)
         if self.epsilon0 is not None:
-            _validate.number("epsilon0", self.epsilon0, above=0.0)
+            validate.number("epsilon0", self.epsilon0, above=0.0)
         if self.delta0 is not None:
-            _validate.number("delta0", self.delta0, above=0.0, below=1.0)
+            validate.number("delta0", self.delta0, above=0.0, below=1.0)
             if self.epsilon0 is None:
                 raise InvalidParameter(
                     f"Expected delta0={self.delta0!r} together with epsilon0. Give both, or neither."
                 )
-        _validate.number("repetition_penalty", self.decoding.repetition_penalty, at_least=1.0)
+        validate.number("repetition_penalty", self.decoding.repetition_penalty, at_least=1.0)
 
     def public(self) -> dict[str, Any]:
         """All of them as plain values for JSON."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 
 MESSAGES = (
@@ -179,8 +179,8 @@ class OptTask:
     prompts: OptPrompts = OptPrompts()
 
     def __post_init__(self) -> None:
-        _validate.integer("shots", self.shots, at_least=1)
-        _validate.integer("subsets", self.subsets, at_least=1)
+        validate.integer("shots", self.shots, at_least=1)
+        validate.integer("subsets", self.subsets, at_least=1)
 
 
 SST2 = OptTask(("negative", "positive"), "Classify the input text as positive or negative.", 5, 205)

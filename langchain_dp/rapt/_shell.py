@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_dp._unseen import Held, unseen
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.streaming import NOTHING, Streaming
+from langchain_dp.redact import Held, unseen
 
 S = TypeVar("S")
 """One of :data:`langchain_dp.rapt.parts.Sanitizable`: what goes in comes out in the same type."""

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from langchain_dp import _validate
-from langchain_dp._pictures import new_figure
+from langchain_dp._util import validate
+from langchain_dp._util.pictures import new_figure
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_laplace import checked_eta
 from langchain_dp.rapt._attack import (
@@ -167,7 +167,7 @@ def calibrate(
             "eta": eta,
         }
     )
-    _validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
+    validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
     population, described = _running_words(vocabulary, TEXTS if texts is None else texts, built_in=texts is None)
     sample = _systematic(population, _SAMPLE)
     if len(population) > _POPULATION:
@@ -221,8 +221,8 @@ def _one_target(targets: dict[str, float | None]) -> tuple[str, float]:
     if name == "eta":
         return name, checked_eta(value)
     if name == "max_loss":
-        return name, _validate.number(name, value, above=0.0)
-    return name, _validate.number(name, value, above=0.0, below=1.0)
+        return name, validate.number(name, value, above=0.0)
+    return name, validate.number(name, value, above=0.0, below=1.0)
 
 
 def _running_words(vocabulary: Vocabulary, texts: Sequence[str], *, built_in: bool) -> tuple[NDArray[np.int64], str]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from langchain_dp import _forks
+from langchain_dp._util import forks
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger, Owner
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt._engine import WordEngine
@@ -62,7 +62,7 @@ class FormalReleases:
         self.ledger = ledger
         self._calibration = calibration
         self._lock = threading.Lock()
-        _forks.renew_lock(self)
+        forks.renew_lock(self)
         self._reuse = reuse
         self._chain = chain
         self._releases = Releases(engine, ledger, reuse=reuse, chain=chain)

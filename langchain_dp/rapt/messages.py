@@ -38,7 +38,7 @@ from langchain_core.messages import (
 )
 from langchain_core.messages.tool import tool_call_chunk
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.structured import Swap, structured, text_or_json
 
@@ -94,8 +94,8 @@ class MessageRules:
     keys: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        _validate.one_of("system", self.system, ("keep", "sanitize"))
-        _validate.one_of("media", self.media, ("keep", "drop", "refuse"))
+        validate.one_of("system", self.system, ("keep", "sanitize"))
+        validate.one_of("media", self.media, ("keep", "drop", "refuse"))
 
 
 def checked_keys(keys: Sequence[str]) -> frozenset[str]:

@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.rapt.runnable import RAPTSanitizer
 
@@ -96,7 +96,7 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         self.sanitizer = sanitizer
         self._trusted = frozenset(trusted)
         self._user = user
-        self._pass_replies = _validate.one_of("replies", replies, ("pass", "sanitize")) == "pass"
+        self._pass_replies = validate.one_of("replies", replies, ("pass", "sanitize")) == "pass"
 
     @property
     def name(self) -> str:

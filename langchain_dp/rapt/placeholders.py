@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
-from langchain_dp import _forks
+from langchain_dp._util import forks
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.rapt.release import Texts, Unit, withheld
@@ -48,7 +48,7 @@ class PlaceholderMap:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        _forks.keep_still(self)
+        forks.keep_still(self)
         self._placeholders: dict[tuple[str, str], str] = {}
         self._originals: dict[str, str] = {}
         self._counts: Counter[str] = Counter()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 
 Treatment = Literal["privatise", "keep", "placeholder"]
 Kind = Literal["word", "number", "date", "url", "punctuation", "code"]
@@ -53,8 +53,8 @@ class Policies:
 
     def __post_init__(self) -> None:
         for field in _FIELD.values():
-            _validate.one_of(field, getattr(self, field), _TREATMENTS)
-        _validate.one_of("unknown", self.unknown, ("vector", "random"))
+            validate.one_of(field, getattr(self, field), _TREATMENTS)
+        validate.one_of("unknown", self.unknown, ("vector", "random"))
 
     def of(self, kind: Kind) -> Treatment:
         """Treatment of one kind of feature; words are always privatised."""

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES, MetricExponential
 from langchain_dp.mechanisms.metric_laplace import checked_eta, metric_laplace
@@ -92,10 +92,10 @@ class TextPrivatiser:
             )
         self.vocabulary = vocabulary
         self.eta = checked_eta(eta)
-        self.mechanism: Mechanism = _validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
+        self.mechanism: Mechanism = validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
         self.policies = policies
-        self.length = None if length is None else _validate.integer("length", length, at_least=1)
-        self.threads = None if threads is None else _validate.integer("threads", threads, at_least=1)
+        self.length = None if length is None else validate.integer("length", length, at_least=1)
+        self.threads = None if threads is None else validate.integer("threads", threads, at_least=1)
         self.casing = casing
         if casing:
             vocabulary.surfaces("")  # refused now where the tokeniser cannot tell

@@ -19,10 +19,10 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from langchain_dp import _forks
-from langchain_dp._unseen import Withheld
+from langchain_dp._util import forks
 from langchain_dp.accounting.metric import AlreadyReleased, MetricLedger, Owner
 from langchain_dp.errors import LangChainDPError
+from langchain_dp.redact import Withheld
 
 Texts = tuple[str, ...]
 K = TypeVar("K", bound=Hashable)
@@ -188,7 +188,7 @@ class _Flights:
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._under_way: dict[bytes, concurrent.futures.Future[None]] = {}
-        _forks.watch(self)
+        forks.watch(self)
 
     def before_fork(self) -> None:
         """Keep still, so that a child finds the lock open."""

@@ -11,13 +11,13 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_dp import _validate
-from langchain_dp._quiet_context import sealed
-from langchain_dp._quiet_filters import Level
-from langchain_dp._unseen import Held, unseen
+from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.quiet import check_environment
+from langchain_dp.quiet.context import sealed
+from langchain_dp.quiet.filters import Level
 from langchain_dp.rapt.runnable import RAPTSanitizer
+from langchain_dp.redact import Held, unseen
 
 
 class SanitizingRetriever(BaseRetriever):
@@ -74,7 +74,7 @@ class SanitizingRetriever(BaseRetriever):
                 "Use the inner retriever."
             )
         if k is not None:
-            _validate.integer("k", k, at_least=1)
+            validate.integer("k", k, at_least=1)
         if documents and not query and not sanitizer.names_documents:
             remedy = "Give the sanitizer user_key= or document_key=, or no limit."
             sanitizer.check_limit("document that comes back", remedy, user=False)
@@ -176,7 +176,7 @@ class SanitizingRetriever(BaseRetriever):
             )
 
     def _most(self, k: int | None) -> int | None:
-        return self.k if k is None else _validate.integer("k", k, at_least=1)
+        return self.k if k is None else validate.integer("k", k, at_least=1)
 
     def _sanitized(self, found: Sequence[Document], most: int | None) -> list[Document]:
         first = list(found)[:most]

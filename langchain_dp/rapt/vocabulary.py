@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms._nearest import NearestVector
 from langchain_dp.ports import Embeds
@@ -59,7 +59,7 @@ class Vocabulary:
         vectors = _matrix(words, self.vectors)
         allowed = np.ones(len(words), dtype=bool)
         for number in self.never:
-            allowed[_validate.integer("never", number, at_least=0, at_most=len(words) - 1)] = False
+            allowed[validate.integer("never", number, at_least=0, at_most=len(words) - 1)] = False
         if allowed.sum() < 2:
             raise InvalidParameter(
                 f"Expected words to hold at least two that may be written, got {int(allowed.sum())} of {len(words)}."

@@ -11,10 +11,10 @@ import textwrap
 
 import pytest
 
-from langchain_dp.accounting import _ledger_file
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import NoisyMaxEvent
 from langchain_dp.accounting.ledger import PrivacyLedger
+from langchain_dp.accounting.store import file as ledger_file
 from langchain_dp.errors import LedgerUnwritable
 
 BUDGET = PrivacyBudget(3.0, 1e-5)
@@ -31,7 +31,8 @@ short line
 # second side, so it is switched off here: what is under test is that counts hold even where it cannot see a mount.
 SIDES = """
     import os, sys
-    from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger, _ledger_file
+    from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger
+    from langchain_dp.accounting.store import file as ledger_file
     from langchain_dp.errors import BudgetExceeded, LedgerError
 
     one, two = sys.argv[1:]
@@ -46,7 +47,7 @@ SIDES = """
     except LedgerError as error:
         said = "refused" if "Mount the folder" in str(error) else str(error)
     os.write(1, f"{said}\\n".encode())
-    _ledger_file.MOUNTS = os.devnull
+    ledger_file.MOUNTS = os.devnull
     there, here = os.pipe(), os.pipe()
     child = os.fork()
     wait, tell, path = (there[0], here[1], two) if child == 0 else (here[0], there[1], one)
@@ -113,7 +114,7 @@ def test_a_file_that_is_a_mount_point_is_refused(
     PrivacyLedger(BUDGET, path).close()
     escaped = str(path).replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011")
     listed = tmp_path / "mountinfo"
-    monkeypatch.setattr(_ledger_file, "MOUNTS", str(listed))
+    monkeypatch.setattr(ledger_file, "MOUNTS", str(listed))
     for point, refused in ((escaped, True), (str(tmp_path), False), (escaped + "2", False), ("/", False)):
         listed.write_text(MOUNTINFO.format(point=point))
         if refused:
@@ -127,7 +128,7 @@ def test_a_system_without_a_list_of_mounts_opens_ledgers(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If this fails, ledgers open on Linux only."""
-    monkeypatch.setattr(_ledger_file, "MOUNTS", str(tmp_path / "absent"))
+    monkeypatch.setattr(ledger_file, "MOUNTS", str(tmp_path / "absent"))
     with PrivacyLedger(BUDGET, tmp_path / "ledger.db", plan=[(VOTE, 3)]) as ledger:
         ledger.spend(VOTE)
         assert ledger.remaining(VOTE) == 2

@@ -19,7 +19,7 @@ from fakes.old_files import old_metric_ledger
 
 from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting.metric import AlreadyReleased, MetricLedger, Owner
-from langchain_dp.audit._open import open_ledger
+from langchain_dp.audit.report.opening import open_ledger
 from langchain_dp.errors import (
     BudgetExceeded,
     InvalidParameter,

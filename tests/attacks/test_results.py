@@ -13,7 +13,7 @@ import pytest
 from fakes.vocabularies import small
 
 import langchain_dp.attacks
-from langchain_dp._binomial import clopper_pearson
+from langchain_dp._util.binomial import clopper_pearson
 from langchain_dp.attacks import (
     AttackResult,
     attack_answers,
@@ -27,7 +27,7 @@ from langchain_dp.attacks import (
     reconstruct,
 )
 from langchain_dp.attacks._intervals import accuracy_bound, auc, auc_interval, bootstrap_ratio
-from langchain_dp.audit._results import read_attacks
+from langchain_dp.audit.report.results import read_attacks
 from langchain_dp.errors import InvalidParameter, MissingExtra
 
 

@@ -13,9 +13,9 @@ import pytest
 from fakes.old_files import old_metric_ledger
 
 from langchain_dp.accounting import MetricLedger, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
-from langchain_dp.audit._open import open_ledger
-from langchain_dp.audit._page import page
 from langchain_dp.audit.report import report
+from langchain_dp.audit.report.opening import open_ledger
+from langchain_dp.audit.report.page import page
 from langchain_dp.errors import InvalidParameter, LedgerCorrupt, LedgerError, LedgerUnwritable
 
 ANSWER = NoisyMaxEvent(2.0, 0.1)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 
-from langchain_dp._rounding import rounded_up
+from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import (
     LimitedDomainEvent,
     MetricLedger,
@@ -25,12 +25,11 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting._account import Account
 from langchain_dp.accounting.metric import Owner
-from langchain_dp.audit import _words
-from langchain_dp.audit._labels import label
-from langchain_dp.audit._page import page
-from langchain_dp.audit._results import AttackResult
-from langchain_dp.audit._words import meaning
-from langchain_dp.audit.report import report
+from langchain_dp.audit.report import report, words
+from langchain_dp.audit.report.names import label
+from langchain_dp.audit.report.page import page
+from langchain_dp.audit.report.results import AttackResult
+from langchain_dp.audit.report.words import meaning
 
 SECRET = "Zebedee Quillfeather was treated for gout"
 SCRIPT = "<script>alert(1)</script>"
@@ -225,15 +224,15 @@ def test_everything_is_escaped(ledger: Path) -> None:
 
 def test_words_follow_from_the_definition() -> None:
     """If it breaks, the page promises more, or less, than (epsilon, delta) does."""
-    assert _words.guess(0.0, 0.0) == 0.5
-    assert _words.guess(1.0, 0.0) == pytest.approx(math.e / (1 + math.e))
-    assert _words.guess(1.0, 0.1) == pytest.approx((math.e + 0.1) / (1 + math.e))
-    assert _words.guess(1000.0, 0.1) == _words.caught(1000.0, 0.1, 0.01) == 1.0
-    assert _words.caught(0.0, 0.0, 0.01) == pytest.approx(0.01)
-    assert _words.caught(1.0, 0.05, 0.01) == pytest.approx(0.01 * math.e + 0.05)
-    assert _words.caught(8.0, 0.0, 0.01) == pytest.approx(1 - 0.99 * math.exp(-8))
+    assert words.guess(0.0, 0.0) == 0.5
+    assert words.guess(1.0, 0.0) == pytest.approx(math.e / (1 + math.e))
+    assert words.guess(1.0, 0.1) == pytest.approx((math.e + 0.1) / (1 + math.e))
+    assert words.guess(1000.0, 0.1) == words.caught(1000.0, 0.1, 0.01) == 1.0
+    assert words.caught(0.0, 0.0, 0.01) == pytest.approx(0.01)
+    assert words.caught(1.0, 0.05, 0.01) == pytest.approx(0.01 * math.e + 0.05)
+    assert words.caught(8.0, 0.0, 0.01) == pytest.approx(1 - 0.99 * math.exp(-8))
     for bound, shown in ((0.73106, "73.2%"), (0.731, "73.1%"), (0.99012, "99.02%"), (0.99995, "almost 100%")):
-        assert _words._share(bound) == shown  # what is "at most" is rounded up
+        assert words._share(bound) == shown  # what is "at most" is rounded up
     for value, digits, up in (
         (4.4817, 3, 4.49),
         (4.48, 3, 4.48),
@@ -242,14 +241,14 @@ def test_words_follow_from_the_definition() -> None:
         (0, 3, 0),
     ):
         assert rounded_up(value, digits) == up
-    assert "weak" in _words.meaning(8.0, 1e-5, Neighbors.REPLACE_ONE)
-    assert "weak" not in _words.meaning(1.0, 1e-5, Neighbors.REPLACE_ONE)
-    assert "3.49 votes" in _words.calibration(NoisyMaxEvent(1.5), Neighbors.REPLACE_ONE)
-    assert "25 votes" in _words.calibration(LimitedDomainEvent(0.4, 0.01), Neighbors.REPLACE_ONE)
-    assert "24 votes" in _words.calibration(LimitedDomainEvent(0.4, 0.01), Neighbors.REPLACE_SPECIAL)
+    assert "weak" in words.meaning(8.0, 1e-5, Neighbors.REPLACE_ONE)
+    assert "weak" not in words.meaning(1.0, 1e-5, Neighbors.REPLACE_ONE)
+    assert "3.49 votes" in words.calibration(NoisyMaxEvent(1.5), Neighbors.REPLACE_ONE)
+    assert "25 votes" in words.calibration(LimitedDomainEvent(0.4, 0.01), Neighbors.REPLACE_ONE)
+    assert "24 votes" in words.calibration(LimitedDomainEvent(0.4, 0.01), Neighbors.REPLACE_SPECIAL)
     for relation in Neighbors:
         if relation.name in ("REPLACE_ONE", "ADD_OR_REMOVE_ONE", "REPLACE_SPECIAL"):
-            assert len(_words.limits(relation)) == 7
+            assert len(words.limits(relation)) == 7
 
 
 def test_events_of_the_library_have_words_too(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom
 
 from langchain_dp.accounting import LimitedDomainEvent, Neighbors, NoisyMaxEvent, epsilon
-from langchain_dp.audit._checks_accountant import NOISE, TOKENS
+from langchain_dp.audit.self_check.accountant import NOISE, TOKENS
 
 ADD, ZERO = Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL
 SCHEMES = [("resample", ADD), ("fixed", ADD), ("fixed", ZERO)]

@@ -10,11 +10,11 @@ import pytest
 
 from langchain_dp import PrivacyBudget
 from langchain_dp.audit import __main__ as command
-from langchain_dp.audit import _suite
-from langchain_dp.audit._checks import Check, Finding
-from langchain_dp.audit._checks_accountant import order
-from langchain_dp.audit._checks_chains import tightness
-from langchain_dp.audit._suite import CORE, Row, checks, run, table
+from langchain_dp.audit.self_check import suite
+from langchain_dp.audit.self_check.accountant import order
+from langchain_dp.audit.self_check.chains import tightness
+from langchain_dp.audit.self_check.check import Check, Finding
+from langchain_dp.audit.self_check.suite import CORE, Row, checks, run, table
 
 CHECKS = {check.name: check for check in checks()}
 REPEATED = [name for name, check in CHECKS.items() if not check.once]
@@ -57,11 +57,13 @@ def test_every_classic_fault_is_planted_once() -> None:
 def test_stand_ins_are_not_offered() -> None:
     """If it breaks, something deliberately broken can be imported by its public name."""
     import langchain_dp.audit as audit
-    from langchain_dp.audit import _planted
+    from langchain_dp.audit.self_check import planted as _planted
 
     assert not [name for name in vars(_planted) if name in audit.__all__]
     users = Path(audit.__file__).parent.parent.rglob("*.py")
-    assert not [path for path in users if "_planted" in path.read_text("utf-8") and path.parent.name != "audit"]
+    assert not [
+        path for path in users if "self_check.planted" in path.read_text("utf-8") and path.parent.name != "self_check"
+    ]
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
         Check("nervous", "holds", lambda: BROKEN, {}),
         Check("blind", "holds", lambda: SOUND, {"unseen": lambda: SOUND}, once=True),
     ]
-    monkeypatch.setattr(_suite, "checks", lambda: made)
+    monkeypatch.setattr(suite, "checks", lambda: made)
     monkeypatch.setattr(command, "checks", lambda: made)
     return made
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from langchain_dp.accounting import LedgerPlan
-from langchain_dp.audit import _checks_icl, _checks_rapt, _laws, _planted_chains
-from langchain_dp.audit._suite import checks, run
+from langchain_dp.audit.self_check import icl, laws, planted_chains, rapt
+from langchain_dp.audit.self_check.suite import checks, run
 from langchain_dp.mechanisms import limited_domain
 
 ERROR = 1e-6
@@ -23,7 +23,7 @@ def coins(rows: int = 60, columns: int = 48, q: float = 0.375, seed: int = 7) ->
 
 def test_coins_of_their_own_pass() -> None:
     """If it breaks, an audit accuses sound sampling. The least of 100 tables is above 1e-5 but for a chance of 1e-3."""
-    assert min(_laws.coins(coins(seed=seed), 0.375) for seed in range(100)) > 1e-5
+    assert min(laws.coins(coins(seed=seed), 0.375) for seed in range(100)) > 1e-5
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_coins_of_their_own_pass() -> None:
 )
 def test_other_coins_are_seen(fault: str, table: Any) -> None:
     """If it breaks, an audit is blind to a way of sampling that is charged as Poisson's."""
-    assert _laws.coins(table, 0.375) < ERROR, fault
+    assert laws.coins(table, 0.375) < ERROR, fault
 
 
 @pytest.mark.statistical
@@ -47,41 +47,41 @@ def test_other_coins_are_seen(fault: str, table: Any) -> None:
 def test_the_law_of_a_token_is_that_of_the_mechanism(moved: bool) -> None:
     """If it breaks, runs are audited against another law than the documented one. Error rate 1e-6."""
     votes = {3: 9, 7: 8, 11: 8, 12: 1}
-    law = _laws.limited_domain_law(votes, epsilon0=1.0, delta0=1 / 8, kbar=2, threshold=2 if moved else 1)
+    law = laws.limited_domain_law(votes, epsilon0=1.0, delta0=1 / 8, kbar=2, threshold=2 if moved else 1)
     drawn = Counter(
         limited_domain(votes, epsilon0=1.0, delta0=1 / 8, kbar=2, domain=64, moved_votes=moved) for _ in range(2_000)
     )
-    assert _laws.frequencies(drawn, law) > ERROR
-    other = _laws.limited_domain_law(votes, epsilon0=1.0, delta0=1 / 8, kbar=2, threshold=1 if moved else 2)
-    assert _laws.frequencies(drawn, other) < ERROR
+    assert laws.frequencies(drawn, law) > ERROR
+    other = laws.limited_domain_law(votes, epsilon0=1.0, delta0=1 / 8, kbar=2, threshold=1 if moved else 2)
+    assert laws.frequencies(drawn, other) < ERROR
 
 
 def test_sums_and_divergences_are_exact() -> None:
     """If it breaks, how unlikely a run was is worked out wrongly."""
-    assert _laws.tally(0, [0.5] * 10) == pytest.approx(2 / 1024)
-    assert _laws.total(12, [{0: 0.5, 6: 0.5}] * 2) == pytest.approx(0.5)
-    assert _laws.divergence({0: 0.75, 1: 0.25}, {0: 0.25, 1: 0.75}, np.log(2)) == pytest.approx(0.25)
-    assert _laws.mixed({0: 1.0}, {1: 1.0}, 0.25) == {0: 0.75, 1: 0.25}
+    assert laws.tally(0, [0.5] * 10) == pytest.approx(2 / 1024)
+    assert laws.total(12, [{0: 0.5, 6: 0.5}] * 2) == pytest.approx(0.5)
+    assert laws.divergence({0: 0.75, 1: 0.25}, {0: 0.25, 1: 0.75}, np.log(2)) == pytest.approx(0.25)
+    assert laws.mixed({0: 1.0}, {1: 1.0}, 0.25) == {0: 0.75, 1: 0.25}
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("setting", _checks_icl.SETTINGS, ids=str)
+@pytest.mark.parametrize("setting", icl.SETTINGS, ids=str)
 def test_every_face_under_every_setting(setting: Any) -> None:
     """If it breaks, a way to ask under one of the schemes charges less than it releases. Error rate 1e-7 a setting."""
-    found = _checks_icl.calls([(setting, face) for face in _checks_icl.FACES])
+    found = icl.calls([(setting, face) for face in icl.FACES])
     assert not found.broken, found.seen
-    found = _checks_icl.ballots([setting])
+    found = icl.ballots([setting])
     assert not found.broken, found.seen
 
 
-@pytest.mark.parametrize("face", _checks_rapt.FACES)
+@pytest.mark.parametrize("face", rapt.FACES)
 def test_every_face_of_a_sanitizer_is_watched(face: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, a free release through this face goes unseen."""
-    monkeypatch.setattr(_checks_rapt, "FACES", {face: _checks_rapt.FACES[face]})
+    monkeypatch.setattr(rapt, "FACES", {face: rapt.FACES[face]})
     for fault in ("every third text free", "unknown names in clear"):
-        swaps = {fault: _planted_chains.FACES[fault]}
+        swaps = {fault: planted_chains.FACES[fault]}
         if (fault, face) not in _WORD_BY_WORD:
-            assert _planted_chains.under(_checks_rapt.faces, swaps)[fault]().broken, fault
+            assert planted_chains.under(rapt.faces, swaps)[fault]().broken, fault
 
 
 _WORD_BY_WORD = {("unknown names in clear", "chunks"), ("unknown names in clear", "async chunks")}
@@ -90,7 +90,7 @@ _WORD_BY_WORD = {("unknown names in clear", "chunks"), ("unknown names in clear"
 
 def test_a_planted_fault_is_taken_out_again() -> None:
     """If it breaks, what runs after an audit runs on broken code."""
-    tables = (_planted_chains.ANSWERS, _planted_chains.TOKENS, _planted_chains.FACES)
+    tables = (planted_chains.ANSWERS, planted_chains.TOKENS, planted_chains.FACES)
     parts = [swap for table in tables for swaps in table.values() for swap in swaps]
     before = [vars(owner)[name] for owner, name, _ in parts]
     real = LedgerPlan.spend
@@ -100,7 +100,7 @@ def test_a_planted_fault_is_taken_out_again() -> None:
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        _planted_chains.under(fail, {"fault": _planted_chains.ANSWERS["overdrawn plan"]})["fault"]()
+        planted_chains.under(fail, {"fault": planted_chains.ANSWERS["overdrawn plan"]})["fault"]()
     assert [vars(owner)[name] for owner, name, _ in parts] == before
 
 

@@ -24,10 +24,10 @@ from typing import Any
 
 import torch
 from langchain_dp.integrations._choice import Choice
-from langchain_dp.integrations._llama_model_files import prepared_model_path
-from langchain_dp.integrations._llama_writer import Writer
-from langchain_dp.integrations._transformers_load import from_gguf
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
+from langchain_dp.integrations.llama_cpp.model_files import prepared_model_path
+from langchain_dp.integrations.llama_cpp.writer import Writer
+from langchain_dp.integrations.transformers.load import from_gguf
 from made import keep, made
 
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token

@@ -31,8 +31,8 @@ def float16_gguf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def unpacked(folders: pytest.TempPathFactory, kind: str) -> Iterator[Path]:
     """The embedded model in another type, for the time of a session: pytest keeps the folders of three."""
     llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
-    from langchain_dp.integrations._llama_context import import_llama
     from langchain_dp.integrations.llama_cpp import embedded_model_path
+    from langchain_dp.integrations.llama_cpp.context import import_llama
 
     import_llama()  # silences its log
     path = folders.mktemp(kind) / f"SmolLM2-135M-Instruct.{kind}.gguf"

@@ -16,8 +16,8 @@ from contracts.next_token import NextTokenContract
 
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
 
-from langchain_dp.integrations._completion_calls import Calls
 from langchain_dp.integrations.openai import CompletionServerEnsemble
+from langchain_dp.integrations.openai.calls import Calls
 
 from langchain_dp.ports import Decoding
 

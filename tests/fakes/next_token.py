@@ -24,7 +24,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import NoReturn
 
-from langchain_dp._validate import number
+from langchain_dp._util.validate import number
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 

@@ -11,8 +11,8 @@ from fakes.voters import VotingChat, VotingEngine, classifier, left, private_exa
 
 from langchain_dp import PrivacyBudget
 from langchain_dp.accounting import NoisyMaxEvent, epsilon
+from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.icl.report import majority_survival
-from langchain_dp.scheme import Scheme
 
 
 def test_a_plan_spends_nothing_and_asks_nobody() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from langchain_dp.integrations._llama_model_files import _quantize
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
+from langchain_dp.integrations.llama_cpp.model_files import _quantize
 
 
 @pytest.fixture(scope="session")

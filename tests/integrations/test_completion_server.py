@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 from fakes.canary import CANARY, leak_surfaces
 from fakes.completion_server import LISTED, CompletionServer
-from langchain_dp.integrations import _completion_calls
-from langchain_dp.integrations._completion_labels import FLOOR, expected, scores
-from langchain_dp.integrations.openai import CompletionServerEnsemble
+from langchain_dp.integrations.openai import CompletionServerEnsemble, calls
+from langchain_dp.integrations.openai.labels import FLOOR, expected, scores
 
 from langchain_dp.errors import InvalidParameter, MissingExtra, ModelUnavailable
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt
@@ -300,7 +299,7 @@ def test_calibration_is_asked_once_a_member_and_forgotten_with_it(
     kept = list(built._calibrations._kept.values())
     built.forget(0, 1)
     assert all((row == 0).all() for row in kept)
-    monkeypatch.setattr(_completion_calls, "_KEPT", 1)
+    monkeypatch.setattr(calls, "_KEPT", 1)
     ask()
     assert len(built._calibrations._kept) == 1
 

@@ -252,7 +252,7 @@ def test_an_answer_that_was_given_up_is_not_passed_off_as_whole(
     chat: ChatLlamaCpp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If this fails, half an answer counts as a vote."""
-    monkeypatch.setattr("langchain_dp.integrations._llama_chat_worker.GivenUp.is_set", lambda self: True)
+    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.chat_worker.GivenUp.is_set", lambda self: True)
     with pytest.raises(ModelUnavailable, match="given up"):
         chat.invoke("Say hello.")
 

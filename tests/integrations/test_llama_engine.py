@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from langchain_dp.integrations._choice import Choice
-from langchain_dp.integrations._llama_store import MemberState
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+from langchain_dp.integrations.llama_cpp.store import MemberState
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
 from langchain_dp.ports import Continuation, Decoding, HasFile, Measured, MemberPrompt, ScoresLabels

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from langchain_dp.integrations import _llama_model_files as files
+from langchain_dp.integrations.llama_cpp import model_files as files
 
 from langchain_dp.errors import MissingExtra
 
@@ -68,7 +68,7 @@ def test_a_damaged_note_is_not_believed(tmp_path: Path, text: str) -> None:
 def test_two_processes_that_prepare_at_once_both_get_a_whole_file(tmp_path: Path) -> None:
     """If this fails, a server with two workers loads a half-written model on its first start."""
     code = (
-        "import sys, pathlib, langchain_dp.integrations._llama_model_files as files\n"
+        "import sys, pathlib, langchain_dp.integrations.llama_cpp.model_files as files\n"
         "files.CANDIDATES, files.WORTH = ('F16',), 0.0\n"
         "files._evaluate(files.prepared_model_path(pathlib.Path(sys.argv[1])))\n"
     )

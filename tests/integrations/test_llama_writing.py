@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from langchain_dp.integrations import _llama_chat_parts as parts
 from langchain_dp.integrations._choice import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
+from langchain_dp.integrations.llama_cpp import chat_parts as parts
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
@@ -214,8 +214,8 @@ def test_a_failure_of_one_member_is_its_abstention(
 
 
 def _key(one: Continuation) -> Any:
-    from langchain_dp.integrations._llama_members import body_digest
-    from langchain_dp.integrations._llama_store import Opening
+    from langchain_dp.integrations.llama_cpp.members import body_digest
+    from langchain_dp.integrations.llama_cpp.store import Opening
 
     return Opening(HEAD), one.prompt.member, body_digest(one.prompt)
 

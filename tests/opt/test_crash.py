@@ -27,7 +27,7 @@ from fakes.optimizers import (
     used,
 )
 
-from langchain_dp.accounting._connection import Database
+from langchain_dp.accounting.store.connection import Database
 from langchain_dp.errors import PlanError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked children")

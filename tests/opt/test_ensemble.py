@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from audit_tools import lower, upper
 
+from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.opt.ensemble import Ensemble, split
-from langchain_dp.scheme import Scheme
 
 IDS = [f"r{i}" for i in range(24)]
 EVEN = Scheme("fixed", 8, 1.0, True)

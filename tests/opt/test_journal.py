@@ -37,7 +37,7 @@ from fakes.optimizers import (
 )
 
 from langchain_dp import PrivacyBudget, PrivateRecords
-from langchain_dp.accounting import _key_file
+from langchain_dp.accounting.store import key_file
 from langchain_dp.errors import BudgetExceeded, LedgerError, LedgerMismatch, LedgerUnwritable, PlanError
 from langchain_dp.opt import journal, private
 from langchain_dp.opt.data import fingerprint, marks
@@ -152,7 +152,7 @@ def test_the_ledger_alone_does_not_let_a_guess_be_tested(tmp_path: Path) -> None
 def test_a_key_that_a_crash_left_before_its_ledger_knew_it_is_taken(tmp_path: Path) -> None:
     """If it breaks, a crash between the two files makes every run of the ledger impossible."""
     with ledger_in(tmp_path) as ledger, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_key_file, "check_value", lambda key: os_dies())
+        patch.setattr(key_file, "check_value", lambda key: os_dies())
         with pytest.raises(SystemExit):
             optimizer(ledger=ledger).invoke(examples())
     left = key_of(tmp_path).read_text()
@@ -328,7 +328,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_spent(
     engine = Looking()
     with ledger_in(tmp_path) as ledger:
         made = optimizer(engine, ledger=ledger)
-        monkeypatch.setattr(_key_file, "write_whole", Mock(side_effect=PermissionError(13, "no")))
+        monkeypatch.setattr(key_file, "write_whole", Mock(side_effect=PermissionError(13, "no")))
         with pytest.raises(LedgerUnwritable, match="cannot be written durably"):
             made.invoke(examples())
         assert ledger.plans() == []

@@ -34,9 +34,9 @@ from langchain_core.load import dumps
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_dp import PrivateRecords, private_run
-from langchain_dp._unseen import without_frames
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError, UnsafeEnvironment
 from langchain_dp.opt import DPPromptOptimizer, journal
+from langchain_dp.redact import without_frames
 
 
 async def _events(runnable: Runnable[Any, Any], rows: Any, config: Any) -> list[Any]:

@@ -23,6 +23,7 @@ from fakes.optimizers import (
 )
 
 from langchain_dp import PrivateRecords
+from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.opt import OptPrompts, voters
 from langchain_dp.opt.ensemble import Ensemble
@@ -32,7 +33,6 @@ from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
 from langchain_dp.opt.voters import Demonstrations, Electorate
 from langchain_dp.ports import MemberPrompt
-from langchain_dp.scheme import Scheme
 
 
 @pytest.fixture

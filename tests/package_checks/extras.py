@@ -113,7 +113,7 @@ PROMISES = {
     "plot": Promise(
         ("langchain_dp.attacks:plot_attacks",),
         ("attacks/test_results.py", "rapt/test_calibrate.py"),
-        "from langchain_dp._pictures import new_figure; new_figure(4.0, 3.0)",
+        "from langchain_dp._util.pictures import new_figure; new_figure(4.0, 3.0)",
     ),
     "presidio": Promise(
         ("langchain_dp.integrations.presidio:PresidioEntities", "presidio_analyzer:AnalyzerEngine"),

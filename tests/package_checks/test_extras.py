@@ -39,8 +39,8 @@ def files() -> Iterator[tuple[str, Path]]:
     """Every source file of the package, with its name in it."""
     for path in sorted((ROOT / "langchain_dp").rglob("*.py")):
         yield path.relative_to(ROOT / "langchain_dp").as_posix(), path
-    for path in sorted((ROOT / "integrations").glob("*.py")):
-        yield f"integrations/{path.name}", path
+    for path in sorted((ROOT / "integrations").rglob("*.py")):
+        yield path.relative_to(ROOT).as_posix(), path
 
 
 @functools.cache

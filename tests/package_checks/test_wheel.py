@@ -14,14 +14,14 @@ from package_checks import importing
 from package_checks.building import run
 from package_checks.extras import PROJECT, PROMISES, ROOT, installed_with, requirements
 
-HEAVY = ("langchain_dp.rapt.middleware", "langchain_dp.rapt.tuning.", "langchain_dp.integrations._")
+HEAVY = ("langchain_dp.rapt.middleware", "langchain_dp.rapt.tuning.", "langchain_dp.integrations.")
 """Modules that may need an extra to be imported at all."""
 
 
 def sources() -> set[str]:
     """Files of the packages, as they are installed."""
     found = {path.relative_to(ROOT).as_posix() for path in (ROOT / "langchain_dp").rglob("*.py")}
-    found |= {f"langchain_dp/integrations/{path.name}" for path in (ROOT / "integrations").glob("*.py")}
+    found |= {f"langchain_dp/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "integrations").rglob("*.py")}
     samples = {f"langchain_dp/sample/{path.name}" for path in (ROOT / "langchain_dp" / "sample").glob("*.jsonl")}
     assert samples
     return found | samples | {"langchain_dp/py.typed"}

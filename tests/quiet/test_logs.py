@@ -22,8 +22,7 @@ from langchain_core.globals import set_llm_cache
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 
-from langchain_dp import _quiet_filters
-from langchain_dp.quiet import QuietModel
+from langchain_dp.quiet import QuietModel, filters
 
 
 @pytest.fixture
@@ -109,9 +108,9 @@ def test_the_filters_are_put_in_once_and_change_nothing_outside(log: RecordingLo
     """If it fails, each call makes logging slower, or warnings of the application vanish."""
     for _ in range(3):
         QuietModel(Chat()).batch(["a", "b"])
-    ours = [f for f in logging.root.filters if type(f).__module__ == _quiet_filters.__name__]
+    ours = [f for f in logging.root.filters if type(f).__module__ == filters.__name__]
     assert len(ours) == 1
-    assert len([f for f in warnings.filters if f is _quiet_filters._WARNINGS]) == 1
+    assert len([f for f in warnings.filters if f is filters._WARNINGS]) == 1
     with pytest.warns(UserWarning, match="Unexpected token"):
         log_and_warn("public")
     assert "public" in "\n".join(log.seen)

@@ -19,9 +19,8 @@ from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnableWithMessageHistory
 
-from langchain_dp import _quiet_context, _quiet_walk
 from langchain_dp.errors import InvalidParameter, UnsafeEnvironment
-from langchain_dp.quiet import QuietModel
+from langchain_dp.quiet import QuietModel, context, reach
 
 pytest.importorskip("langgraph")  # comes with the extra agents
 from fakes.structures import STRUCTURES, adapted, as_text, forget, graph, module_global, two_deep
@@ -227,7 +226,7 @@ def test_what_cannot_be_read_is_refused_or_taken_at_the_callers_word() -> None:
 
 def test_a_model_too_large_to_walk_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, what lies beyond the last object that was opened passes unsaid."""
-    monkeypatch.setattr(_quiet_walk, "_MOST", 20)
+    monkeypatch.setattr(reach, "_MOST", 20)
     chain: Any = RunnableLambda(str)
     for _ in range(20):
         chain = two_deep(chain)
@@ -278,7 +277,7 @@ def test_a_langchain_that_passes_the_gate_of_caches_by_is_refused(
     method: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it breaks, another langchain-core that looks for caches elsewhere keeps private prompts."""
-    owner = getattr(_quiet_context, kind)
+    owner = getattr(context, kind)
     plain = getattr(owner, method)
 
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:

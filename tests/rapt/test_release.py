@@ -16,8 +16,8 @@ import pytest
 from fakes.rapt import CLOSE, TABLE, sanitizer, vocabulary
 from numpy.typing import NDArray
 
-from langchain_dp.accounting._metric_releases import ReleasedTexts
 from langchain_dp.accounting.metric import MetricLedger
+from langchain_dp.accounting.store.releases import ReleasedTexts
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerMismatch, LedgerUnwritable, PlanError
 from langchain_dp.rapt import Policies, TextPrivatiser, release
 from langchain_dp.rapt._tokenisers import WordTokeniser

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from langchain_dp import _validate
-from langchain_dp._pictures import new_figure
+from langchain_dp._util import validate
+from langchain_dp._util.pictures import new_figure
 from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.rapt.tuning.batches import collate
 from langchain_dp.rapt.tuning.provider import RAPTProvider
@@ -68,7 +68,7 @@ def layer_distances(one: Floats, other: Floats, *, components: int = 2) -> Float
     one, other = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
     if one.shape != other.shape or one.ndim != 3:
         raise InvalidParameter(f"Expected representations of equal shapes, got {one.shape} and {other.shape}.")
-    _validate.integer("components", components, at_least=1, at_most=min(2 * one.shape[1], one.shape[2]))
+    validate.integer("components", components, at_least=1, at_most=min(2 * one.shape[1], one.shape[2]))
     distances = []
     for mine, its in zip(one, other, strict=True):
         both = np.concatenate([mine, its])
@@ -92,7 +92,7 @@ def attribute_map(representations: Floats, *, perplexity: float = 30.0, seed: in
         InvalidParameter: A value is out of bounds.
         MissingExtra: scikit-learn is not installed.
     """
-    _validate.number("perplexity", perplexity, above=0.0, below=float(len(representations)))
+    validate.number("perplexity", perplexity, above=0.0, below=float(len(representations)))
     try:
         manifold: Any = importlib.import_module("sklearn.manifold")
     except ImportError:

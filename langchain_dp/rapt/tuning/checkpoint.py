@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from langchain_dp._whole_files import write_whole
+from langchain_dp._util.whole_files import write_whole
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.tuning.examples import PrivatisedExamples
 from langchain_dp.rapt.tuning.model import TunedModel

@@ -14,10 +14,9 @@ import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
 from numpy.typing import NDArray
 
-from langchain_dp._checks import check_no_kwargs
-from langchain_dp._unseen import Held, unseen, without_frames
-from langchain_dp._whole_files import write_whole
+from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
+from langchain_dp.ensemble.checks import check_no_kwargs
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
 from langchain_dp.rapt._shell import WITHHELD
 from langchain_dp.rapt.runnable import RAPTSanitizer
@@ -25,6 +24,7 @@ from langchain_dp.rapt.tuning.asking import check_list, check_parts
 from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
 from langchain_dp.rapt.tuning.promise import TrainedOn
 from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, Request
+from langchain_dp.redact import Held, unseen, without_frames
 
 if TYPE_CHECKING:  # the client's machine needs neither torch nor a model
     from langchain_dp.rapt.tuning.provider import RAPTProvider

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from langchain_dp import _validate
-from langchain_dp._whole_files import write_whole
+from langchain_dp._util import validate
+from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Embeds
@@ -111,8 +111,8 @@ class RAPTClient:
                 "Give RAPTSanitizer('minilm', target_replacement=0.15)."
             )
         self.sanitizer = sanitizer
-        self.kind: Kind = _validate.one_of("kind", kind, ("tokens", "text"))
-        self.max_tokens = _validate.integer("max_tokens", max_tokens, at_least=1)
+        self.kind: Kind = validate.one_of("kind", kind, ("tokens", "text"))
+        self.max_tokens = validate.integer("max_tokens", max_tokens, at_least=1)
         self.plain_seed = plain_seed
         self._check_seed()
         self.trained: TrainedOn | None = None
@@ -175,7 +175,7 @@ class RAPTClient:
     ) -> list[Request]:
         """:meth:`requests` for a part of the texts of one call; ``met`` counts those of earlier parts."""
         texts = self._checked_texts(texts)
-        _validate.integer("at_once", at_once, at_least=1, at_most=MOST)
+        validate.integer("at_once", at_once, at_least=1, at_most=MOST)
         self._check_seed()
         inputs = self.release(RawExamples(texts, [], [user] * len(texts)), met=met).inputs
         plain = self._rows.before(self.plain, inputs, self.plain_seed)
@@ -331,7 +331,7 @@ class RAPTClient:
 
     def _check_seed(self) -> None:
         if self.plain_seed is not None:
-            _validate.integer("plain_seed", self.plain_seed, at_least=0)
+            validate.integer("plain_seed", self.plain_seed, at_least=0)
 
     @staticmethod
     def _checked_texts(texts: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from langchain_dp import _forks
+from langchain_dp._util import forks
 from langchain_dp.mechanisms.metric_exponential import BUCKETS, MetricExponential
 from langchain_dp.mechanisms.metric_laplace import metric_laplace
 from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Randomness
@@ -29,7 +29,7 @@ _SIZES = 2  # of |T|: a sanitizer keeps the tables of those that were used last
 _BLOCK = 8_192  # tokens whose vectors are in memory together
 _SHARED: weakref.WeakKeyDictionary[WordEngine, OrderedDict[int, MetricExponential]] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
-_forks.renew_lock(sys.modules[__name__], "_LOCK")
+forks.renew_lock(sys.modules[__name__], "_LOCK")
 
 
 class PlainRows:

@@ -13,8 +13,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from langchain_dp import _validate
-from langchain_dp._whole_files import write_whole
+from langchain_dp._util import validate
+from langchain_dp._util.whole_files import write_whole
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.tuning.backbone import Backbone
 from langchain_dp.rapt.tuning.batches import Assembler, Row
@@ -54,7 +54,7 @@ class RAPTProvider:
         template: str,
     ) -> None:
         self.labels = tuple(labels)
-        self.kind: Kind = _validate.one_of("kind", kind, ("tokens", "text"))
+        self.kind: Kind = validate.one_of("kind", kind, ("tokens", "text"))
         self.model = model
         self.backbone = backbone
         self.settings = model.settings

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from langchain_dp import _validate
+from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 
 Method = Literal["prompt", "prefix", "adapter", "full"]
@@ -41,11 +41,11 @@ class PlainTokens:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _validate.integer("length", self.length, at_least=0)
-        _validate.one_of("choice", self.choice, get_args(Choice))
-        _validate.integer("sets", self.sets, at_least=1)
-        _validate.integer("vocabulary", self.vocabulary, at_least=2)
-        _validate.integer("seed", self.seed, at_least=0)
+        validate.integer("length", self.length, at_least=0)
+        validate.one_of("choice", self.choice, get_args(Choice))
+        validate.integer("sets", self.sets, at_least=1)
+        validate.integer("vocabulary", self.vocabulary, at_least=2)
+        validate.integer("seed", self.seed, at_least=0)
         if isinstance(self.words, str) or any(isinstance(row, str) for row in self.words):
             raise InvalidParameter("Expected words to be rows of words. Give [['one', 'two']].")
         words = tuple(tuple(row) for row in self.words)
@@ -117,7 +117,7 @@ class TuningSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _validate.one_of("method", self.method, get_args(Method))
+        validate.one_of("method", self.method, get_args(Method))
         if not isinstance(self.plain, PlainTokens):
             raise InvalidParameter(f"Expected plain of type {type(self.plain).__name__} to be PlainTokens(...).")
         if not isinstance(self.reconstruction, bool):
@@ -127,19 +127,19 @@ class TuningSettings:
                 "Expected plain.length=0 only with reconstruction=False: there is nothing to reconstruct."
             )
         if self.prompt_length is not None:
-            _validate.integer("prompt_length", self.prompt_length, at_least=1)
+            validate.integer("prompt_length", self.prompt_length, at_least=1)
         for name in ("adapter_size", "head_size", "batch_size", "epochs", "max_tokens"):
-            _validate.integer(name, getattr(self, name), at_least=1)
+            validate.integer(name, getattr(self, name), at_least=1)
         if self.patience is not None:
-            _validate.integer("patience", self.patience, at_least=1)
-        _validate.integer("seed", self.seed, at_least=0)
-        _validate.number("learning_rate", self.learning_rate, above=0.0)
-        _validate.number("reconstruction_weight", self.reconstruction_weight, at_least=0.0)
-        _validate.one_of("start", self.start, ("words", "random"))
-        _validate.one_of("reconstruction_reduction", self.reconstruction_reduction, ("sum", "mean"))
-        _validate.one_of("pooling", self.pooling, ("mean", "first"))
-        _validate.one_of("privatise", self.privatise, ("once", "epoch"))
-        _validate.one_of("precision", self.precision, ("float32", "bfloat16", "float16"))
+            validate.integer("patience", self.patience, at_least=1)
+        validate.integer("seed", self.seed, at_least=0)
+        validate.number("learning_rate", self.learning_rate, above=0.0)
+        validate.number("reconstruction_weight", self.reconstruction_weight, at_least=0.0)
+        validate.one_of("start", self.start, ("words", "random"))
+        validate.one_of("reconstruction_reduction", self.reconstruction_reduction, ("sum", "mean"))
+        validate.one_of("pooling", self.pooling, ("mean", "first"))
+        validate.one_of("privatise", self.privatise, ("once", "epoch"))
+        validate.one_of("precision", self.precision, ("float32", "bfloat16", "float16"))
 
     @property
     def virtual_tokens(self) -> int:

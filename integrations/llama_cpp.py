@@ -1,9 +1,0 @@
-"""llama.cpp: a chat model, and an engine that scores labels for hundreds of private prompts, all on this machine."""
-
-from __future__ import annotations
-
-from ._llama_chat import ChatLlamaCpp
-from ._llama_engine import LlamaCppEnsemble
-from ._llama_model_files import embedded_model_path
-
-__all__ = ["ChatLlamaCpp", "LlamaCppEnsemble", "embedded_model_path"]

@@ -1,0 +1,9 @@
+"""llama.cpp: a chat model, and an engine that scores labels for hundreds of private prompts, all on this machine."""
+
+from __future__ import annotations
+
+from .chat import ChatLlamaCpp
+from .engine import LlamaCppEnsemble
+from .model_files import embedded_model_path
+
+__all__ = ["ChatLlamaCpp", "LlamaCppEnsemble", "embedded_model_path"]

@@ -1,0 +1,262 @@
+"""A chat model over one local GGUF file, for current langchain-core."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, ClassVar, Literal, cast
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LangSmithParams
+from langchain_core.messages import AIMessageChunk, BaseMessage, message_chunk_to_message
+from langchain_core.outputs import ChatGeneration as Generation
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from pydantic import Field, PrivateAttr
+
+from langchain_dp.errors import InvalidParameter
+
+from .chat_worker import GivenUp, LoadedChat, Piece, Request
+
+_ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
+
+
+class ChatLlamaCpp(BaseChatModel):
+    """Chat with a GGUF model inside this process; nothing leaves the machine.
+
+    The model is loaded at the first call and shared by copies of this object. Concurrent calls wait for each other,
+    since a llama.cpp context serves one at a time; so a private vote over this model takes no timeout, which one long
+    record would use up for the others. A call that nobody waits for any more stops at its next token. Every call
+    starts from an empty cache, so that an answer depends on no earlier prompt, not even in its last bit.
+
+    Args:
+        model_path: GGUF file; None is the embedded SmolLM2-135M-Instruct, prepared for this CPU on first use.
+        n_ctx: Longest prompt and answer together, in tokens.
+        n_gpu_layers: Layers to offload; -1 is all of them.
+        n_threads: CPU threads; None leaves the choice to llama.cpp.
+        temperature: 0 always takes the most probable token.
+        top_p: Sample from the smallest set of tokens that holds this much probability.
+        max_tokens: Longest answer in tokens.
+        stop: Strings that end the answer; they are not part of it.
+        logprobs: Put the log-probability of every answered token into ``response_metadata["logprobs"]``.
+        seed: Seed of the sampling; None draws a fresh one for every call.
+        verbose_llama: Let llama.cpp write its log to standard error.
+
+    Raises:
+        InvalidParameter: On a call: the prompt does not fit into ``n_ctx``, or holds something other than text.
+        MissingExtra: On a call: llama-cpp-python or the embedded model is not installed.
+    """
+
+    serialises_calls: ClassVar[bool] = True
+    """Read by ``langchain_dp.quiet``."""
+
+    model_path: str | None = None
+    n_ctx: int = Field(default=2048, ge=8)
+    n_gpu_layers: int = Field(default=0, ge=-1)
+    n_threads: int | None = Field(default=None, ge=1)
+    temperature: float = Field(default=0.7, ge=0)
+    top_p: float = Field(default=0.95, gt=0, le=1)
+    max_tokens: int = Field(default=256, ge=1)
+    stop: list[str] | None = None
+    logprobs: bool = False
+    seed: int | None = Field(default=None, ge=0)
+    verbose_llama: bool = False
+
+    # model_copy() shares this holder: a copy without callbacks must not load the weights a second time.
+    _loaded: LoadedChat = PrivateAttr(default_factory=LoadedChat)
+
+    @property
+    def _llm_type(self) -> str:
+        return "llama-cpp"
+
+    @property
+    def model_name(self) -> str:
+        """File name of the model without its ending; of the embedded one, its name."""
+        if self.model_path is None:
+            return "SmolLM2-135M-Instruct"
+        return os.path.basename(self.model_path).removesuffix(".gguf")
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return {
+            "model_name": self.model_name,
+            "n_ctx": self.n_ctx,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "max_tokens": self.max_tokens,
+            "stop": self.stop,
+            "seed": self.seed,
+        }
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        params = LangSmithParams(
+            ls_provider="llama_cpp",
+            ls_model_name=self.model_name,
+            ls_model_type="chat",
+            ls_temperature=kwargs.get("temperature", self.temperature),
+            ls_max_tokens=kwargs.get("max_tokens", self.max_tokens),
+        )
+        if ends := stop or self.stop:
+            params["ls_stop"] = ends
+        return params
+
+    def close(self) -> None:
+        """Free the model, for all copies of this object. The next call loads it again."""
+        self._loaded.close()
+
+    def _request(self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]) -> Request:
+        unknown = set(options) - {"temperature", "top_p", "max_tokens", "logprobs", "seed"}
+        if unknown:
+            raise InvalidParameter(
+                f"Expected options {sorted(unknown)} to be among temperature, top_p, max_tokens, logprobs, seed, stop."
+            )
+        return Request(
+            model_path=self.model_path,
+            n_ctx=self.n_ctx,
+            n_gpu_layers=self.n_gpu_layers,
+            n_threads=self.n_threads,
+            verbose=self.verbose_llama,
+            messages=[_as_dict(message) for message in messages],
+            stop=tuple(stop or self.stop or ()),
+            temperature=options.get("temperature", self.temperature),
+            top_p=options.get("top_p", self.top_p),
+            max_tokens=options.get("max_tokens", self.max_tokens),
+            logprobs=options.get("logprobs", self.logprobs),
+            seed=options.get("seed", self.seed),
+        )
+
+    def _chunk(self, piece: Piece) -> ChatGenerationChunk:
+        metadata: dict[str, Any] = {}
+        if piece.logprobs:
+            metadata["logprobs"] = {"content": piece.logprobs}
+        if piece.finish_reason is not None:
+            metadata |= {"model_name": self.model_name, "finish_reason": piece.finish_reason}
+        final: Literal["last"] | None = "last" if piece.finish_reason is not None else None
+        message = AIMessageChunk(
+            content=piece.text, response_metadata=metadata, usage_metadata=piece.usage, chunk_position=final
+        )
+        return ChatGenerationChunk(message=message)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        request = self._request(messages, stop, kwargs)
+        pieces: list[Piece] = []
+        self._loaded.answer(request, pieces.append, GivenUp())
+        return self._result(pieces)
+
+    def _result(self, pieces: list[Piece]) -> ChatResult:
+        whole = cast(AIMessageChunk, self._chunk(Piece.joined(pieces)).message)
+        return ChatResult(generations=[Generation(message=message_chunk_to_message(whole))])
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        arriving, given_up = self._begun(self._request(messages, stop, kwargs))
+        pieces: list[Piece] = []
+        try:
+            while (piece := await _next(arriving)) is not None:
+                pieces.append(piece)
+        finally:
+            given_up.set()
+        return self._result(pieces)
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        request = self._request(messages, stop, kwargs)
+        given_up = GivenUp()
+        pieces: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
+        # A thread of its own: a reader that asks the same model between two tokens must wait, not lock up.
+        worker = threading.Thread(target=self._work, args=(request, pieces.put, given_up), daemon=True)
+        worker.start()
+        try:
+            while (piece := pieces.get()) is not None:
+                if isinstance(piece, BaseException):
+                    raise piece
+                chunk = self._chunk(piece)
+                if run_manager:
+                    run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                yield chunk
+        finally:
+            given_up.set()
+            worker.join()
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        arriving, given_up = self._begun(self._request(messages, stop, kwargs))
+        try:
+            while (piece := await _next(arriving)) is not None:
+                chunk = self._chunk(piece)
+                if run_manager:
+                    await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                yield chunk
+        finally:
+            given_up.set()
+
+    def _begun(self, request: Request) -> tuple[asyncio.Queue[Piece | BaseException | None], GivenUp]:
+        """Start the answer in a thread of its own: waiting calls would fill the event loop's few shared threads."""
+        given_up = GivenUp()
+        pieces: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def put(piece: Piece | BaseException | None) -> None:
+            try:
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+            except RuntimeError:  # the loop is closed: nobody reads on
+                given_up.set()
+
+        threading.Thread(target=self._work, args=(request, put, given_up), daemon=True).start()
+        return pieces, given_up
+
+    def _work(self, request: Request, put: Callable[[Piece | BaseException | None], None], given_up: GivenUp) -> None:
+        try:
+            self._loaded.answer(request, put, given_up)
+        except BaseException as problem:  # handed to the reader's thread, which raises it
+            put(problem)
+        else:
+            put(None)
+
+
+async def _next(pieces: asyncio.Queue[Piece | BaseException | None]) -> Piece | None:
+    piece = await pieces.get()
+    if isinstance(piece, BaseException):
+        raise piece
+    return piece
+
+
+def _as_dict(message: BaseMessage) -> dict[str, str]:
+    role = message.role if message.type == "chat" else _ROLES.get(message.type)  # type: ignore[attr-defined]  # of ChatMessage
+    if role is None:
+        raise InvalidParameter(f"Expected a message of type {message.type!r} to be one of {sorted(_ROLES)}.")
+    blocks = [message.content] if isinstance(message.content, str) else message.content
+    texts = []
+    for block in blocks:
+        if isinstance(block, str):
+            texts.append(block)
+        elif block.get("type") == "text":
+            texts.append(str(block["text"]))
+        else:
+            raise InvalidParameter(
+                f"Expected content of type {block.get('type')!r} to be text, all that this model reads."
+            )
+    return {"role": role, "content": "".join(texts)}

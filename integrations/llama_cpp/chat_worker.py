@@ -1,0 +1,241 @@
+"""Loads a model for chat and produces answers token by token, one call at a time."""
+
+from __future__ import annotations
+
+import atexit
+import codecs
+import dataclasses
+import secrets
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+from langchain_core.messages.ai import UsageMetadata
+
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.ports import given_up
+
+from .context import import_llama
+from .model_files import prepared_model_path
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Request:
+    """One call: which model, which conversation, how to sample."""
+
+    model_path: str | None
+    n_ctx: int
+    n_gpu_layers: int
+    n_threads: int | None
+    verbose: bool
+    messages: list[dict[str, str]]
+    stop: tuple[str, ...]
+    temperature: float
+    top_p: float
+    max_tokens: int
+    logprobs: bool
+    seed: int | None
+
+    @property
+    def model(self) -> tuple[Any, ...]:
+        """What a loaded model depends on."""
+        return (self.model_path, self.n_ctx, self.n_gpu_layers, self.n_threads, self.verbose)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Piece:
+    """A part of an answer. The last one has a finish reason and the usage."""
+
+    text: str
+    logprobs: list[dict[str, Any]]
+    finish_reason: str | None = None
+    usage: UsageMetadata | None = None
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Self]) -> Piece:
+        """The whole answer as one piece."""
+        logprobs = [entry for piece in pieces for entry in piece.logprobs]
+        return Piece("".join(piece.text for piece in pieces), logprobs, pieces[-1].finish_reason, pieces[-1].usage)
+
+
+class GivenUp:
+    """Whether nobody waits for a call any more: its own reader, or the quiet call around it that ran out of time."""
+
+    def __init__(self) -> None:
+        self._own = threading.Event()
+        self._around = given_up.get()
+
+    def set(self) -> None:
+        """Give up."""
+        self._own.set()
+
+    def is_set(self) -> bool:
+        """Whether the caller, or one around it, has given up."""
+        return self._own.is_set() or (self._around is not None and self._around.is_set())
+
+
+class LoadedChat:
+    """A model that is loaded when first asked, behind a lock: a llama.cpp context is not thread-safe.
+
+    When the interpreter exits, the answer under way stops at its next token and the model is freed after that: a
+    thread that is still inside llama.cpp while the process is taken down would crash it.
+    """
+
+    def __init__(self) -> None:
+        self._exiting = threading.Event()
+        self._lock = threading.Lock()
+        self._model: tuple[Any, ...] | None = None
+        self._llama: Any = None
+        self._formatter: Any = None
+
+    def close(self) -> None:
+        """Free the model."""
+        with self._lock:
+            self._unload()
+
+    def _unload(self) -> None:
+        if self._llama is not None:
+            self._llama.close()
+        self._llama = self._formatter = self._model = None
+
+    def leave(self) -> None:
+        """Stop the answer under way, wait until it has stopped, free the model, and answer no more."""
+        self._exiting.set()
+        self.close()
+
+    def answer(self, request: Request, put: Callable[[Piece], None], given_up: GivenUp) -> None:
+        """Produce the answer, handing every piece to ``put``; stop at the next token once ``given_up`` is set.
+
+        Raises:
+            ModelUnavailable: It stopped: nobody waits for the answer, or the interpreter exits.
+        """
+
+        def go_on() -> None:
+            if given_up.is_set() or self._exiting.is_set():
+                raise ModelUnavailable("The call was given up before its answer was complete. Ask again.")
+
+        with self._lock:
+            go_on()
+            if self._model != request.model:
+                self._unload()
+                self._load(request)
+            _Answer(self._llama, self._prompt(request), request).run(put, go_on)
+
+    def _load(self, request: Request) -> None:
+        module = import_llama(verbose=request.verbose)
+        if not _LOADED:
+            atexit.register(_leave_all)
+        _LOADED.add(self)
+        from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+        llama = module.Llama(
+            model_path=prepared_model_path() if request.model_path is None else request.model_path,
+            n_ctx=request.n_ctx,
+            n_gpu_layers=request.n_gpu_layers,
+            n_threads=request.n_threads,
+            n_threads_batch=request.n_threads,
+            verbose=request.verbose,
+        )
+        import_llama(verbose=request.verbose)  # the constructor above moved the threshold of the log
+        template = llama.metadata.get("tokenizer.chat_template")
+        if template is None:
+            llama.close()
+            raise InvalidParameter("Expected the GGUF file to hold a chat template. Use an instruction-tuned model.")
+        bos, eos = (
+            llama._model.token_get_text(token) if token >= 0 else "" for token in (llama.token_bos(), llama.token_eos())
+        )
+        self._formatter = Jinja2ChatFormatter(template=template, eos_token=eos, bos_token=bos)
+        self._llama, self._model = llama, request.model
+
+    def _prompt(self, request: Request) -> list[int]:
+        formatted = self._formatter(messages=request.messages)
+        text = formatted.prompt.encode(errors="replace")  # the exception of a lone surrogate would hold the text
+        tokens = list(self._llama.tokenize(text, add_bos=not formatted.added_special, special=True))
+        if len(tokens) >= request.n_ctx:
+            raise InvalidParameter(
+                f"Expected a prompt of {len(tokens)} tokens to leave room for an answer in n_ctx={request.n_ctx}. "
+                "Shorten it, or raise n_ctx."
+            )
+        return tokens
+
+
+_LOADED: weakref.WeakSet[LoadedChat] = weakref.WeakSet()
+
+
+def _leave_all() -> None:
+    for loaded in list(_LOADED):
+        loaded.leave()
+
+
+class _Answer:
+    """The state of one answer while it is produced."""
+
+    def __init__(self, llama: Any, prompt: list[int], request: Request) -> None:
+        self._llama = llama
+        self._module = import_llama(verbose=request.verbose)
+        self._prompt = prompt
+        self._request = request
+        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""  # text that may turn out to be the beginning of a stop string
+
+    def run(self, put: Callable[[Piece], None], go_on: Callable[[], None]) -> None:
+        request, llama = self._request, self._llama
+        llama.reset()  # no prefix of an earlier prompt: its length would show in the last bits of this answer
+        llama.set_seed(secrets.randbits(32) if request.seed is None else request.seed)
+        room = min(request.max_tokens, request.n_ctx - len(self._prompt))
+        produced, reason = 0, "length"
+        sampled = llama.generate(self._prompt, top_k=0, top_p=request.top_p, min_p=0.0, temp=request.temperature)
+        for token in sampled:
+            go_on()
+            produced += 1
+            if self._module.llama_vocab_is_eog(llama._model.vocab, token):
+                reason = "stop"
+                break
+            raw = llama.detokenize([token], special=False)
+            logprobs = [self._logprob(token, raw)] if request.logprobs else []
+            text, stopped = self._released(self._bytes.decode(raw))
+            if text or logprobs:
+                put(Piece(text, logprobs))
+            if stopped:
+                reason = "stop"
+                break
+            if produced >= room:
+                break
+        else:
+            reason = "stop"
+        rest = self._flush()
+        count = len(self._prompt)
+        usage = UsageMetadata(input_tokens=count, output_tokens=produced, total_tokens=count + produced)
+        put(Piece(rest, [], reason, usage))
+
+    def _released(self, new: str) -> tuple[str, bool]:
+        """Text that can be given out now, and whether a stop string ended the answer."""
+        text = self._held + new
+        found = [at for at in (text.find(end) for end in self._request.stop) if at >= 0]
+        if found:
+            self._held = ""
+            self._bytes.reset()
+            return text[: min(found)], True
+        keep = max((_overlap(text, end) for end in self._request.stop), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep], False
+
+    def _flush(self) -> str:
+        rest = self._held + self._bytes.decode(b"", final=True)
+        self._held = ""
+        return rest
+
+    def _logprob(self, token: int, raw: bytes) -> dict[str, Any]:
+        # The generator yields before it evaluates the token, so the context still holds what it was drawn from.
+        pointer = self._module.llama_get_logits_ith(self._llama._ctx.ctx, -1)
+        logits = np.ctypeslib.as_array(pointer, (self._llama.n_vocab(),)).astype(np.float64)
+        top = float(logits.max())
+        value = float(logits[token] - top - np.log(np.exp(logits - top).sum()))
+        return {"token": raw.decode("utf-8", "replace"), "bytes": list(raw), "logprob": value}
+
+
+def _overlap(text: str, end: str) -> int:
+    """Length of the longest beginning of ``end`` that ``text`` ends with."""
+    return next((n for n in range(min(len(end) - 1, len(text)), 0, -1) if text.endswith(end[:n])), 0)

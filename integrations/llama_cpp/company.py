@@ -1,0 +1,114 @@
+"""Check at start-up: whether members of one batch leave each other's bits alone, on this machine with this model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt
+
+from .._choice import Choice
+from .context import CELLS, LlamaContext, Logits
+from .evaluate import ROWS, Evaluator
+from .members import Members, body_digest
+from .seats import Seats
+from .store import MemberState, Opening, StateStore
+from .writer import Writer
+
+logger = logging.getLogger(__name__)
+
+_TEXT = "The market opens at eight. Bread is sold near the gate, fruit by the well, and cloth under the arches. "
+_OPENING = Opening("")
+
+
+def company_is_harmless(context: LlamaContext, evaluator: Evaluator, *, slots: int, max_tokens: int) -> bool:
+    """Whether public members get bit-identical logits alone and together: short rows and long, near and far, late.
+
+    Args:
+        context: The model.
+        evaluator: Its arithmetic.
+        slots: Members in one batch.
+        max_tokens: Longest member.
+    """
+    tokens = context.tokenize(_TEXT * 40, start=True)
+    room = max_tokens // 2 - 3
+    empty = MemberState.nothing()
+    lengths = (min(9, room), min(CELLS + 8, room))
+    members = [evaluator.extended(empty, tokens[:length], b"") for length in lengths]
+    harmless = _scoring(evaluator, members, tokens, slots, max_tokens) and _writing(
+        context, evaluator, members, tokens, slots, max_tokens
+    )
+    context.clear()
+    if not harmless:
+        logger.warning("Joint evaluation changes bits on this machine: members are evaluated one at a time.")
+    return harmless
+
+
+def _scoring(
+    evaluator: Evaluator, members: Sequence[MemberState], tokens: list[int], slots: int, max_tokens: int
+) -> bool:
+    for rows in (min(ROWS, max_tokens // 2), 1):
+        crowd = [members[i % 2] for i in range(min(slots, 3 if rows > 1 else 64))]
+        tail = tokens[1 : 1 + rows]
+        together = evaluator.vectors(crowd, tail)
+        lone = [evaluator.vectors([member], tail)[0] for member in members]
+        if any(not np.array_equal(row, lone[i % 2]) for i, row in enumerate(together)):
+            return False
+    return True
+
+
+def _writing(
+    context: LlamaContext,
+    evaluator: Evaluator,
+    members: Sequence[MemberState],
+    tokens: list[int],
+    slots: int,
+    max_tokens: int,
+) -> bool:
+    """A full house, token by token; then both kinds alone, and some with gaps between them, late."""
+    prompts = [MemberPrompt("", f"{i}", "", i) for i in range(slots)]
+    longest = max(member.tokens for member in members)
+    rows = min(6, max_tokens - longest - 4)
+    written = tuple(tokens[rows : rows + 2])
+
+    def logits(calls: Sequence[tuple[Sequence[int], int]]) -> dict[int, Logits]:
+        store = StateStore(2**62)
+        for i, prompt in enumerate(prompts):
+            kind = members[i % 2]
+            store.put(_OPENING, i, MemberState(kind.state, kind.tokens, body_digest(prompt)))
+        found = Members(context, evaluator, store, max_tokens)
+        writer = Writer(context, Seats(context, evaluator, found, store, slots), store)
+        seen: dict[int, Logits] = {}
+        for places, count in calls:
+            asked = [Continuation(prompts[i], written[:count], 0.0) for i in places]
+            noted = _Noted(context.vocabulary)
+            writer.next_tokens(_OPENING, asked, tokens[:rows], max_tokens - 1, noted)
+            seen |= dict(zip(places, noted.rows, strict=True)) if len(noted.rows) == len(places) else {}
+        return seen
+
+    everybody = range(slots)
+    crowd = logits([(everybody[:3], 0), (everybody, 1), (everybody, 2)])
+    alone: dict[int, Logits] = {}
+    for i in everybody[:2]:
+        alone |= logits([([i], 1), ([i], 2)])
+    scattered = [i for i in everybody[:5] if i != 1]
+    late = logits([(everybody[:5], 0), (scattered, 2)])
+    if len(crowd) < slots or len(alone) < 2 or len(late) < len(everybody[:5]):
+        return False
+    return all(np.array_equal(crowd[i], alone[i % 2]) for i in everybody) and all(
+        np.array_equal(crowd[i], late[i]) for i in scattered
+    )
+
+
+class _Noted(Choice):
+    """Takes no token, and keeps the logits."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__(Decoding(), np.zeros(vocabulary, dtype=bool))
+        self.rows: list[Logits] = []
+
+    def token(self, logits: Logits, written: Sequence[int], draw: float) -> int | None:
+        self.rows.append(logits.copy())
+        return None

@@ -1,0 +1,305 @@
+"""One llama.cpp model with one context, as few calls as the engine needs. Knows nothing of privacy or labels."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from langchain_dp.errors import InvalidParameter, MissingExtra
+
+logger = logging.getLogger(__name__)
+
+CELLS = 256
+"""llama.cpp allots cache cells in steps of this many tokens."""
+
+State = npt.NDArray[np.uint8]
+Logits = npt.NDArray[np.float32]
+Row = tuple[int, int, int, bool]
+"""Token, position, sequence, and whether its logits are wanted."""
+
+
+def import_llama(*, verbose: bool = False) -> Any:
+    """Return the module ``llama_cpp``, its log on standard error silenced unless ``verbose``.
+
+    Raises:
+        MissingExtra: llama-cpp-python is not installed.
+    """
+    try:
+        import llama_cpp  # here, not above: the extra is optional and takes a second to load
+    except ImportError as missing:
+        raise MissingExtra('llama.cpp is not installed: pip install "langchain-dp[local]"') from missing
+    # The library holds its own C callback for the whole process; its threshold is the one safe thing to move.
+    if not verbose:
+        logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL + 1)
+    return llama_cpp
+
+
+class DecodeError(Exception):
+    """llama.cpp refused a call. Carries a return code and no text."""
+
+
+class LlamaContext:
+    """A loaded model and a context of ``sequences`` separate caches of ``cells`` tokens each.
+
+    Args:
+        path: GGUF file.
+        sequences: Number of sequences that may be in one batch.
+        cells: Cache length of one sequence, in tokens.
+        micro_batch: Most rows that are computed in one go.
+        unified: One cache for all sequences. It makes a sequence's arithmetic depend on the others: only for the
+            test that shows so.
+        busy: Lock that the owner holds around its use of this context. At the exit of the interpreter the context is
+            freed under it, so never under the feet of a thread inside llama.cpp.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        sequences: int = 1,
+        cells: int = 512,
+        micro_batch: int = 512,
+        n_gpu_layers: int = 0,
+        flash_attention: bool = False,
+        unified: bool = False,
+        verbose: bool = False,
+        busy: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        if not os.path.isfile(path):
+            raise InvalidParameter(f"Expected model_path={path!r} to be a GGUF file that exists. Check the path.")
+        self.llama = llama = import_llama(verbose=verbose)
+        llama.llama_backend_init()
+        model_params = llama.llama_model_default_params()
+        model_params.n_gpu_layers = n_gpu_layers
+        model = llama.llama_model_load_from_file(os.fsencode(path), model_params)
+        if not model:
+            raise InvalidParameter(
+                f"Expected model_path={path!r} to be a GGUF file that llama.cpp can load. If it was cut short, fetch "
+                "it again."
+            )
+        self.trained_on = int(llama.llama_model_n_ctx_train(model))
+        self.micro_batch = micro_batch
+        self.sequences = sequences
+        params = llama.llama_context_default_params()
+        params.n_ctx = sequences * (-(-cells // CELLS) * CELLS)
+        params.n_seq_max = sequences
+        params.n_batch = params.n_ubatch = micro_batch
+        params.kv_unified = unified
+        params.flash_attn_type = int(flash_attention)
+        params.n_threads = params.n_threads_batch = 1
+        context = llama.llama_init_from_model(model, params)
+        if not context:
+            llama.llama_model_free(model)
+            raise InvalidParameter(
+                f"Expected max_tokens={cells} and slots={sequences} to fit into memory. Make one of them smaller."
+            )
+        self._model, self._context = model, context
+        self._vocab = llama.llama_model_get_vocab(model)
+        self._memory = llama.llama_get_memory(context)
+        self._batch = llama.llama_batch_init(micro_batch, 0, 1)
+        self.vocabulary = int(llama.llama_vocab_n_tokens(self._vocab))
+        self.generation = 0
+        """Grows whenever everything is cleared: who left something in a sequence can see that it is gone."""
+        # finalize() runs before the interpreter tears modules down; __del__ would run during it, and crash.
+        self._closing = threading.Event()
+        parts = (self._batch, context, model)
+        self._free = weakref.finalize(self, _free, llama, parts, self._closing, busy or nullcontext())
+
+    @property
+    def closed(self) -> bool:
+        """Whether the model's memory has been given back."""
+        return not self._free.alive
+
+    def close(self) -> None:
+        """Give the model's memory back."""
+        self._free()
+
+    def tokenize(self, text: str, *, start: bool = False, special: bool = False) -> list[int]:
+        """Tokens of ``text``; with ``start``, the special tokens that the model wants at the beginning too.
+
+        Special tokens spelt out in the text are read as such only with ``start`` or ``special``: a question or a
+        record that spells "<|im_end|>" must not end a turn.
+        """
+        raw = text.encode(errors="replace")  # a lone surrogate is no error: its exception would hold the text
+        room = (ctypes.c_int32 * (len(raw) + 8))()
+        count = self.llama.llama_tokenize(self._vocab, raw, len(raw), room, len(room), start, start or special)
+        if count < 0:
+            raise DecodeError(int(count))
+        return list(room[:count])
+
+    def decode(self, rows: Sequence[Row]) -> None:
+        """Compute ``rows`` in one micro-batch."""
+        batch = self._batch
+        if self._closing.is_set():  # the interpreter exits, and waits for this thread
+            raise DecodeError(len(rows))
+        if not 0 < len(rows) <= self.micro_batch:
+            raise DecodeError(len(rows))
+        batch.n_tokens = len(rows)
+        for i, (token, position, sequence, wanted) in enumerate(rows):
+            batch.token[i] = token
+            batch.pos[i] = position
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = sequence
+            batch.logits[i] = wanted
+        code = self.llama.llama_decode(self._context, batch)
+        if code != 0:
+            raise DecodeError(int(code))
+
+    def prefill(self, tokens: Sequence[int], *, first: int = 0, sequence: int = 0) -> None:
+        """Append ``tokens`` to a sequence from position ``first`` on, alone in its batches, no logits."""
+        for at in range(0, len(tokens), self.micro_batch):
+            part = tokens[at : at + self.micro_batch]
+            self.decode([(token, first + at + i, sequence, False) for i, token in enumerate(part)])
+
+    def logits(self, row: int) -> Logits:
+        """A copy of the logits of row ``row`` of the last batch."""
+        pointer = self.llama.llama_get_logits_ith(self._context, row)
+        if not pointer:
+            raise DecodeError(row)
+        return np.ctypeslib.as_array(pointer, (self.vocabulary,)).copy()
+
+    def outputs(self, count: int) -> Logits:
+        """The logits of the ``count`` wanted rows of the last batch, in its order: a view, until the next batch."""
+        pointer = self.llama.llama_get_logits(self._context)
+        if not pointer:
+            raise DecodeError(count)
+        return np.ctypeslib.as_array(pointer, (count, self.vocabulary))
+
+    def clear(self) -> None:
+        """Empty every sequence and overwrite its memory with zeros."""
+        self.llama.llama_memory_clear(self._memory, True)
+        self.generation += 1
+
+    def scrub(self, sequences: Sequence[int], *, source: int) -> None:
+        """Empty these sequences and overwrite all their cells with those of ``source``, an empty public sequence."""
+        for sequence in sequences:
+            self.llama.llama_memory_seq_cp(self._memory, source, sequence, -1, -1)
+        # Copies between separate caches wait for the next batch; it must come before anything is restored.
+        self.decode([(0, 0, source, False), (0, 1, source, False)])
+        for sequence in (source, *sequences):
+            self.truncate(sequence, 0)
+
+    def pieces(self, tokens: Sequence[int]) -> bytes:
+        """What ``tokens`` spell, byte by byte; control tokens spell nothing."""
+        return b"".join(self._piece(token) for token in tokens)
+
+    def _piece(self, token: int) -> bytes:
+        room = ctypes.create_string_buffer(64)
+        count = self.llama.llama_token_to_piece(self._vocab, token, room, len(room), 0, False)
+        if count < 0:
+            room = ctypes.create_string_buffer(-count)
+            count = self.llama.llama_token_to_piece(self._vocab, token, room, len(room), 0, False)
+        return room.raw[:count]
+
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens that end a text."""
+        return frozenset(token for token in range(self.vocabulary) if self.llama.llama_vocab_is_eog(self._vocab, token))
+
+    def control_tokens(self) -> frozenset[int]:
+        """Tokens that are no text: of control, unknown or unused."""
+        llama = self.llama
+        no_text = llama.LLAMA_TOKEN_ATTR_CONTROL | llama.LLAMA_TOKEN_ATTR_UNKNOWN | llama.LLAMA_TOKEN_ATTR_UNUSED
+        return frozenset(
+            token for token in range(self.vocabulary) if llama.llama_vocab_get_attr(self._vocab, token) & no_text
+        )
+
+    def special_text(self) -> tuple[str, str]:
+        """How the tokens of beginning and of end are spelt; "" where the model has none."""
+        llama = self.llama
+        begin, end = (
+            llama.llama_vocab_get_text(self._vocab, token).decode(errors="replace") if token >= 0 else ""
+            for token in (llama.llama_vocab_bos(self._vocab), llama.llama_vocab_eos(self._vocab))
+        )
+        return begin, end
+
+    def chat_template(self) -> str | None:
+        """The chat template that the model carries, as Jinja source."""
+        source = self.llama.llama_model_chat_template(self._model, None)
+        return None if source is None else str(source.decode(errors="replace"))
+
+    def truncate(self, sequence: int, position: int) -> None:
+        """Drop the tokens of a sequence from ``position`` on."""
+        if not self.llama.llama_memory_seq_rm(self._memory, sequence, position, -1):
+            raise DecodeError(position)
+
+    def save(self, sequence: int = 0) -> State:
+        """The cache of one sequence, as bytes."""
+        size = self.llama.llama_state_seq_get_size(self._context, sequence)
+        state = np.empty(size, np.uint8)
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if self.llama.llama_state_seq_get_data(self._context, pointer, size, sequence) != size:
+            raise DecodeError(sequence)
+        return state
+
+    def restore(self, state: State, sequence: int = 0) -> None:
+        """Put a saved cache into an empty sequence."""
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if self.llama.llama_state_seq_set_data(self._context, pointer, state.size, sequence) != state.size:
+            raise DecodeError(sequence)
+
+    def set_threads(self, count: int) -> None:
+        """Threads for prefill and for single tokens."""
+        self.llama.llama_set_n_threads(self._context, count, count)
+
+    def prefill_speed(self, tokens: Sequence[int], *, repeats: int = 2) -> float:
+        """Tokens per second of evaluating ``tokens`` from an empty cache, best of ``repeats``."""
+        best = float("inf")
+        for _ in range(repeats):
+            self.clear()
+            began = time.perf_counter()
+            self.prefill(tokens)
+            self.logits_flush()
+            best = min(best, time.perf_counter() - began)
+        self.clear()
+        return len(tokens) / best
+
+    def logits_flush(self) -> None:
+        """Wait until everything asked for is computed."""
+        self.llama.llama_synchronize(self._context)
+
+    def choose_threads(self, wanted: int | None) -> int:
+        """Set ``wanted`` threads, or those that evaluate a fixed public row of tokens fastest here and now."""
+        count = wanted or _fastest(self._speed_with, available_cpus())
+        self.set_threads(count)
+        return count
+
+    def _speed_with(self, threads: int) -> float:
+        self.set_threads(threads)
+        return self.prefill_speed(range(1, 1 + min(64, self.micro_batch)))
+
+
+def available_cpus() -> int:
+    """Number of CPUs that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _fastest(speed: Callable[[int], float], most: int) -> int:
+    best, best_speed, count = 1, speed(1), 2
+    while best >= count // 2 and count < 2 * most:
+        measured = speed(min(count, most))
+        # Fewer threads unless more are clearly worth it: they slow down everything else on the machine.
+        if measured > 1.1 * best_speed:
+            best, best_speed = min(count, most), measured
+        count *= 2
+    logger.info("llama.cpp uses %d of %d threads (%.0f tokens/s of prefill)", best, most, best_speed)
+    return best
+
+
+def _free(llama: Any, parts: tuple[Any, Any, Any], closing: threading.Event, busy: AbstractContextManager[Any]) -> None:
+    batch, context, model = parts
+    closing.set()
+    with busy:
+        llama.llama_batch_free(batch)
+        llama.llama_free(context)
+        llama.llama_model_free(model)

@@ -1,0 +1,171 @@
+"""How members are evaluated: alone up to their last example, then in company without noticing it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .context import LlamaContext, Logits
+from .store import MemberState
+
+ROWS = 32
+"""Rows of one member in one joint batch."""
+_SAMPLED = 256  # tokens on which speed and appetite are measured
+
+Scores = npt.NDArray[np.float64]
+
+
+class Evaluator:
+    """The arithmetic on one context. Sequence i of a joint batch is member i; batches fit into one micro-batch."""
+
+    def __init__(self, context: LlamaContext) -> None:
+        self._context = context
+        self.rooms = 1
+        """Sequences to evaluate members in, one after the other, before all memory must be overwritten again. More
+        than one only where sequences have caches of their own that do not change each other's bits."""
+        self._used = 0
+        self._generation = -1
+
+    def extended(
+        self, start: MemberState, tokens: Sequence[int], digest: bytes, *, sequence: int | None = None
+    ) -> MemberState:
+        """``start`` followed by ``tokens``, evaluated alone and saved: in ``sequence``, which is empty and keeps them.
+
+        Without it, in a context that holds nothing else, in a sequence that held nothing since all were overwritten.
+        """
+        at = self._fresh() if sequence is None else sequence
+        if start.tokens:
+            self._context.restore(start.state, at)
+        self._context.prefill(tokens, first=start.tokens, sequence=at)
+        count = start.tokens + len(tokens)
+        saved = MemberState(self._context.save(at) if count else np.empty(0, np.uint8), count, digest)
+        if sequence is None:
+            self._context.truncate(at, 0)
+        return saved
+
+    def _fresh(self) -> int:
+        """A sequence of zeros. Overwriting a large context takes longer than evaluating a short member in it."""
+        if self._generation != self._context.generation or self._used >= self.rooms:
+            self._context.clear()
+            self._generation, self._used = self._context.generation, 0
+        self._used += 1
+        return self._used - 1
+
+    def load(self, member: MemberState, sequence: int) -> None:
+        """Put head and body of a member into an empty sequence."""
+        if member.tokens:
+            self._context.restore(member.state, sequence)
+            if member.steps:
+                self._context.truncate(sequence, member.tokens)
+
+    def mean_log(
+        self, members: Sequence[MemberState], tails: Sequence[list[int]], labels: Sequence[list[int]]
+    ) -> list[Scores | None]:
+        """Log of the mean label probability after the content-free tails, for each member."""
+        if not members:
+            return []
+        columns = zip(*(self.answers(members, tail, labels) for tail in tails), strict=True)
+        return [
+            None if any(row is None for row in column) else np.logaddexp.reduce(np.stack(column)) - np.log(len(tails))
+            for column in columns
+        ]
+
+    def answers(
+        self, members: Sequence[MemberState], tail: list[int], labels: Sequence[list[int]]
+    ) -> list[Scores | None]:
+        """Log-softmax over the labels after ``tail``, for members that fit into one batch."""
+        if not members:
+            return []
+        try:
+            with np.errstate(invalid="ignore"):  # a broken member's NaN is no news: it abstains below
+                answers: list[Scores | None] = list(self._joint(members, tail, labels))
+        except Exception:  # of whatever kind: not a word of it, for that some member failed is private
+            if len(members) == 1:
+                return [None]
+            # One member's failure must not silence the others.
+            return [self.answers([member], tail, labels)[0] for member in members]
+        return [answer if answer is not None and np.isfinite(answer).all() else None for answer in answers]
+
+    def _joint(self, members: Sequence[MemberState], tail: list[int], labels: Sequence[list[int]]) -> list[Scores]:
+        # Zeros everywhere: a masked cell has weight zero, but zero times what an overflow left there is not zero.
+        self._context.clear()
+        for sequence, member in enumerate(members):
+            self.load(member, sequence)
+        starts = [member.tokens for member in members]
+        after_tail = self._advance(starts, tail)
+        first = [_log_softmax(rows[-1]) for rows in after_tail]
+        scores = np.empty((len(members), len(labels)))
+        for column, label in enumerate(labels):
+            scores[:, column] = [row[label[0]] for row in first]
+            if len(label) > 1:
+                ends = [start + len(tail) for start in starts]
+                for i, rows in enumerate(self._advance(ends, label[:-1], every=True)):
+                    scores[i, column] += sum(
+                        _log_softmax(row)[token] for row, token in zip(rows, label[1:], strict=True)
+                    )
+                for sequence, end in enumerate(ends):
+                    self._context.truncate(sequence, end)
+        return [row - np.logaddexp.reduce(row) for row in scores]
+
+    def _advance(self, starts: Sequence[int], tokens: Sequence[int], *, every: bool = False) -> list[list[Logits]]:
+        """Append ``tokens`` to each sequence; logits of every token or of the last, sequence by sequence."""
+        wanted: list[list[Logits]] = [[] for _ in starts]
+        at = 0
+        while at < len(tokens):
+            left = len(tokens) - at
+            # A rest of one row would be a batch of a single row for a member alone: leave two.
+            count = left if left <= ROWS else min(ROWS, left - 2)
+            self._advance_part(starts, tokens, at, count, every, wanted)
+            at += count
+        return wanted
+
+    def _advance_part(
+        self,
+        starts: Sequence[int],
+        tokens: Sequence[int],
+        at: int,
+        count: int,
+        every: bool,
+        wanted: list[list[Logits]],
+    ) -> None:
+        part = list(tokens[at : at + count])
+        padded = part * 2 if count == 1 else part
+        last = at + count == len(tokens)
+        outputs = range(len(padded)) if every else range(count - 2 if count > 1 else 0, len(padded)) if last else ()
+        self._context.decode(
+            [
+                (token, start + at + i, sequence, i in outputs)
+                for sequence, start in enumerate(starts)
+                for i, token in enumerate(padded)
+            ]
+        )
+        for sequence, start in enumerate(starts):
+            keep = range(count) if every else range(count - 1, count) if last else ()
+            wanted[sequence] += [self._context.logits(sequence * len(padded) + i) for i in keep]
+            if len(padded) > count:
+                self._context.truncate(sequence, start + at + count)
+
+    def vectors(self, members: Sequence[MemberState], tail: list[int]) -> list[Logits]:
+        """Logits of the whole vocabulary after ``tail``, for members that fit into one batch."""
+        self._context.clear()
+        for sequence, member in enumerate(members):
+            self.load(member, sequence)
+        return [rows[-1] for rows in self._advance([member.tokens for member in members], tail)]
+
+    def tokens_per_second(self, most: int) -> float:
+        """Speed of evaluating up to ``most`` public tokens alone. Everything is cleared."""
+        return self._context.prefill_speed(range(1, 1 + min(_SAMPLED, most)))
+
+    def bytes_per_token(self, most: int) -> int:
+        """Bytes of a saved state a token, of up to ``most`` public tokens. Everything is cleared."""
+        count = min(_SAMPLED, most)
+        nothing = MemberState.nothing()
+        return -(-self.extended(nothing, range(1, 1 + count), b"").state.size // count)
+
+
+def _log_softmax(logits: Logits) -> Scores:
+    wide = logits.astype(np.float64)
+    wide -= wide.max()
+    return np.asarray(wide - np.log(np.exp(wide).sum()))

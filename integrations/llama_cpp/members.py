@@ -1,0 +1,99 @@
+"""Heads and members as states: from the store, or evaluated now."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+
+from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable
+from langchain_dp.ports import MemberPrompt
+
+from .context import DecodeError, LlamaContext
+from .evaluate import Evaluator
+from .store import MemberState, Opening, StateStore
+
+_OPENINGS = 4
+"""States of heads that are kept: public, and few at a time."""
+
+
+class Members:
+    """Finds or makes the state of a member: its head and body, evaluated alone.
+
+    Args:
+        context: The model.
+        evaluator: Its arithmetic.
+        store: What is kept.
+        max_tokens: Longest head that makes sense, in tokens.
+    """
+
+    def __init__(self, context: LlamaContext, evaluator: Evaluator, store: StateStore, max_tokens: int) -> None:
+        self._context = context
+        self._evaluator = evaluator
+        self._store = store
+        self._max_tokens = max_tokens
+        self._openings: OrderedDict[Opening, MemberState] = OrderedDict()
+
+    def state(self, opening: Opening, prompt: MemberPrompt, room: int) -> MemberState | None:
+        """State of a member, evaluated in an emptied context if need be; None if it is longer than ``room`` or fails.
+
+        Raises:
+            InvalidParameter: The public head is longer than ``room``.
+            ModelUnavailable: The public head cannot be evaluated.
+        """
+        try:
+            digest = body_digest(prompt)
+            entry = self._store.get(opening, prompt.member, digest)
+            if entry is None:
+                start = self.opening(opening, room)
+                body = self._context.tokenize(prompt.body)
+                if start.tokens + len(body) > room:
+                    return None
+                entry = self._evaluator.extended(start, body, digest)
+                self._store.put(opening, prompt.member, entry)
+            return entry if entry.tokens <= room else None
+        except LangChainDPError:  # of the head, which is public
+            raise
+        except Exception:  # whatever it is, it came from this member's content: it abstains, without a word
+            return None
+
+    def opening(self, opening: Opening, room: int, *, sequence: int | None = None) -> MemberState:
+        """State of a head, evaluated if need be in ``sequence``, which is left empty, or in an emptied context.
+
+        Raises:
+            InvalidParameter: It is longer than ``room``.
+            ModelUnavailable: It cannot be evaluated.
+        """
+        tokens = self.opening_tokens(opening)
+        if len(tokens) > room:
+            raise InvalidParameter(
+                f"Expected a head of {len(tokens)} tokens to leave room for examples in "
+                f"max_tokens={self._max_tokens}. Shorten it, or raise max_tokens."
+            )
+        if opening not in self._openings:
+            nothing = MemberState.nothing()
+            try:
+                self._openings[opening] = self._evaluator.extended(nothing, tokens, b"", sequence=sequence)
+                if sequence is not None:
+                    self._context.truncate(sequence, 0)
+            except DecodeError as problem:
+                raise ModelUnavailable(f"llama.cpp could not evaluate the head (code {problem}).") from None
+            while len(self._openings) > _OPENINGS:
+                self._openings.popitem(last=False)
+        self._openings.move_to_end(opening)
+        return self._openings[opening]
+
+    def opening_tokens(self, opening: Opening) -> list[int]:
+        """Tokens of a head, with what the model wants at the beginning."""
+        if opening.frame is None:
+            return self._context.tokenize(opening.head, start=True)
+        # A template spells the token of beginning itself, where the model wants one.
+        return self._context.tokenize(opening.frame, special=True) + self._context.tokenize(opening.head)
+
+    def clear(self) -> None:
+        """Drop the states of heads."""
+        self._openings.clear()
+
+
+def body_digest(prompt: MemberPrompt) -> bytes:
+    """Hash by which new content under an old key is noticed."""
+    return hashlib.sha256(prompt.body.encode(errors="surrogatepass")).digest()

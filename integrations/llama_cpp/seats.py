@@ -1,0 +1,235 @@
+"""Who of an ensemble's members is in the model's memory, and how they come and go without a trace of each other."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+
+from langchain_dp.errors import LangChainDPError
+from langchain_dp.ports import MemberPrompt
+
+from .context import LlamaContext
+from .evaluate import ROWS, Evaluator
+from .members import Members
+from .store import MemberState, Opening, StateStore, Step
+
+Key = tuple[Opening, Hashable]
+
+
+@dataclasses.dataclass(repr=False)
+class Resident:
+    """Who is in a sequence: head and body (``tokens`` of them), then ``steps``."""
+
+    key: Key
+    digest: bytes
+    tokens: int
+    steps: list[Step]
+
+    @property
+    def cells(self) -> int:
+        """Tokens, all in all."""
+        return self.tokens + sum(map(len, self.steps))
+
+
+@dataclasses.dataclass(repr=False)
+class Asked:
+    """One member of a call: its place in it, the steps that lead to its next token, its coin."""
+
+    place: int
+    prompt: MemberPrompt
+    key: Key
+    digest: bytes
+    steps: tuple[Step, ...]
+    written: tuple[int, ...]
+    draw: float
+
+
+class Seats:
+    """Sequences 0 to ``count`` - 1 of a context. A seat that gets a new occupant is overwritten from end to end first.
+
+    Args:
+        context: The model, with one sequence more than seats: it never holds anything private.
+        evaluator: Its arithmetic.
+        members: States of heads and bodies.
+        store: Where those who leave are kept.
+        count: Members in the context at once; 1 evaluates every member in a context that holds nobody else.
+    """
+
+    def __init__(
+        self, context: LlamaContext, evaluator: Evaluator, members: Members, store: StateStore, count: int
+    ) -> None:
+        self._context = context
+        self._evaluator = evaluator
+        self._members = members
+        self._store = store
+        self.count = count
+        self.residents: dict[int, Resident] = {}
+        self._generation = -1
+        self._places: OrderedDict[Key, int] = OrderedDict()  # asked longest ago first
+        self._dirty: set[int] = set()
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._places
+
+    def wake(self) -> None:
+        """Begin anew if somebody else used the context since."""
+        if self._generation != self._context.generation:
+            self._places.clear()
+            self.residents.clear()
+            self._empty()
+
+    def lose(self) -> None:
+        """Who is where is no longer sure: :meth:`wake` will begin anew."""
+        self._generation = -1
+
+    def put_away(self) -> None:
+        """Move everybody out, into the store as far as it holds them, before the context is cleared."""
+        sure = self._generation == self._context.generation
+        self.lose()  # first: an interruption on the way leaves nothing half believed
+        for sequence in list(self.residents) if sure else ():
+            self._leave(sequence)
+        self._store.wipe_put_out()
+
+    def forget(self, members: Sequence[Hashable]) -> None:
+        """Drop these members without keeping anything of them."""
+        for sequence, resident in list(self.residents.items()):
+            if resident.key[1] in members:
+                self.drop(sequence)
+
+    def seat(self, now: Sequence[Asked], limit: int) -> dict[int, Asked]:
+        """Put members into the context, who stay until the next call; who is too long or fails is left out."""
+        seated: dict[int, Asked] = {}
+        arriving: list[tuple[Asked, MemberState | list[int]]] = []
+        for one in now:
+            rows = sum(map(len, one.steps))
+            sequence = self._places.get(one.key)
+            if sequence is not None and self.residents[sequence].digest != one.digest:
+                self.drop(sequence)
+                sequence = None
+            if sequence is not None:
+                self._places.move_to_end(one.key)
+                if self.residents[sequence].tokens + rows <= limit:
+                    seated[sequence] = one
+                continue
+            source = self._source(one, limit - rows)
+            if source is not None:
+                arriving.append((one, source))
+        free = self._free(len(arriving), keep={one.key for one in now})
+        for (one, source), sequence in zip(arriving, free, strict=True):
+            if self._arrive(sequence, one, source, limit):
+                seated[sequence] = one
+        return dict(sorted(seated.items()))
+
+    def _source(self, one: Asked, room: int) -> MemberState | list[int] | None:
+        """The kept state of a member, or the tokens of its body; None if it is too long or not to be read."""
+        try:
+            entry = self._store.get(*one.key, one.digest)
+            if entry is not None:
+                return entry if entry.tokens <= room else None
+            body = self._context.tokenize(one.prompt.body)
+            return body if len(self._members.opening_tokens(one.key[0])) + len(body) <= room else None
+        except Exception:
+            return None
+
+    def _free(self, count: int, keep: set[Key]) -> list[int]:
+        """``count`` empty sequences that hold nothing of a former occupant."""
+        if not count:
+            return []
+        free = [sequence for sequence in range(self.count) if sequence not in self.residents]
+        for key in [key for key in self._places if key not in keep][: max(0, count - len(free))]:
+            free.append(self._places[key])
+            self._leave(free[-1])
+        chosen = sorted(sorted(free, key=lambda sequence: sequence in self._dirty)[:count])
+        dirty = [sequence for sequence in chosen if sequence in self._dirty]
+        if dirty and not self.residents:
+            self._empty()
+        elif dirty:
+            self._context.scrub(dirty, source=self._context.sequences - 1)
+            self._dirty.difference_update(dirty)
+        return chosen
+
+    def _arrive(self, sequence: int, one: Asked, source: MemberState | list[int], limit: int) -> bool:
+        opening, member = one.key
+        try:
+            if isinstance(source, MemberState):
+                if source.state.size:
+                    self._context.restore(source.state, sequence)
+                steps = list(source.steps)
+            else:
+                start = self._members.opening(opening, limit, sequence=sequence)
+                source = self._evaluator.extended(start, source, one.digest, sequence=sequence)
+                self._store.put(opening, member, source)
+                steps = []
+        except LangChainDPError:  # of the opening, which is public
+            raise
+        except Exception:
+            self._dirty.add(sequence)
+            self.drop(sequence)
+            return False
+        self.residents[sequence] = Resident(one.key, one.digest, source.tokens, steps)
+        self._places[one.key] = sequence
+        return True
+
+    def _leave(self, sequence: int) -> None:
+        """Keep the state of a resident and let it go."""
+        resident = self.residents[sequence]
+        with contextlib.suppress(Exception):  # then it is evaluated anew when it is asked again
+            kept = self._store.get(*resident.key, resident.digest)
+            if resident.cells and (kept is None or list(kept.steps) != resident.steps):
+                entry = MemberState(
+                    self._context.save(sequence), resident.tokens, resident.digest, tuple(resident.steps)
+                )
+                if kept is not None:
+                    entry.calibrations.update(kept.calibrations)
+                self._store.put(*resident.key, entry)
+        self.drop(sequence)
+
+    def drop(self, sequence: int) -> None:
+        """Empty a seat; it is overwritten before somebody else gets it."""
+        resident = self.residents.pop(sequence, None)
+        if resident is not None:
+            del self._places[resident.key]
+        self._dirty.add(sequence)
+        self._context.truncate(sequence, 0)  # of a whole sequence: llama.cpp never refuses that
+
+    def cut(self, sequence: int, keep: int) -> bool:
+        """Take a resident back to its first ``keep`` steps; if that fails, it leaves, and this is False."""
+        resident = self.residents[sequence]
+        if keep < len(resident.steps):
+            del resident.steps[keep:]
+            if not self.undo(sequence):
+                self.drop(sequence)
+                return False
+        return True
+
+    def undo(self, sequence: int) -> bool:
+        """Take out of a sequence what its resident does not know of."""
+        try:
+            self._context.truncate(sequence, self.residents[sequence].cells)
+        except Exception:
+            return False
+        return True
+
+    def _empty(self) -> None:
+        self._dirty.clear()
+        self._context.clear()
+        self._generation = self._context.generation
+
+
+def steps_of(ending: Sequence[int], written: Sequence[int]) -> tuple[Step, ...]:
+    """How what follows head and body is cut: a function of these tokens alone."""
+    before = ending[:-1]
+    pieces = (tuple(before[at : at + ROWS]) for at in range(0, len(before), ROWS))
+    return (*pieces, tuple(ending[-1:]), *((token,) for token in written))
+
+
+def common(steps: Sequence[Step], others: Sequence[Step]) -> int:
+    """Number of equal steps at the beginning."""
+    count = 0
+    for one, other in zip(steps, others, strict=False):
+        if one != other:
+            break
+        count += 1
+    return count

@@ -1,0 +1,203 @@
+"""Writes the next token of many members at once, each as if it were alone, in sequences that stay where they are.
+
+What a member's logits are made of, to the last bit, is its own prompt, its own written tokens and the model:
+
+- Head and body are evaluated alone. Everything after them is cut into *steps* by a fixed rule: the tail in pieces of at
+  most 32 tokens, its last token and every written one as a step of its own. A step is always evaluated in one go, so
+  a member has the same bits whether it was asked at every token, caught up later, or was swapped out in between.
+- A batch holds the same step length for every member in it and at least two rows: a lone member gets a row of a public
+  token beside it. llama.cpp's kernels for one row and for several round differently.
+- A batch holds neighbouring sequences only, because llama.cpp splits it where a number is left out, and a part could
+  be a single row.
+- A sequence that gets a new occupant is overwritten from end to end with public numbers first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+from langchain_dp.ports import Continuation
+
+from .._choice import Choice, is_token
+from .context import LlamaContext, Logits
+from .members import body_digest
+from .seats import Asked, Key, Seats, common, steps_of
+from .store import Opening, StateStore, Step
+
+_PUBLIC_TOKEN = 0
+
+
+@dataclasses.dataclass(repr=False)
+class _Group:
+    """Members that are answered together, by their sequences; who fails leaves."""
+
+    seated: dict[int, Asked]
+    limit: int
+    choice: Choice
+    answers: list[int | None]
+
+
+class Writer:
+    """Advances the members in the seats of a context.
+
+    Args:
+        context: The model.
+        seats: Who is in it.
+        store: Where those who leave are kept.
+    """
+
+    def __init__(self, context: LlamaContext, seats: Seats, store: StateStore) -> None:
+        self._context = context
+        self._seats = seats
+        self._store = store
+
+    def next_tokens(
+        self, opening: Opening, asked: Sequence[Continuation], ending: Sequence[int], limit: int, choice: Choice
+    ) -> list[int | None]:
+        """Next token of every member, None where there is none.
+
+        Args:
+            opening: What all of them begin with.
+            asked: Whom to ask.
+            ending: Tokens between body and written ones, at least one.
+            limit: Most tokens of one member, all in all.
+            choice: How a token is taken.
+
+        Raises:
+            LangChainDPError: The public opening cannot be evaluated.
+        """
+        answers: list[int | None] = [None] * len(asked)
+        waiting = [one for one in (self._asked(i, opening, each, ending) for i, each in enumerate(asked)) if one]
+        try:
+            self._seats.wake()
+            while waiting:
+                now = self._now(waiting)
+                waiting = [one for one in waiting if one not in now]
+                try:
+                    self._answer(_Group(self._seats.seat(now, limit), limit, choice, answers))
+                finally:
+                    self._store.wipe_put_out()
+        except BaseException:
+            self._seats.lose()
+            raise
+        return answers
+
+    def _asked(self, place: int, opening: Opening, one: Continuation, ending: Sequence[int]) -> Asked | None:
+        try:
+            written = [token for token in one.written if is_token(token, self._context.vocabulary)]
+            if len(written) < len(one.written):
+                return None
+            tokens = tuple(int(token) for token in written)
+            key = (opening, one.prompt.member)
+            hash(key)
+            steps = steps_of(ending, tokens)
+            return Asked(place, one.prompt, key, body_digest(one.prompt), steps, tokens, float(one.draw))
+        except Exception:  # of this member's own content: it abstains
+            return None
+
+    def _now(self, waiting: Sequence[Asked]) -> list[Asked]:
+        """Whom to answer now: nobody twice, no more than seats, and first who has one, before somebody takes it."""
+        chosen: dict[Key, Asked] = {}
+        for one in sorted(waiting, key=lambda one: one.key not in self._seats):
+            if one.key not in chosen and len(chosen) < self._seats.count:
+                chosen[one.key] = one
+        return list(chosen.values())
+
+    def _answer(self, group: _Group) -> None:
+        residents = self._seats.residents
+        for sequence, one in list(group.seated.items()):
+            # The last step is always evaluated, for its logits.
+            keep = min(common(residents[sequence].steps, one.steps), len(one.steps) - 1)
+            if not self._seats.cut(sequence, keep):
+                del group.seated[sequence]
+        missing = {at: len(one.steps) - len(residents[at].steps) for at, one in group.seated.items()}
+        for left in range(max(missing.values(), default=0), 0, -1):  # all arrive at their last step together
+            due = {at: one.steps[-left] for at, one in group.seated.items() if missing[at] >= left}
+            due |= self._company(group, left)
+            for rows in sorted({len(step) for step in due.values()}):
+                alike = {at: step for at, step in due.items() if len(step) == rows}
+                for run in self._runs(alike):
+                    self._advance(run, alike, group, last=left == 1)
+
+    def _company(self, group: _Group, left: int) -> dict[int, Step]:
+        """Residents that nobody asked but whose next token is the very same: they fill the gaps between those asked.
+
+        They need it when they are asked next, so nothing is wasted, and how long a call takes shows less of how many
+        were asked.
+        """
+        plans = {one.steps for one in group.seated.values()}
+        if self._seats.count == 1 or len(plans) != 1:
+            return {}
+        (plan,), (opening,) = plans, {one.key[0] for one in group.seated.values()}
+        index = len(plan) - left
+        if len(plan[index]) > 1:
+            return {}
+        cells = sum(map(len, plan[: index + 1]))
+        return {
+            at: plan[index]
+            for at, resident in list(self._seats.residents.items())
+            if at not in group.seated
+            and resident.key[0] == opening
+            and resident.tokens + cells <= group.limit
+            and common(resident.steps, plan) == index
+            and self._seats.cut(at, index)
+        }
+
+    def _runs(self, steps: Mapping[int, Step]) -> Iterator[list[int]]:
+        """Neighbouring sequences that fit into one batch, or every sequence for itself if there is one seat only."""
+        run: list[int] = []
+        for sequence in sorted(steps):
+            full = (len(run) + 1) * len(steps[sequence]) > self._context.micro_batch
+            if run and (full or sequence != run[-1] + 1):
+                yield run
+                run = []
+            run.append(sequence)
+        if run:
+            yield run
+
+    def _advance(self, run: list[int], steps: Mapping[int, Step], group: _Group, *, last: bool) -> None:
+        """Evaluate one step of neighbouring sequences; at the last one, take tokens for those who were asked."""
+        wanted = [sequence for sequence in run if last and sequence in group.seated]
+        try:
+            outputs = self._decode(run, steps, wanted)
+        except Exception:  # of whatever kind, and not a word of it: that some member failed is private
+            self._advance_alone(run, steps, group, last=last)
+            return
+        for sequence in run:
+            self._seats.residents[sequence].steps.append(steps[sequence])
+        for sequence in wanted:
+            one = group.seated[sequence]
+            group.answers[one.place] = group.choice.token(outputs[sequence], one.written, one.draw)
+
+    def _advance_alone(self, run: list[int], steps: Mapping[int, Step], group: _Group, *, last: bool) -> None:
+        """After a failure: everybody back to where it was; who was asked goes on alone, and who was alone leaves."""
+        for sequence in run:
+            if len(run) == 1 or not self._seats.undo(sequence):
+                self._seats.drop(sequence)
+                group.seated.pop(sequence, None)
+        for sequence in run:
+            if sequence in group.seated:
+                self._advance([sequence], steps, group, last=last)
+
+    def _decode(self, run: Sequence[int], steps: Mapping[int, Step], wanted: Sequence[int]) -> dict[int, Logits]:
+        """Logits of the last row of each ``wanted`` sequence: views, good until the next batch."""
+        residents = self._seats.residents
+        rows = [(token, residents[at].cells + i, at) for at in run for i, token in enumerate(steps[at])]
+        beside = run[-1] + 1  # there always is one: the last sequence is no seat
+        end = residents[beside].cells if beside in residents else 0
+        accompanied = self._seats.count > 1 and len(rows) == 1
+        if accompanied:
+            rows.append((_PUBLIC_TOKEN, end, beside))
+        # The last layer computes wanted rows only: one alone would again be a single row.
+        outputs = list(wanted)
+        if self._seats.count > 1 and len(wanted) == 1:
+            outputs = sorted({*wanted, *[at for _, _, at in rows if at not in wanted][:1]})
+        try:
+            self._context.decode([(token, position, at, at in outputs) for token, position, at in rows])
+        finally:
+            if accompanied:
+                self._context.truncate(beside, end)
+        if not wanted:
+            return {}
+        return dict(zip(outputs, self._context.outputs(len(outputs)), strict=True))

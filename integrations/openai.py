@@ -1,7 +1,0 @@
-"""The OpenAI protocol: an engine on a completions server of one's own, inside the trust boundary."""
-
-from __future__ import annotations
-
-from ._completion_engine import CompletionServerEnsemble
-
-__all__ = ["CompletionServerEnsemble"]

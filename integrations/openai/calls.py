@@ -1,0 +1,165 @@
+"""Many members asked at once, where one member's failure is its own."""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+import functools
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
+
+from .dialect import Choice, Dialect, listed
+from .labels import Scores, expected
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+_KEPT = 100_000
+"""Calibrations that are kept, each of a few numbers."""
+
+
+class Calls:
+    """Joint requests where one will do, else requests side by side.
+
+    Args:
+        dialect: The server.
+        in_flight: Prompts in one request, or requests under way at once.
+    """
+
+    def __init__(self, dialect: Dialect, in_flight: int) -> None:
+        self._dialect = dialect
+        self._in_flight = in_flight
+
+    def next_tokens(
+        self, asked: Sequence[Continuation], decoding: Decoding, turn: tuple[str, str]
+    ) -> list[Token | None]:
+        """Next token of every member, in order; None where there is none that can be passed on.
+
+        Args:
+            asked: Whom to ask.
+            decoding: How a token is taken.
+            turn: Text before a member's prompt and after it.
+
+        Raises:
+            InvalidParameter: The decoding asks for what the server does not know.
+            ServerError: The server fails on public text.
+        """
+        answers: list[Token | None] = [None] * len(asked)
+        groups: dict[tuple[Token, ...], list[int]] = {}
+        for place, one in enumerate(asked):
+            if all(isinstance(token, str) for token in one.written) and 0 <= one.draw < 1:
+                groups.setdefault(tuple(one.written), []).append(place)
+        for written, places in groups.items():
+            texts = [str(token) for token in written]
+            request = functools.partial(
+                self._tokens, decoding, turn[0], turn[1] + "".join(texts), self._dialect.decoding(decoding, texts)
+            )
+            # A request has one seed: members with coins of their own ask alone.
+            taken = self._each(request, [asked[place] for place in places], together=decoding.temperature == 0)
+            for place, token in zip(places, taken, strict=True):
+                answers[place] = token
+        return answers
+
+    def _tokens(
+        self, decoding: Decoding, begin: str, end: str, fields: dict[str, Any], some: Sequence[Continuation]
+    ) -> list[Token | None]:
+        prompts = [begin + one.prompt.head + one.prompt.body + one.prompt.tail + end for one in some]
+        seed = self._dialect.seed(some[0].draw) if decoding.temperature else {}
+        return [_token(choice, decoding) for choice in self._dialect.request(prompts, **fields, **seed)]
+
+    def listed(self, prompts: Sequence[MemberPrompt]) -> list[dict[str, float] | None]:
+        """Most probable first tokens after each prompt, with their log-probabilities; None where the server failed."""
+        return self._each(self._listed, prompts, together=True)
+
+    def _listed(self, some: Sequence[MemberPrompt]) -> list[dict[str, float]]:
+        prompts = [prompt.head + prompt.body + prompt.tail for prompt in some]
+        return [listed(choice) for choice in self._dialect.request(prompts, listed=self._dialect.listed)]
+
+    def _each(
+        self, request: Callable[[Sequence[Item]], Sequence[Answer]], items: Sequence[Item], *, together: bool
+    ) -> list[Answer | None]:
+        size = self._in_flight if together and self._dialect.lists else 1
+
+        def ask(some: Sequence[Item]) -> list[Answer | None]:
+            try:
+                return list(request(some))
+            except Exception:  # of whatever kind: not a word of it, for that some member failed is private
+                if len(some) == 1:
+                    return [None]
+            # One member's failure must not silence the others.
+            return [ask([one])[0] for one in some]
+
+        groups = [items[at : at + size] for at in range(0, len(items), size)]
+        if size > 1 or len(groups) <= 1 or self._in_flight == 1:
+            return [answer for group in groups for answer in ask(group)]
+        pool = ThreadPoolExecutor(min(self._in_flight, len(groups)))
+        try:
+            # Each in a copy of this context: what is quiet here has to be quiet there.
+            waiting = [pool.submit(contextvars.copy_context().run, ask, group) for group in groups]
+            return [answer for one in waiting for answer in one.result()]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+class Calibrations:
+    """Mean label probabilities without a question, by member and content; those used longest ago go first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[Hashable, ...], Scores] = OrderedDict()
+
+    def means(
+        self, calls: Calls, prompts: Sequence[MemberPrompt], words: tuple[str, ...], tails: tuple[str, ...]
+    ) -> list[Scores | None]:
+        """Log of the mean label probability after ``tails``, for each member; None where the server failed."""
+        keys: list[tuple[Hashable, ...]] = [
+            (prompt.member, prompt.head, _digest(prompt.body), words, tails) for prompt in prompts
+        ]
+        with self._lock:
+            means = {key: self._kept[key] for key in keys if key in self._kept}
+        new = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in means}
+        asked = [dataclasses.replace(prompt, tail=tail) for prompt in new.values() for tail in tails]
+        answers = iter(calls.listed(asked))
+        for key in new:
+            shares = [next(answers) for _ in tails]
+            rows = [None if share is None else expected(words, share) for share in shares]
+            usable = [row for row in rows if row is not None]
+            if len(usable) == len(tails):
+                means[key] = np.logaddexp.reduce(np.stack(usable)) - np.log(len(usable))
+        with self._lock:
+            for key, mean in means.items():
+                self._kept[key] = mean
+                self._kept.move_to_end(key)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return [means.get(key) for key in keys]
+
+    def forget(self, members: Sequence[Hashable]) -> None:
+        """Overwrite and drop those of these members."""
+        with self._lock:
+            for key in [key for key in self._kept if key[0] in members]:
+                self._kept.pop(key).fill(0)
+
+    def clear(self) -> None:
+        """Drop all."""
+        with self._lock:
+            self._kept.clear()
+
+
+def _token(choice: Choice, decoding: Decoding) -> Token | None:
+    text = choice.get("text")
+    if not isinstance(text, str) or "\ufffd" in text or text in decoding.banned:
+        return None
+    return text if text or choice.get("finish_reason") == "stop" else None
+
+
+def _digest(body: str) -> bytes:
+    return hashlib.sha256(repr(body).encode()).digest()  # of what is no text, too: it fails later, for its member only

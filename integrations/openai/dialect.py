@@ -1,0 +1,244 @@
+"""What completions servers differ in, found out on public text.
+
+The protocol leaves open how many prompts a request may hold, how a repetition penalty is called, how many tokens are
+listed with their probabilities, and how tokens are counted. Of llama.cpp's server this was measured (release 2026.10
+of xllamacpp):
+
+- a list of prompts is taken, with one seed for all of them: above temperature 0 every member has to ask alone;
+- an unknown field is ignored without a word: ``repetition_penalty`` does nothing, ``repeat_penalty`` does;
+- ``repeat_last_n`` counts from the end of the prompt: with the number of written tokens it is the rule of ``Decoding``;
+- ``logit_bias`` takes texts, but bans every token of a text that has several;
+- its own defaults cut the distribution (top-k 40, top-p 0.95, min-p 0.05) unless they are switched off by name;
+- the log-probabilities it lists are those before penalty, bias and temperature.
+
+vLLM calls the penalty ``repetition_penalty`` and weighs the tokens of the prompt with it too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.ports import Decoding
+
+from .http import Server, ServerError
+
+END = ""
+"""The token that ends a text."""
+
+_PUBLIC = ("The market opens at eight. Bread is sold near the", "Water boils at a lower temperature on a")
+_LISTED = (1000, 100, 20, 5)
+_SEEDS = 2**31
+
+Choice = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Dialect:
+    """What is known of one server.
+
+    Args:
+        server: Where to ask.
+        model: Name of the model there.
+        kind: "llama.cpp", "vLLM" or "other".
+        vocabulary_size: Tokens of the model, None if the server does not tell.
+        context: Longest prompt with the token after it, None if the server does not tell.
+        lists: Whether one request may hold several prompts.
+        listed: How many tokens it lists with their log-probabilities; 0 for none.
+        prefix_cache: Let the server keep evaluated prefixes between requests.
+    """
+
+    server: Server
+    model: str
+    kind: str
+    vocabulary_size: int | None
+    context: int | None
+    lists: bool
+    listed: int
+    prefix_cache: bool
+
+    def request(self, prompts: Sequence[str], *, listed: int = 0, **fields: Any) -> list[Choice]:
+        """One token after each prompt, in order.
+
+        Raises:
+            ServerError: There is no such answer.
+        """
+        whole = [_whole(prompt) for prompt in prompts]
+        body = {
+            "model": self.model,
+            "prompt": whole[0] if len(whole) == 1 else whole,
+            "max_tokens": 1,
+            "temperature": 0,
+            "top_p": 1.0,
+            "stream": False,
+            **self._fields(),
+            **fields,
+        }
+        if listed:
+            body["logprobs"] = listed
+        answer = self.server.ask("completions", body)
+        try:
+            choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
+        except (KeyError, TypeError, ValueError):
+            raise ServerError("no choices") from None
+        if [choice["index"] for choice in choices] != list(range(len(prompts))):
+            raise ServerError("other choices")
+        return choices
+
+    def _fields(self) -> dict[str, Any]:
+        """What keeps the server's own defaults and caches out of the answer."""
+        if self.kind == "llama.cpp":
+            return {
+                "cache_prompt": self.prefix_cache,
+                **{"top_k": 0, "min_p": 0.0, "typical_p": 1.0, "repeat_penalty": 1.0, "repeat_last_n": 0},
+            }
+        if self.kind == "vLLM":
+            salt = {} if self.prefix_cache else {"cache_salt": secrets.token_hex(16)}
+            return {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, **salt}
+        return {}
+
+    def decoding(self, decoding: Decoding, written: Sequence[str]) -> dict[str, Any]:
+        """Fields of a request by the rules of ``decoding``, after public ``written`` tokens.
+
+        Raises:
+            InvalidParameter: The server knows no repetition penalty that we know of.
+            ServerError: The server does not count tokens.
+        """
+        fields: dict[str, Any] = {"temperature": decoding.temperature}
+        if decoding.repetition_penalty != 1:
+            if self.kind == "llama.cpp":
+                fields["repeat_penalty"] = decoding.repetition_penalty
+                fields["repeat_last_n"] = self.count("".join(written)) if written else 0
+            elif self.kind == "vLLM":
+                fields["repetition_penalty"] = decoding.repetition_penalty
+            else:
+                raise InvalidParameter(
+                    f"Expected repetition_penalty={decoding.repetition_penalty} to be 1 on a server that is neither "
+                    "llama.cpp nor vLLM: it may ignore the penalty without a word. Set it to 1."
+                )
+        if self.kind != "other" and decoding.banned:
+            fields["ignore_eos"] = END in decoding.banned
+            texts = [token for token in sorted(map(str, decoding.banned)) if token != END]
+            ids = {text: self._tokens(text) for text in texts}
+            # A text of several tokens would ban them all: its member abstains when it comes up.
+            if self.kind == "llama.cpp":
+                fields["logit_bias"] = [[tokens[0], False] for tokens in ids.values() if len(tokens) == 1]
+            else:
+                fields["logit_bias"] = {str(tokens[0]): -100 for tokens in ids.values() if len(tokens) == 1}
+        return fields
+
+    def seed(self, draw: float) -> dict[str, int]:
+        """A member's coin as the seed of the server's draw."""
+        return {"seed": min(int(draw * _SEEDS), _SEEDS - 1)}
+
+    def count(self, text: str) -> int:
+        """Number of tokens of a text.
+
+        Raises:
+            ServerError: The server does not tell.
+        """
+        if self.kind != "other":
+            return len(self._tokens(text))
+        if not text:
+            return 0
+        body = {"model": self.model, "prompt": _whole(text), "max_tokens": 1, "temperature": 0}
+        try:
+            return int(self.server.ask("completions", body)["usage"]["prompt_tokens"])
+        except (KeyError, TypeError, ValueError):
+            raise ServerError("no usage") from None
+
+    def _tokens(self, text: str) -> list[int]:
+        fields: dict[str, Any] = (
+            {"content": _whole(text), "add_special": False, "parse_special": False}
+            if self.kind == "llama.cpp"
+            else {"model": self.model, "prompt": _whole(text), "add_special_tokens": False}
+        )
+        try:
+            return [int(token) for token in self.server.ask("/tokenize", fields)["tokens"]]
+        except (KeyError, TypeError, ValueError):
+            raise ServerError("no tokens") from None
+
+    def turn(self) -> tuple[str, str]:
+        """The chat template's text before and after one user turn that the model is to answer.
+
+        Raises:
+            InvalidParameter: The server does not tell.
+        """
+        stand_in = "QUESTIONANDEXAMPLES"
+        try:
+            asked = {"messages": [{"role": "user", "content": stand_in}]}
+            before, after = str(self.server.ask("/apply-template", asked)["prompt"]).split(stand_in)
+        except (ServerError, KeyError, TypeError, ValueError):
+            raise InvalidParameter(
+                "Expected chat_turn=(text before, text after) for chat=True, since this server does not tell its chat "
+                "template. Copy it from the model's own."
+            ) from None
+        return before, after
+
+
+def _whole(text: str) -> str:
+    return text.encode(errors="replace").decode()  # a lone surrogate is no text to a server
+
+
+def listed(choice: Choice) -> dict[str, float]:
+    """Texts of the listed tokens and their log-probabilities, in either shape that servers use."""
+    found = choice.get("logprobs") or {}
+    if "content" in found:
+        pairs = [(one["token"], one["logprob"]) for one in found["content"][0]["top_logprobs"]]
+    else:
+        pairs = list((found.get("top_logprobs") or [{}])[0].items())
+    finite: dict[str, float] = {}
+    for text, value in pairs:
+        if math.isfinite(value):
+            finite[str(text)] = max(float(value), finite.get(str(text), -math.inf))
+    return finite
+
+
+def probed(server: Server, model: str, *, prefix_cache: bool) -> Dialect:
+    """What a server is and can do, asked with public text only.
+
+    Raises:
+        InvalidParameter: It does not serve this model.
+        ModelUnavailable: It does not answer.
+    """
+    try:
+        models = server.ask("models")["data"]
+        found = next((one for one in models if model in (one.get("id"), *(one.get("aliases") or ()))), None)
+    except (ServerError, KeyError, TypeError):
+        models, found = [], {}
+    if found is None:
+        names = sorted(str(one.get("id")) for one in models)
+        raise InvalidParameter(f"Expected model={model!r} to be one of {names}, which this server serves.")
+    kind = {"llamacpp": "llama.cpp", "vllm": "vLLM"}.get(str(found.get("owned_by")), "other")
+    told = found.get("meta") or {}
+    dialect = Dialect(
+        server,
+        model,
+        kind,
+        vocabulary_size=told.get("n_vocab"),
+        context=told.get("n_ctx") if kind == "llama.cpp" else found.get("max_model_len"),
+        lists=True,
+        listed=0,
+        prefix_cache=prefix_cache,
+    )
+    try:
+        dialect.request(_PUBLIC)
+    except ServerError:
+        dialect = dataclasses.replace(dialect, lists=False)
+        try:
+            dialect.request(_PUBLIC[:1])
+        except ServerError as problem:
+            raise ModelUnavailable(
+                f"The completions server does not answer public text ({problem}). Check base_url, model and api_key."
+            ) from None
+    for count in _LISTED:
+        try:
+            if listed(dialect.request(_PUBLIC[:1], listed=count)[0]):
+                return dataclasses.replace(dialect, listed=count)
+        except (ServerError, LookupError, TypeError, AttributeError):
+            continue
+    return dialect

@@ -1,0 +1,8 @@
+"""Hugging Face transformers: an engine that scores labels and writes tokens, and a table of subwords, on torch."""
+
+from __future__ import annotations
+
+from .engine import TransformersEnsemble
+from .table import TransformersTable
+
+__all__ = ["TransformersEnsemble", "TransformersTable"]

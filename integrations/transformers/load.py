@@ -1,0 +1,119 @@
+"""Models and tokenizers of transformers, from a folder or from one GGUF file."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from langchain_dp.errors import InvalidParameter, MissingExtra
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+EXTRA = 'pip install "langchain-dp[transformers]"'
+
+
+def import_transformers() -> Any:
+    """Return the module ``transformers``, with torch behind it.
+
+    Raises:
+        MissingExtra: One of them is not installed.
+    """
+    try:
+        import torch  # noqa: F401  # transformers alone imports without it, and fails later with a text of its own
+        import transformers
+    except ImportError as missing:
+        raise MissingExtra(f"torch and transformers are not installed: {EXTRA}") from missing
+    return transformers
+
+
+def from_folder(path: str, tokenizer: Any, dtype: str) -> tuple[Any, Any]:
+    """Model of a folder, and its tokenizer unless one is given. Nothing is downloaded, no code of the folder is run.
+
+    Raises:
+        InvalidParameter: There is no such folder, or transformers cannot load it.
+        MissingExtra: torch or transformers is not installed.
+    """
+    transformers = import_transformers()
+    if not os.path.isdir(path):
+        raise InvalidParameter(
+            f"Expected model={path!r} to be a folder that exists. Save the model with save_pretrained, or download it."
+        )
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            path, dtype=getattr(import_torch(), dtype), local_files_only=True, trust_remote_code=False
+        )
+        if tokenizer is None:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as problem:
+        raise InvalidParameter(
+            f"Expected model={path!r} to hold a causal language model and its tokenizer ({type(problem).__name__})."
+        ) from problem
+    return model, tokenizer
+
+
+def from_gguf(path: str, tokenizer: Any) -> tuple[Any, Any]:
+    """Model of a GGUF file, in float32, and its tokenizer unless one is given.
+
+    Raises:
+        InvalidParameter: The file is none that can be read, or of another architecture.
+        MissingExtra: torch, transformers or gguf is not installed.
+    """
+    import_transformers()
+    try:
+        import gguf  # noqa: F401  # as above
+    except ImportError as missing:
+        raise MissingExtra(f"gguf is not installed: {EXTRA}") from missing
+    from .gguf import GGUFFile
+
+    if not os.path.isfile(path):
+        raise InvalidParameter(f"Expected path={path!r} to be a GGUF file that exists. Check the path.")
+    file = GGUFFile(path)
+    return file.model(), file.tokenizer() if tokenizer is None else tokenizer
+
+
+def prepared(model: Any, tokenizer: Any, device: str, dtype: str) -> Any:
+    """The model on its device, of its type, in evaluation mode.
+
+    Raises:
+        InvalidParameter: It is no causal language model, has no tokenizer, or there is no such device.
+        MissingExtra: torch or transformers is not installed.
+    """
+    transformers = import_transformers()
+    if not isinstance(model, transformers.PreTrainedModel) or model.config.is_encoder_decoder:
+        raise InvalidParameter(
+            f"Expected model of type {type(model).__name__} to be a folder or a causal language model of transformers."
+        )
+    if tokenizer is None:
+        raise InvalidParameter("Expected tokenizer=None only with a folder. Give the tokenizer of the loaded model.")
+    try:
+        model.to(device=device, dtype=getattr(import_torch(), dtype))
+    except RuntimeError as problem:
+        raise InvalidParameter(f"Expected device={device!r} to be one that torch can use.") from problem
+    return model.eval()
+
+
+def import_torch() -> Any:
+    """Return the module ``torch``."""
+    import torch
+
+    return torch
+
+
+def width(model: Any) -> int:
+    """Number of logits."""
+    return int(model.config.get_text_config().vocab_size)
+
+
+def ends(model: Any) -> set[int]:
+    """Tokens that end a text by the model's configuration."""
+    named: set[int] = set()
+    for config in (model.config, model.generation_config):
+        value = getattr(config, "eos_token_id", None)
+        named |= {value} if isinstance(value, int) else set(value or ())
+    return named
+
+
+def trained_on(model: Any) -> int | None:
+    """Longest sequence that the model was trained on, if its configuration tells."""
+    value = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return value if isinstance(value, int) else None

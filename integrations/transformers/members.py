@@ -1,0 +1,107 @@
+"""Members that are kept between calls: what is known of one is evaluated no second time, and to the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from langchain_dp.ports import MemberPrompt
+
+from .evaluate import Evaluator, Logits, Scores, log_softmax
+from .store import Calibration, Head, Member, MemberStore
+
+Part = tuple[int, ...]
+"""Tokens that are evaluated by one call."""
+
+
+class Members:
+    """Sequences of members, each as the parts that it is made of.
+
+    Args:
+        evaluator: The model.
+        store: Where members are kept between calls.
+    """
+
+    def __init__(self, evaluator: Evaluator, store: MemberStore) -> None:
+        self.evaluator = evaluator
+        self._store = store
+
+    def logits(self, head: Head, prompt: MemberPrompt, parts: Sequence[Part]) -> Logits:
+        """Logits after ``parts``, which hold the whole of a member's prompt."""
+        with _Borrowed(self._store, head, prompt) as member:
+            return self._rows(member, parts)[0]
+
+    def scores(
+        self,
+        head: Head,
+        prompt: MemberPrompt,
+        start: Sequence[Part],
+        tails: Sequence[Part],
+        labels: Sequence[Part],
+        key: Calibration,
+    ) -> Scores:
+        """Log-softmax over the labels after the first tail, less the log of their mean probability after the others.
+
+        Args:
+            head: What the member is kept under.
+            prompt: The member.
+            start: Its parts up to its body.
+            tails: The question, and tails without one.
+            labels: Tokens of the label words.
+            key: Names words and tails.
+        """
+        with _Borrowed(self._store, head, prompt) as member:
+            if len(tails) > 1 and key not in member.calibrations:
+                free = np.stack([self._label_scores(member, [*start, tail], labels) for tail in tails[1:]])
+                member.calibrations[key] = np.logaddexp.reduce(free) - np.log(len(free))
+            scores = self._label_scores(member, [*start, tails[0]], labels)
+            return scores - member.calibrations[key] if len(tails) > 1 else scores
+
+    def warm(self, head: Head, prompt: MemberPrompt, start: Sequence[Part]) -> None:
+        """Evaluate a member up to its body, unless it was."""
+        with _Borrowed(self._store, head, prompt) as member:
+            if member.parts[: len(start)] != list(start):
+                self._rows(member, start)
+
+    def _rows(self, member: Member, parts: Sequence[Part], *, rows: int = 1) -> list[Logits]:
+        """Logits after the last ``rows`` tokens of ``parts``, of which as much as possible is taken from the member."""
+        same = 0
+        while same < min(len(parts) - 1, len(member.parts)) and parts[same] == member.parts[same]:
+            same += 1
+        wanted: list[Logits] = []
+        for i in range(same, len(parts)):
+            last = i == len(parts) - 1
+            kept = sum(map(len, parts[:i]))
+            layers, wanted = self.evaluator.extended(member.layers, kept, parts[i], rows=rows if last else 1)
+            member.replace(layers, parts[: i + 1])
+        return wanted
+
+    def _label_scores(self, member: Member, parts: Sequence[Part], labels: Sequence[Part]) -> Scores:
+        """Log-softmax over the labels after ``parts``."""
+        first = log_softmax(self._rows(member, parts)[0])
+        scores = np.array([first[label[0]] for label in labels])
+        for column, label in enumerate(labels):
+            if len(label) > 1:
+                rows = self._rows(member, [*parts, label[:-1]], rows=len(label) - 1)
+                scores[column] += sum(log_softmax(row)[token] for row, token in zip(rows, label[1:], strict=True))
+        return np.asarray(scores - np.logaddexp.reduce(scores))
+
+
+class _Borrowed:
+    """A member of the store for the time of a block: put back at its end, wiped if the block failed."""
+
+    def __init__(self, store: MemberStore, head: Head, prompt: MemberPrompt) -> None:
+        digest = hashlib.sha256(prompt.body.encode(errors="surrogatepass")).digest()
+        self._store, self._head, self._key = store, head, prompt.member
+        self._member = store.take(head, prompt.member, digest) or Member(digest, [], [])
+
+    def __enter__(self) -> Member:
+        return self._member
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._store.put(self._head, self._key, self._member)
+        else:
+            self._member.wipe()

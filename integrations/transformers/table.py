@@ -1,0 +1,105 @@
+"""The input embeddings of a transformers model as a public table of subwords."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from langchain_dp.errors import InvalidParameter
+
+from .load import import_torch, import_transformers
+
+_UNUSED = ("[unused", "<extra_id_")
+
+
+class TransformersTable:
+    """Subwords and input embeddings of BERT, GPT-2, T5, RoBERTa and their like, for a ``RAPTSanitizer``.
+
+    Only the embedding matrix is kept. Nothing is downloaded, and no code of a folder is run.
+
+    Args:
+        model: Folder of a model and its tokenizer, or a loaded model.
+        tokenizer: Its tokenizer; needed with a loaded model, read from the folder otherwise.
+
+    Attributes:
+        name: Kind of the model and its number of subwords.
+        words: Subwords as the tokenizer writes them, one an id.
+        vectors: Their embeddings, (number of subwords, dimension), float32.
+        unknown_id: Id of the unknown token, or None where everything can be cut (byte pairs).
+        special_ids: Control and unused tokens: they are never written out.
+
+    Raises:
+        InvalidParameter: There is no such folder, it holds no model with a tokenizer, or the two do not fit.
+        MissingExtra: torch or transformers is not installed.
+
+    Formal guarantee:
+        None of its own. The table must be public: a model that was tuned on private texts has private embeddings.
+    """
+
+    def __init__(self, model: str | os.PathLike[str] | Any, *, tokenizer: Any = None) -> None:
+        transformers = import_transformers()
+        if isinstance(model, (str, os.PathLike)):
+            model, tokenizer = _from_folder(os.fsdecode(model), tokenizer)
+        if not isinstance(model, transformers.PreTrainedModel):
+            raise InvalidParameter(
+                f"Expected model of type {type(model).__name__} to be a folder or a model of transformers."
+            )
+        if tokenizer is None:
+            raise InvalidParameter(
+                "Expected tokenizer=None only with a folder. Give the tokenizer of the loaded model."
+            )
+        matrix = model.get_input_embeddings().weight.detach().to(import_torch().float32).cpu().numpy()
+        if len(tokenizer) > len(matrix):
+            raise InvalidParameter(
+                f"Expected a tokenizer of {len(tokenizer)} tokens to have at most {len(matrix)}, as many as the model "
+                "has input embeddings. Give the model's own tokenizer."
+            )
+        self._tokenizer = tokenizer
+        self.words: Sequence[str] = tuple(map(str, tokenizer.convert_ids_to_tokens(range(len(tokenizer)))))
+        self.vectors: npt.NDArray[np.floating] = np.array(matrix[: len(self.words)])  # rows beyond are padding
+        self.name = f"{model.config.model_type} ({len(self.words):,} subwords)"
+        self.unknown_id: int | None = _unknown(tokenizer)
+        added = tokenizer.added_tokens_decoder
+        special = {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
+        unused = (i for i, word in enumerate(self.words) if word.startswith(_UNUSED))
+        self._special = frozenset({*special, *unused})
+        self.special_ids: Sequence[int] = sorted(self._special)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text. Special tokens spelt out in it are plain text, or unknown where they are pieces as well."""
+        found = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+        unknown = self.unknown_id
+        return [unknown if unknown is not None and i in self._special else i for i in found]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids."""
+        return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+
+    def __repr__(self) -> str:
+        return f"TransformersTable({self.name})"
+
+
+def _unknown(tokenizer: Any) -> int | None:
+    """The id of what cannot be cut. GPT-2 names its end token so, and cuts everything all the same."""
+    unknown = tokenizer.unk_token_id
+    return None if unknown is None or unknown == tokenizer.eos_token_id else int(unknown)
+
+
+def _from_folder(path: str, tokenizer: Any) -> tuple[Any, Any]:
+    transformers = import_transformers()
+    if not os.path.isdir(path):
+        raise InvalidParameter(
+            f"Expected model={path!r} to be a folder that exists. Save the model with save_pretrained, or download it."
+        )
+    local = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        model = transformers.AutoModel.from_pretrained(path, **local)
+        return model, tokenizer or transformers.AutoTokenizer.from_pretrained(path, **local)
+    except (OSError, ValueError, KeyError) as problem:
+        raise InvalidParameter(
+            f"Expected model={path!r} to hold a model of transformers and its tokenizer ({type(problem).__name__})."
+        ) from problem

@@ -1,0 +1,282 @@
+"""What a ledger keeps: plans, their used counts, one entry per charge, and the journal of a plan's run.
+
+One SQLite schema, in a file or in memory.
+
+The store knows counts and claims, never what they cost: composition lives in ``_account.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import math
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from langchain_dp.accounting.budget import PrivacyBudget
+from langchain_dp.accounting.store.connection import Database
+from langchain_dp.accounting.store.file import verify_contents
+from langchain_dp.errors import LedgerCorrupt, LedgerError
+
+SLACK = 1e-9
+"""Relative float slack when claims are added up and compared with the budget."""
+
+LEAST_CLAIM = 1e-12
+"""Nats at which a plan is read whose events cost epsilon 0: at its delta nothing is left for an epsilon to cover.
+
+Such a plan is written as 0. Read as this it is a budget like any other, which 0 is not, and no smaller than it was.
+"""
+
+_PAGE = 500
+
+_ITS_OWN = (
+    "item = ?1 AND plan = (SELECT plan FROM plans WHERE name = ?2 AND time = ?3) AND event = ?4 AND max_count = ?5"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class LedgerEntry:
+    """One durable spend. Holds public parameters only, no private text.
+
+    Args:
+        id: Position in the ledger, from 1, without gaps.
+        time: When it was written, ISO 8601 in UTC.
+        plan: Name of the plan it was charged to.
+        event: The event as JSON.
+        count: How many releases of the event were charged at once.
+        chain: Short name of the caller.
+    """
+
+    id: int
+    time: str
+    plan: str
+    event: str
+    count: int
+    chain: str
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredPlan:
+    """A reserved plan as it was stored; never changes. ``items`` maps an event's JSON to (row, max_count).
+
+    ``epsilon`` is above 0: a claim of 0 is read as ``LEAST_CLAIM``. Name and ``time`` together tell it from a plan that
+    was reserved anew under its name. ``settings`` are the public settings it was reserved for, None if none were kept.
+    """
+
+    name: str
+    epsilon: float
+    delta: float
+    time: str
+    settings: Mapping[str, Any] | None
+    items: dict[str, tuple[int, int]]
+
+
+class Store(Database):
+    """Durable counts of one ledger, shared by threads, and by processes when it has a path.
+
+    Args:
+        budget: Stored with a new ledger; must equal the stored one of an existing ledger.
+        path: SQLite file, or None for a ledger that lives and dies with this process.
+        ledger_id: When given, the file must exist and be exactly this ledger (a pickle that comes back).
+
+    Raises:
+        LedgerCorrupt, LedgerMismatch, LedgerUnwritable, LedgerError: See :mod:`langchain_dp.errors`.
+    """
+
+    def __init__(
+        self, budget: PrivacyBudget, path: str | os.PathLike[str] | None, *, ledger_id: str | None = None
+    ) -> None:
+        # Resolved once: a later chdir, or a second name through a symlink, must not lead to another file.
+        super().__init__(None if path is None else os.path.realpath(os.fsdecode(path)), ledger_id)
+        self.budget = budget
+        try:
+            self.begin(lambda connection: _insert_budget(connection, budget), self._verify)
+        except BaseException:
+            self.close()
+            raise
+
+    def _verify(self, connection: sqlite3.Connection, path: str) -> None:
+        verify_contents(connection, path, self.budget, SLACK)
+        self._newest_entry = connection.execute("SELECT coalesce(max(id), 0) FROM entries").fetchone()[0]
+
+    def plans(self) -> list[StoredPlan]:
+        """Return every reserved plan in the order of reservation."""
+        with self.transaction(write=False) as connection:
+            return _plans(connection)
+
+    def used(self, plans: Sequence[StoredPlan]) -> dict[int, int]:
+        """Return the used count of every item of ``plans`` by its row, read at one moment.
+
+        Raises:
+            LedgerCorrupt: The file does not hold one of the plans any more.
+        """
+        with self.transaction(write=False) as connection:
+            found = _used(connection)
+        for plan in plans:
+            for event, (item, most) in plan.items.items():
+                if found.get(item, ())[1:] != (plan.name, plan.time, event, most):
+                    raise self._lost(plan)
+        return {item: row[0] for item, row in found.items()}
+
+    def glance(self) -> tuple[list[StoredPlan], dict[int, int]]:
+        """Return all plans with their used counts, without waiting for anyone."""
+        with self.transaction(write=False, wait=0.0) as connection:
+            return _plans(connection), {item: row[0] for item, row in _used(connection).items()}
+
+    def _lost(self, plan: StoredPlan) -> LedgerCorrupt:
+        return LedgerCorrupt(
+            f"The ledger {self.path} no longer holds the plan {plan.name!r} as this process knows it: another copy was "
+            "put in its place. Nothing was charged. Restore the newest copy; until then nothing may be released."
+        )
+
+    def add_plan(
+        self,
+        name: str,
+        items: Sequence[tuple[str, int]],
+        epsilon: float,
+        delta: float,
+        settings: Mapping[str, Any] | None = None,
+        journal: str = "",
+    ) -> tuple[StoredPlan | None, list[StoredPlan]]:
+        """Store a plan, and the first journal of its run unless it is empty, if its claim fits beside the others.
+
+        Returns:
+            The plan of that name, new or found (None if it does not fit), and the plans that were there before.
+        """
+        with self.transaction(write=True) as connection:
+            before = _plans(connection)
+            for plan in before:
+                if plan.name == name:
+                    return plan, before
+            if not fits(self.budget, [*((p.epsilon, p.delta) for p in before), (epsilon, delta)]):
+                return None, before
+            row = connection.execute(
+                "INSERT INTO plans (name, epsilon, delta, time, settings) VALUES (?, ?, ?, ?, ?)",
+                (name, epsilon, delta, _now(), None if settings is None else json.dumps(settings, sort_keys=True)),
+            ).lastrowid
+            connection.executemany(
+                "INSERT INTO items (plan, event, max_count) VALUES (?, ?, ?)",
+                [(row, event, max_count) for event, max_count in items],
+            )
+            if journal:
+                connection.execute("INSERT INTO journals (plan, state) VALUES (?, ?)", (row, journal))
+            return _plans(connection)[-1], before
+
+    def add_use(self, plan: StoredPlan, event: str, count: int, chain: str) -> bool:
+        """Charge ``count`` uses of a plan's event, durably. Returns False, with nothing charged, if too few are left.
+
+        Raises:
+            LedgerCorrupt: The file does not hold the plan any more, or forgot entries. Nothing was charged.
+        """
+        item, most = plan.items[event]
+        # Not by the row alone: in an older copy of the file the row may be another plan's.
+        its_own = (item, plan.name, plan.time, event, most)
+        with self.transaction(write=True) as connection:
+            charged = connection.execute(
+                f"UPDATE items SET used = used + ?6 WHERE {_ITS_OWN} AND used + ?6 <= max_count",  # noqa: S608  # no value in it
+                (*its_own, count),
+            ).rowcount
+            if not charged:
+                there = connection.execute(f"SELECT 1 FROM items WHERE {_ITS_OWN}", its_own)  # noqa: S608  # as above
+                if there.fetchone() is None:
+                    raise self._lost(plan)
+                return False
+            newest = connection.execute(
+                "INSERT INTO entries (time, item, count, chain) VALUES (?, ?, ?, ?)", (_now(), item, count, chain)
+            ).lastrowid
+            if newest is None or newest <= self._newest_entry:
+                raise self.forgotten()
+        # Only after the commit: an entry that was rolled back gives its id to the next one.
+        self._newest_entry = max(self._newest_entry, newest)
+        return True
+
+    def journal(self, plan: str) -> str:
+        """The journal of a plan's run; empty if it has none."""
+        with self.transaction(write=False) as connection:
+            found = connection.execute("SELECT state FROM journals JOIN plans USING (plan) WHERE name = ?", (plan,))
+            return str((found.fetchone() or ("",))[0])
+
+    def keep_journal(self, plan: str, journal: str, instead_of: str) -> None:
+        """Write the journal of a plan's run, durably, in place of the one that its writer knows.
+
+        Raises:
+            LedgerError: Another one stands there, or the charge of what it holds is gone. Nothing was written.
+        """
+        with self.transaction(write=True) as connection:
+            self.check_newest(connection)
+            wrote = connection.execute(
+                "INSERT INTO journals (plan, state) SELECT plan, ?1 FROM plans LEFT JOIN journals USING (plan) "
+                "WHERE name = ?2 AND coalesce(state, '') = ?3 ON CONFLICT DO UPDATE SET state = excluded.state",
+                (journal, plan, instead_of),
+            ).rowcount
+            if not wrote:
+                raise LedgerError(
+                    f"The journal of the run {plan!r} in the ledger {self.path} was changed by somebody else, or is "
+                    "that of another moment. What was just drawn is not kept and may not leave: start the run again."
+                )
+
+    def entries(self, plan: str | None = None) -> Iterator[LedgerEntry]:
+        """Yield entries in order, of one plan or of all. Pages: no lock is held between two of them."""
+        last = 0
+        while True:
+            with self.transaction(write=False) as connection:
+                rows = connection.execute(
+                    "SELECT entries.id, entries.time, plans.name, items.event, entries.count, entries.chain "
+                    "FROM entries JOIN items USING (item) JOIN plans USING (plan) "
+                    "WHERE entries.id > ?1 AND (?2 IS NULL OR plans.name = ?2) ORDER BY entries.id LIMIT ?3",
+                    (last, plan, _PAGE),
+                ).fetchall()
+            for row in rows:
+                yield LedgerEntry(*row)
+            if len(rows) < _PAGE:
+                return
+            last = rows[-1][0]
+
+
+def fits(budget: PrivacyBudget, claims: Sequence[tuple[float, float]]) -> bool:
+    """Whether claims stay inside the budget under basic composition: epsilons add up, deltas add up."""
+    return (
+        math.fsum(epsilon for epsilon, _ in claims) <= budget.epsilon * (1 + SLACK)
+        and math.fsum(delta for _, delta in claims) <= budget.delta * (1 + SLACK)
+    )  # fmt: skip
+
+
+def _plans(connection: sqlite3.Connection) -> list[StoredPlan]:
+    # By names: an older file that is only read has no column for settings.
+    rows = connection.execute("SELECT * FROM plans ORDER BY plan")
+    plans: dict[int, StoredPlan] = {}
+    for values in rows:
+        kept = dict(zip((column[0] for column in rows.description), values, strict=True))
+        settings = kept.get("settings")
+        plans[kept["plan"]] = StoredPlan(
+            kept["name"], max(kept["epsilon"], LEAST_CLAIM), kept["delta"], kept["time"],
+            None if settings is None else json.loads(settings), {},
+        )  # fmt: skip
+    for row, item, event, max_count in connection.execute(
+        "SELECT plan, item, event, max_count FROM items ORDER BY item"
+    ):
+        plans[row].items[event] = (item, max_count)
+    return list(plans.values())
+
+
+def _used(connection: sqlite3.Connection) -> dict[int, tuple[Any, ...]]:
+    """Used count of every item by its row, and what the item is: name and time of its plan, event, maximum count."""
+    rows = connection.execute("SELECT item, used, name, time, event, max_count FROM items JOIN plans USING (plan)")
+    return {row[0]: row[1:] for row in rows}
+
+
+def _insert_budget(connection: sqlite3.Connection, budget: PrivacyBudget) -> str:
+    ledger_id = uuid.uuid4().hex
+    connection.execute(
+        "INSERT INTO ledger (only_row, ledger_id, epsilon, delta, neighbors, time) VALUES (1, ?, ?, ?, ?, ?)",
+        (ledger_id, budget.epsilon, budget.delta, budget.neighbors.name, _now()),
+    )
+    return ledger_id
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")

@@ -1,0 +1,310 @@
+"""What an auditor wants to know of a ledger, as plain data: what was released, when, under which promise."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import math
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langchain_dp._util.rounding import rounded_up
+from langchain_dp.accounting import MetricLedger, PrivacyLedger
+from langchain_dp.accounting.certificate import library_version
+from langchain_dp.accounting.events import event_from_json
+from langchain_dp.accounting.metric import MetricEntry
+from langchain_dp.audit.report import opening, words
+from langchain_dp.audit.report.names import label
+from langchain_dp.audit.report.results import AttackResult
+
+_POINTS = 24  # of the curve of what was spent: each is a composition of its own
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """All releases of one kind under one plan.
+
+    Args:
+        mechanism: What drew them.
+        parameters: Public parameters in words.
+        meaning: What the noise means to an answer.
+        used: Releases so far.
+        most: Releases reserved; None where there is no such number.
+        first: When the first was made, ISO 8601 in UTC; empty if none was.
+        last: When the last was made.
+        chains: Releases by the name of the chain that asked for them.
+    """
+
+    mechanism: str
+    parameters: str
+    meaning: str
+    used: int
+    most: int | None
+    first: str
+    last: str
+    chains: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A reserved plan.
+
+    Args:
+        name: Its name.
+        made: When it was reserved.
+        epsilon: Reserved epsilon.
+        delta: Reserved delta.
+        spent: Epsilon that its releases so far cost at its delta.
+        releases: By kind.
+    """
+
+    name: str
+    made: str
+    epsilon: float
+    delta: float
+    spent: float
+    releases: tuple[Release, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a ledger holds, for an auditor. Public parameters only; names that read like a text are not shown.
+
+    Args:
+        kind: "ledger", counted in epsilon, or "metric ledger", counted in eta.
+        file: Name of the file, without its folder.
+        made: When the ledger was made, ISO 8601 in UTC.
+        read: When it was read.
+        library: Version of this package.
+        neighbors: Which two data sets look alike, in words; for a metric ledger, which two texts.
+        meaning: The promise in plain words.
+        budget: (epsilon, delta) of everything; of a metric ledger (limit of one user, limit of one document), with
+            infinity for no limit.
+        reserved: (epsilon, delta) of all plans; of a metric ledger as ``spent``.
+        spent: (epsilon, delta) so far; of a metric ledger the largest account of a user and of a document, in eta.
+        total: Releases so far.
+        plans: Plans in the order of reservation; of a metric ledger one, which holds every release.
+        facts: Further rows (name, value).
+        limits: What is not protected.
+        attacks: Results of attacks, if they were given.
+        composed: Computes :attr:`curve`.
+    """
+
+    kind: str
+    file: str
+    made: str
+    read: str
+    library: str
+    neighbors: str
+    meaning: str
+    budget: tuple[float, float]
+    reserved: tuple[float, float]
+    spent: tuple[float, float]
+    total: int
+    plans: tuple[Plan, ...]
+    facts: tuple[tuple[str, str], ...]
+    limits: tuple[str, ...]
+    attacks: tuple[AttackResult, ...] = ()
+    composed: Callable[[], Sequence[tuple[str, float]]] = dataclasses.field(default=tuple, repr=False, compare=False)
+
+    @functools.cached_property
+    def curve(self) -> tuple[tuple[str, float], ...]:
+        """(time, spent): of a metric ledger the largest account of a user, or of a document if none was named.
+
+        Composed when it is first asked for: up to 24 compositions, some tens of milliseconds each.
+        """
+        return tuple(self.composed())
+
+    @property
+    def unit(self) -> str:
+        """What is counted: "epsilon" (with delta), or "eta", the unit of metric privacy."""
+        return "eta" if self.kind == "metric ledger" else "epsilon"
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """What the two numbers of ``budget``, ``reserved``, ``spent`` and :attr:`left` are."""
+        return ("user", "document") if self.unit == "eta" else ("epsilon", "delta")
+
+    @property
+    def left(self) -> tuple[float, float]:
+        """What is not reserved; of a metric ledger what the fullest accounts have left."""
+        return (
+            max(self.budget[0] - self.reserved[0], 0.0),
+            max(self.budget[1] - self.reserved[1], 0.0),
+        )
+
+    def to_dict(self, *, curve: bool = True) -> dict[str, Any]:
+        """Plain values that strict JSON can hold; infinity is the string "inf". Pairs are named by :attr:`sides`.
+
+        Args:
+            curve: Whether :attr:`curve` is among them.
+        """
+        found = dataclasses.asdict(dataclasses.replace(self, composed=tuple))
+        del found["composed"]
+        found["unit"] = self.unit
+        for name in ("budget", "reserved", "spent", "left"):
+            found[name] = dict(zip(self.sides, getattr(self, name), strict=True))
+        if self.unit == "eta":
+            for plan in found["plans"]:  # one that stands for all: nothing was reserved, and eta has no delta
+                del plan["epsilon"], plan["delta"], plan["spent"]
+        if curve:
+            found["curve"] = self.curve
+        return {name: _plain(value) for name, value in found.items()}
+
+
+def report(path: str | os.PathLike[str], *, attacks: tuple[AttackResult, ...] = ()) -> Report:
+    """Read a ledger of either kind. Nothing is written, and no budget or key has to be known.
+
+    Args:
+        path: The ledger's file.
+        attacks: Results to show beside it.
+
+    Raises:
+        InvalidParameter, LedgerError: Nothing is there, it is no ledger, damaged, or cannot be read.
+    """
+    ledger = opening.open_ledger(path)
+    with ledger:
+        found = _of_metric(ledger) if isinstance(ledger, MetricLedger) else _of_ledger(ledger)
+    return dataclasses.replace(found, file=label(os.path.basename(os.path.realpath(path))), attacks=attacks)
+
+
+def _of_ledger(ledger: PrivacyLedger) -> Report:
+    budget = ledger.budget
+    entries = list(ledger.entries())
+    account = ledger._account
+    stored = account.store.plans()
+    used: Counter[int] = Counter()
+    marks = {round(place * (len(entries) - 1) / (_POINTS - 1)) for place in range(_POINTS)} if entries else set()
+    rows = {(plan.name, event): item for plan in stored for event, (item, _) in plan.items.items()}
+    points: list[tuple[str, Counter[int]]] = []
+    for place, entry in enumerate(entries):
+        used[rows[entry.plan, entry.event]] += entry.count
+        if place in marks:
+            points.append((entry.time, used.copy()))
+    plans = []
+    for plan, made in zip(stored, opening.plan_times(ledger), strict=False):  # newer plans are left out
+        releases = []
+        for key, (item, most) in plan.items.items():
+            event = event_from_json(key)
+            mine = [entry for entry in entries if (entry.plan, entry.event) == (plan.name, key)]
+            chains: Counter[str] = Counter()
+            for entry in mine:
+                chains[label(entry.chain) if entry.chain else "(no name)"] += entry.count
+            releases.append(
+                Release(
+                    words.kind(event),
+                    words.parameters(event),
+                    words.calibration(event, budget.neighbors),
+                    used[item],
+                    most,
+                    mine[0].time if mine else "",
+                    mine[-1].time if mine else "",
+                    dict(chains),
+                )
+            )
+        cost = account.spent([plan], used, quick=False)[0]
+        plans.append(Plan(label(plan.name), made, plan.epsilon, plan.delta, cost, tuple(releases)))
+    return Report(
+        "ledger",
+        "",
+        opening.made(ledger),
+        _now(),
+        library_version(),
+        words.RELATIONS[budget.neighbors],
+        words.meaning(budget.epsilon, budget.delta, budget.neighbors),
+        (budget.epsilon, budget.delta),
+        ledger.reserved(),
+        account.spent(stored, used, quick=False),
+        sum(used.values()),
+        tuple(plans),
+        (),
+        tuple(words.limits(budget.neighbors)),
+        # The account computes and reads no file, so it does once the ledger is closed.
+        composed=lambda: [(time, account.spent(stored, counts, quick=False)[0]) for time, counts in points],
+    )
+
+
+def _of_metric(ledger: MetricLedger) -> Report:
+    entries = list(ledger.entries())
+    table = label(ledger.table) if ledger.table else "none yet"
+    curve = _largest(entries)
+    releases = []
+    for eta in sorted({entry.eta for entry in entries}):
+        mine = [entry for entry in entries if entry.eta == eta]
+        chains = Counter(label(entry.chain) if entry.chain else "(no name)" for entry in mine)
+        releases.append(
+            Release(
+                "Metric privacy of words",
+                f"eta {eta:.4g} nats per unit of distance in {table}",
+                f"At eta {eta:.4g}, for two words at distance 1 in the table, no word comes out more than "
+                f"{_factor(eta)} times as often from the one as from the other.",
+                len(mine),
+                None,
+                mine[0].time,
+                mine[-1].time,
+                dict(chains),
+            )
+        )
+    sums = {whose: [value / 1e9 for value in values] for whose, values in opening.accounts(ledger).items()}
+    most = tuple(max(sums[whose], default=0.0) for whose in ("user", "document"))
+    limits = tuple(math.inf if limit is None else limit for limit in (ledger.limit, ledger.document_limit))
+    plan = Plan("all releases", opening.made(ledger), limits[0], 0.0, most[0], tuple(releases))
+    return Report(
+        "metric ledger",
+        "",
+        opening.made(ledger),
+        _now(),
+        library_version(),
+        "two texts of equal length, by the distances of their words in a public table",
+        f"Two texts of equal length that differ in one word, at distance d in the table {table}, give any released "
+        "text with chances that differ by a factor of at most e^(eta d); releases of the same text, and losses of "
+        "several words, add up in the exponent.",
+        (limits[0], limits[1]),
+        (most[0], most[1]),
+        (most[0], most[1]),
+        len(entries),
+        (plan,) if releases else (),
+        (
+            ("Table", table),
+            ("Users with an account", f"{len(sums['user']):,}"),
+            ("Documents with an account", f"{len(sums['document']):,}"),
+            ("Releases that named no user", f"{sum(entry.user is None for entry in entries):,}"),
+        ),
+        tuple(words.METRIC_LIMITS),
+        composed=lambda: curve,
+    )
+
+
+def _largest(entries: Sequence[MetricEntry]) -> list[tuple[str, float]]:
+    """The largest account of a user over time; of a document where no release named a user."""
+    whose = "user" if any(entry.user for entry in entries) else "document"
+    spent: defaultdict[str, float] = defaultdict(float)
+    curve: list[tuple[str, float]] = []
+    for entry in entries:
+        owner = getattr(entry, whose)
+        if owner is None:
+            continue
+        spent[owner] += entry.eta
+        if not curve or spent[owner] > curve[-1][1]:
+            curve.append((entry.time, spent[owner]))
+    return [*curve, (entries[-1].time, curve[-1][1])] if curve else []
+
+
+def _factor(eta: float) -> str:
+    factor = math.exp(min(eta, 10.0))
+    return f"e^{eta:.4g}" if eta > 10 else f"{math.ceil(factor):,}" if factor > 100 else f"{rounded_up(factor):g}"
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and math.isinf(value):
+        return "inf"
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value

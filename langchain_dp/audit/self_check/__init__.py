@@ -1,0 +1,1 @@
+"""Audits of this package's own code, and the faults that they must find."""

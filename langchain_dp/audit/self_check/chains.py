@@ -1,0 +1,226 @@
+"""Audits of whole chains with stub models: what is charged, what hangs on the data, what a record can reach."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
+
+from langchain_dp.accounting import (
+    Neighbors,
+    NoisyMaxEvent,
+    PrivacyBudget,
+    PrivacyLedger,
+    calibrate_noisy_max,
+    epsilon,
+)
+from langchain_dp.audit.bounds import gaussian_bound
+from langchain_dp.audit.empirical import Audited, audit_mechanism
+from langchain_dp.audit.pairs import canary_pair, worst_margin
+from langchain_dp.audit.self_check import planted
+from langchain_dp.audit.self_check.check import Check, Finding, count, excess, worst
+from langchain_dp.audit.self_check.stubs import NamingEngine
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.icl import DPICLClassifier
+from langchain_dp.mechanisms import NoisyMax
+
+LABELS = ("first", "second")
+
+
+def chain(examples: Sequence[Any], engine: NamingEngine | None = None, **changes: Any) -> DPICLClassifier:
+    """DP-ICL over a stub model that names the label of its examples, one example a subset, everybody votes."""
+    settings: dict[str, Any] = {
+        "labels": LABELS,
+        "shots": 1,
+        "subsets": 1,
+        "partitions": max(len(examples), 1),
+        "sampling_probability": 1.0,
+        "calibrate": False,
+    } | changes
+    return DPICLClassifier(llm=engine or NamingEngine(), examples=examples, **settings)
+
+
+def constants(scheme: Callable[[int], Any]) -> Finding:
+    """One more record under add/remove: no constant of the mechanism or of the accountant may change."""
+    try:
+        here, there = scheme(12), scheme(13)
+    except InvalidParameter as error:
+        if "nothing may be derived" not in str(error):
+            raise  # refused for another reason: nothing is shown
+        return Finding(False, "refused under add/remove: nothing is derived from the number of records")
+    return Finding(here != there, f"constants of 12 and 13 records: {'differ' if here != there else 'equal'}")
+
+
+def _of_a_chain(records: int, **given: Any) -> Any:
+    examples = [{"text": f"record {place}", "label": LABELS[place % 2]} for place in range(records)]
+    budget = PrivacyBudget(50.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE)
+    made = chain(examples, budget=budget, max_queries=5, **given)
+    return made.scheme, made.certificate().to_dict()
+
+
+def _no_constants() -> Finding:
+    derived = constants(functools.partial(_of_a_chain, partitions=None, sampling_probability=None))
+    given = constants(functools.partial(_of_a_chain, partitions=6, sampling_probability=0.5))
+    return Finding(derived.broken or given.broken, f"not given: {derived.seen}; given: {given.seen}")
+
+
+def members(sent: Callable[[Sequence[str]], list[str]]) -> Finding:
+    """One record becomes long: every other subset's prompt stays as it is, to the last byte."""
+    bodies = []
+    for text in ("short", "a very long record, " * 40):
+        engine = NamingEngine()
+        rest = [{"text": f"record {place}", "label": LABELS[place % 2]} for place in range(7)]
+        budget = PrivacyBudget(50.0)
+        # Seeded, so that the coins of the two data sets are the same.
+        made = chain([*rest, {"text": text, "label": LABELS[0]}], engine, budget=budget, max_queries=1,
+                     not_private_seed=11)  # fmt: skip
+        made.invoke("question")
+        by_subset = {key[-1]: body for key, body in engine.asked.items()}  # type: ignore[index]  # a tuple
+        bodies.append(sent([by_subset[subset] for subset in sorted(by_subset)]))
+    changed = sum(a != b for a, b in zip(*bodies, strict=True))
+    return Finding(changed > 1, f"{changed} of {len(bodies[0])} prompts change when one record becomes longer")
+
+
+def deletion(forget: Callable[[DPICLClassifier, str], object]) -> Finding:
+    """A record is forgotten: its subset's prompt and cache go, the others stay as they are, nothing is refunded."""
+    engine = NamingEngine()
+    examples = [{"id": f"r{place}", "text": f"record {place}", "label": LABELS[place % 2]} for place in range(8)]
+    made = chain(examples, engine, budget=PrivacyBudget(50.0), max_queries=3)
+    made.invoke("question")
+    before, spent = dict(engine.asked), made.certificate().spent
+    forget(made, "r3")
+    kept = [key for key, body in engine.asked.items() if "record 3" in body]
+    made.invoke("question")
+    after = dict(engine.asked)
+    shown = sum("record 3" in body for body in after.values())
+    others: list[Hashable] = [key for key, body in before.items() if "record 3" not in body]
+    changed = sum(before[key] != after.get(key) for key in others)
+    refunded = made.certificate().spent < spent
+    return Finding(
+        bool(kept or shown or changed or refunded),
+        f"of it left: {len(kept)} caches, {shown} prompts; {changed} of {len(others)} others changed; "
+        f"{'refunded' if refunded else 'nothing refunded'}",
+    )
+
+
+def empty(answer: Callable[[Sequence[Any], int], Sequence[str]], runs: int = 300) -> Finding:
+    """Nobody there, against one record of either label: through a whole chain, that label must be possible in both."""
+    nobody = answer([], runs)
+    hits = []
+    for label in LABELS[:2]:
+        there = answer([{"text": "record", "label": label}], runs)
+        pair = [count(each == label for each in side) for side in (there, nobody)]
+        hits += [(label, pair), (label, pair[::-1])]
+    claim = _claim(1.5, 0.05)
+    return worst(excess(pair, runs, epsilon=claim, delta=0.05, measured=f"answer {label!r}") for label, pair in hits)
+
+
+@functools.cache
+def _claim(sigma: float, delta: float) -> float:
+    return epsilon([(NoisyMaxEvent(sigma), 1)], delta)
+
+
+@functools.cache
+def _questions(runs: int) -> list[str]:
+    return [f"question {number}" for number in range(runs)]
+
+
+def _answers(examples: Sequence[Any], runs: int) -> list[str]:
+    """Answers of a chain whose noise has scale 1.5, from a plan that is reserved already."""
+    with PrivacyLedger(PrivacyBudget(500.0, 0.99, Neighbors.ADD_OR_REMOVE_ONE)) as ledger:
+        ledger.reserve([(NoisyMaxEvent(1.5), runs)], name="dp-icl")
+        made = chain(examples, ledger=ledger, max_queries=runs, partitions=1)
+        return [made.invoke(question) for question in _questions(runs)]
+
+
+def _without_noise(draw: Callable[[Sequence[int], float], NoisyMax], examples: Sequence[Any], runs: int) -> list[str]:
+    return _answers(examples, runs) if examples else [LABELS[draw([0, 0], 1.5).winner]] * runs
+
+
+def tightness(
+    budget: PrivacyBudget | None = None, *, runs: int = 12_000, margin: int | None = None, progress: bool = False
+) -> Audited:
+    """The largest epsilon that can be shown for one answer of DP-ICL, whose noise is made for one answer.
+
+    Every subset holds one record and names its label; the canary's label trails by ``margin`` votes, or the worst.
+    """
+    budget = budget or PrivacyBudget(3.0, 0.05)
+    sigma = calibrate_noisy_max(budget, queries=1)
+    if margin is None:
+        margin = worst_margin(sigma, delta=budget.delta, runs=4 * runs // 5, error=2e-4)
+    pair = canary_pair(LABELS, (0, margin), neighbors=budget.neighbors)
+    answer = {id(data): _endless(data, NoisyMaxEvent(sigma)) for data in (pair.one, pair.other)}
+    return audit_mechanism(
+        lambda data: next(answer[id(data)]),
+        pair.one,
+        pair.other,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        neighbors=budget.neighbors,
+        runs=runs,
+        progress=progress,
+    )
+
+
+def _endless(examples: Sequence[Any], event: NoisyMaxEvent, at_once: int = 300) -> Iterator[str]:
+    """Independent answers of chains, each charged, and its noise made, as if it were the only one."""
+    while True:
+        with PrivacyLedger(PrivacyBudget(500.0, 0.99)) as ledger:
+            ledger.reserve([(event, at_once)], name="dp-icl")
+            made = chain(examples, ledger=ledger, max_queries=at_once)
+            yield from (made.invoke(question) for question in _questions(at_once))
+
+
+def _tight() -> Finding:
+    found = tightness()
+    return Finding(found.violated or found.share < 0.6, f"{found.share:.0%} of the claim shown; {found}")
+
+
+def _tight_gaussian() -> Finding:
+    claim = PrivacyBudget(3.0, 1e-5)
+    found = tightness(claim, runs=8_000, margin=0)
+    bound = gaussian_bound(found.hits, found.other_hits, found.tested, delta=claim.delta, error=found.error / 5)
+    return Finding(
+        not 0.6 < bound / claim.epsilon <= 1,
+        f"{bound / claim.epsilon:.0%} of the claim shown: as a Gaussian pair epsilon >= {bound:.2f} of "
+        f"{claim.epsilon:g} at delta {claim.delta:g} ({found.hits} against {found.other_hits} of {found.tested})",
+    )
+
+
+CHECKS = [
+    Check(
+        "constants",
+        "no constant from private numbers",
+        _no_constants,
+        {"n-dependent rate": lambda: constants(functools.partial(planted.rate_from_the_data, shots=1, subsets=3))},
+        once=True,
+    ),
+    Check(
+        "members",
+        "a vote hangs on its own subset",
+        lambda: members(list),
+        {"padded to the longest": lambda: members(planted.longest_of_all)},
+    ),
+    Check(
+        "deletion",
+        "what is forgotten is gone",
+        lambda: deletion(lambda made, name: made.forget(name)),
+        {"forgotten in name only": lambda: deletion(lambda made, name: None)},
+    ),
+    Check(
+        "empty chain",
+        "a chain draws noise without voters",
+        lambda: empty(_answers),
+        {
+            "noiseless branch of a chain": lambda: empty(
+                functools.partial(_without_noise, planted.no_noise_without_votes)
+            ),
+            "last label of a chain": lambda: empty(
+                functools.partial(_without_noise, functools.partial(planted.no_noise_without_votes, winner=1))
+            ),
+        },
+    ),
+    Check("tightness", "60% of the claim can be shown", _tight, once=True),
+    Check("tightness 2", "the same at a small delta", _tight_gaussian, once=True),
+]
+"""In the order of the table."""

@@ -1,0 +1,323 @@
+"""Audits of whole DP-ICL chains, on every face and under every scheme, with a stub model that keeps what it sees."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from langchain_core.runnables import RunnableLambda
+
+from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, PrivacyLedger, epsilon
+from langchain_dp.accounting.events import Sampling, event_from_json
+from langchain_dp.audit.self_check.check import Check, Finding, likely, worst
+from langchain_dp.audit.self_check.laws import apart_law, attendance, coins, noisy_max_law, tally
+from langchain_dp.audit.self_check.planted_chains import ANSWERS, BALLOTS, ELSEWHERE, NOISE, SHARES, under
+from langchain_dp.audit.self_check.stubs import Shown, Witness, examples
+from langchain_dp.errors import BudgetExceeded, ModelUnavailable
+from langchain_dp.icl import ChatDPICL, DPICLClassifier
+from langchain_dp.icl.answers import KEPT
+
+LABELS = ("first", "second")
+_R1, _ADD, _ZERO = Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL
+Face = Callable[[DPICLClassifier, Sequence[str]], list[str]]
+
+
+async def _together(calls: Iterable[Any]) -> list[Any]:
+    return list(await asyncio.gather(*calls))
+
+
+FACES: dict[str, Face] = {
+    "invoke": lambda chain, asked: [chain.invoke(each) for each in asked],
+    "batch": lambda chain, asked: chain.batch(list(asked)),
+    "stream": lambda chain, asked: ["".join(chain.stream(each)) for each in asked],
+    "ainvoke": lambda chain, asked: asyncio.run(_together(chain.ainvoke(each) for each in asked)),
+    "abatch": lambda chain, asked: asyncio.run(chain.abatch(list(asked))),
+    "certificate": lambda chain, asked: [chain.invoke_with_certificate(each).label for each in asked],
+    "async certificate": lambda chain, asked: [
+        each.label for each in asyncio.run(_together(chain.ainvoke_with_certificate(one) for one in asked))
+    ],
+    "mapping": lambda chain, asked: [chain.invoke({"text": each}) for each in asked],
+    "chat": lambda chain, asked: [str(ChatDPICL(classifier=chain).invoke(each).content) for each in asked],
+    "chat batch": lambda chain, asked: [str(each.content) for each in ChatDPICL(classifier=chain).batch(list(asked))],
+    "async chat": lambda chain, asked: [
+        str(each.content) for each in asyncio.run(_together(ChatDPICL(classifier=chain).ainvoke(one) for one in asked))
+    ],
+    "chat stream": lambda chain, asked: [
+        "".join(str(part.content) for part in ChatDPICL(classifier=chain).stream(each)) for each in asked
+    ],
+}
+"""Every way to ask."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One way to build a chain. The records are 96, the subsets 48, the slots 12."""
+
+    sampling: Sampling
+    neighbors: Neighbors
+    asked_elsewhere: bool = False
+    vote_shares: bool = False
+
+    def __str__(self) -> str:
+        where = ", asked elsewhere" if self.asked_elsewhere else ""
+        return f"{self.sampling}, {self.neighbors.name}{where}"
+
+    @property
+    def event(self) -> NoisyMaxEvent:
+        """A release: some of the records take part, or of the subsets."""
+        return NoisyMaxEvent(5.0, 0.375 if self.sampling == "fixed" else 0.1875, self.sampling)
+
+
+SETTINGS = [
+    Setting("fixed", _R1),
+    Setting("resample", _R1, vote_shares=True),
+    Setting("fixed", _ADD, vote_shares=True),
+    Setting("resample", _ADD),
+    Setting("fixed", _ZERO),
+    Setting("resample", _ZERO),
+    Setting("fixed", _R1, asked_elsewhere=True),
+]
+"""Schemes, neighbours, and a model that is asked call by call."""
+
+PAIRS = [(SETTINGS[place % len(SETTINGS)], face) for place, face in enumerate(FACES)]
+"""Every face and every setting once at least."""
+
+
+class Run:
+    """A chain, its ledger and what its model saw."""
+
+    def __init__(self, setting: Setting, most: int, *, keep_answers: int = KEPT) -> None:
+        self.setting = setting
+        self.ledger = PrivacyLedger(PrivacyBudget(500.0, 0.5, setting.neighbors))
+        self.ledger.reserve([(setting.event, most)], name="dp-icl")
+        # A model that is asked elsewhere is looked into, and so gets nothing but a list.
+        self.witness = Witness() if setting.asked_elsewhere else Witness(self.charged)
+        self._rows = [{"id": f"r{k}", **row} for k, row in enumerate(examples(96, LABELS))]
+        fixed = setting.sampling == "fixed"
+        self.chain = DPICLClassifier(
+            llm=RunnableLambda(self.witness.say) if setting.asked_elsewhere else self.witness,
+            examples=self._rows[:-8],
+            labels=LABELS,
+            ledger=self.ledger,
+            max_queries=most,
+            shots=2,
+            subsets=12,
+            sampling=setting.sampling,
+            partitions=48 if fixed else None,
+            sampling_probability=setting.event.sampling_probability,
+            calibrate=False,
+            vote_shares=setting.vote_shares,
+            keep_answers=keep_answers,
+        )
+        for row in self._rows[-8:]:  # who comes later sits in one subset, too
+            self.chain.add(row)
+
+    def charged(self) -> int:
+        """Releases in the ledger."""
+        return sum(entry.count for entry in self.ledger.entries())
+
+    @property
+    def event(self) -> NoisyMaxEvent:
+        """What the ledger says of every release."""
+        event = event_from_json(next(self.ledger.entries()).event)
+        assert isinstance(event, NoisyMaxEvent)
+        return event
+
+    def unpaid(self) -> list[str]:
+        """What the ledger and the certificate say less of than there was."""
+        kinds = {entry.event for entry in self.ledger.entries()}
+        if not kinds:
+            return ["nothing was charged"]
+        event, promised = self.event, self.chain.certificate()
+        cost = epsilon([(event, self.charged())], promised.delta, neighbors=self.setting.neighbors)
+        wrong = []
+        if len(kinds) > 1 or event != self.setting.event:
+            wrong.append(f"charged as {kinds}")
+        if cost > promised.epsilon or promised.neighbors is not self.setting.neighbors:
+            wrong.append(f"{promised.epsilon:.2f} promised, {cost:.2f} spent")
+        return wrong
+
+    def second_budget(self) -> list[str]:
+        """What is wrong with a second chain over the same subsets, whose answers another ledger pays for."""
+        plan, before = self.ledger.plans()[0], self.charged()
+        with PrivacyLedger(PrivacyBudget(500.0, 0.5, self.setting.neighbors)) as ledger:
+            own = ledger.reserve([(self.setting.event, 2)], name="second", epsilon=plan.epsilon, delta=plan.delta)
+            share = PrivacyBudget(own.epsilon, own.delta, self.setting.neighbors)
+            twin = self.chain.with_budget(share, ledger=ledger, name="second", max_queries=2)
+            for question in ("question 0", "of its own"):
+                with contextlib.suppress(BudgetExceeded):
+                    twin.invoke(question)
+            charged = sum(entry.count for entry in ledger.entries())
+        paid = (charged, self.charged() - before)
+        return [] if paid == (2, 0) else [f"{paid} charged to the second budget and the first for 2 releases"]
+
+    def apart(self) -> list[str]:
+        """Prompts that hold something else than the records of one subset."""
+        wrong, seats, prompt = [], dict[int, tuple[int, ...]](), self.chain.prompt
+        own = [(prompt.ask(row), prompt.word(row["label"])) for row in self._rows]
+        for each in self.witness.shown:
+            shots = [own[record] for record in each.records]
+            turns = "\n".join(turn for shot in shots for turn in shot)
+            if each.body != (turns if self.setting.asked_elsewhere else prompt.body(shots)):
+                wrong.append("a prompt is not what its own records make")
+            if any(seats.setdefault(record, each.records) != each.records for record in each.records):
+                wrong.append("a record was asked in two subsets")
+            if self.setting.sampling == "resample":
+                seats.clear()
+        for asked in self.asked().values():
+            records = [record for each in asked for record in each.records]
+            if len(set(records)) < len(records):
+                wrong.append("a record was shown twice in one release")
+        return wrong
+
+    def asked(self) -> dict[Any, list[Shown]]:
+        """Private prompts by the question that they ended in."""
+        found: dict[Any, list[Shown]] = collections.defaultdict(list)
+        for each in self.witness.shown:
+            found[each.question].append(each)
+        return found
+
+
+def _no_longer_kept() -> Finding:
+    """A question whose answer had to go is a new release."""
+    run = Run(SETTINGS[0], 4, keep_answers=2)
+    for question in ("one", "two", "three", "one", "one"):
+        run.chain.invoke(question)
+    paid = run.charged()
+    return Finding(paid != 4, f"{paid} charged for 4 releases, one of a question whose answer was no longer kept")
+
+
+def calls(pairs: Sequence[tuple[Setting, str]] = PAIRS) -> Finding:
+    """Five questions, one of them twice, then one again, others after a record was forgotten, and one beyond the plan.
+
+    What the ledger holds against what was released, and against what the model was asked.
+    """
+    return worst(itertools.chain([_no_longer_kept()], (_calls(setting, face) for setting, face in pairs)))
+
+
+def _calls(setting: Setting, face: str) -> Finding:
+    run, ask, wrong = Run(setting, 14), FACES[face], []
+    questions = [f"question {number}" for number in range(6)]
+
+    def expect(releases: int, when: str) -> None:
+        if (charged := run.charged()) != releases:
+            wrong.append(f"{charged} charged for {releases} releases {when}")
+
+    answers = ask(run.chain, [*questions[:5], questions[1]])
+    expect(5, "of five questions")
+    # Threads overtake each other; but whoever was charged as the k-th saw k charges at least.
+    charges = sorted(min(each.charged for each in asked) for asked in run.asked().values())
+    early = sum(seen < due for due, seen in enumerate(charges, 1))
+    if early and not setting.asked_elsewhere:
+        wrong.append(f"{early} questions were asked before their charge")
+    before = len(run.witness.shown)
+    if [*answers[5:], *ask(run.chain, questions[:1])] != [answers[1], answers[0]] or len(run.witness.shown) > before:
+        wrong.append("a question that was answered before was answered anew")
+    expect(5, "with one of them again")
+    gone = run.witness.shown[0].records[0]
+    run.chain.forget(f"r{gone}")
+    # What was found with the help of a forgotten record is not given out again, where that may be known.
+    ask(run.chain, questions[:1] if setting.neighbors is not _ADD else questions[5:])
+    run.chain.batch([f"later {number}" for number in range(8)])
+    expect(14, "after a record was forgotten")
+    if any(gone in each.records for each in run.witness.shown[before:]):
+        wrong.append("a forgotten record was shown")
+    try:
+        ask(run.chain, ["question 7"])
+        wrong.append("a question beyond the plan was answered")
+    except BudgetExceeded:
+        expect(14, "of a plan of fourteen")
+    for question, asked in run.asked().items():
+        often = max(collections.Counter(record for each in asked for record in each.records).values())
+        if often > 1 + (setting.neighbors is not _ADD and "question 0" in question):
+            wrong.append(f"a record was shown {often} times for one charge")
+    wrong += [*run.unpaid(), *run.second_budget()]
+    return Finding(
+        bool(wrong), f"{setting}, {face}: {wrong[0]}" if wrong else f"{len(PAIRS)} chains of 14 releases each"
+    )
+
+
+def ballots(settings: Sequence[Setting] = SETTINGS, releases: int = 60) -> Finding:
+    """Whole chains at q < 1: who was asked, what each prompt held, and who won, against the event in the ledger."""
+    try:
+        return _ballots(settings, releases)
+    except ModelUnavailable as error:  # the stub answers whatever is public
+        return Finding(True, f"a companion was asked something else: {error}")
+
+
+def _ballots(settings: Sequence[Setting], releases: int) -> Finding:
+    tests: dict[str, float] = {}
+    hits: list[bool] = []
+    chances: list[float] = []
+    apart: list[bool] = []
+    shared: list[float] = []
+    bare: list[bool] = []
+    silent: list[bool] = []
+    heard: list[float] = []
+    for place, setting in enumerate(settings):
+        run, ask = Run(setting, releases), list(FACES.values())[place % 5]
+        questions = [f"question {number}." for number in range(releases)]
+        shares: list[dict[str, float] | None] = [None] * releases
+        if setting.vote_shares:
+            given = [run.chain.invoke_with_certificate(question) for question in questions]
+            answers, shares = [each.label for each in given], [each.shares for each in given]
+        else:
+            answers = ask(run.chain, questions)
+        if wrong := run.unpaid() + run.apart():
+            return Finding(True, f"{setting}: {wrong[0]}")
+        asked, event = run.asked(), run.event
+        rounds = [asked[f"Text: question {number}.\nLabel:"] for number in range(releases)]
+        fixed = event.sampling == "fixed"
+        rows = [[unit for each in shown for unit in ([each.records] if fixed else each.records)] for shown in rounds]
+        tests[f"who was asked, {setting}"] = coins(attendance(rows), event.sampling_probability)
+        for shown, answer, share in zip(rounds, answers, shares, strict=True):
+            votes = collections.Counter({label: sum(each.said == label for each in shown) for label in LABELS})
+            if share is not None:
+                apart.append(max(share.values()) > 0.75)
+                shared.append(apart_law(list(votes.values()), event.sigma))
+                raw = votes[LABELS[0]] / max(votes.total(), 1)
+                bare.append(0 < raw < 1 and abs(share[LABELS[0]] - raw) < 1e-9)
+                if raw in (0, 1) and votes.total():
+                    silent.append(share[LABELS[int(raw)]] > 0)
+                    # Above zero by its own noise, or because neither is.
+                    heard.append((1 + noisy_max_law((0, votes.total()), event.sigma / math.sqrt(2))) / 2)
+            (leader, most), (_, least) = votes.most_common()
+            if most > least:
+                hits.append(answer == leader)
+                chances.append(noisy_max_law((most, least), event.sigma))
+    tests[f"{sum(hits)} of {len(hits)} majorities won, {sum(chances):.0f} expected"] = tally(sum(hits), chances)
+    if apart:
+        tests[f"{sum(apart)} of {len(apart)} shares lay far apart, {sum(shared):.0f} expected"] = tally(
+            sum(apart), shared
+        )
+        # On a grid of 1/1024 votes noise rarely falls on the very ratio that the votes have.
+        tests[f"{sum(bare)} shares were those of the votes themselves"] = tally(sum(bare), [0.001] * len(bare))
+    if silent:
+        tests[f"{sum(silent)} of {len(silent)} labels without a vote had a share, {sum(heard):.0f} expected"] = tally(
+            sum(silent), heard
+        )
+    return likely(tests)
+
+
+CHECKS = [
+    Check("answers", "DP-ICL: one charge an answer", calls, under(calls, ANSWERS)),
+    Check(
+        "ballots",
+        "DP-ICL at q < 1: coins, prompts, noise",
+        ballots,
+        {
+            **under(functools.partial(ballots, SETTINGS[:2]), BALLOTS),
+            **under(functools.partial(ballots, SETTINGS[:1], 300), NOISE),
+            **under(functools.partial(ballots, SETTINGS[1:2], 300), SHARES),
+            **under(functools.partial(ballots, SETTINGS[6:]), ELSEWHERE),
+        },
+    ),
+]
+"""In the order of the table."""

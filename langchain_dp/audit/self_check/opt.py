@@ -1,0 +1,305 @@
+"""Audits of whole DP-OPT runs, from the examples to the prompt, with a stub model that keeps what it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scipy import stats
+
+from langchain_dp.accounting import (
+    ExponentialEvent,
+    LimitedDomainEvent,
+    Neighbors,
+    PartEvent,
+    PrivacyBudget,
+    PrivacyLedger,
+    epsilon,
+)
+from langchain_dp.accounting.events import Sampling, event_from_json
+from langchain_dp.audit.self_check.check import Check, Finding, likely
+from langchain_dp.audit.self_check.laws import attendance, coins, limited_domain_law, softmax, tally, total
+from langchain_dp.audit.self_check.planted_chains import CHOICE, TOKENS, VOTES, under
+from langchain_dp.audit.self_check.stubs import Witness, examples, label_of
+from langchain_dp.opt import DPPromptOptimizer, OptPrompts
+from langchain_dp.opt.reservation import TRAINING, VALIDATION
+from langchain_dp.opt.templates import Demonstration
+
+LABELS = ("first", "second")
+_R1, _ADD, _ZERO = Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL
+_INSTRUCTION = "Say which."
+_KBAR = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One way to run. The records are 128, of which a quarter validates; subsets and slots are 48.
+
+    Args:
+        sampling: Scheme.
+        neighbors: Neighbours.
+        choosing: Whether the audit is about the choice: everybody votes for the same token, candidates are many, and
+            the budget is so small that the best one is not sure to win. Else votes are split, near the threshold.
+    """
+
+    sampling: Sampling
+    neighbors: Neighbors
+    choosing: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.sampling}, {self.neighbors.name}"
+
+    def optimizer(self, witness: Witness, ledger: PrivacyLedger) -> DPPromptOptimizer:
+        """An optimizer on this stub."""
+        fixed, rate = self.sampling == "fixed", 1.0 if self.choosing else 0.5
+        return DPPromptOptimizer(
+            model=witness,
+            labels=LABELS,
+            instruction=_INSTRUCTION,
+            ledger=ledger,
+            shots=2,
+            subsets=48,
+            sampling=self.sampling,
+            partitions=48 if fixed else None,
+            sampling_probability=rate if fixed else rate / 2,
+            validation=0.25,
+            num_prompts=7 if self.choosing else 160,
+            max_new_tokens=1 if self.choosing else 6,
+            max_calls=10 if self.choosing else 160,
+            kbar=_KBAR,
+            epsilon0=0.2 if self.choosing else 2.0,
+            delta0=1 / 24 if self.choosing else 1 / 256,
+            calibrate=False,
+            progress=False,
+        )
+
+    def vote(self, record: int, calls: int) -> int | None:
+        """A token of its own for each call; or four opinions: that one, the end, one of many, and none."""
+        common = 1 + calls % 50
+        if self.choosing:
+            return common
+        opinion = record % 16
+        return common if opinion < 5 else 0 if opinion == 5 else 51 + record % 11 if opinion < 9 else None
+
+
+def _right(record: int, head: str) -> bool:
+    """Under most instructions most records are answered right."""
+    return (record + len(head) + ord(head[-3])) % 16 > 0
+
+
+WRITING = [Setting("fixed", _R1), Setting("fixed", _ADD), Setting("fixed", _ZERO), Setting("resample", _ADD)]
+"""Whose tokens are followed."""
+CHOOSING = [Setting("fixed", neighbors, True) for neighbors in (_R1, _R1, _R1, _R1, _ADD, _ZERO)]
+"""Whose choice is followed."""
+
+
+class Run:
+    """A run, its ledger, and what its model saw."""
+
+    def __init__(self, setting: Setting, face: int = 0) -> None:
+        self.setting = setting
+        self.budget = PrivacyBudget(0.8 if setting.choosing else 500.0, 0.5, setting.neighbors)
+        with PrivacyLedger(self.budget) as ledger:
+            self.witness = Witness(
+                lambda: sum(entry.count for entry in ledger.entries()), vote=setting.vote, right=_right
+            )
+            self.optimizer = setting.optimizer(self.witness, ledger)
+            rows = [{"id": f"r{k}", **row} for k, row in enumerate(examples(128, LABELS))]
+            if face % 2:
+                self.prompt = asyncio.run(self.optimizer.aoptimize(rows))
+            else:
+                self.prompt = self.optimizer.optimize(rows)
+            self.entries = list(ledger.entries())
+            self.certificate = self.prompt.certificate
+            self.released = self.optimizer.released()
+        self.calls = sum(entry.count for entry in self.entries if self.event(entry).part == TRAINING)
+        self.rounds = self.witness.rounds
+        alone = [each for each in self.witness.shown if each.body.startswith("Input:")]
+        self.chosen_by = [each for each in alone if each.charged > self.calls]
+
+    @staticmethod
+    def event(entry: Any) -> PartEvent:
+        """What an entry of the ledger paid for."""
+        event = event_from_json(entry.event)
+        assert isinstance(event, PartEvent)
+        return event
+
+    @functools.cached_property
+    def token(self) -> LimitedDomainEvent:
+        """What a token was charged as."""
+        event = next(self.event(entry).event for entry in self.entries if self.event(entry).part == TRAINING)
+        assert isinstance(event, LimitedDomainEvent)
+        return event
+
+    @functools.cached_property
+    def choice(self) -> ExponentialEvent:
+        """What the choice was charged as."""
+        event = self.event(self.entries[-1]).event
+        assert isinstance(event, ExponentialEvent)
+        return event
+
+    @functools.cached_property
+    def trained(self) -> frozenset[int]:
+        """Records that the model saw before the choice was charged."""
+        return frozenset(record for each in self.witness.shown if each.charged <= self.calls for record in each.records)
+
+    @functools.cached_property
+    def validated(self) -> frozenset[int]:
+        """Records that it saw after that."""
+        return frozenset(record for each in self.chosen_by for record in each.records)
+
+    def wrong(self) -> list[str]:
+        """What is not as promised, whatever the coins."""
+        wrong, made = [], self.certificate.parameters
+        kinds = collections.Counter[str]()
+        for entry in self.entries:
+            kinds[entry.event] += entry.count
+        charged = [(event_from_json(event), count) for event, count in kinds.items()]
+        if [count for event, count in charged if event.part == VALIDATION] != [1] or len(charged) != 2:
+            wrong.append(f"charged were {charged}")
+        cost = epsilon(charged, self.certificate.delta, neighbors=self.setting.neighbors)
+        if cost > self.certificate.epsilon or self.certificate.epsilon > self.budget.epsilon:
+            wrong.append(f"{self.certificate.epsilon:.2f} promised, {cost:.2f} spent")
+        if len(self.rounds) != self.calls:
+            wrong.append(f"{self.calls} calls charged, the model asked {len(self.rounds)} times")
+        late = sum(each.charged != place for place, round_ in enumerate(self.rounds, 1) for each in round_)
+        if late:
+            wrong.append(f"{late} prompts were asked before their charge")
+        if self.trained & self.validated:
+            wrong.append(f"{len(self.trained & self.validated)} validation records were shown before the choice")
+        if sum(len(text.split()) for text in self.released) != made["tokens_released"]:
+            wrong.append("the certificate counts other tokens than were released")
+        return wrong + self._apart()
+
+    def _apart(self) -> list[str]:
+        wrong, seats = [], dict[int, tuple[int, ...]]()
+        prompts, head = OptPrompts(), OptPrompts().forward_head(_INSTRUCTION)
+        for round_ in self.rounds:
+            records = [record for each in round_ for record in each.records]
+            if len(set(records)) < len(records):
+                wrong.append("a record was shown twice in one call")
+            for each in round_:
+                own = [
+                    Demonstration(
+                        f"record {k}{' mute' if k % 3 == 2 else ''}",
+                        LABELS[label_of(k)],
+                        LABELS[label_of(k) if _right(k, head) else 1 - label_of(k)],
+                    )
+                    for k in each.records
+                ]
+                # What stands first are successes: the own records in an order of their own.
+                if sorted(each.body.splitlines()) != sorted(prompts.backward_body(own).splitlines()):
+                    wrong.append("a prompt is not what its own records make")
+                if self.setting.sampling == "fixed" and any(
+                    seats.setdefault(record, each.records) != each.records for record in each.records
+                ):
+                    wrong.append("a record was asked in two subsets")
+        if any(len(each.records) != 1 for each in self.chosen_by):
+            wrong.append("a validation record was not asked alone")
+        return wrong
+
+    def coins(self) -> float:
+        """Whether each subset, or each record, had a coin of its own in every call, at the rate that was charged."""
+        fixed = self.setting.sampling == "fixed"
+        rows = [[unit for one in asked for unit in ([one.records] if fixed else one.records)] for asked in self.rounds]
+        return coins(attendance(rows), self.token.sampling_probability)
+
+    def laws(self) -> list[dict[Any, float]]:
+        """What each call could release, from the votes of those who were asked and what was charged."""
+        return [
+            limited_domain_law(
+                collections.Counter(each.said for each in asked if each.said is not None),
+                epsilon0=self.token.epsilon0,
+                delta0=self.token.delta0,
+                kbar=_KBAR,
+                threshold=1 if self.setting.neighbors is _ZERO else 2,
+            )
+            for asked in self.rounds
+        ]
+
+    def chosen(self) -> tuple[int, dict[int, float]]:
+        """Right answers of the candidate that won, and how likely each number of them was."""
+        right = collections.Counter[str]()
+        for each in self.chosen_by:
+            [record] = each.records
+            right[each.head] += each.said == LABELS[label_of(record)]
+        # A candidate without text stands for the initial instruction.
+        initial = 1 + int(self.certificate.parameters["prompts"]) - len(self.released)
+        texts = [*self.released, *[_INSTRUCTION] * initial]
+        heights = {k: right[OptPrompts().forward_head(text)] for k, text in enumerate(texts)}
+        law: dict[int, float] = collections.defaultdict(float)
+        for k, chance in softmax(heights, self.choice.epsilon).items():
+            law[heights[k]] += chance
+        return right[OptPrompts().forward_head(self.prompt.instruction)], law
+
+
+def tokens(settings: Sequence[Setting] = WRITING, runs: int = 1) -> Finding:
+    """Whole runs at q < 1: calls and charges, who was asked, what each prompt held, and what came out of the votes."""
+    tests: dict[str, float] = {}
+    made: list[Run] = []
+    for setting in settings:
+        laws: list[dict[Any, float]] = []
+        seen = dict.fromkeys(("bottoms", "tokens"), 0)
+        for face in range(runs):
+            run = Run(setting, len(made))
+            if wrong := run.wrong():
+                return Finding(True, f"{setting}: {wrong[0]}")
+            made.append(run)
+            tests[f"{setting}, run {face}: who was asked"] = run.coins()
+            laws += run.laws()
+            seen["bottoms"] += int(run.certificate.parameters["bottoms"])
+            seen["tokens"] += int(run.certificate.parameters["tokens_released"])
+        ends = len(laws) - sum(seen.values())
+        for what, number, token in (("nothing", seen["bottoms"], None), ("the end", ends, 0)):
+            expected = [law.get(token, 0.0) for law in laws]
+            said = f"{setting}: {number} of {len(laws)} calls gave {what}, {sum(expected):.0f} expected"
+            tests[said] = tally(number, expected)
+    tests["validation records that two runs have in common"] = _split(made)
+    return likely(tests)
+
+
+def _split(runs: Sequence[Run]) -> float:
+    """Whether the validation records of two runs have more, or fewer, in common than coins make."""
+    pairs = list(itertools.combinations(runs, 2))
+    p_values = []
+    for one, other in pairs:
+        law = stats.hypergeom(128, len(one.validated), len(other.validated))
+        common = len(one.validated & other.validated)
+        p_values.append(2 * min(law.cdf(common), law.sf(common - 1)))
+    return float(min(1.0, len(pairs) * min(p_values)))
+
+
+def choice(settings: Sequence[Setting] = CHOOSING, runs: int = 5) -> Finding:
+    """Whole runs over a small budget: which of the candidates won, against what the choice was charged as."""
+    made: list[Run] = []
+    for setting, face in itertools.product(settings, range(runs)):
+        made.append(Run(setting, face))
+        if wrong := made[-1].wrong():
+            return Finding(True, f"{setting}: {wrong[0]}")
+    won, laws = zip(*(run.chosen() for run in made), strict=True)
+    seen = f"{sum(won)} right answers of {len(made)} chosen candidates, {sum(map(_mean, laws)):.0f} expected"
+    return likely({seen: total(sum(won), laws)})
+
+
+def _mean(law: Mapping[int, float]) -> float:
+    return sum(value * chance for value, chance in law.items())
+
+
+CHECKS = [
+    Check(
+        "tokens",
+        "DP-OPT at q < 1: charges, coins, votes",
+        tokens,
+        {
+            **under(functools.partial(tokens, WRITING[:1], 2), TOKENS),
+            **under(functools.partial(tokens, WRITING[:1], 4), VOTES),
+        },
+    ),
+    Check("choice", "the chosen candidate hides a record", choice, under(choice, CHOICE)),
+]
+"""In the order of the table."""

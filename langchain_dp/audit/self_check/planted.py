@@ -1,0 +1,187 @@
+"""Deliberately broken stand-ins, so that anybody can see the audits fail what is wrong. NOT PRIVATE, for nothing else.
+
+Each plants one fault that published code has had, and keeps the interface of the sound part it stands in for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, calibrate_noisy_max
+from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.mechanisms import NoisyMax, exponential, limited_domain, report_noisy_max
+from langchain_dp.mechanisms._nearest import NearestVector
+from langchain_dp.mechanisms.metric_laplace import noise
+from langchain_dp.mechanisms.randomness import Randomness, shuffled
+from langchain_dp.opt.voters import PrivateVote
+
+Votes = Mapping[int, int]
+
+
+def sensitivity_one(budget: PrivacyBudget) -> float:
+    """Noise for a vote that appears or vanishes, used where votes move: sensitivity 1 instead of sqrt 2."""
+    ghosts = PrivacyBudget(budget.epsilon, budget.delta, Neighbors.REPLACE_SPECIAL)
+    return calibrate_noisy_max(ghosts, queries=1)
+
+
+def half_the_gumbel_scale(votes: Votes, *, epsilon0: float, **settings: Any) -> int | None:
+    """LimitedDomain with Gumbel noise of scale 1/epsilon0 instead of 2/epsilon0."""
+    return limited_domain(votes, epsilon0=2 * epsilon0, **settings)
+
+
+def threshold_plus_one(votes: Votes, *, moved_votes: bool = True, **settings: Any) -> int | None:
+    """LimitedDomain with the threshold for votes that appear, used where votes move."""
+    return limited_domain(votes, moved_votes=False, **settings)
+
+
+def clamped_kbar(votes: Votes, *, kbar: int, **settings: Any) -> int | None:
+    """LimitedDomain with kbar clamped below the number of distinct votes."""
+    return limited_domain(votes, kbar=max(min(kbar, sum(map(bool, votes.values())) - 1), 1), **settings)
+
+
+def observed_only(votes: Votes, *, domain: Any, **settings: Any) -> int | None:
+    """LimitedDomain that takes the tokens with votes for the whole domain."""
+    voted = [token for token, count in votes.items() if count]
+    return limited_domain(votes, domain=voted or domain, **settings)
+
+
+class UnchargedRetries(PrivateVote):
+    """Votes again where nothing came out, and charges one call for all of it."""
+
+    def next_token(self, message: int, written: Sequence[Any]) -> Any:
+        """Up to five calls of the mechanism; the first alone is charged."""
+        token = super().next_token(message, written)
+        for _ in range(4):
+            if token is not None:
+                break
+            token = limited_domain(
+                self._electorate.votes(self._electorate.draw(), message, written),
+                epsilon0=self._reservation.token.epsilon0,
+                delta0=self._reservation.token.delta0,
+                domain=self._electorate.domain,
+                kbar=self._kbar,
+                rng=self._rng,
+            )
+        return token
+
+
+def shuffled_chunks(ids: Sequence[str], subsets: int, rng: Randomness) -> list[frozenset[str]]:
+    """Shuffle all records, each by its own coin, and cut them into equal chunks: later chunks move up."""
+    size = -(-len(ids) // subsets)
+    coins = {name: rng.randbelow(1 << 64) for name in ids}
+    order = sorted(ids, key=coins.__getitem__)
+    return [frozenset(order[k * size : (k + 1) * size]) for k in range(subsets)]
+
+
+def chunks_in_order(ids: Sequence[str], subsets: int, rng: Randomness) -> list[frozenset[str]]:
+    """Cut the records into chunks in the order of the data: all later votes move."""
+    size = -(-len(ids) // subsets)
+    return [frozenset(ids[k * size : (k + 1) * size]) for k in range(subsets)]
+
+
+SEEDED_NOISE = """
+from langchain_dp.mechanisms import NotPrivateSeededRandomness, report_noisy_max
+def drawn():
+    rng = NotPrivateSeededRandomness(42)
+    return [float(count) for count in report_noisy_max([0] * 8, 2.0, rng=rng).noisy_counts]
+"""
+"""Noise from a seed that is written in the source."""
+
+ONE_NOISE_FOR_ALL = """
+from langchain_dp.mechanisms import report_noisy_max
+def drawn():
+    return [float(report_noisy_max([0, 0], 2.0).noisy_counts[0])] * 8
+"""
+"""One draw of noise, added at every position."""
+
+
+def everybody(subsets: int, rate: Fraction, rng: Randomness) -> Callable[[], list[int]]:
+    """No sampling at all, where sampling is charged for."""
+    return lambda: list(range(subsets))
+
+
+def fixed_size(subsets: int, rate: Fraction, rng: Randomness) -> Callable[[], list[int]]:
+    """A sample of fixed size instead of a coin for each."""
+    return lambda: sorted(shuffled(rng, subsets)[: round(subsets * rate)])
+
+
+def tossed_once(subsets: int, rate: Fraction, rng: Randomness) -> Callable[[], list[int]]:
+    """Coins that are tossed for the first release and used again for all others."""
+    first = _tossed(subsets, rate, rng)
+    return lambda: first
+
+
+def third_coins_again(subsets: int, rate: Fraction, rng: Randomness) -> Callable[[], list[int]]:
+    """Coins that are tossed anew for most releases, and used again for every third."""
+    kept: list[list[int]] = []
+
+    def release() -> list[int]:
+        kept.append(kept[-1] if len(kept) % 3 == 2 else _tossed(subsets, rate, rng))
+        return kept[-1]
+
+    return release
+
+
+def _tossed(subsets: int, rate: Fraction, rng: Randomness) -> list[int]:
+    return [place for place in range(subsets) if rng.randbelow(rate.denominator) < rate.numerator]
+
+
+def twice_the_weight(counts: Sequence[int], weight: float) -> int:
+    """The exponent of a count that a record cannot move both ways, doubled as if it could."""
+    return exponential(counts, 2 * weight)
+
+
+def best_of_all(counts: Sequence[int], weight: float) -> int:
+    """No noise at all."""
+    return max(range(len(counts)), key=counts.__getitem__)
+
+
+def word_itself(table: NearestVector, eta: float, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The nearest word, without noise."""
+    return np.asarray(table.find(keys[:, None].astype(float)))
+
+
+def ball_noise(count: int, dimension: int, eta: float, rng: Randomness) -> NDArray[np.float64]:
+    """Direction from the unit ball instead of from the unit sphere: a density without bound at 0."""
+    drawn = noise(count, dimension, eta, rng)
+    inward = np.array([rng.randbelow(1 << 52) / (1 << 52) for _ in range(count)]) ** (1 / dimension)
+    return np.asarray(drawn * inward[:, None])
+
+
+def rate_from_the_data(records: int, *, shots: int, subsets: int) -> Scheme:
+    """Number of subsets and rate derived from the number of records, where that number is private."""
+    groups = max(1, records // shots)
+    return Scheme("fixed", groups, min(1.0, subsets / groups), True)
+
+
+def no_noise_without_votes(counts: Sequence[int], sigma: float, winner: int = 0) -> NoisyMax:
+    """Returns early, without noise, when everybody abstains."""
+    return report_noisy_max(counts, sigma) if any(counts) else NoisyMax(winner, tuple(Fraction(0) for _ in counts))
+
+
+def longest_of_all(bodies: Sequence[str]) -> list[str]:
+    """Pads every prompt to the longest of the batch."""
+    longest = max(map(len, bodies), default=0)
+    return [body.rjust(longest) for body in bodies]
+
+
+def charged_at_sensitivity_one(epsilon: Callable[..., float]) -> Callable[..., float]:
+    """An accountant that takes every vote for one that appears: it charges for sqrt 2 times the noise."""
+
+    def account(events: Sequence[tuple[Any, int]], delta: float, *, neighbors: Neighbors) -> float:
+        wider = [
+            (dataclasses.replace(event, sigma=event.sigma * math.sqrt(2)), count)
+            if isinstance(event, NoisyMaxEvent)
+            else (event, count)
+            for event, count in events
+        ]
+        return epsilon(wider, delta, neighbors=neighbors)
+
+    return account

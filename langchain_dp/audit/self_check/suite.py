@@ -1,0 +1,139 @@
+"""All audits of this package: runs them on the sound code and on the planted faults, and prints a table."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import importlib
+import itertools
+import math
+import multiprocessing
+import sys
+import textwrap
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from langchain_dp.audit.self_check.check import Check, Finding
+from langchain_dp.errors import WeakPromiseWarning
+
+_ROOMS = ("draws", "coins", "chains", "icl", "opt", "rapt", "accountant")
+_DETECTED = 0.9
+"""Share of runs in which a planted fault must be seen."""
+
+CORE = (
+    "sensitivity",
+    "Gumbel scale",
+    "threshold",
+    "uncharged retry",
+    "chunked partition",
+    "reused noise",
+    "missing sampling",
+    "ball noise",
+    "n-dependent rate",
+    "noiseless branch",
+)
+"""The faults of published code that every auditor of these mechanisms should see."""
+
+_WIDTH = 124
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Runs of one audit on the sound code, or on one planted fault.
+
+    Args:
+        audit: Name of the audit.
+        name: Name of the fault, or the promise that the sound code keeps.
+        planted: Whether it is a fault.
+        broken: Runs in which the promise was disproved.
+        runs: All runs.
+        seen: What the last run measured.
+    """
+
+    audit: str
+    name: str
+    planted: bool
+    broken: int
+    runs: int
+    seen: str
+
+    @property
+    def fine(self) -> bool:
+        """No alarm on sound code; a fault is detected in nine of ten runs."""
+        return self.broken >= math.ceil(_DETECTED * self.runs) if self.planted else not self.broken
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**dataclasses.asdict(self), "fine": self.fine}
+
+
+def checks() -> list[Check]:
+    """All audits, in the order of the table."""
+    found: list[Check] = []
+    for room in _ROOMS:
+        found += importlib.import_module(f"langchain_dp.audit.self_check.{room}").CHECKS
+    return found
+
+
+def run(
+    names: Sequence[str] = (), *, sound: int = 20, planted: int = 10, jobs: int = 1, quiet: bool = False
+) -> list[Row]:
+    """Run audits on the sound code and on the planted faults.
+
+    Args:
+        names: Names of audits; none are all.
+        sound: Runs of the sound code, at least 1. Audits whose answer cannot change run once.
+        planted: Runs of each planted fault, at least 1.
+        jobs: Processes to run them in; 1 is this one.
+        quiet: Show no progress.
+    """
+    rows: list[tuple[Check, str | None, int]] = []
+    for check in checks():
+        if not names or check.name in names:
+            rows.append((check, None, 1 if check.once else sound))
+            rows += [(check, fault, 1 if check.once else planted) for fault in check.planted]
+    order = [(check.name, fault) for check, fault, runs in rows for _ in range(runs)]
+    with contextlib.ExitStack() as stack:
+        findings: Iterable[Finding]
+        if jobs == 1:
+            findings = map(_run, order)
+        else:
+            # New processes: a copy of this one would share its coins' buffers, and its threads' locks.
+            spawned = multiprocessing.get_context("spawn")
+            pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(jobs, mp_context=spawned))
+            findings = pool.map(_run, order)
+        bar = tqdm(findings, total=len(order), desc="audits", unit="run", disable=quiet, file=sys.stderr)
+        found = iter(list(bar))
+    return [_row(check, fault, list(itertools.islice(found, runs))) for check, fault, runs in rows]
+
+
+def _run(one: tuple[str, str | None]) -> Finding:
+    """One run of an audit, by its name, on the sound code or on a planted fault."""
+    name, fault = one
+    check = next(check for check in checks() if check.name == name)
+    with warnings.catch_warnings():
+        # Audits promise little on purpose: a fault shows soonest there.
+        warnings.simplefilter("ignore", WeakPromiseWarning)
+        return check.sound() if fault is None else check.planted[fault]()
+
+
+def _row(check: Check, fault: str | None, findings: Sequence[Finding]) -> Row:
+    broken = sum(finding.broken for finding in findings)
+    return Row(check.name, fault or check.promise, fault is not None, broken, len(findings), findings[-1].seen)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as text: what was audited, how often it was disproved, and what the last run measured."""
+    lines = [f"{'audit':<12} {'code':<38} {'disproved':>10}  {'':<8} last measured"]
+    lines.append("-" * _WIDTH)
+    for row in rows:
+        verdict = ("detected" if row.planted else "holds") if row.fine else ("MISSED" if row.planted else "BROKEN")
+        code = f"planted: {row.name}" if row.planted else row.name
+        head = f"{'' if row.planted else row.audit:<12} {code:<38} {row.broken:>4} of {row.runs:<3} {verdict:<9}"
+        first, *rest = textwrap.wrap(row.seen, _WIDTH - len(head) - 1) or [""]
+        lines += [f"{head} {first}", *(" " * (len(head) + 1) + more for more in rest)]
+    return "\n".join(lines)

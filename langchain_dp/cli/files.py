@@ -1,0 +1,224 @@
+"""Files of private lines, read and written a batch at a time: what a line holds, and what is written in its place."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from langchain_dp.cli.parts import WrongArguments
+from langchain_dp.errors import InvalidParameter
+
+Format = Literal["text", "jsonl"]
+
+SUFFIXES = (".txt", ".md", ".jsonl")
+"""Files of a folder that are read; the others are left alone, and named."""
+
+LINES = 256
+"""Lines of one batch at most: they are charged and drawn together."""
+
+CHARACTERS = 1 << 20
+"""Characters after which a batch is full however few its lines are."""
+
+STDIN = "standard input"
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One file to read and one to write; None: standard input, standard output."""
+
+    source: Path | None
+    target: Path | None
+    format: Format
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return STDIN if self.source is None else str(self.source)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fields:
+    """What of a JSON row is sanitised, what passes in clear, and what says whose it is."""
+
+    sanitize: Sequence[str] = ("text",)
+    keep: Sequence[str] = ()
+    user: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Line:
+    """What one line holds. Private.
+
+    Args:
+        number: Its place in the file, from 1.
+        texts: What is to be sanitised, as one release.
+        user: Whose it is, or None.
+        row: What is written of a JSON row, with None where a released text goes; None: the line is a text.
+        places: Fields of ``row`` that the released texts go to, in order.
+    """
+
+    number: int
+    texts: tuple[str, ...]
+    user: str | None = None
+    row: dict[str, Any] | None = None
+    places: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return "Line(<private>)"
+
+    def written(self, released: Sequence[str]) -> bytes:
+        """The line to write."""
+        if self.row is None:
+            return released[0].replace("\n", " ").encode("utf-8", "replace") + b"\n"
+        return json.dumps(self.row | dict(zip(self.places, released, strict=True))).encode() + b"\n"
+
+
+def find(source: Path | None, target: Path | None, form: Format | None, *, overwrite: bool) -> list[Job]:
+    """Every file to read with the file to write, in the order of their names; refused before anything is paid for.
+
+    Raises:
+        InvalidParameter: Something is not there, would be overwritten, or does not fit.
+        WrongArguments: A folder is to be read and none to be written.
+    """
+    if source is not None and source.is_dir():
+        if target is None:
+            raise WrongArguments(f"Expected --out to name a folder, as --in {source} does.")
+        found = _in_folder(source, target, form)
+    else:
+        if source is not None and not source.exists():
+            raise InvalidParameter(f"Expected --in {source} to be a file or a folder, but nothing is there.")
+        found = [Job(source, target, form or _format(source))]
+        if target is not None and not target.parent.is_dir():
+            raise InvalidParameter(f"Expected the folder of --out {target} to be there. Make it, or name another.")
+    for job in found:
+        if job.target is None or not os.path.lexists(job.target):
+            continue
+        if not job.target.is_file():
+            raise InvalidParameter(f"Expected --out {job.target} to be a file, but it is none. Name another.")
+        if not overwrite:
+            raise InvalidParameter(f"Expected --out {job.target} to be new. Name another, or give --overwrite.")
+    return found
+
+
+def _in_folder(source: Path, target: Path, form: Format | None) -> list[Job]:
+    if target.resolve().is_relative_to(source.resolve()):
+        raise InvalidParameter(
+            f"Expected --out {target} to lie outside --in {source}, where it would be read next time."
+        )
+    if (target.exists() and not target.is_dir()) or not target.parent.is_dir():
+        raise InvalidParameter(f"Expected --out {target} to be a folder, or a new one in a folder that is there.")
+    paths = sorted(path for path in source.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    if not paths:
+        raise InvalidParameter(f"Expected --in {source} to hold files named {', '.join(SUFFIXES)}, but it holds none.")
+    return [Job(path, target / path.relative_to(source), form or _format(path)) for path in paths]
+
+
+def skipped(source: Path | None) -> list[tuple[Path, str]]:
+    """What lies in a folder and is not read, in the order of names, and why; nothing of a single file."""
+    if source is None or not source.is_dir():
+        return []
+    found = []
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            if path.suffix.lower() not in SUFFIXES:
+                found.append((path, f"its name does not end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"))
+        elif path.is_symlink():
+            found.append((path, "a link to a folder" if path.is_dir() else "a link to nothing"))
+        elif not path.is_dir():
+            found.append((path, "no regular file"))
+    return found
+
+
+def _format(path: Path | None) -> Format:
+    return "jsonl" if path is not None and path.suffix.lower() == ".jsonl" else "text"
+
+
+def read(lines: Iterable[bytes], job: Job, fields: Fields, *, replace: bool) -> Iterator[Line]:
+    """What each line holds; blank lines between JSON rows are skipped.
+
+    Args:
+        lines: The bytes of each.
+        job: Says how they are read, and their file's name for messages.
+        fields: Of JSON rows.
+        replace: Whether bytes that are not UTF-8 become U+FFFD; they are refused otherwise.
+
+    Raises:
+        InvalidParameter: A line is not what it must be, by its number and never by its content.
+    """
+    for number, raw in enumerate(lines, start=1):
+        text = _decoded(raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw, replace=replace)
+        if text is None:
+            raise InvalidParameter(
+                f"Expected line {number} of {job.name} to be UTF-8. Convert the file, or give --errors replace."
+            )
+        if job.format == "text":
+            yield Line(number, (text.removesuffix("\n").removesuffix("\r"),))
+        elif text.strip():
+            yield _row(text, number, job.name, fields)
+
+
+def _decoded(raw: bytes, *, replace: bool) -> str | None:
+    """The text, or None. The error itself would carry the line."""
+    with contextlib.suppress(UnicodeDecodeError):
+        return raw.decode("utf-8", "replace" if replace else "strict")
+    return None
+
+
+def _parsed(text: str) -> Any:
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text)
+    return None
+
+
+def _row(text: str, number: int, name: str, fields: Fields) -> Line:
+    row = _parsed(text)
+    where = f"line {number} of {name}"
+    if not isinstance(row, dict):
+        raise InvalidParameter(f"Expected {where} to be a JSON object. Repair it, or give --format text.")
+    places = []
+    for field in fields.sanitize:
+        if isinstance(row.get(field), str):
+            places.append(field)
+        elif row.get(field) is not None:
+            raise InvalidParameter(f"Expected {where} to hold a text, or nothing, under {field!r}. Repair it.")
+    if not any(field in row for field in fields.sanitize):
+        raise InvalidParameter(f"Expected {where} to have one of --fields {list(fields.sanitize)}. Name its fields.")
+    user = None if fields.user is None else row.get(fields.user)
+    if fields.user is not None and not _names_somebody(user):
+        # Without a user nobody would be charged: the limit would not hold.
+        raise InvalidParameter(
+            f"Expected {where} to have a string or a whole number under --user-field {fields.user!r}. Add it."
+        )
+    shown = {
+        key: value if key in fields.keep else None
+        for key, value in row.items()
+        if key in fields.keep or key in fields.sanitize
+    }
+    texts = tuple(row[place] for place in places)
+    return Line(number, texts, None if user is None else str(user), shown, tuple(places))
+
+
+def _names_somebody(user: Any) -> bool:
+    if isinstance(user, str):
+        return bool(user) and not any("\ud800" <= letter <= "\udfff" for letter in user)  # those cannot be hashed
+    return isinstance(user, int) and not isinstance(user, bool)
+
+
+def batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    """Lines by the hundred, fewer where they are long."""
+    batch: list[Line] = []
+    size = 0
+    for line in lines:
+        batch.append(line)
+        size += sum(map(len, line.texts))
+        if len(batch) == LINES or size >= CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

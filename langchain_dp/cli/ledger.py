@@ -1,0 +1,135 @@
+"""``langchain-dp ledger``: what a ledger holds and what is left of it. Read only."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from langchain_dp.cli import options as shared
+from langchain_dp.cli.parts import DONE, columns, new_command, print_json
+
+if TYPE_CHECKING:
+    from langchain_dp.audit.report import Plan, Release, Report
+
+EXAMPLES = """\
+  langchain-dp ledger privacy.ledger
+  langchain-dp ledger privacy.ledger --json
+"""
+
+_NOTES = """\
+Both kinds of file: counted in epsilon (DP-ICL, DP-OPT), or in eta (sanitised texts). The file is read and not changed,
+also while other processes charge it. No text of a record is in it; names of plans and chains that read like a text are
+not shown. Spent is what the releases so far cost inside their plans; reserved is the promise. The two are never added.
+--json: {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans": [{"name", "made", "epsilon", "delta",
+"spent", "parts", "releases": [{"mechanism", "parameters", "used", "most", "left", "first", "last", "chains"}]}],
+"facts"}; budget, reserved, spent and left by "epsilon" and "delta". Of a ledger in eta these are by the fullest account
+of a "user" and of a "document", and its one plan has name, made and releases.
+"""
+
+Parts = list[dict[str, float]]
+"""For every plan: epsilon that each part of the data has spent."""
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = new_command(
+        commands, "ledger", "what a ledger holds: budget, spent, left, every release", EXAMPLES, _NOTES
+    )
+    parser.add_argument("file", type=Path, help="file of a ledger, of either kind")
+    shared.add_json(parser)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; returns the exit code."""
+    from langchain_dp.audit.report import report
+
+    found = report(options.file)
+    parts = _parts(options.file, found)
+    if options.json:
+        print_json(_plain(found, parts))
+    else:
+        print(_text(found, parts))
+    return DONE
+
+
+def _parts(path: Path, found: Report) -> Parts:
+    """What each part of a plan's data has spent, for the counts that the report holds."""
+    from langchain_dp.accounting import MetricLedger, PartEvent, epsilon
+    from langchain_dp.audit.report.names import label
+    from langchain_dp.audit.report.opening import open_ledger
+
+    spent: Parts = []
+    with open_ledger(path) as ledger:
+        if isinstance(ledger, MetricLedger):
+            return [{} for _ in found.plans]
+        for shown, plan in zip(found.plans, ledger.plans(), strict=False):  # a plan may have come since
+            used: dict[str, list[Any]] = {}
+            for release, (event, _) in zip(shown.releases, plan.events, strict=True):
+                if isinstance(event, PartEvent):
+                    used.setdefault(event.part, []).extend([(event, release.used)] if release.used else [])
+            neighbors = ledger.budget.neighbors
+            spent.append(
+                {
+                    label(name): min(epsilon(events, plan.delta, neighbors=neighbors), plan.epsilon) if events else 0.0
+                    for name, events in used.items()
+                }
+            )
+    return spent
+
+
+def _plain(found: Report, parts: Parts) -> dict[str, Any]:
+    whole = found.to_dict(curve=False)
+    plans = []
+    for plan, spent in zip(whole["plans"], parts, strict=True):
+        for release in plan["releases"]:
+            release["left"] = None if release["most"] is None else release["most"] - release["used"]
+            del release["meaning"]
+        plans.append(plan if found.unit == "eta" else plan | {"parts": spent})
+    names = ("kind", "file", "made", "read", "neighbors", "unit", "budget", "reserved", "spent", "left", "total")
+    return {**{name: whole[name] for name in names}, "plans": plans, "facts": dict(found.facts)}
+
+
+def _text(found: Report, parts: Parts) -> str:
+    metric = found.unit == "eta"
+    rows = [("neighbours", found.neighbors)]
+    if metric:
+        rows += [
+            (f"fullest {whose}", f"eta = {spent:g} of {budget:g} spent, {left:g} left")
+            for whose, spent, budget, left in zip(found.sides, found.spent, found.budget, found.left, strict=True)
+        ]
+    else:
+        rows += [
+            ("budget", _pair(found.budget)),
+            ("reserved", _pair(found.reserved)),
+            ("spent so far", _pair(found.spent)),
+            ("left to reserve", _pair(found.left)),
+        ]
+    rows += [("releases", f"{found.total:,}"), *((name.lower(), value) for name, value in found.facts)]
+    plans = [_plan(plan, spent, metric=metric) for plan, spent in zip(found.plans, parts, strict=True)]
+    head = f"{found.file}: {found.kind}, made {found.made}"
+    return "\n\n".join([f"{head}\n{columns(rows)}", *(plans or ["  Nothing was reserved or released yet."])])
+
+
+def _pair(values: tuple[float, float]) -> str:
+    return f"epsilon = {values[0]:g}, delta = {values[1]:g}"
+
+
+def _plan(plan: Plan, parts: dict[str, float], *, metric: bool) -> str:
+    lines = [plan.name]
+    if not metric:
+        reserved = f"epsilon = {plan.epsilon:g}, delta = {plan.delta:g} reserved"
+        lines = [f"Plan {plan.name}, made {plan.made}", f"  {reserved}; epsilon = {plan.spent:g} spent so far"]
+        lines += [f"  part {name}: epsilon = {spent:g} of {plan.epsilon:g} spent" for name, spent in parts.items()]
+    return "\n".join([*lines, *(_release(release) for release in plan.releases)])
+
+
+def _release(release: Release) -> str:
+    made = f"{release.used:,} releases"
+    if release.most is not None:
+        made = f"{release.used:,} of {release.most:,} used, {release.most - release.used:,} left"
+    when = release.first if release.first == release.last else f"{release.first} to {release.last}"
+    chains = ", ".join(f"{name} ({number:,})" for name, number in release.chains.items())
+    below = [release.parameters, made, *([when, f"asked for by {chains}"] if release.used else [])]
+    return "\n    ".join([f"  {release.mechanism}", *below])

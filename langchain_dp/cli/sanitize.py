@@ -1,0 +1,328 @@
+"""``langchain-dp sanitize``: lines and files in, the same lines privatised word by word out, in constant memory."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import hashlib
+import json
+import secrets
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from langchain_dp._util.whole_files import whole
+from langchain_dp.cli import files
+from langchain_dp.cli import options as shared
+from langchain_dp.cli.parts import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    WrongArguments,
+    because,
+    count,
+    new_command,
+    note,
+    positive,
+    print_json,
+    quiet_stdout,
+)
+from langchain_dp.cli.plan_shown import show_calibration
+from langchain_dp.errors import LangChainDPError
+
+if TYPE_CHECKING:
+    from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
+    from langchain_dp.rapt.formal import FormalReleases
+    from langchain_dp.rapt.release import Unit
+
+EXAMPLES = """\
+  langchain-dp sanitize --calibration
+  langchain-dp sanitize < in.txt > out.txt
+  langchain-dp sanitize --in tickets.jsonl --out safe.jsonl --fields subject body --keep-fields label \\
+      --user-field customer --ledger account.ledger --limit 200 --certificate
+  langchain-dp sanitize --in notes --out safe-notes --replacement 0.7 --length 64
+"""
+
+_NOTES = """\
+Every line is a document of its own, and one release. A folder's .txt, .md and .jsonl files keep their names. This is
+metric privacy: eta is no epsilon, and --calibration says what it means before anything is released. In clear, besides
+what the options let pass: how many lines there are, in what order, and how many words each has (unless --length).
+A file is written whole or not at all. With --ledger, the same command on the same lines gives out again what it
+released before, at no cost; without, the account ends with the run.
+On stderr: the files of a folder that are not read and why, a line when it starts and one when it is done (not with
+--json), and in a terminal how far it got.
+--json: the certificate, {"kind", "mechanism", "eta", "table", "releases", ...}, on stdout; on stderr where the lines
+themselves go to stdout. --calibration is `langchain-dp plan rapt`.
+"""
+
+_CHAIN = "langchain-dp sanitize"
+_TREATMENTS = ("privatise", "keep", "placeholder")
+_KINDS = {
+    "numbers": "numbers, times and amounts",
+    "dates": "dates",
+    "urls": "addresses of pages and of mail",
+    "punctuation": "punctuation marks and symbols",
+    "code": "pieces between backticks",
+}
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = new_command(commands, "sanitize", "privatise lines and files word by word (RAPT)", EXAMPLES, _NOTES)
+    parser.add_argument("--in", dest="source", type=Path, metavar="PATH", help="file or folder (default: stdin)")
+    parser.add_argument("--out", dest="target", type=Path, metavar="PATH", help="file or folder (default: stdout)")
+    parser.add_argument("--overwrite", action="store_true", help="replace what is there at --out")
+    parser.add_argument("--format", choices=("text", "jsonl"), help="default: jsonl for names in .jsonl, else text")
+    parser.add_argument("--fields", nargs="+", metavar="NAME", help="fields of a row to sanitise (default: text)")
+    parser.add_argument("--keep-fields", nargs="+", metavar="NAME", help="fields in clear; all others are dropped")
+    parser.add_argument("--errors", choices=("strict", "replace"), default="strict", help="of bytes that are not UTF-8")
+    promise = parser.add_argument_group("promise")
+    shared.add_table(promise)
+    promise.add_argument("--ledger", type=Path, help="file of the account to charge, made if absent")
+    promise.add_argument("--limit", type=positive, help="what one user's releases, and one document's, may add up to")
+    promise.add_argument("--user-field", metavar="NAME", help="field of a row that says whose account is charged")
+    clear = parser.add_argument_group("in clear (nothing by default)")
+    clear.add_argument("--keep", nargs="+", default=[], metavar="WORD", help="words that stay")
+    for kind, what in _KINDS.items():
+        clear.add_argument(f"--{kind}", choices=_TREATMENTS, default=_TREATMENTS[0], help=what)
+    clear.add_argument("--casing", action="store_true", help="capitals stand where they stood")
+    words = parser.add_argument_group("words")
+    words.add_argument("--unknown", choices=("vector", "random"), default="vector", help="words outside the table")
+    words.add_argument("--length", type=count, help="every text comes out at exactly this many tokens")
+    parser.add_argument("--calibration", action="store_true", help="say what to know before trusting it, and stop")
+    parser.add_argument("--certificate", action="store_true", help="print the certificate on stderr at the end")
+    shared.add_json(parser, "print the certificate (or the calibration) as one JSON object")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; returns the exit code."""
+    if options.calibration:
+        return _calibration(options)
+    jobs = files.find(options.source, options.target, options.format, overwrite=options.overwrite)
+    fields = _fields(options, jobs)
+    for path, why in files.skipped(options.source):
+        note(f"skipped {path}: {why}.")
+    run_so_far, began = _Run(options.ledger), time.monotonic()
+    if not options.json:
+        note(f"loading {options.embeddings} ...")
+    try:
+        with contextlib.ExitStack() as held:
+            releases = _releases(options, held)
+            _sanitize(jobs, fields, releases, run_so_far, replace=options.errors == "replace")
+            if not options.json:
+                note(run_so_far.done(time.monotonic() - began))
+            if options.certificate or options.json:
+                _show(_certificate(releases, fields, jobs), options)
+    except BrokenPipeError:
+        quiet_stdout()
+        return run_so_far.ended("nobody reads the output any more.", FAILED)
+    except KeyboardInterrupt:
+        return run_so_far.ended("interrupted.", INTERRUPTED)
+    except (LangChainDPError, OSError) as error:
+        return run_so_far.ended(because(error), FAILED)
+    except (RuntimeError, sqlite3.Error) as error:  # of a foreign library: its text may quote what it was given
+        return run_so_far.ended(f"{type(error).__name__} while texts were sanitised; its text is withheld.", FAILED)
+    return DONE
+
+
+@dataclasses.dataclass
+class _Run:
+    """How far a run got, for the line that says so when it ends early. Counts and names of files only."""
+
+    ledger: Path | None
+    job: files.Job | None = None
+    lines: int = 0
+    finished: int = 0
+    charged: bool = False
+    before: int = 0
+
+    def start(self, job: files.Job) -> None:
+        self.before += self.lines
+        self.job, self.lines = job, 0
+
+    def done(self, seconds: float) -> str:
+        lines = self.before + self.lines
+        files_ = "" if self.finished == 1 else f" of {self.finished} files"
+        return f"sanitised {lines:,} line{'' if lines == 1 else 's'}{files_} in {seconds:.0f} s."
+
+    def ended(self, why: str, code: int) -> int:
+        note(f"{why} {self._said()}")
+        return code
+
+    def _said(self) -> str:
+        if self.job is None or not (self.charged or self.finished):
+            return ""
+        said = f"Released up to line {self.lines} of {self.job.name}"
+        said += "." if self.job.target is None else f"; nothing of it was written to {self.job.target}."
+        if self.finished:
+            said += f" Files that are done: {self.finished}."
+        if self.ledger is not None:
+            said += (
+                f" What {self.ledger} has recorded is spent; the same command again gives out again what was released, "
+                "at no cost."
+            )
+        return said
+
+
+class _Places:
+    """How often a document was met in this run: equal lines are documents of their own, and do not show that they are.
+
+    Counted under keyed hashes in a database that SQLite keeps in a nameless file once it outgrows its cache, so that
+    memory stays bounded.
+    """
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._seen = sqlite3.connect("", isolation_level=None)
+        self._seen.execute("PRAGMA journal_mode = OFF")
+        self._seen.execute("CREATE TABLE seen (name BLOB PRIMARY KEY, times INTEGER NOT NULL) WITHOUT ROWID")
+
+    def next(self, name: str) -> int:
+        digest = hashlib.blake2b(name.encode(), key=self._key, digest_size=16).digest()
+        self._seen.execute(
+            "INSERT INTO seen VALUES (?, 0) ON CONFLICT (name) DO UPDATE SET times = times + 1", (digest,)
+        )
+        return int(self._seen.execute("SELECT times FROM seen WHERE name = ?", (digest,)).fetchone()[0])
+
+    def close(self) -> None:
+        self._seen.close()
+
+
+def _fields(options: argparse.Namespace, jobs: list[files.Job]) -> files.Fields:
+    asked = {"--fields": options.fields, "--keep-fields": options.keep_fields, "--user-field": options.user_field}
+    given = [name for name, value in asked.items() if value is not None]
+    text = next((job for job in jobs if job.format == "text"), None)
+    if given and all(job.format == "text" for job in jobs):
+        raise WrongArguments(f"Expected {', '.join(given)} with JSON rows only. Give --format jsonl, or leave it out.")
+    if options.user_field is not None and text is not None:
+        raise WrongArguments(f"Expected --user-field with JSON rows only: lines of {text.name} have no user to charge.")
+    both = sorted({*(options.fields or ["text"])} & {*(options.keep_fields or [])})
+    if both:
+        raise WrongArguments(
+            f"Expected --fields and --keep-fields to name different fields, found {both}. Name each once."
+        )
+    return files.Fields(options.fields or ("text",), options.keep_fields or (), options.user_field)
+
+
+def _releases(options: argparse.Namespace, held: contextlib.ExitStack) -> FormalReleases:
+    """What draws the words, under the account of this run."""
+    from langchain_dp.rapt.build import Targets, WordOptions, word_releases
+    from langchain_dp.rapt.formal import FormalReleases
+    from langchain_dp.rapt.policies import Policies
+
+    targets = Targets(**shared.targets(options))
+    words = WordOptions(
+        mechanism=options.mechanism,
+        policies=Policies(**{kind: getattr(options, kind) for kind in _KINDS}, unknown=options.unknown),
+        keep=options.keep,
+        length=options.length,
+        casing=options.casing,
+    )
+    # What cannot run is refused before there is a ledger.
+    tried = word_releases(options.embeddings, targets, words, ledger=None, limit=None, cache=False, name=_CHAIN)
+    if options.calibration:
+        return tried
+    ledger = held.enter_context(_ledger(options, held))
+    ledger.check_table(tried.engine.table)
+    # Without a file no later run can ask again, and within a run no document comes twice.
+    return FormalReleases(tried.engine, ledger, tried.calibration, reuse=options.ledger is not None, chain=_CHAIN)
+
+
+def _ledger(options: argparse.Namespace, held: contextlib.ExitStack) -> MetricLedger:
+    from langchain_dp.accounting.metric import MetricLedger
+
+    if options.ledger is None:
+        # On disk all the same: in memory it would grow with the input. Its key never leaves the process.
+        folder = held.enter_context(tempfile.TemporaryDirectory(prefix="langchain-dp-"))
+        return MetricLedger(options.limit, Path(folder) / "account", key=secrets.token_bytes(32))
+    if options.limit is None and options.ledger.exists():
+        return MetricLedger.open(options.ledger)
+    return MetricLedger(options.limit, options.ledger)
+
+
+def _sanitize(
+    jobs: list[files.Job], fields: files.Fields, releases: FormalReleases, so_far: _Run, *, replace: bool
+) -> None:
+    from tqdm import tqdm
+
+    # Of files it is known how long they are; of what comes through a pipe lines are counted.
+    sizes = [job.source.stat().st_size for job in jobs if job.source is not None and job.source.is_file()]
+    sized = len(sizes) == len(jobs)
+    shown: dict[str, Any] = {"total": sum(sizes), "unit": "B", "unit_scale": True} if sized else {"unit": " lines"}
+    with (
+        contextlib.closing(_Places()) as places,
+        tqdm(desc="sanitising", disable=None, file=sys.stderr, **shown) as bar,
+    ):
+        for job in jobs:
+            place = 0
+            so_far.start(job)
+            with _source(job) as source, _target(job) as target:
+                for batch in files.batches(files.read(source, job, fields, replace=replace)):
+                    units = [_unit(line, places) for line in batch]
+                    so_far.charged = True
+                    released = releases.release(units)
+                    target.write(b"".join(line.written(new) for line, new in zip(batch, released, strict=True)))
+                    if job.target is None:
+                        target.flush()
+                    so_far.lines = batch[-1].number
+                    before, place = place, source.tell() if sized else so_far.lines
+                    bar.update(place - before)
+            so_far.finished += 1
+
+
+def _unit(line: files.Line, places: _Places) -> Unit:
+    """One release. Its document is named as the sanitizer of a chain names it, so that both charge one account."""
+    from langchain_dp.rapt.release import Unit
+
+    name = json.dumps([line.user, None, line.texts])
+    return Unit(line.texts, line.user, f"{name}#{places.next(name)}")
+
+
+def _source(job: files.Job) -> contextlib.AbstractContextManager[BinaryIO]:
+    return contextlib.nullcontext(sys.stdin.buffer) if job.source is None else job.source.open("rb")
+
+
+@contextlib.contextmanager
+def _target(job: files.Job) -> Iterator[BinaryIO]:
+    if job.target is None:
+        yield sys.stdout.buffer
+        return
+    job.target.parent.mkdir(parents=True, exist_ok=True)
+    with whole(job.target) as file:
+        yield file
+
+
+def _certificate(releases: FormalReleases, fields: files.Fields, jobs: list[files.Job]) -> MetricCertificate:
+    from langchain_dp.rapt.formal import COUNTED
+
+    said = [note for note in releases.notes() if note not in COUNTED]  # documents are named here
+    notes = [
+        "Equal lines are documents of their own: the most that was released of one document does not show that "
+        "somebody wrote a line several times.",
+        "The number of lines and their order are in clear, and which of them are blank.",
+    ]
+    if any(job.format == "jsonl" for job in jobs):
+        notes.append(f"Of JSON rows: which of {', '.join(fields.sanitize)} a row has is in clear; others are dropped.")
+        if fields.keep:
+            notes.append(f"Fields that pass in clear: {', '.join(fields.keep)}.")
+    return releases.certificate((*said, *notes), {})
+
+
+def _show(certificate: MetricCertificate, options: argparse.Namespace) -> None:
+    """On stderr, out of the way of the lines; a JSON object on stdout where no lines are."""
+    if options.json:
+        print_json(certificate.to_dict(), file=sys.stderr if options.target is None else None)
+    else:
+        print(certificate, file=sys.stderr)
+
+
+def _calibration(options: argparse.Namespace) -> int:
+    with contextlib.ExitStack() as held:
+        show_calibration(_releases(options, held).calibration(), as_json=options.json)
+    return DONE

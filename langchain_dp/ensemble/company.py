@@ -1,0 +1,71 @@
+"""Calls of an engine on private texts: a joint one for many members, in which none can spoil another's, and a count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from langchain_dp.errors import ModelUnavailable
+from langchain_dp.quiet.calls import scrubbed
+from langchain_dp.quiet.context import sealed
+from langchain_dp.quiet.filters import Level
+
+Member = TypeVar("Member")
+Answer = TypeVar("Answer")
+
+
+class Counts(Protocol):
+    """What of an engine counts."""
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text."""
+        ...
+
+
+def is_remote(engine: object) -> bool:
+    """Whether the engine asks a server, which may die: then every member abstains, and only noise is left.
+
+    Such an engine says so with an attribute ``remote = True``, and one PUBLIC prompt is asked beside its members.
+    """
+    return getattr(engine, "remote", False) is True
+
+
+def count_unseen(engine: Counts, text: str) -> int:
+    """Tokens of a private text; what the engine logs, warns of or traces goes nowhere.
+
+    Raises:
+        ModelUnavailable: The engine could not count them.
+    """
+    try:
+        with sealed(Level.QUIET):
+            return engine.count_tokens(text)
+    except Exception as error:  # raised again below, without its text
+        failure = type(error).__name__
+    raise ModelUnavailable(f"The engine failed to count tokens ({failure}); its text is withheld.")
+
+
+def ask_together(
+    ask: Callable[[Sequence[Member]], list[Answer | None]], members: Sequence[Member]
+) -> list[Answer | None]:
+    """Answers of ``ask``, one a member; None for a member whose content breaks the call.
+
+    If the joint call fails, or does not answer for each, every member is asked alone: what one of them holds can then
+    silence nobody else. What was raised is dropped, whatever its kind, for it may hold private text; Ctrl-C and its kin
+    pass, empty. An engine may be a client of a server, or stand on LangChain: what it logs, warns of or traces inside
+    the call goes nowhere.
+    """
+    if not members:
+        return []
+    stop = None
+    try:
+        with sealed(Level.QUIET):
+            answers = ask(members)
+        if len(answers) == len(members):
+            return answers
+    except BaseException as error:  # a library may raise kinds of its own that are no Exception
+        stop = scrubbed(error)
+    if stop is not None:
+        raise stop
+    if len(members) == 1:
+        return [None]
+    return [ask_together(ask, [member])[0] for member in members]

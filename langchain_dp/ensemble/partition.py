@@ -1,0 +1,104 @@
+"""Who sits with whom: assignment coins and sampling coins, so that one record moves at most one vote.
+
+Two schemes. "fixed": every record is assigned once to one subset, and each release includes each subset with
+probability q by fresh coins. "resample": each release Poisson-samples the records and deals them into slots.
+
+No coin ever depends on a record's content, nor on another record. What is *not* sound, and why it is not here:
+shuffling all records and cutting them into chunks at every release, or cutting them in data-set order, moves two or
+many votes when one record joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+from langchain_dp._util import validate
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms.randomness import Randomness, bernoulli, shuffled
+
+
+class FixedPartition:
+    """Each record in one of ``subsets`` subsets, for good.
+
+    Args:
+        record_ids: Ids at construction; their number is used only if ``even``.
+        subsets: Number of subsets K >= 1, a constant of the configuration.
+        even: Cut a secret random permutation of the slots into subsets of equal size (sizes differ by one at most).
+            Sound where the number of records is public (replace-one, zero-out). Otherwise every record draws its
+            own uniform coin.
+        rng: Source of the coins.
+
+    Formal guarantee:
+        Replacing the record of one slot (even) or adding or removing one record (not even) changes exactly one
+        subset, whatever the coins.
+    """
+
+    def __init__(self, record_ids: Iterable[str], subsets: int, *, even: bool, rng: Randomness) -> None:
+        validate.integer("subsets", subsets, at_least=1)
+        self._rng = rng
+        self._members: list[list[str]] = [[] for _ in range(subsets)]
+        self._subset: dict[str, int] = {}
+        ids = list(record_ids)
+        places = shuffled(rng, len(ids)) if even else [rng.randbelow(subsets) for _ in ids]
+        for record_id, place in zip(ids, places, strict=True):
+            self._put(record_id, place % subsets)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def subset_of(self, record_id: str) -> int:
+        """Subset number of a record."""
+        return self._subset[record_id]
+
+    def members(self, subset: int) -> tuple[str, ...]:
+        """Record ids of a subset, oldest first. Private: neither ids nor their number may leave."""
+        return tuple(self._members[subset])
+
+    def add(self, record_id: str) -> int:
+        """Assign a new record by its own uniform coin and return its subset; all others stay."""
+        if record_id in self._subset:
+            raise InvalidParameter("Expected the record id to be new, but it is assigned already.")
+        return self._put(record_id, self._rng.randbelow(len(self._members)))
+
+    def forget(self, record_id: str) -> int:
+        """Take a record out and return the subset it sat in; all others stay."""
+        subset = self._subset.pop(record_id)
+        self._members[subset].remove(record_id)
+        return subset
+
+    def _put(self, record_id: str, subset: int) -> int:
+        self._subset[record_id] = subset
+        self._members[subset].append(record_id)
+        return subset
+
+    def draw(self, sampling_probability: Fraction, rng: Randomness) -> list[int]:
+        """Subsets that take part in one release: each one independently with this probability.
+
+        Empty subsets are drawn like any other; it is for the vote to let them abstain.
+        """
+        return [subset for subset in range(len(self._members)) if bernoulli(rng, sampling_probability)]
+
+
+def resample(
+    record_ids: Sequence[str], slots: int, sampling_probability: Fraction, rng: Randomness
+) -> list[tuple[str, ...]]:
+    """Poisson-sample the records and deal each sampled one into a uniformly random slot.
+
+    Args:
+        record_ids: All records.
+        slots: Number of slots N >= 1.
+        sampling_probability: Rate q of each record.
+        rng: Fresh coins of this release.
+
+    Returns:
+        ``slots`` tuples of record ids, some of them possibly empty.
+
+    Formal guarantee:
+        Given the coins of all other records, one record is in at most one slot.
+    """
+    dealt: list[list[str]] = [[] for _ in range(slots)]
+    for record_id in record_ids:
+        if bernoulli(rng, sampling_probability):
+            dealt[rng.randbelow(slots)].append(record_id)
+    return [tuple(slot) for slot in dealt]

@@ -1,0 +1,239 @@
+"""Many calls at once, where each one answers, abstains, or finds the environment unsafe. No exception leaves a call.
+
+Whatever a model raises is an abstention, SystemExit and KeyboardInterrupt included: a release that stops on one
+record's content has released it. The caller's own Ctrl-C and cancellation arrive elsewhere, in the thread or task that
+waits here, and pass: each call has a thread or task of its own, and so no cancellation but its own ever reaches it.
+
+A call that runs out of time gives up its place at once, though its thread may still be busy: if it kept the place,
+the content of one prompt could decide whether another prompt is answered, and more than one vote would move.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import math
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from langchain_dp._util.places import Places
+from langchain_dp.errors import UnsafeEnvironment
+from langchain_dp.ports import given_up
+from langchain_dp.quiet.tasks import guarded_tasks
+
+
+@dataclasses.dataclass(slots=True, repr=False)
+class Outcome:
+    """An answer, or None for an abstention; ``stop`` is a refusal without private text that ends all calls."""
+
+    answer: Any = None
+    stop: UnsafeEnvironment | None = None
+
+
+def scrubbed(error: BaseException) -> BaseException | None:
+    """Return a new, empty exception of the same kind if the caller's own ``error`` must pass, else None."""
+    if isinstance(error, KeyboardInterrupt):
+        return KeyboardInterrupt()
+    if isinstance(error, SystemExit):
+        # A code may be any object, so also a text.
+        return SystemExit(error.code if isinstance(error.code, int) or error.code is None else 1)
+    if isinstance(error, asyncio.CancelledError):
+        return asyncio.CancelledError()
+    if isinstance(error, GeneratorExit):
+        return GeneratorExit()
+    return None
+
+
+def ask_all(
+    ask: Callable[[Any], Outcome], prompts: Sequence[Any], *, places: Places, timeout: float | None
+) -> tuple[list[Any | None], BaseException | None]:
+    """Ask every prompt in daemon threads, each in one of the shared ``places``; ``timeout`` in seconds a call.
+
+    Returns:
+        The answers in order, None where a call failed or expired, and what stopped the whole or None.
+    """
+    if places.would_hang():  # calls of this very loop, or around this one, hold them, and cannot end while it waits
+        places = Places(places.count)
+    answers: list[Any | None] = [None] * len(prompts)
+    finished: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
+    waiting = deque(enumerate(prompts))
+    calls: dict[int, _Call] = {}
+
+    def answer(index: int, prompt: Any) -> None:
+        with places.entered():
+            finished.put((index, ask(prompt)))
+
+    try:
+        while waiting or calls:
+            patience = _patience(calls)
+            if waiting:
+                if (leave := places.take(patience)) is not None:
+                    index, prompt = waiting.popleft()
+                    calls[index] = _Call(leave, math.inf if timeout is None else time.monotonic() + timeout)
+                    if not calls[index].start(functools.partial(answer, index, prompt)):
+                        calls.pop(index).give_up()
+                patience = 0.0
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    index, outcome = finished.get(timeout=patience)
+                    patience = 0.0
+                    if calls.pop(index, None) is None:  # it expired before, and has abstained already
+                        continue
+                    if outcome.stop is not None:
+                        return answers, outcome.stop
+                    answers[index] = outcome.answer
+            now = time.monotonic()
+            for index in [index for index, call in calls.items() if call.deadline <= now]:
+                calls.pop(index).give_up()
+        return answers, None
+    finally:
+        for call in calls.values():
+            call.give_up()
+
+
+def _patience(calls: Mapping[int, _Call]) -> float | None:
+    """Seconds until the first call expires; None if none ever does."""
+    first = min((call.deadline for call in calls.values()), default=math.inf)
+    return None if first == math.inf else max(0.0, first - time.monotonic())
+
+
+@dataclasses.dataclass
+class _Call:
+    """A call in a thread: its place, when it expires, and the mark that tells it that nobody waits any more."""
+
+    leave: Callable[[], None]
+    deadline: float
+    mark: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    def start(self, work: Callable[[], None]) -> bool:
+        """Work in a thread and give the place back at its end, whoever still waits for it."""
+
+        def placed() -> None:
+            try:
+                work()
+            finally:
+                self.leave()
+
+        return _start(placed, self.mark)
+
+    def give_up(self) -> None:
+        """Wait no longer: the place goes to the next call at once."""
+        self.mark.set()
+        self.leave()
+
+
+def _start(work: Callable[[], None], mark: threading.Event) -> bool:
+    """Run ``work`` in a daemon thread with a copy of this context. A hanging model cannot keep the process alive."""
+    context = contextvars.copy_context()
+    context.run(given_up.set, mark)
+    try:
+        threading.Thread(target=context.run, args=(work,), name="langchain_dp-call", daemon=True).start()
+    except RuntimeError:  # no more threads: this call abstains
+        return False
+    return True
+
+
+# Tasks are kept alive only by who awaits them; one that expired has nobody.
+_running: set[asyncio.Task[None]] = set()
+
+
+async def aask_all(
+    ask: Callable[[Any], Awaitable[Outcome]], prompts: Sequence[Any], *, places: Places, patience: float | None
+) -> tuple[list[Any | None], BaseException | None]:
+    """Async twin of :func:`ask_all`, with ``patience`` as its timeout. Cancelling it cancels every call under way."""
+    answers: list[Any | None] = [None] * len(prompts)
+    stops: list[BaseException] = []
+    workers: list[asyncio.Task[None]] = []
+    todo = iter(enumerate(prompts))
+
+    async def work(todo: Iterator[tuple[int, Any]]) -> None:
+        for index, prompt in todo:
+            async with places.aheld():
+                outcome = await _within(ask, prompt, patience)
+            if outcome.stop is not None:
+                stops.append(outcome.stop)
+                for other in workers:
+                    if other is not asyncio.current_task():
+                        other.cancel()
+                return
+            answers[index] = outcome.answer
+
+    workers.extend(asyncio.create_task(work(todo)) for _ in range(min(places.count, len(prompts))))
+    try:
+        if workers:
+            await asyncio.wait(workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+    return answers, stops[0] if stops else None
+
+
+async def _within(ask: Callable[[Any], Awaitable[Outcome]], prompt: Any, patience: float | None) -> Outcome:
+    # Outcomes go through this list, not through the task's result: asyncio's debug mode logs results.
+    cell: list[Outcome] = []
+
+    async def hold() -> None:
+        with guarded_tasks():
+            cell.append(await ask(prompt))
+
+    task = asyncio.create_task(hold())
+    _running.add(task)
+    task.add_done_callback(_running.discard)
+    try:
+        # Not wait_for: that waits for ever on a model which swallows the cancellation.
+        await asyncio.wait({task}, timeout=patience)
+    finally:
+        task.cancel()
+    return cell[0] if cell else Outcome()
+
+
+async def in_own_thread(work: Callable[..., Any], *arguments: Any) -> Any:
+    """As ``asyncio.to_thread``, in a thread of its own: the loop's may all be waiting for what this one does."""
+    done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            done.set_result(context.run(work, *arguments))
+        except BaseException as error:  # raised where it is awaited
+            done.set_exception(error)
+
+    done.set_running_or_notify_cancel()
+    threading.Thread(target=run).start()
+    return await asyncio.wrap_future(done)
+
+
+async def in_thread(ask: Callable[[Any], Outcome], prompt: Any) -> Outcome:
+    """Run the sync ``ask`` in a daemon thread of its own and wait for it.
+
+    The event loop's shared threads are few and joined at exit: one hanging call would starve the others there.
+    """
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+    cell: list[Outcome] = []
+    mark = threading.Event()
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    def work() -> None:
+        cell.append(ask(prompt))
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(wake)
+
+    if not _start(work, mark):
+        return Outcome()
+    try:
+        await woken
+    finally:
+        mark.set()
+    return cell[0]

@@ -1,0 +1,299 @@
+"""The sealed context: nothing inside it is traced, called back or inherited from the run around it.
+
+Six things carry a prompt out of a LangChain call. Each is closed here, in the current context only:
+
+- handlers of the outer run, and its ``configurable`` values: the inherited config is emptied
+- tracers switched on by environment variables, by ``langsmith.configure`` or by a parent run: tracing is disabled
+- ``@traceable`` functions inside the model: the same
+- handlers from elsewhere (passed in config, bound to a chain, a field of the model, a configure hook, put there by an
+  instrumentation that patches the callback manager): a gate on ``CallbackManager.configure`` takes them out again
+- a cache, the model's own or the global one: ``model.cache``, which every model of langchain-core asks for leave to
+  cache, reads False inside
+- the global cache in code that asks for it by itself: a stand-in answers "not cached" inside, and passes on outside
+
+The two gates stand in public places of langchain-core, a class method and a field. They do nothing outside a sealed
+context, and :func:`find_problem` tries them before each use: a gate that someone replaced, or that another
+langchain-core passes by, is a refusal and not a leak.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import operator
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
+from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, BaseCallbackManager, CallbackManager
+from langchain_core.globals import get_debug, get_llm_cache, set_llm_cache
+from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM, chat_models, llms
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult, Generation, LLMResult
+from langchain_core.prompt_values import StringPromptValue
+from langchain_core.runnables.config import var_child_runnable_config
+
+from langchain_dp._util import forks
+from langchain_dp.quiet import filters
+from langchain_dp.quiet.filters import Level, level
+
+_MANAGERS: tuple[Any, ...] = (CallbackManager, AsyncCallbackManager)
+_GATED = "_langchain_dp_gated"
+_LOCK = threading.Lock()
+_CACHING = (BaseLanguageModel, BaseChatModel, BaseLLM, chat_models, llms)
+forks.renew_lock(sys.modules[__name__], "_LOCK")
+_OLD_TRACERS = ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER")
+
+
+@contextlib.contextmanager
+def sealed(depth: Level) -> Iterator[None]:
+    """Seal the block to ``depth``. Restores everything on exit; nests; other threads and tasks are not affected."""
+    stack = seal(depth)
+    try:
+        yield
+    finally:
+        stack.close()
+
+
+def seal(depth: Level) -> contextlib.ExitStack:
+    """Seal the current context and return the stack whose ``close`` opens it again."""
+    # Imported here: langsmith costs 0.1 s, which `import langchain_dp` need not pay.
+    from langchain_core.tracers.context import tracing_v2_callback_var
+    from langsmith.run_helpers import tracing_context
+
+    _install_gate()
+    filters.install()
+    stack = contextlib.ExitStack()
+    # Values are set back, not reset by token: a generator may be closed in another context than it was opened in.
+    stack.callback(level.set, level.get())
+    stack.callback(var_child_runnable_config.set, var_child_runnable_config.get())
+    stack.callback(tracing_v2_callback_var.set, tracing_v2_callback_var.get())
+    bypass_cache()
+    stack.callback(restore_cache)
+    level.set(max(level.get(), depth))
+    var_child_runnable_config.set(None)
+    tracing_v2_callback_var.set(None)
+    stack.enter_context(tracing_context(enabled=False, parent=False))
+    return stack
+
+
+def find_problem(*, try_gate: bool = True) -> str | None:
+    """Return why private prompts would be printed or handed out in this process now, or None.
+
+    Args:
+        try_gate: Also make a callback manager and see that it stays empty, and ask models with a cache and see that it
+            is left alone (0.3 ms; once a batch is enough).
+    """
+    if get_debug():
+        return (
+            "Expected langchain debug=True to be False: it prints every prompt, whatever the callbacks. "
+            "Call langchain_core.globals.set_debug(False)."
+        )
+    for name in _OLD_TRACERS:
+        # langchain-core raises on every run when these are set and the present tracer is off, as it is here.
+        if os.environ.get(name, "") not in ("", "0", "false", "False"):
+            return f"Expected {name} to be unset: this tracer is gone from langchain-core. Unset it."
+    if os.environ.get("SSLKEYLOGFILE"):
+        return (
+            "Expected SSLKEYLOGFILE to be unset: whoever reads that file can decrypt every prompt on its way to a "
+            "model. Unset it, and build the model anew."
+        )
+    if not try_gate:
+        return None
+    with sealed(Level.QUIET):
+        for manager in _MANAGERS:
+            if manager.configure(inheritable_callbacks=[BaseCallbackHandler()]).handlers:
+                return (
+                    f"Expected {manager.__name__}.configure to give no handlers inside a quiet call: another library "
+                    "has replaced it since, or adds handlers of its own. Remove its LangChain instrumentation."
+                )
+    if asked := _asked_cache():
+        return (
+            f"Expected no model to ask its cache inside a quiet call, but {asked} does: another library has replaced "
+            "a method of langchain-core, or this version of it caches in a new way. Remove the library, or install "
+            "another version."
+        )
+    return None
+
+
+def _install_gate() -> None:
+    with _LOCK:
+        for manager in _MANAGERS:
+            inner = manager.__dict__["configure"].__func__
+            if not hasattr(inner, _GATED):
+                manager.configure = classmethod(_gated(inner))
+        if not isinstance(BaseLanguageModel.__dict__.get("cache"), CacheGate):
+            BaseLanguageModel.cache = CacheGate()  # type: ignore[assignment]  # a field, whose values lie in each model
+
+
+def _gated(inner: Callable[..., BaseCallbackManager]) -> Callable[..., BaseCallbackManager]:
+    @functools.wraps(inner)
+    def configure(cls: type[BaseCallbackManager], *args: Any, **kwargs: Any) -> BaseCallbackManager:
+        manager = inner(cls, *args, **kwargs)
+        if level.get() is not Level.OPEN:
+            _stand_before_cache()  # another thread may have set one since the private run began
+            manager.handlers = [handler for handler in manager.handlers if _stays(handler)]
+            manager.inheritable_handlers = [handler for handler in manager.inheritable_handlers if _stays(handler)]
+        return manager
+
+    setattr(configure, _GATED, True)
+    return configure
+
+
+def _stays(handler: BaseCallbackHandler) -> bool:
+    """Whether the handler only carries astream_events, astream_log or graph streams to the caller of this very run."""
+    from langchain_core.tracers._streaming import _StreamingCallbackHandler
+
+    return level.get() is Level.PRIVATE and isinstance(handler, _StreamingCallbackHandler)
+
+
+class CacheGate:
+    """The attribute ``cache`` of every model: False inside a sealed context, the model's own value outside.
+
+    On the class it is not seen: pydantic would take it for the default of the field.
+    """
+
+    def __get__(self, model: BaseLanguageModel[Any] | None, owner: type) -> BaseCache | bool | None:
+        if model is None or "cache" not in model.__dict__:
+            raise AttributeError("cache")
+        value: BaseCache | bool | None = model.__dict__["cache"] if level.get() is Level.OPEN else False
+        return value
+
+    def __set__(self, model: BaseLanguageModel[Any], value: BaseCache | bool | None) -> None:
+        model.__dict__["cache"] = value
+
+
+class _SpyCache(BaseCache):
+    """Notes that it was asked, and holds nothing."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
+        self.asked = True
+        return None
+
+    def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
+        self.asked = True
+
+    def clear(self, **kwargs: Any) -> None:
+        """Nothing is held."""
+
+
+class _TriedChat(BaseChatModel):
+    _llm_type = "tried"  # type: ignore[assignment]  # a property, of which a constant is one
+
+    def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(""))])
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        return self._generate()
+
+
+class _TriedLLM(BaseLLM):
+    _llm_type = "tried"  # type: ignore[assignment]
+
+    def _generate(self, *args: Any, **kwargs: Any) -> LLMResult:
+        return LLMResult(generations=[[Generation(text="")]])
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> LLMResult:
+        return self._generate()
+
+
+_tried: tuple[Any, ...] = ()
+
+
+def _asked_cache() -> str | None:
+    """Class of langchain-core whose models ask their cache inside a quiet call, or None.
+
+    Tried once, and again when anything in the classes or modules that decide it was replaced since.
+    """
+    global _tried
+    decisive = tuple(value for place in _CACHING for value in vars(place).values())
+    if len(decisive) == len(_tried) and all(map(operator.is_, decisive, _tried)):
+        return None
+    for model in (_TriedChat(cache=(spy := _SpyCache())), _TriedLLM(cache=spy)):
+        with sealed(Level.QUIET):
+            model.generate_prompt([StringPromptValue(text="")])
+            # In a thread: this one may be running an event loop.
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(contextvars.copy_context().run, asyncio.run, _atry(model)).result()
+        if spy.asked:
+            return type(model).__bases__[0].__name__
+    _tried = decisive
+    return None
+
+
+async def _atry(model: BaseLanguageModel[Any]) -> None:
+    await model.agenerate_prompt([StringPromptValue(text="")])
+
+
+class CacheBypass(BaseCache):
+    """The global cache while sealed contexts are open: blind and deaf inside them, itself outside."""
+
+    def __init__(self, inner: BaseCache) -> None:
+        self.inner = inner
+
+    def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
+        """What the real cache finds; nothing inside."""
+        return None if level.get() else self.inner.lookup(prompt, llm_string)
+
+    def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
+        """Store, but nothing inside."""
+        if not level.get():
+            self.inner.update(prompt, llm_string, return_val)
+
+    def clear(self, **kwargs: Any) -> None:
+        """Clear the real cache."""
+        self.inner.clear(**kwargs)
+
+    async def alookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
+        """Async twin of :meth:`lookup`."""
+        return None if level.get() else await self.inner.alookup(prompt, llm_string)
+
+    async def aupdate(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
+        """Async twin of :meth:`update`."""
+        if not level.get():
+            await self.inner.aupdate(prompt, llm_string, return_val)
+
+    async def aclear(self, **kwargs: Any) -> None:
+        """Async twin of :meth:`clear`."""
+        await self.inner.aclear(**kwargs)
+
+
+_runs_under_way = 0
+
+
+def bypass_cache() -> None:
+    """Stand before the global cache, set now or later, until as many :func:`restore_cache` calls came."""
+    global _runs_under_way
+    with _LOCK:
+        _runs_under_way += 1
+    _stand_before_cache()
+
+
+def _stand_before_cache() -> None:
+    """Models configure their callbacks before anything else: a cache set meanwhile gets its stand-in then."""
+    cache = get_llm_cache()
+    if cache is None or isinstance(cache, CacheBypass):
+        return
+    with _LOCK:
+        cache = get_llm_cache()
+        if _runs_under_way and cache is not None and not isinstance(cache, CacheBypass):
+            set_llm_cache(CacheBypass(cache))
+
+
+def restore_cache() -> None:
+    """Give the global cache back when the last sealed context of the process is over."""
+    global _runs_under_way
+    with _LOCK:
+        _runs_under_way -= 1
+        cache = get_llm_cache()
+        if not _runs_under_way and isinstance(cache, CacheBypass):
+            set_llm_cache(cache.inner)

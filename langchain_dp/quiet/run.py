@@ -1,0 +1,101 @@
+"""``check_environment`` and ``private_run``: what a whole chain needs to stay unseen."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, cast
+
+from langchain_dp.errors import InvalidParameter, UnsafeEnvironment
+from langchain_dp.quiet import context
+from langchain_dp.quiet.context import find_problem
+from langchain_dp.quiet.filters import Level
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def check_environment() -> None:
+    """Refuse to go on where private prompts would be printed or handed out whatever this package does.
+
+    Raises:
+        UnsafeEnvironment: langchain's debug mode is on, a tracer that langchain-core no longer supports is asked for,
+            or another library adds handlers to every run. The message names the remedy.
+    """
+    if problem := find_problem():
+        raise UnsafeEnvironment(problem)
+
+
+# Open private runs of the current context, innermost first.
+_open_runs: ContextVar[tuple[contextlib.ExitStack, ...]] = ContextVar("langchain_dp_private_runs", default=())
+
+
+class private_run:  # reads as a statement: `with private_run():`
+    """Run a whole chain unseen: no tracing, no callbacks, no cache of a model or of all, from the root run on.
+
+    ``with private_run():``, ``async with private_run():`` or ``@private_run()`` over a function or coroutine function.
+    Only the current context is concerned, with the threads that LangChain starts from it. Handlers are ignored wherever
+    they come from: also those passed in ``config``, bound to the chain or set on a model. Handlers that only bring
+    ``astream_events`` or ``astream_log`` to the caller still work.
+
+    Not covered: the user's own log records, and what is consumed after the block or goes on after it (a stream must
+    be read inside; a thread must be waited for).
+
+    Raises:
+        UnsafeEnvironment: On entry; see ``check_environment``.
+    """
+
+    def __enter__(self) -> None:
+        check_environment()
+        stack = context.seal(Level.PRIVATE)
+        _open_runs.set((stack, *_open_runs.get()))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        runs = _open_runs.get()
+        if not runs:  # a generator was closed in another context, where nothing was sealed
+            context.restore_cache()
+            return
+        _open_runs.set(runs[1:])
+        runs[0].close()
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Return ``function`` with every call of it inside a private run.
+
+        Raises:
+            InvalidParameter: A generator function: its body runs in pieces, outside of any one call.
+        """
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidParameter(
+                f"Expected function={function.__name__} to be no generator function. "
+                "Put `with private_run():` around the loop that reads it."
+            )
+        if inspect.iscoroutinefunction(function):
+            coroutine_function = cast("Callable[P, Any]", function)
+
+            @functools.wraps(function)
+            async def aprivate(*args: P.args, **kwargs: P.kwargs) -> Any:
+                async with private_run():
+                    return await coroutine_function(*args, **kwargs)
+
+            return cast("Callable[P, T]", aprivate)
+
+        @functools.wraps(function)
+        def private(*args: P.args, **kwargs: P.kwargs) -> T:
+            with private_run():
+                return function(*args, **kwargs)
+
+        return private

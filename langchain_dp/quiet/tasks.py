@@ -1,0 +1,100 @@
+"""Tasks that a model starts inside a quiet call cannot bring the event loop down.
+
+asyncio hands SystemExit and KeyboardInterrupt of any task to the caller of the loop, past every ``except`` around the
+task. LangChain runs chat models and the steps of a sequence in tasks of their own, so a model that raises one of these
+on one record's content would end the whole program. The loop's task factory is the one place before asyncio sees them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+from langchain_dp.quiet.filters import Level, level
+
+
+class ModelStopped(Exception):
+    """Stands for a SystemExit or KeyboardInterrupt that a model raised in a task. Carries no text."""
+
+
+class _Guarded(Coroutine[Any, Any, Any]):
+    """A coroutine whose SystemExit and KeyboardInterrupt become ModelStopped.
+
+    Not an ``async def`` around it: cancelled before its first step, that would leave the inner one never awaited.
+    """
+
+    def __init__(self, inner: Coroutine[Any, Any, Any]) -> None:
+        self._inner = inner
+
+    def send(self, value: Any) -> Any:
+        return _kept(self._inner.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        return _kept(self._inner.throw, *error)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def __await__(self) -> Any:
+        return self._inner.__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)  # cr_frame and its kin, for who inspects tasks
+
+
+def _kept(step: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return step(*args)
+    except (SystemExit, KeyboardInterrupt):
+        pass
+    raise ModelStopped
+
+
+class _QuietTask(asyncio.Task[Any]):
+    """Says nothing of itself: an event loop in debug mode logs slow tasks, with the text of what they raised."""
+
+    def __repr__(self) -> str:
+        return "<Task of a quiet call>"
+
+
+def _looked_at(task: asyncio.Task[Any]) -> None:
+    """An error that nobody asks for is reported by asyncio when the task is freed, with its text, anywhere."""
+    if not task.cancelled():
+        task.exception()
+
+
+class _Factory:
+    """The loop's own task factory outside quiet calls; inside them, plain tasks of guarded coroutines."""
+
+    def __init__(self, inner: Callable[..., Any] | None) -> None:
+        self.inner = inner
+        self.calls = 0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> Any:
+        context = options.get("context")
+        depth = level.get() if context is None else context.get(level, Level.OPEN)
+        if depth is Level.QUIET and asyncio.iscoroutine(coro):
+            task = _QuietTask(_Guarded(coro), loop=loop, **options)
+            task.add_done_callback(_looked_at)
+            return task
+        if self.inner is not None:
+            return self.inner(loop, coro, **options)
+        return asyncio.Task(coro, loop=loop, **options)
+
+
+@contextlib.contextmanager
+def guarded_tasks() -> Iterator[None]:
+    """Guard the tasks that quiet calls start in the running loop; its own factory is back when the last is over."""
+    loop = asyncio.get_running_loop()
+    before = loop.get_task_factory()
+    factory = before if isinstance(before, _Factory) else _Factory(before)
+    factory.calls += 1
+    loop.set_task_factory(factory)
+    try:
+        yield
+    finally:
+        factory.calls -= 1
+        if not factory.calls and loop.get_task_factory() is factory:
+            loop.set_task_factory(factory.inner)
