@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -161,3 +161,12 @@ def encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
+    """At least two labels, each a non-empty string and once."""
+    if isinstance(labels, str) or not all(isinstance(label, str) and label.strip() for label in labels):
+        raise InvalidParameter(f"Expected labels={labels!r} to be a list of non-empty strings.")
+    if len(labels) < 2 or len(set(labels)) < len(labels):
+        raise InvalidParameter(f"Expected labels={list(labels)} to hold at least two labels, each once. Name them all.")
+    return tuple(map(exact, labels))

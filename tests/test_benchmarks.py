@@ -12,7 +12,7 @@ import pytest
 from fakes.canary import CANARY
 from fakes.voters import VotingEngine
 
-from langchain_dp.icl.plan import Electorate
+from langchain_dp.icl.plan import SubsetPrompts
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 import made
@@ -174,8 +174,8 @@ def test_so_many_questions_share_a_draw(
     import bench_accuracy
 
     drawn = []
-    draw = Electorate.draw
-    monkeypatch.setattr(Electorate, "draw", lambda self, asked: drawn.append(asked) or draw(self, asked))
+    draw = SubsetPrompts.draw
+    monkeypatch.setattr(SubsetPrompts, "draw", lambda self, asked: drawn.append(asked) or draw(self, asked))
     monkeypatch.setattr(bench_accuracy, "LlamaCppEnsemble", OpenedEngine)
     monkeypatch.setattr(bench_accuracy, "NOISE_RUNS", 1)
     write_sst2(tmp_path)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from numbers import Number, Real
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from langchain_dp.errors import InvalidParameter
 
@@ -77,3 +77,9 @@ def one_of(name: str, value: T, allowed: Collection[T], *, remedy: str = "") -> 
     if value not in allowed:
         raise _fail(name, value, f"to be one of {sorted(map(str, allowed))}", remedy)
     return value
+
+
+def no_further(kwargs: Mapping[str, Any]) -> None:
+    """Typos are not swallowed."""
+    if kwargs:
+        raise InvalidParameter(f"Expected no further arguments, got {sorted(kwargs)}. Bind them to the inner model.")

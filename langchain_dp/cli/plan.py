@@ -134,11 +134,11 @@ def _icl_of_rows(options: argparse.Namespace, settings: dict[str, Any]) -> ICLPl
 
 
 def _icl_of_number(options: argparse.Namespace, settings: dict[str, Any]) -> ICLPlanReport:
-    from langchain_dp.ensemble.checks import check_labels
     from langchain_dp.icl.checks import label_words
     from langchain_dp.icl.report import report
     from langchain_dp.icl.reservation import reserve
     from langchain_dp.icl.voters import companion_text
+    from langchain_dp.records import check_labels
 
     if options.labels is None:
         raise WrongArguments("Expected --labels to name the labels, since no --data shows them.")

@@ -10,11 +10,11 @@ from typing import Any, Literal, NoReturn
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_dp._util import validate
+from langchain_dp._util.validate import no_further
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
-from langchain_dp.ensemble.checks import check_no_kwargs
 from langchain_dp.errors import PrivateDataError
 from langchain_dp.icl.answers import DPAnswer
-from langchain_dp.icl.plan import Electorate
+from langchain_dp.icl.plan import SubsetPrompts
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.voters import Voter
 from langchain_dp.icl.votes import Ballot, Vote, votes
@@ -41,7 +41,7 @@ class NonPrivateICL(Runnable[str | Mapping[str, Any], str]):
         labels: Sequence[str],
         prompt: ICLPrompt,
         voter: Voter,
-        electorate: Electorate,
+        subset_prompts: SubsetPrompts,
         check: Callable[[Any], str],
         neighbors: Neighbors,
     ) -> None:
@@ -50,18 +50,18 @@ class NonPrivateICL(Runnable[str | Mapping[str, Any], str]):
         self._labels = tuple(labels)
         self._prompt = prompt
         self._voter = voter
-        self._electorate = electorate
+        self._subset_prompts = subset_prompts
         self._check = check
         self._neighbors = neighbors
 
     def invoke(self, input: str | Mapping[str, Any], config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002  # Runnable's name
         """Answer without any privacy."""
-        check_no_kwargs(kwargs)
+        no_further(kwargs)
         return self._call_with_config(self._answer, input, config)
 
     async def ainvoke(self, input: str | Mapping[str, Any], config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002
         """Async twin of :meth:`invoke`."""
-        check_no_kwargs(kwargs)
+        no_further(kwargs)
         return await self._acall_with_config(self._aanswer, input, config)
 
     def invoke_with_certificate(
@@ -86,10 +86,10 @@ class NonPrivateICL(Runnable[str | Mapping[str, Any], str]):
 
     def _ballots(self, question: str) -> list[Ballot]:
         if self.method == "vote":
-            return self._electorate.draw(question)
+            return self._subset_prompts.draw(question)
         if self.method == "zero-shot":
             return [Ballot(None, (), question)]
-        return self._electorate.one(question, secrets.SystemRandom())
+        return self._subset_prompts.one(question, secrets.SystemRandom())
 
     def _answer(self, question: str | Mapping[str, Any]) -> str:
         ballots = self._ballots(self._check(question))

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import random
-import secrets
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping
-from fractions import Fraction
 from typing import Any
 
 from langchain_dp._util import forks
-from langchain_dp.ensemble.partition import FixedPartition, resample
 from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.ensemble.subsets import Subset, SubsetSampler
 from langchain_dp.icl.answers import AnswerCache
 from langchain_dp.icl.votes import Ballot, Shot
 from langchain_dp.mechanisms.randomness import Randomness
 from langchain_dp.records import PrivateRecords
 
 
-class Electorate:
+class SubsetPrompts:
     """The private records in their subsets, and what each subset is asked.
 
     Thread-safe. Records may come and go; each such edit touches one subset, whose key changes.
@@ -42,31 +40,16 @@ class Electorate:
         self._records = records
         self._shots: dict[str, Shot] = {record_id: render(records.get(record_id)) for record_id in records.ids()}
         self._render = render
-        self._rng = rng
-        self._q = Fraction(scheme.sampling_probability)
         self._lock = threading.Lock()
         forks.keep_still(self)
-        self._key = secrets.token_hex(8)  # two classifiers on one engine never share a cache entry
-        self._version = 0
         self._forgotten = 0
         self._kept: weakref.WeakSet[AnswerCache] = weakref.WeakSet()
-        self._fixed: FixedPartition | None = None
-        self._versions: list[int] = []
-        if scheme.sampling == "fixed":
-            self._fixed = FixedPartition(self._shots, scheme.groups, even=scheme.even, rng=rng)
-            self._versions = [0] * scheme.groups
+        self._sampler = SubsetSampler(self._shots, scheme, rng)
 
     def draw(self, question: str) -> list[Ballot]:
         """Ballots of one release, by fresh coins."""
         with self._lock:
-            if self._fixed is not None:
-                return [self._ballot(subset, question) for subset in self._fixed.draw(self._q, self._rng)]
-            slots = resample(list(self._shots), self.scheme.groups, self._q, self._rng)
-            self._version += 1
-            return [
-                Ballot((self._key, self._version, slot), tuple(self._shots[member] for member in members), question)
-                for slot, members in enumerate(slots)
-            ]
+            return [self._ballot(subset, question) for subset in self._sampler.draw()]
 
     def one(self, question: str, rng: random.Random) -> list[Ballot]:
         """One subset as it is, chosen at random: plain few-shot prompting, without any privacy."""
@@ -76,15 +59,10 @@ class Electorate:
     def everyone(self, question: str) -> list[Ballot]:
         """Ballots of all fixed subsets (to warm caches); empty under "resample", which has nothing to keep."""
         with self._lock:
-            return [] if self._fixed is None else [self._ballot(k, question) for k in range(len(self._fixed))]
+            return [self._ballot(subset, question) for subset in self._sampler.everyone()]
 
-    def _ballot(self, subset: int, question: str) -> Ballot:
-        assert self._fixed is not None
-        shots = tuple(self._shots[member] for member in self._fixed.members(subset))
-        return Ballot(self._member(subset), shots, question)
-
-    def _member(self, subset: int) -> Hashable:
-        return (self._key, self._versions[subset], subset)
+    def _ballot(self, subset: Subset, question: str) -> Ballot:
+        return Ballot(subset.member, tuple(self._shots[name] for name in subset.record_ids), question)
 
     def add(self, example: Mapping[str, Any], record_id: str | None) -> tuple[str, Hashable | None]:
         """Add a record by its own coin; returns its id and the key of the content that its subset had before."""
@@ -92,7 +70,7 @@ class Electorate:
             shot = self._render(example)
             record_id = self._records.add(example, record_id=record_id)
             self._shots[record_id] = shot
-            return record_id, self._changed(None if self._fixed is None else self._fixed.add(record_id))
+            return record_id, self._sampler.add(record_id)
 
     def keep(self, answers: AnswerCache) -> None:
         """Have a page turned in ``answers``, for as long as they live, whenever a record is forgotten."""
@@ -105,17 +83,10 @@ class Electorate:
             self._forgotten += 1
             del self._shots[record_id]
             page = self._forgotten
-            stale = self._changed(None if self._fixed is None else self._fixed.forget(record_id))
+            stale = self._sampler.forget(record_id)
         for answers in list(self._kept):
             answers.turn(page)
         return stale
-
-    def _changed(self, subset: int | None) -> Hashable | None:
-        if subset is None:
-            return None
-        before = self._member(subset)
-        self._versions[subset] += 1
-        return before
 
     @property
     def forgotten(self) -> int:

@@ -11,8 +11,8 @@ from langchain_dp.accounting import Neighbors
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.icl.answers import AnswerCache, Released
 from langchain_dp.icl.pace import Pace
-from langchain_dp.icl.plan import Electorate
-from langchain_dp.icl.reservation import Reservation
+from langchain_dp.icl.plan import SubsetPrompts
+from langchain_dp.icl.reservation import AnswerReservation
 from langchain_dp.icl.voters import Voter
 from langchain_dp.icl.votes import Ballot, Vote, votes
 from langchain_dp.mechanisms import Randomness, report_noisy_max
@@ -28,7 +28,7 @@ class Releaser:
 
     Args:
         labels: Public labels, in the public order.
-        electorate: Private records in their subsets.
+        subset_prompts: Private records in their subsets.
         voter: Asks the model.
         reservation: Where every release is charged.
         rng: Source of the noise.
@@ -42,9 +42,9 @@ class Releaser:
         self,
         *,
         labels: Sequence[str],
-        electorate: Electorate,
+        subset_prompts: SubsetPrompts,
         voter: Voter,
-        reservation: Reservation,
+        reservation: AnswerReservation,
         rng: Randomness,
         pace: Pace,
         vote_shares: bool,
@@ -54,7 +54,7 @@ class Releaser:
         self.reservation = reservation
         self.pace = pace
         self._labels = tuple(labels)
-        self._electorate = electorate
+        self._subset_prompts = subset_prompts
         self._voter = voter
         self._rng = rng
         self._vote_shares = vote_shares
@@ -62,7 +62,7 @@ class Releaser:
         self._keep_answers = keep_answers
         self._answers = AnswerCache(keep_answers)
         if not self._presence_is_private():
-            electorate.keep(self._answers)
+            subset_prompts.keep(self._answers)
         self._probed = False
         calls = reservation.scheme.expected_subsets + voter.companions
         # Few releases at a time: what is charged when the model dies is lost, and others would only wait for places.
@@ -77,13 +77,13 @@ class Releaser:
         Not where the promise covers whether a record is there at all: that a question costs again would show that one
         was. An answer that was released stays released, and giving it out again shows nothing more.
         """
-        return 0 if self._presence_is_private() else self._electorate.forgotten
+        return 0 if self._presence_is_private() else self._subset_prompts.forgotten
 
-    def under(self, reservation: Reservation) -> Releaser:
+    def under(self, reservation: AnswerReservation) -> Releaser:
         """A second releaser over the same subsets and model, charged to another reservation."""
         return Releaser(
             labels=self._labels,
-            electorate=self._electorate,
+            subset_prompts=self._subset_prompts,
             voter=self._voter,
             reservation=reservation,
             rng=self._rng,
@@ -162,7 +162,7 @@ class Releaser:
         self._voter.check_environment()
         plan, event = self.reservation.plan, self.reservation.event
         plan.spend(event, chain=plan.name)
-        counts = yield from votes(self._electorate.draw(question), len(self._labels))
+        counts = yield from votes(self._subset_prompts.draw(question), len(self._labels))
         result = report_noisy_max(counts, event.sigma, rng=self._rng)
         shares = dict(zip(self._labels, result.shares(), strict=True)) if self._vote_shares else None
         return Released(self._labels[result.winner], shares)

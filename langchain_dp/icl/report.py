@@ -12,7 +12,7 @@ from scipy.stats import binom
 
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, calibrate_noisy_max, epsilon
 from langchain_dp.ensemble.scheme import Scheme
-from langchain_dp.icl.reservation import Reservation
+from langchain_dp.icl.reservation import AnswerReservation
 
 MAJORITIES = (0.6, 0.7, 0.8, 0.9)
 _SAFE = 0.9  # a 70% majority that survives less often than this deserves a warning
@@ -138,7 +138,7 @@ class ICLPlanReport:
 
 
 def report(
-    reservation: Reservation,
+    reservation: AnswerReservation,
     *,
     labels: int,
     records: int,
@@ -187,7 +187,7 @@ def report(
     )
 
 
-def _doubled(reservation: Reservation, labels: int) -> float | None:
+def _doubled(reservation: AnswerReservation, labels: int) -> float | None:
     scheme, budget = reservation.scheme, reservation.budget
     twice = 2 * scheme.sampling_probability
     if scheme.sampling != "fixed" or twice > 1:

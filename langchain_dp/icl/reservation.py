@@ -18,29 +18,23 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.accounting.events import Sampling
-from langchain_dp.ensemble.checks import ledger_for, unreserved
+from langchain_dp.ensemble.reservation import Reservation, check_same, ledger_for, reserved_once, unreserved
 from langchain_dp.ensemble.scheme import Scheme, check_bounds, choose_scheme
-from langchain_dp.errors import BudgetExceeded, PlanError
+from langchain_dp.errors import PlanError
 
 
 @dataclasses.dataclass(frozen=True)
-class Reservation:
-    """A reserved plan of one kind of release, with the constants it was reserved for.
+class AnswerReservation(Reservation):
+    """A reserved plan of one kind of answer.
 
     Args:
-        plan: Where every release is charged.
         event: One release.
-        scheme: Sampling constants.
-        budget: The share of the ledger that the noise was calibrated for.
         max_queries: Largest number of releases.
         settings: What the chain was asked for that the subsets come from.
         weak: Why the promise is weak, if it is.
     """
 
-    plan: LedgerPlan
     event: NoisyMaxEvent
-    scheme: Scheme
-    budget: PrivacyBudget
     max_queries: int
     settings: Mapping[str, Any]
     weak: tuple[str, ...]
@@ -82,7 +76,7 @@ def reserve(
     partitions: int | None,
     sampling_probability: float | None,
     settings: Mapping[str, Any] | None = None,
-) -> Reservation:
+) -> AnswerReservation:
     """Calibrate the noise and reserve the plan, or go on with the plan that the ledger holds under this name.
 
     After a restart the number of records may have changed; the constants of the reserved plan stay in force.
@@ -110,16 +104,14 @@ def reserve(
         choose_scheme, sampling=sampling, neighbors=neighbors, records=records, shots=shots, subsets=subsets,
         partitions=partitions, sampling_probability=sampling_probability,
     )  # fmt: skip
-    resume = functools.partial(
-        _resume, neighbors=neighbors, budget=budget, max_queries=max_queries, sampling=sampling, subsets=subsets,
+    resumed = functools.partial(
+        _resumed, neighbors=neighbors, budget=budget, max_queries=max_queries, sampling=sampling, subsets=subsets,
         partitions=partitions, sampling_probability=sampling_probability, derived=derived, settings=settings,
         records=records,
     )  # fmt: skip
-    found = ledger.plan(name)
-    if found is not None:
-        return resume(found)
-    scheme = derived()
-    try:
+
+    def new() -> AnswerReservation:
+        scheme = derived()
         share = budget or unreserved(ledger)
         sigma = calibrate_noisy_max(
             share, queries=max_queries, sampling_probability=scheme.sampling_probability, sampling=sampling
@@ -129,15 +121,12 @@ def reserve(
             [(event, max_queries)], name=name, epsilon=share.epsilon, delta=share.delta,
             settings={**settings, "groups": scheme.groups},
         )  # fmt: skip
-    except BudgetExceeded:
-        meanwhile = ledger.plan(name)  # another worker that started at the same time
-        if meanwhile is None:
-            raise
-        return resume(meanwhile)
-    return Reservation(plan, event, scheme, share, max_queries, settings, _weak(share, scheme, records))
+        return AnswerReservation(plan, scheme, share, event, max_queries, settings, _weak(share, scheme, records))
+
+    return reserved_once(ledger, name, new=new, resumed=resumed)
 
 
-def _resume(
+def _resumed(
     plan: LedgerPlan,
     *,
     neighbors: Neighbors,
@@ -150,7 +139,7 @@ def _resume(
     derived: Callable[[], Scheme],
     settings: Mapping[str, Any],
     records: int,
-) -> Reservation:
+) -> AnswerReservation:
     """Go on with a plan. ``derived`` is the scheme that a new one would get for the records of now."""
     events = plan.events
     event, most = events[0]
@@ -165,14 +154,11 @@ def _resume(
         groups = round(subsets / q)
     else:  # subsets= says nothing of their number: it comes from that of the records, where that is public
         groups = derived().groups
-    asked = {
+    asked: dict[str, tuple[object, object]] = {
         "sampling": (event.sampling, sampling),
         "max_queries": (most, max_queries),
         "sampling_probability": (q, q if sampling_probability is None else sampling_probability),
     }
-    if budget is not None:
-        asked["budget.epsilon"] = (plan.epsilon, budget.epsilon)
-        asked["budget.delta"] = (plan.delta, budget.delta)
     if sampling == "fixed" and sampling_probability is None:
         asked["subsets / partitions"] = (q, subsets / groups)
     kept = plan.settings or {}  # none with a plan of an older version of this package
@@ -181,18 +167,13 @@ def _resume(
     follows = sampling_probability is not None and kept.get("partitions") is partitions is None
     if sampling == "fixed" and not follows:  # the number of records, which may have changed
         asked["partitions"] = (kept.get("groups", groups), groups)
-    differing = [f"{key} was {old!r}, now {new!r}" for key, (old, new) in asked.items() if old != new]
-    if differing:
-        raise PlanError(
-            f"The ledger's plan {plan.name!r} was reserved for another configuration: {'; '.join(differing)}. "
-            "Keep the old one, or give this chain another name=."
-        )
+    check_same(plan, asked, budget, "chain")
     even = neighbors is not Neighbors.ADD_OR_REMOVE_ONE
     share, scheme = PrivacyBudget(plan.epsilon, plan.delta, neighbors), Scheme(sampling, groups, q, even)
-    return Reservation(plan, event, scheme, share, most, settings, _weak(share, scheme, records))
+    return AnswerReservation(plan, scheme, share, event, most, settings, _weak(share, scheme, records))
 
 
 def _weak(share: PrivacyBudget, scheme: Scheme, records: int) -> tuple[str, ...]:
     points = weak_points(share.epsilon, share.delta, *scheme.least_records(records))
-    warn_of(points, stacklevel=4)
+    warn_of(points, stacklevel=6)
     return points

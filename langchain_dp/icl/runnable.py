@@ -10,26 +10,27 @@ from typing import Any, NoReturn, get_args
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_dp._util import validate
+from langchain_dp._util.validate import no_further
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.events import Sampling
-from langchain_dp.ensemble import checks as common
+from langchain_dp.ensemble.reservation import check_promise, check_unseeded
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.icl import checks, prompts
 from langchain_dp.icl.answers import KEPT, DPAnswer, Released
 from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
 from langchain_dp.icl.pace import Pace
-from langchain_dp.icl.plan import Electorate
+from langchain_dp.icl.plan import SubsetPrompts
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.report import ICLPlanReport, report
-from langchain_dp.icl.reservation import Reservation, reserve
+from langchain_dp.icl.reservation import AnswerReservation, reserve
 from langchain_dp.icl.voters import OnUnhealthy, Voter, companion_text, make_voter
 from langchain_dp.icl.votes import Shot
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels
 from langchain_dp.quiet import CALLS
-from langchain_dp.records import PrivateRecords
+from langchain_dp.records import PrivateRecords, check_labels
 
 Question = str | Mapping[str, Any]
 
@@ -123,9 +124,9 @@ class DPICLClassifier(Runnable[Question, str]):
         not_private_seed: int | None = None,
     ) -> None:
         self.name = name
-        self.labels = common.check_labels(labels)
+        self.labels = check_labels(labels)
         self.prompt = prompt or prompts.plain(self.labels)
-        common.check_promise(budget, ledger, not_private_seed)
+        check_promise(budget, ledger, not_private_seed)
         checks.check_calls(max_queries, timeout, max_concurrency, max_question_chars, keep_answers, answer_seconds)
         words = checks.label_words(self.prompt, self.labels)
         self._voter: Voter = make_voter(
@@ -160,10 +161,10 @@ class DPICLClassifier(Runnable[Question, str]):
             partitions=partitions,
             sampling_probability=sampling_probability,
         )
-        self._electorate = Electorate(self._records, reservation.scheme, self._shot, self._rng)
+        self._subset_prompts = SubsetPrompts(self._records, reservation.scheme, self._shot, self._rng)
         self._releaser = Releaser(
             labels=self.labels,
-            electorate=self._electorate,
+            subset_prompts=self._subset_prompts,
             voter=self._voter,
             reservation=reservation,
             rng=self._rng,
@@ -191,12 +192,12 @@ class DPICLClassifier(Runnable[Question, str]):
                 ``on_unhealthy``.
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
         """
-        common.check_no_kwargs(kwargs)
+        no_further(kwargs)
         return self._call_with_config(self._label, input, config)
 
     async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002
         """Async twin of :meth:`invoke`."""
-        common.check_no_kwargs(kwargs)
+        no_further(kwargs)
         return await self._acall_with_config(self._alabel, input, config)
 
     def invoke_with_certificate(self, question: Question, config: RunnableConfig | None = None) -> DPAnswer:
@@ -235,7 +236,7 @@ class DPICLClassifier(Runnable[Question, str]):
     # ------------------------------------------------------------------------------------------- the promise
 
     @property
-    def _reservation(self) -> Reservation:
+    def _reservation(self) -> AnswerReservation:
         return self._releaser.reservation
 
     def certificate(self) -> PrivacyCertificate:
@@ -276,7 +277,7 @@ class DPICLClassifier(Runnable[Question, str]):
             labels=len(self.labels),
             records=len(self._records),
             head=self.prompt.head(),
-            shot=self._electorate.average_shot(),
+            shot=self._subset_prompts.average_shot(),
             count_tokens=self._voter.count_tokens,
             price_per_million_tokens=price_per_million_tokens,
             companions=[companion_text(self.prompt, words)] * self._voter.companions,
@@ -293,7 +294,7 @@ class DPICLClassifier(Runnable[Question, str]):
         checks.check_example(example, "the example", self.prompt, self.labels)
         if record_id is None and "id" not in example and self._counts_are_private():
             record_id = secrets.token_hex(8)
-        record_id, stale = self._electorate.add(example, record_id)
+        record_id, stale = self._subset_prompts.add(example, record_id)
         if stale is not None:
             self._voter.forget(stale)
         return record_id
@@ -309,7 +310,7 @@ class DPICLClassifier(Runnable[Question, str]):
             InvalidParameter: There is no such record.
         """
         checks.check_forgettable(record_id, self._reservation.budget.neighbors)
-        stale = self._electorate.forget(record_id)
+        stale = self._subset_prompts.forget(record_id)
         if stale is not None:
             self._voter.forget(stale)
 
@@ -319,7 +320,7 @@ class DPICLClassifier(Runnable[Question, str]):
     def warm(self) -> None:
         """Build the caches of all fixed subsets, so that answer times do not show which were cold."""
         blank = self.prompt.content_free()[0]
-        self._voter.warm(self._electorate.everyone(blank))
+        self._voter.warm(self._subset_prompts.everyone(blank))
 
     def with_budget(
         self,
@@ -347,7 +348,7 @@ class DPICLClassifier(Runnable[Question, str]):
             raise InvalidParameter(
                 f"Expected budget.neighbors={budget.neighbors.name} to be {neighbors.name}: its subsets were cut so."
             )
-        common.check_unseeded(ledger, self._not_private_seed)
+        check_unseeded(ledger, self._not_private_seed)
         if max_queries is not None:
             validate.integer("max_queries", max_queries, at_least=1)
         fixed = self.scheme.sampling == "fixed"
@@ -381,7 +382,7 @@ class DPICLClassifier(Runnable[Question, str]):
         if private is not False:
             raise InvalidParameter(f"Expected private={private!r} to be False: a baseline releases raw votes.")
         return NonPrivateICL(
-            method, labels=self.labels, prompt=self.prompt, voter=self._voter, electorate=self._electorate,
+            method, labels=self.labels, prompt=self.prompt, voter=self._voter, subset_prompts=self._subset_prompts,
             check=self._checked_question, neighbors=self._reservation.budget.neighbors,
         )  # fmt: skip
 

@@ -7,14 +7,14 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from langchain_dp.accounting import Neighbors
 from langchain_dp.ensemble.scheme import Scheme, choose_scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import Randomness
-from langchain_dp.opt.ensemble import split
 from langchain_dp.opt.settings import Settings
 from langchain_dp.records import PrivateRecords
 
@@ -42,7 +42,7 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Seats:
+class Split:
     """Who sits in which part, kept while this process lives so that a record may be forgotten in the middle of a run.
 
     Args:
@@ -54,7 +54,7 @@ class Seats:
     training: frozenset[str]
 
     def __repr__(self) -> str:
-        return "Seats(<private>)"
+        return "Split(<private>)"
 
 
 def prepare(records: PrivateRecords, settings: Settings, neighbors: Neighbors, key: bytes) -> Data:
@@ -71,6 +71,38 @@ def prepare(records: PrivateRecords, settings: Settings, neighbors: Neighbors, k
             "examples or a larger share."
         )
     return Data(records, training, validation)
+
+
+def split(record_ids: Sequence[str], share: float, key: bytes, *, even: bool) -> tuple[list[str], list[str]]:
+    """Training and validation records, by coins that hang on nothing but ``key`` and the slot or id.
+
+    Args:
+        record_ids: All records, in their order.
+        share: Share of the validation records, in (0, 1).
+        key: Secret key of the coins, at least 16 bytes. The same key splits the same records alike, so a run that is
+            taken up again never moves a record from one part to the other.
+        even: Take exactly the rounded share of the slots (sound where the number of records is public); otherwise
+            every record draws its own coin.
+
+    Returns:
+        (training, validation), disjoint, in the order given.
+
+    Formal guarantee:
+        Even: the part of a slot does not depend on what the slot holds. Else: parts are independent coins of the ids.
+        So two neighbours differ within one part.
+    """
+    names = [str(slot) for slot in range(len(record_ids))] if even else list(record_ids)
+    coins = [hmac.new(key, name.encode(), hashlib.sha256).digest() for name in names]
+    if even:
+        order = sorted(range(len(record_ids)), key=lambda slot: coins[slot])
+        chosen = set(order[: round(share * len(record_ids))])
+    else:
+        bound = int(Fraction(share) * 2**256)
+        chosen = {i for i, coin in enumerate(coins) if int.from_bytes(coin, "big") < bound}
+    return (
+        [name for i, name in enumerate(record_ids) if i not in chosen],
+        [name for i, name in enumerate(record_ids) if i in chosen],
+    )
 
 
 def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme:

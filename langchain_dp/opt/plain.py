@@ -9,17 +9,17 @@ import random
 from tqdm import tqdm
 
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
+from langchain_dp.ensemble.subsets import SubsetSampler
 from langchain_dp.mechanisms import Randomness
 from langchain_dp.opt.data import prepare, scheme_for, secret_key
 from langchain_dp.opt.dln import DLN1, DLNSettings
-from langchain_dp.opt.ensemble import Ensemble
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.handover import OptimizedPrompt, described
 from langchain_dp.opt.journal import Journal
 from langchain_dp.opt.run import Run
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
-from langchain_dp.opt.voters import Demonstrations, Electorate, PlainVote
+from langchain_dp.opt.voters import Demonstrations, PlainVote, SubsetVotes
 from langchain_dp.ports import VotesNextToken
 from langchain_dp.records import PrivateRecords
 
@@ -36,14 +36,16 @@ def run_opt(
     scheme = scheme_for(settings, Neighbors.REPLACE_ONE, len(records))
     data = prepare(records, settings, Neighbors.REPLACE_ONE, secret_key(rng))
     forward = Forward.of(engine, settings)
-    ensemble = Ensemble(data.training, scheme, rng)
+    sampler = SubsetSampler(data.training, scheme, rng)
     text = Text(engine, settings.decoding, settings.stop)
-    electorate = Electorate(engine, ensemble, Demonstrations(records, forward, settings), settings, text=text, rng=rng)
+    subset_votes = SubsetVotes(
+        engine, sampler, Demonstrations(records, forward, settings), settings, text=text, rng=rng
+    )
     run = Run(
         settings,
         text=text,
         end_tokens=engine.end_tokens,
-        source=PlainVote(electorate, max_calls=settings.max_calls),
+        source=PlainVote(subset_votes, max_calls=settings.max_calls),
         journal=Journal({}, b"", "", "", scheme.groups, scheme.sampling_probability),
         rng=rng,
         progress=progress,

@@ -15,20 +15,21 @@ from langchain_dp.accounting import (
     PrivacyLedger,
 )
 from langchain_dp.accounting.budget import warn_of, weak_points
+from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.ensemble.subsets import SubsetSampler
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Randomness, exponential
 from langchain_dp.opt import journal as journals
-from langchain_dp.opt.data import Data, Seats, fingerprint, marks, prepare, scheme_for, secret_key
-from langchain_dp.opt.ensemble import Ensemble
+from langchain_dp.opt.data import Data, Split, fingerprint, marks, prepare, scheme_for, secret_key
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.handover import OptimizedPrompt, described
 from langchain_dp.opt.journal import Journal
-from langchain_dp.opt.reservation import Reservation, affordable, choose_noise, reserve
+from langchain_dp.opt.reservation import PromptReservation, choose_noise, reserve
 from langchain_dp.opt.run import Run
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
-from langchain_dp.opt.voters import Demonstrations, Electorate, PrivateVote
+from langchain_dp.opt.voters import Demonstrations, PrivateVote, SubsetVotes
 from langchain_dp.ports import VotesNextToken
 from langchain_dp.records import PrivateRecords
 
@@ -67,8 +68,8 @@ class PrivateRuns:
         self._forward = Forward.of(engine, settings)
         self._text = Text(engine, settings.decoding, settings.stop)
         self._journal: Journal | None = None
-        self._reservation: Reservation | None = None
-        self._seats: Seats | None = None
+        self._reservation: PromptReservation | None = None
+        self._split: Split | None = None
         self._weak: tuple[str, ...] = ()
         self._undrawn = 0  # process that has charged the choice and not drawn it
         self._drawn: int | None = None  # a choice that is drawn and could not be kept yet
@@ -133,23 +134,23 @@ class PrivateRuns:
         """
         if fingerprint(seen, journal.split_key) == journal.data:
             data = prepare(records, self._settings, self.neighbors, journal.split_key)
-            self._seats = Seats(seen, frozenset(data.training))
+            self._split = Split(seen, frozenset(data.training))
             return data
         if journal.winner is not None:
             raise PlanError(
                 f"The run {self._name!r} is complete, and was over other examples. Give the optimizer another name= "
                 "and a budget of its own: what is released of other examples is a new release."
             )
-        if self._seats is None or not seen.items() <= self._seats.marks.items():
+        if self._split is None or not seen.items() <= self._split.marks.items():
             raise PlanError(
                 f"The run {self._name!r} was started with other examples, and goes on over the same ones only. Give "
                 "them in the same order (PrivateRecords may forget some of them in the process that holds the run), or "
                 "give the new run another name=."
             )
-        training = self._seats.training
+        training = self._split.training
         return Data(records, [n for n in seen if n in training], [n for n in seen if n not in training])
 
-    def _reserved(self, journal: Journal, scheme: Scheme) -> Reservation:
+    def _reserved(self, journal: Journal, scheme: Scheme) -> PromptReservation:
         reservation = reserve(
             self._ledger,
             self._budget,
@@ -172,7 +173,7 @@ class PrivateRuns:
             )
         return reservation
 
-    def _may_choose(self, reservation: Reservation) -> bool:
+    def _may_choose(self, reservation: PromptReservation) -> bool:
         """Whether the choice is still to be charged; or was by this very process, which has not drawn, or kept, it."""
         uncharged = reservation.plan.remaining(reservation.charged_selection) > 0
         return uncharged or self._drawn is not None or self._undrawn == os.getpid()
@@ -206,12 +207,12 @@ class PrivateRuns:
             sampling_probability=scheme.sampling_probability,
         )
 
-    def _write(self, data: Data, journal: Journal, reservation: Reservation, halted: Callable[[], bool]) -> Run:
+    def _write(self, data: Data, journal: Journal, reservation: PromptReservation, halted: Callable[[], bool]) -> Run:
         settings = self._settings
         demonstrations = Demonstrations(data.records, self._forward, settings)
-        ensemble = Ensemble(data.training, reservation.scheme, self._rng)
+        sampler = SubsetSampler(data.training, reservation.scheme, self._rng)
         source = PrivateVote(
-            Electorate(self._engine, ensemble, demonstrations, settings, text=self._text, rng=self._rng),
+            SubsetVotes(self._engine, sampler, demonstrations, settings, text=self._text, rng=self._rng),
             reservation=reservation,
             kbar=settings.kbar,
             chain=self._name,
@@ -231,7 +232,7 @@ class PrivateRuns:
             run.write(spent=lambda: reservation.plan.spent(quick=True)[0])
         return run
 
-    def _select(self, data: Data, run: Run, reservation: Reservation) -> int:
+    def _select(self, data: Data, run: Run, reservation: PromptReservation) -> int:
         if self._drawn is None:
             if reservation.plan.remaining(reservation.charged_selection):
                 self._forward.watch(self._settings.instruction)  # a server that is gone already costs nothing

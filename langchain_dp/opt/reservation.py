@@ -18,33 +18,25 @@ from langchain_dp.accounting import (
     epsilon,
 )
 from langchain_dp.accounting.events import Sampling
-from langchain_dp.ensemble.checks import unreserved
+from langchain_dp.ensemble.reservation import Reservation, check_same, reserved_once, unreserved
 from langchain_dp.ensemble.scheme import Scheme
-from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
+from langchain_dp.errors import InvalidParameter, PlanError
 
 TRAINING, VALIDATION = "training", "validation"
 
-_ROUNDING = 1 + 1e-9  # what is left is a difference of sums
-
 
 @dataclasses.dataclass(frozen=True)
-class Reservation:
-    """A reserved plan with the constants it was reserved for.
+class PromptReservation(Reservation):
+    """A reserved plan of one run.
 
     Args:
-        plan: Where every call is charged.
-        token: One call of LimitedDomain: a token, a bottom or an end.
+        token: One call of LimitedDomain: a token, an abstention or an end.
         selection: The one choice among the candidates.
-        scheme: Sampling constants of the training records.
-        budget: The share of the ledger that both were made for.
         max_calls: Largest number of calls.
     """
 
-    plan: LedgerPlan
     token: LimitedDomainEvent
     selection: ExponentialEvent
-    scheme: Scheme
-    budget: PrivacyBudget
     max_calls: int
 
     @property
@@ -73,27 +65,6 @@ def votes_needed(token: LimitedDomainEvent, *, moved_votes: bool) -> float:
     return (2 if moved_votes else 1) + 2 / token.epsilon0 * math.log((1 - token.delta0) / token.delta0)
 
 
-def affordable(ledger: PrivacyLedger, budget: PrivacyBudget | None) -> PrivacyBudget:
-    """The share of the ledger that a plan would reserve; None is all that is not reserved.
-
-    Raises:
-        BudgetExceeded: The ledger has no room for it.
-    """
-    left = unreserved(ledger)
-    if budget is None:
-        return left
-    if budget.epsilon > left.epsilon * _ROUNDING or budget.delta > left.delta * _ROUNDING:
-        raise BudgetExceeded(
-            f"Expected {budget} to fit into the ledger, but only epsilon={left.epsilon:.6g}, delta={left.delta:.3g} "
-            "are not reserved yet. Ask for less, or use another ledger.",
-            asked=f"a plan over {budget}",
-            spent=ledger.spent(),
-            budget=(ledger.budget.epsilon, ledger.budget.delta),
-            fits=0,
-        )
-    return budget
-
-
 def reserve(
     ledger: PrivacyLedger,
     budget: PrivacyBudget | None,
@@ -104,7 +75,7 @@ def reserve(
     epsilon0: float | None,
     delta0: float | None,
     journal: str,
-) -> Reservation:
+) -> PromptReservation:
     """Choose the noise and reserve the plan, or go on with the plan that the ledger holds under this name.
 
     Args:
@@ -122,14 +93,17 @@ def reserve(
         BudgetExceeded: The ledger has no room.
         PlanError: The ledger's plan of this name was made for another configuration.
     """
-    found = ledger.plan(name)
-    if found is not None:
-        return _resume(found, ledger.budget.neighbors, budget, scheme, max_calls)
-    share = budget or unreserved(ledger)
-    token, selection = choose_noise(share, scheme=scheme, max_calls=max_calls, epsilon0=epsilon0, delta0=delta0)
-    events = [(PartEvent(TRAINING, token), max_calls), (PartEvent(VALIDATION, selection), 1)]
-    plan = ledger.reserve(events, name=name, epsilon=share.epsilon, delta=share.delta, journal=journal)
-    return Reservation(plan, token, selection, scheme, share, max_calls)
+
+    def new() -> PromptReservation:
+        share = budget or unreserved(ledger)
+        token, selection = choose_noise(share, scheme=scheme, max_calls=max_calls, epsilon0=epsilon0, delta0=delta0)
+        events = [(PartEvent(TRAINING, token), max_calls), (PartEvent(VALIDATION, selection), 1)]
+        plan = ledger.reserve(events, name=name, epsilon=share.epsilon, delta=share.delta, journal=journal)
+        return PromptReservation(plan, scheme, share, token, selection, max_calls)
+
+    return reserved_once(
+        ledger, name, new=new, resumed=lambda found: _resumed(found, ledger.budget.neighbors, budget, scheme, max_calls)
+    )
 
 
 def choose_noise(
@@ -208,26 +182,19 @@ def _selection_event(share: PrivacyBudget) -> ExponentialEvent:
     return ExponentialEvent(weight)
 
 
-def _resume(
+def _resumed(
     plan: LedgerPlan, neighbors: Neighbors, budget: PrivacyBudget | None, scheme: Scheme, max_calls: int
-) -> Reservation:
+) -> PromptReservation:
     counts = {event.part: (event.event, most) for event, most in plan.events if isinstance(event, PartEvent)}
     token, calls = counts.get(TRAINING, (None, 0))
     selection, _ = counts.get(VALIDATION, (None, 0))
     if not isinstance(token, LimitedDomainEvent) or not isinstance(selection, ExponentialEvent):
         raise PlanError(f"The ledger's plan {plan.name!r} is not a prompt's. Give this run another name=.")
-    asked: dict[str, tuple[object, object]] = {
+    asked = {
         "calls": (calls, max_calls),
         "sampling": (token.sampling, scheme.sampling),
         "sampling_probability": (token.sampling_probability, scheme.sampling_probability),
     }
-    if budget is not None:
-        asked["budget.epsilon"] = (plan.epsilon, budget.epsilon)
-        asked["budget.delta"] = (plan.delta, budget.delta)
-    differing = [f"{key} was {old!r}, now {new!r}" for key, (old, new) in asked.items() if old != new]
-    if differing:
-        raise PlanError(
-            f"The ledger's plan {plan.name!r} was reserved for another configuration: {'; '.join(differing)}. Keep "
-            "the old one, or give this run another name=."
-        )
-    return Reservation(plan, token, selection, scheme, PrivacyBudget(plan.epsilon, plan.delta, neighbors), max_calls)
+    check_same(plan, asked, budget, "run")
+    share = PrivacyBudget(plan.epsilon, plan.delta, neighbors)
+    return PromptReservation(plan, scheme, share, token, selection, max_calls)

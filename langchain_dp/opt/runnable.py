@@ -13,10 +13,11 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import run_in_executor
 
 from langchain_dp._util import forks
+from langchain_dp._util.validate import no_further
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.accounting.events import Sampling
-from langchain_dp.ensemble import checks as common
+from langchain_dp.ensemble.reservation import check_promise, ledger_for
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.opt import checks
@@ -30,7 +31,7 @@ from langchain_dp.opt.settings import Method, Settings
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.ports import Decoding, VotesNextToken
 from langchain_dp.quiet import check_environment
-from langchain_dp.records import PrivateRecords
+from langchain_dp.records import PrivateRecords, check_labels
 from langchain_dp.redact import Held, unseen
 
 Examples = Iterable[Mapping[str, Any]] | PrivateRecords
@@ -132,7 +133,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
     ) -> None:
         checks.check_model(model)
         if method == "dp-opt":
-            common.check_promise(budget, ledger, not_private_seed)
+            check_promise(budget, ledger, not_private_seed)
         elif budget is not None or ledger is not None:
             raise InvalidParameter(
                 f'Expected method={method!r} without budget= or ledger=: it promises nothing. Use "dp-opt" for a '
@@ -144,7 +145,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         self.settings = Settings(
             method=method,
             instruction=checks.check_instruction(instruction),
-            labels=common.check_labels(labels),
+            labels=check_labels(labels),
             prompts=prompts or OptPrompts(),
             shots=shots,
             subsets=subsets,
@@ -178,7 +179,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
             self._private = PrivateRuns(
                 model,
                 self.settings,
-                ledger=common.ledger_for(budget, ledger),
+                ledger=ledger_for(budget, ledger),
                 budget=budget,
                 name=name,
                 progress=progress,
@@ -212,7 +213,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
             PlanError: The ledger holds another plan, or a complete run over other examples, under this name.
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
         """
-        common.check_no_kwargs(kwargs)
+        no_further(kwargs)
         return self.optimize(input, config).template()
 
     async def ainvoke(
@@ -222,7 +223,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         **kwargs: Any,
     ) -> ChatPromptTemplate:
         """Async twin of :meth:`invoke`. A cancelled call spends nothing more; the next one goes on from there."""
-        common.check_no_kwargs(kwargs)
+        no_further(kwargs)
         return (await self.aoptimize(input, config)).template()
 
     def optimize(self, examples: Examples, config: RunnableConfig | None = None) -> OptimizedPrompt:

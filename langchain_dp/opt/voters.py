@@ -7,12 +7,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 from langchain_dp.ensemble.company import ask_together
+from langchain_dp.ensemble.subsets import Subset, SubsetSampler
 from langchain_dp.mechanisms import limited_domain
 from langchain_dp.mechanisms.randomness import Randomness
-from langchain_dp.opt.ensemble import Ensemble, Subset
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.plan import count_votes
-from langchain_dp.opt.reservation import Reservation
+from langchain_dp.opt.reservation import PromptReservation
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import Demonstration
 from langchain_dp.opt.text import Text
@@ -69,12 +69,12 @@ class TokenSource(Protocol):
         """Drop what is cached of the subsets."""
 
 
-class Electorate:
+class SubsetVotes:
     """Collects the votes of one draw of subsets.
 
     Args:
         engine: The local model.
-        ensemble: Subsets and sampling coins.
+        sampler: Subsets and sampling coins.
         demonstrations: What they show.
         settings: Public settings: templates and instruction.
         text: Says how the next token is taken.
@@ -84,7 +84,7 @@ class Electorate:
     def __init__(
         self,
         engine: VotesNextToken,
-        ensemble: Ensemble,
+        sampler: SubsetSampler,
         demonstrations: Demonstrations,
         settings: Settings,
         *,
@@ -92,7 +92,7 @@ class Electorate:
         rng: Randomness,
     ) -> None:
         self._engine = engine
-        self._ensemble = ensemble
+        self._sampler = sampler
         self._demonstrations = demonstrations
         self._prompts = settings.prompts
         self._head = settings.prompts.backward_head(settings.instruction)
@@ -101,8 +101,8 @@ class Electorate:
         self._asked: set[Hashable] = set()
 
     def draw(self) -> list[Subset]:
-        """Subsets of one call, by fresh coins."""
-        return self._ensemble.draw()
+        """Subsets of one call, by fresh coins; those without records abstain and are left out."""
+        return [subset for subset in self._sampler.draw() if subset.record_ids]
 
     def votes(self, subsets: Sequence[Subset], message: int, written: Sequence[Token]) -> Counter[Token]:
         """One vote a subset. Private.
@@ -127,7 +127,7 @@ class Electorate:
             self._demonstrations.watch()
             return votes
         finally:
-            if not self._ensemble.lasting:
+            if not self._sampler.lasting:
                 self.close()
 
     @property
@@ -152,14 +152,14 @@ class PrivateVote:
 
     def __init__(
         self,
-        electorate: Electorate,
+        subset_votes: SubsetVotes,
         *,
-        reservation: Reservation,
+        reservation: PromptReservation,
         kbar: int,
         chain: str,
         rng: Randomness,
     ) -> None:
-        self._electorate = electorate
+        self._subset_votes = subset_votes
         self._reservation = reservation
         self._kbar = kbar
         self._chain = chain
@@ -168,12 +168,12 @@ class PrivateVote:
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
         """One call of the mechanism: charge, draw, ask, count, release."""
         self._reservation.plan.spend(self._reservation.charged_token, chain=self._chain)
-        votes = self._electorate.votes(self._electorate.draw(), message, written)
+        votes = self._subset_votes.votes(self._subset_votes.draw(), message, written)
         return limited_domain(
             votes,
             epsilon0=self._reservation.token.epsilon0,
             delta0=self._reservation.token.delta0,
-            domain=self._electorate.domain,
+            domain=self._subset_votes.domain,
             kbar=self._kbar,
             moved_votes=self._reservation.moved_votes,
             rng=self._rng,
@@ -185,14 +185,14 @@ class PrivateVote:
 
     def close(self) -> None:
         """Drop what is cached of the subsets."""
-        self._electorate.close()
+        self._subset_votes.close()
 
 
 class PlainVote:
     """The non-private twin (OPT): one batch a candidate, the token with most votes, no noise. Not private."""
 
-    def __init__(self, electorate: Electorate, *, max_calls: int) -> None:
-        self._electorate = electorate
+    def __init__(self, subset_votes: SubsetVotes, *, max_calls: int) -> None:
+        self._subset_votes = subset_votes
         self._batch: list[Subset] = []
         self._left = max_calls
 
@@ -200,8 +200,8 @@ class PlainVote:
         """Token with most votes, ties to the smaller one; None if nobody could be asked."""
         self._left -= 1
         if not written or not self._batch:
-            self._batch = self._electorate.draw()
-        votes = self._electorate.votes(self._batch, message, written)
+            self._batch = self._subset_votes.draw()
+        votes = self._subset_votes.votes(self._batch, message, written)
         most = max(votes.values(), default=0)
         winners = [token for token, count in votes.items() if count == most]
         return sorted(winners, key=lambda token: (isinstance(token, str), token))[0] if winners else None
@@ -212,4 +212,4 @@ class PlainVote:
 
     def close(self) -> None:
         """Drop what is cached of the subsets."""
-        self._electorate.close()
+        self._subset_votes.close()

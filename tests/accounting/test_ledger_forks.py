@@ -252,7 +252,7 @@ def test_a_fork_while_records_are_drawn_leaves_the_child_able_to(path: pathlib.P
 
     def draw() -> None:
         while not stop.is_set():
-            chain._electorate.draw("x")
+            chain._subset_prompts.draw("x")
 
     with ThreadPoolExecutor(2) as pool:
         drawing = [pool.submit(draw) for _ in range(2)]

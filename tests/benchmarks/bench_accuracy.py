@@ -121,7 +121,7 @@ def _arm(folder: Path, task: str, seed: int, options: argparse.Namespace) -> dic
         drawn: list[Ballot] = []
         for number, row in enumerate(tqdm(test, desc=f"{task}, seed {seed}", unit="question")):
             if new := number % options.together == 0:
-                drawn = chain._electorate.draw("")
+                drawn = chain._subset_prompts.draw("")
             for method, value in _answers(chain, row, drawn, labels, noise).items():
                 draws = hits.setdefault(method, [])
                 if new:

@@ -23,9 +23,9 @@ from fakes.optimizers import (
 from langchain_dp import PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting import LedgerPlan, PartEvent
 from langchain_dp.accounting.events import event_from_json
+from langchain_dp.ensemble.subsets import SubsetSampler
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.opt import private, voters
-from langchain_dp.opt.ensemble import Ensemble
 from langchain_dp.opt.voters import PrivateVote
 
 HALF = PrivacyBudget(100.0, 0.05)
@@ -166,7 +166,7 @@ def test_an_empty_ensemble_draws_its_noise_all_the_same(
     """If it breaks, no data and one record have other supports: delta is one."""
     ledger = PrivacyLedger(budget)
     rows = examples() if budget is not ADD_OR_REMOVE else []
-    monkeypatch.setattr(Ensemble, "draw", lambda self: [])
+    monkeypatch.setattr(SubsetSampler, "draw", lambda self: [])
     optimizer(ledger=ledger).invoke(rows)
     assert drawn == ["bottom"] * 4 + ["selection"]
     assert charges(ledger) == ["token"] * 4 + ["selection"]

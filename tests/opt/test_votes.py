@@ -24,14 +24,14 @@ from fakes.optimizers import (
 
 from langchain_dp import PrivateRecords
 from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.ensemble.subsets import SubsetSampler
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.opt import OptPrompts, voters
-from langchain_dp.opt.ensemble import Ensemble
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.plan import count_votes
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
-from langchain_dp.opt.voters import Demonstrations, Electorate
+from langchain_dp.opt.voters import Demonstrations, SubsetVotes
 from langchain_dp.ports import MemberPrompt
 
 
@@ -50,20 +50,20 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return calls
 
 
-def electorate(engine: WordEngine, rows: list[dict[str, str]], *, seed: int = 7, **changes: Any) -> Electorate:
+def subset_votes(engine: WordEngine, rows: list[dict[str, str]], *, seed: int = 7, **changes: Any) -> SubsetVotes:
     """Members of one draw on seeded coins, so that two calls differ by what the members hold only."""
     settings: Settings = optimizer(engine, **changes).settings
     records = PrivateRecords(rows)
     rng = NotPrivateSeededRandomness(seed)
-    ensemble = Ensemble(records.ids(), Scheme("fixed", 8, 1.0, True), rng)
+    ensemble = SubsetSampler(records.ids(), Scheme("fixed", 8, 1.0, True), rng)
     demonstrations = Demonstrations(records, Forward.of(engine, settings), settings)
     text = Text(engine, settings.decoding, settings.stop)
-    return Electorate(engine, ensemble, demonstrations, settings, text=text, rng=rng)
+    return SubsetVotes(engine, ensemble, demonstrations, settings, text=text, rng=rng)
 
 
 def votes_of_each(engine: WordEngine, rows: list[dict[str, str]]) -> dict[frozenset[str], Any]:
     """The vote of every subset, by the numbers of the notes that it shows."""
-    one = electorate(engine, rows)
+    one = subset_votes(engine, rows)
     subsets = one.draw()
     found: dict[frozenset[str], Any] = {}
     original = engine.next_tokens
@@ -132,7 +132,7 @@ def test_a_record_that_breaks_the_model_silences_its_own_subset_only(how: str) -
 def test_a_record_that_cannot_be_answered_is_shown_as_such() -> None:
     """If it breaks, a record that is too long for the forward pass takes others' answers with it, or raises."""
     engine = Looking(spoil=lambda prompt: 1 / 0 if "note 003" in prompt.body and "Instruction" in prompt.head else 0)
-    one = electorate(engine, examples(24))
+    one = subset_votes(engine, examples(24))
     one.votes(one.draw(), 0, ())
     [body] = {body for body in engine.shown if "note 003" in body and "Student" in body}
     shown = next(part for part in body.split("\n\n") if "note 003" in part)
@@ -267,7 +267,7 @@ def test_a_run_that_is_stopped_drops_its_caches_too() -> None:
 def test_the_answers_shown_are_the_models_own() -> None:
     """If it breaks, the backward prompt calls right answers errors, and the model repairs what works."""
     engine = Looking()
-    one = electorate(engine, examples(24), prompts=OptPrompts(words={"negative": "bad", "positive": "good"}))
+    one = subset_votes(engine, examples(24), prompts=OptPrompts(words={"negative": "bad", "positive": "good"}))
     one.votes(one.draw(), 0, ())
     forward = [body for body in engine.shown if "Student" not in body]
     assert len(forward) == 24

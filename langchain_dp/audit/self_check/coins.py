@@ -13,7 +13,7 @@ import numpy as np
 from langchain_dp.audit.self_check import planted
 from langchain_dp.audit.self_check.check import ERROR, Check, Finding, worst
 from langchain_dp.audit.self_check.laws import coins
-from langchain_dp.ensemble.partition import FixedPartition, resample
+from langchain_dp.ensemble.subsets import FixedPartition, resample
 from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Randomness, SystemRandomness
 
 Partition = Callable[[Sequence[str], int, Randomness], list[frozenset[str]]]

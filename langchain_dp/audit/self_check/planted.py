@@ -62,10 +62,10 @@ class UnchargedRetries(PrivateVote):
             if token is not None:
                 break
             token = limited_domain(
-                self._electorate.votes(self._electorate.draw(), message, written),
+                self._subset_votes.votes(self._subset_votes.draw(), message, written),
                 epsilon0=self._reservation.token.epsilon0,
                 delta0=self._reservation.token.delta0,
-                domain=self._electorate.domain,
+                domain=self._subset_votes.domain,
                 kbar=self._kbar,
                 rng=self._rng,
             )

@@ -24,13 +24,13 @@ import langchain_dp.opt.voters
 from langchain_dp.accounting import LedgerPlan, MetricLedger
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.audit.self_check.planted import UnchargedRetries, best_of_all, clamped_kbar, threshold_plus_one
-from langchain_dp.ensemble.partition import FixedPartition
+from langchain_dp.ensemble.subsets import FixedPartition
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.icl import ChatDPICL, DPICLClassifier
 from langchain_dp.icl.answers import AnswerCache
-from langchain_dp.icl.plan import Electorate
+from langchain_dp.icl.plan import SubsetPrompts
 from langchain_dp.icl.release import Releaser
-from langchain_dp.icl.reservation import Reservation
+from langchain_dp.icl.reservation import AnswerReservation
 from langchain_dp.icl.voters import EngineVoter, ModelVoter
 from langchain_dp.mechanisms import NoisyMax
 from langchain_dp.opt.data import Data
@@ -134,9 +134,9 @@ def companion_of_records(real: StandIn, self: ModelVoter, ballots: Any, beside: 
     return [prompts[1], *prompts[1:]] if beside and self.companions and len(prompts) > 1 else prompts
 
 
-def larger_after_restart(real: StandIn, *args: Any, **kwargs: Any) -> Reservation:
+def larger_after_restart(real: StandIn, *args: Any, **kwargs: Any) -> AnswerReservation:
     """A chain that goes on with its plan draws more of its subsets than the plan was made for."""
-    found: Reservation = real(*args, **kwargs)
+    found: AnswerReservation = real(*args, **kwargs)
     more = min(1.0, 1.5 * found.scheme.sampling_probability)
     return dataclasses.replace(found, scheme=dataclasses.replace(found.scheme, sampling_probability=more))
 
@@ -170,14 +170,12 @@ def without_pages(real: StandIn, self: Any, key: Any, *args: Any) -> Any:
     return real(self, key[-1], *args)
 
 
-def still_asked(real: StandIn, self: Electorate, record_id: str) -> Any:
+def still_asked(real: StandIn, self: SubsetPrompts, record_id: str) -> Any:
     """A record is forgotten by the records, and stays in its subset."""
     shot = self._shots[record_id]
     stale = real(self, record_id)
-    assert self._fixed is not None or not stale
     self._shots[record_id] = shot
-    if self._fixed is not None:
-        self._fixed.add(record_id)
+    self._sampler.add(record_id)
     return stale
 
 
@@ -219,7 +217,7 @@ def added_twice(real: StandIn, self: FixedPartition, record_id: str) -> int:
     return subset
 
 
-def neighbour_looks_in(real: StandIn, self: Electorate, question: str) -> Any:
+def neighbour_looks_in(real: StandIn, self: SubsetPrompts, question: str) -> Any:
     """A prompt also shows the first example of the subset that was drawn before it."""
     ballots = real(self, question)
     moved = [ballot.shots[:1] for ballot in ballots]
@@ -411,7 +409,7 @@ ANSWERS: dict[str, list[Swap]] = {
     "answers outlive the forgotten": [
         (AnswerCache, name, method(without_pages)) for name in ("claim", "aclaim", "settle")
     ],
-    "forgotten, and still asked": [(Electorate, "forget", method(still_asked))],
+    "forgotten, and still asked": [(SubsetPrompts, "forget", method(still_asked))],
     "a second budget for free": [(Releaser, "under", lambda real: lambda self, reservation: self)],
 }
 """Faults of who pays for an answer."""
@@ -422,7 +420,7 @@ BALLOTS: dict[str, list[Swap]] = {
     "half as many again drawn": [(FixedPartition, "draw", method(twice_the_rate))],
     "one sample for two questions": [(FixedPartition, "draw", one_coin_for_two)],
     "added to two subsets": [(FixedPartition, "add", method(added_twice))],
-    "another's example shown": [(Electorate, "draw", method(neighbour_looks_in))],
+    "another's example shown": [(SubsetPrompts, "draw", method(neighbour_looks_in))],
     "more drawn after a restart": [(langchain_dp.icl.reservation, "_resume", method(larger_after_restart))],
 }
 """Faults of who votes and what is shown."""

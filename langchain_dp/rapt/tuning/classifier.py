@@ -14,9 +14,9 @@ import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
 from numpy.typing import NDArray
 
+from langchain_dp._util.validate import no_further
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
-from langchain_dp.ensemble.checks import check_no_kwargs
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
 from langchain_dp.rapt._shell import WITHHELD
 from langchain_dp.rapt.runnable import RAPTSanitizer
@@ -99,7 +99,7 @@ class RAPTClassifier(Runnable[str, str]):
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
-        check_no_kwargs(kwargs)
+        no_further(kwargs)
         held = Held([input], user)
         return self._call_with_config(lambda _: self._labels(held)[0], WITHHELD, config)
 
@@ -112,7 +112,7 @@ class RAPTClassifier(Runnable[str, str]):
         **kwargs: Any,
     ) -> str:
         """Async twin of :meth:`invoke`; the work is done in a thread."""
-        check_no_kwargs(kwargs)
+        no_further(kwargs)
         held = Held([input], user)
 
         async def run(_: str) -> str:
@@ -136,7 +136,7 @@ class RAPTClassifier(Runnable[str, str]):
 
         Raises: As :meth:`invoke`; and InvalidParameter where one string stands in place of a list.
         """
-        check_no_kwargs(kwargs)
+        no_further(kwargs)
         check_list(inputs)
         held = Held(list(inputs), user)
         return self._batch_with_config(
@@ -156,7 +156,7 @@ class RAPTClassifier(Runnable[str, str]):
         **kwargs: Any,
     ) -> list[str]:
         """Async twin of :meth:`batch`."""
-        check_no_kwargs(kwargs)
+        no_further(kwargs)
         check_list(inputs)
         held = Held(list(inputs), user)
 

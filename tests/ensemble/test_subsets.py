@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_dp.ensemble.partition import FixedPartition, resample
+from langchain_dp.ensemble.subsets import FixedPartition, resample
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 
 IDS = [f"r{i}" for i in range(24)]

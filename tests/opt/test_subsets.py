@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 from audit_tools import lower, upper
+from fakes.next_token import WordEngine
+from fakes.optimizers import optimizer
 
 from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.ensemble.subsets import SubsetSampler
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
-from langchain_dp.opt.ensemble import Ensemble, split
+from langchain_dp.opt.data import split
+from langchain_dp.opt.voters import SubsetVotes
 
 IDS = [f"r{i}" for i in range(24)]
 EVEN = Scheme("fixed", 8, 1.0, True)
@@ -24,7 +28,7 @@ RESAMPLED = Scheme("resample", 8, 0.5, False)
 def contents(ids: Sequence[str], scheme: Scheme, rng: Randomness) -> list[tuple[str, ...]]:
     """What every subset of one draw holds, by its number."""
     groups: list[tuple[str, ...]] = [()] * scheme.groups
-    for subset in Ensemble(ids, scheme, rng).draw():
+    for subset in SubsetSampler(ids, scheme, rng).draw():
         _, _, number = subset.member  # type: ignore[misc]  # opaque to everyone else
         groups[number] = subset.record_ids
     return groups
@@ -143,7 +147,7 @@ def test_every_place_is_drawn_at_the_rate_that_is_accounted_for(sampling: Any) -
     """
     q, runs = 0.25, 1000
     groups = 24 if sampling == "fixed" else 400
-    ensemble = Ensemble(IDS, Scheme(sampling, groups, q, False), SystemRandomness())
+    ensemble = SubsetSampler(IDS, Scheme(sampling, groups, q, False), SystemRandomness())
     draws = [[name for subset in ensemble.draw() for name in subset.record_ids] for _ in range(runs)]
     hits = Counter(name for draw in draws for name in draw)
     for name in IDS:
@@ -163,7 +167,7 @@ def test_the_number_of_subsets_drawn_is_binomial() -> None:
 
     Variance of 2000 draws: 1.6e-2 s.d. relative per 1/sqrt(n/2); 20% are 6 s.d.
     """
-    ensemble = Ensemble(IDS, Scheme("fixed", 24, 0.25, True), SystemRandomness())
+    ensemble = SubsetSampler(IDS, Scheme("fixed", 24, 0.25, True), SystemRandomness())
     sizes = [len(ensemble.draw()) for _ in range(2000)]
     mean = sum(sizes) / 2000
     assert mean == pytest.approx(6, abs=0.3)
@@ -185,26 +189,32 @@ def test_two_records_share_a_subset_no_more_often_than_chance() -> None:
 
 def test_fixed_subsets_come_back_under_their_key_and_dealt_ones_do_not() -> None:
     """If it breaks, a cache is used for other records than it was made of."""
-    fixed = Ensemble(IDS, EVEN, SystemRandomness())
+    fixed = SubsetSampler(IDS, EVEN, SystemRandomness())
     first, again = fixed.draw(), fixed.draw()
     assert [(one.member, one.record_ids) for one in first] == [(one.member, one.record_ids) for one in again]
     assert fixed.lasting
-    dealt = Ensemble(IDS, RESAMPLED, SystemRandomness())
+    dealt = SubsetSampler(IDS, RESAMPLED, SystemRandomness())
     keys = [one.member for _ in range(20) for one in dealt.draw()]
     assert len(set(keys)) == len(keys)
     assert not dealt.lasting
-    other = Ensemble(IDS, EVEN, SystemRandomness())
+    other = SubsetSampler(IDS, EVEN, SystemRandomness())
     assert not {one.member for one in other.draw()} & {one.member for one in first}
 
 
 @pytest.mark.parametrize("scheme", [OWN_COINS, RESAMPLED])
 def test_subsets_without_records_are_left_out(scheme: Scheme) -> None:
     """If it breaks, an empty prompt votes, or an empty data set raises."""
-    assert Ensemble([], scheme, SystemRandomness()).draw() == []
-    assert len(Ensemble(["a"], scheme, SystemRandomness()).draw()) <= 1
+
+    def drawn(ids: list[str]) -> list[Any]:
+        sampler = SubsetSampler(ids, scheme, SystemRandomness())
+        settings = optimizer(WordEngine()).settings
+        return SubsetVotes(WordEngine(), sampler, None, settings, text=None, rng=SystemRandomness()).draw()  # type: ignore[arg-type]  # nobody is asked
+
+    assert drawn([]) == []
+    assert len(drawn(["a"])) <= 1
 
 
 def test_nothing_of_a_subset_is_printed() -> None:
     """If it breaks, a log line or a traceback shows who sits in a subset."""
-    [subset] = Ensemble(["patient 7"], Scheme("fixed", 1, 1.0, True), SystemRandomness()).draw()
+    [subset] = SubsetSampler(["patient 7"], Scheme("fixed", 1, 1.0, True), SystemRandomness()).draw()
     assert "patient" not in repr(subset) + repr(subset.member)

@@ -1,4 +1,4 @@
-"""Who sits with whom: assignment coins and sampling coins, so that one record moves at most one vote.
+"""The subset sampler: which records are asked together, so that one record moves at most one vote. No I/O.
 
 Two schemes. "fixed": every record is assigned once to one subset, and each release includes each subset with
 probability q by fresh coins. "resample": each release Poisson-samples the records and deals them into slots.
@@ -10,10 +10,13 @@ many votes when one record joins.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+import secrets
+from collections.abc import Hashable, Iterable, Sequence
 from fractions import Fraction
 
 from langchain_dp._util import validate
+from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.randomness import Randomness, bernoulli, shuffled
 
@@ -102,3 +105,89 @@ def resample(
         if bernoulli(rng, sampling_probability):
             dealt[rng.randbelow(slots)].append(record_id)
     return [tuple(slot) for slot in dealt]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Subset:
+    """Records that are shown together in one prompt.
+
+    Args:
+        member: Opaque key of this content: it is never that of another content, nor of another sampler's.
+        record_ids: Its records; none where the subset is empty. Private.
+    """
+
+    member: Hashable
+    record_ids: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return "Subset(<private>)"
+
+
+class SubsetSampler:
+    """The subsets of private records, and which of them take part in one release. Records may come and go.
+
+    Args:
+        record_ids: Ids of the records.
+        scheme: Sampling scheme.
+        rng: Source of assignment and sampling coins.
+
+    Formal guarantee:
+        Whatever the coins, one record is in at most one of the subsets of one draw: see :class:`FixedPartition` and
+        :func:`resample`. To add or to forget a record changes one subset.
+
+    Example:
+        >>> sampler = SubsetSampler(["a", "b", "c"], Scheme("fixed", 2, 0.5, even=True), SystemRandomness())
+        >>> [subset.record_ids for subset in sampler.draw()]  # each subset by a coin of its own
+    """
+
+    def __init__(self, record_ids: Iterable[str], scheme: Scheme, rng: Randomness) -> None:
+        self._ids = dict.fromkeys(record_ids)
+        self._scheme = scheme
+        self._rng = rng
+        self._rate = Fraction(scheme.sampling_probability)
+        self._key = secrets.token_hex(8)  # two samplers on one engine never share a cache entry
+        self._draws = 0
+        self._fixed: FixedPartition | None = None
+        if self.lasting:
+            self._fixed = FixedPartition(self._ids, scheme.groups, even=scheme.even, rng=rng)
+            self._versions = [0] * scheme.groups
+
+    @property
+    def lasting(self) -> bool:
+        """Whether a subset comes back with the same content, so that its caches are worth keeping."""
+        return self._scheme.sampling == "fixed"
+
+    def draw(self) -> list[Subset]:
+        """Subsets of one release, by fresh coins. Empty ones are among them: they abstain."""
+        if self._fixed is not None:
+            return [self._subset(place) for place in self._fixed.draw(self._rate, self._rng)]
+        slots = resample(list(self._ids), self._scheme.groups, self._rate, self._rng)
+        self._draws += 1
+        return [Subset((self._key, self._draws, slot), ids) for slot, ids in enumerate(slots)]
+
+    def everyone(self) -> list[Subset]:
+        """All fixed subsets (to warm caches); none under "resample", which has nothing to keep."""
+        return [] if self._fixed is None else [self._subset(place) for place in range(len(self._fixed))]
+
+    def add(self, record_id: str) -> Hashable | None:
+        """Add a record by its own coin; returns the key of the content that its subset had before."""
+        stale = None if self._fixed is None else self._changed(self._fixed.add(record_id))
+        self._ids[record_id] = None
+        return stale
+
+    def forget(self, record_id: str) -> Hashable | None:
+        """Remove a record; returns the key of the content that its subset had before."""
+        del self._ids[record_id]
+        return None if self._fixed is None else self._changed(self._fixed.forget(record_id))
+
+    def _subset(self, place: int) -> Subset:
+        assert self._fixed is not None
+        return Subset(self._member(place), self._fixed.members(place))
+
+    def _member(self, place: int) -> Hashable:
+        return (self._key, self._versions[place], place)
+
+    def _changed(self, place: int) -> Hashable:
+        before = self._member(place)
+        self._versions[place] += 1
+        return before

@@ -1,0 +1,146 @@
+"""The plan that a private run reserves in its ledger before anything is asked, or finds there after a restart."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyLedger
+from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
+
+_ROUNDING = 1 + 1e-9  # what is left is a difference of sums
+
+
+@dataclasses.dataclass(frozen=True)
+class Reservation:
+    """A reserved plan with the constants it was reserved for.
+
+    Args:
+        plan: Where every release is charged.
+        scheme: Sampling constants.
+        budget: The share of the ledger that the noise was made for.
+    """
+
+    plan: LedgerPlan
+    scheme: Scheme
+    budget: PrivacyBudget
+
+
+R = TypeVar("R", bound=Reservation)
+
+
+def reserved_once(ledger: PrivacyLedger, name: str, *, new: Callable[[], R], resumed: Callable[[LedgerPlan], R]) -> R:
+    """Go on with the plan that the ledger holds under this name, or reserve a new one.
+
+    Args:
+        ledger: Ledger to charge.
+        name: Name of the plan.
+        new: Reserves it.
+        resumed: Goes on with a plan that is there; raises PlanError where it was made for something else.
+
+    Raises:
+        BudgetExceeded: The ledger has no room for a new plan.
+    """
+    found = ledger.plan(name)
+    if found is not None:
+        return resumed(found)
+    try:
+        return new()
+    except BudgetExceeded:
+        meanwhile = ledger.plan(name)  # another worker that started at the same time
+        if meanwhile is None:
+            raise
+        return resumed(meanwhile)
+
+
+def check_same(
+    plan: LedgerPlan, asked: Mapping[str, tuple[object, object]], budget: PrivacyBudget | None, whose: str
+) -> None:
+    """Raise PlanError if a plan was reserved for other settings than those asked for, which it names.
+
+    Args:
+        plan: The plan that was found.
+        asked: Old and new value of each setting.
+        budget: Share of the ledger that is asked for now; None takes the plan's.
+        whose: "chain" or "run", for the message.
+    """
+    settings = dict(asked)
+    if budget is not None:
+        settings["budget.epsilon"] = (plan.epsilon, budget.epsilon)
+        settings["budget.delta"] = (plan.delta, budget.delta)
+    differing = [f"{key} was {old!r}, now {new!r}" for key, (old, new) in settings.items() if old != new]
+    if differing:
+        raise PlanError(
+            f"The ledger's plan {plan.name!r} was reserved for another configuration: {'; '.join(differing)}. "
+            f"Keep the old one, or give this {whose} another name=."
+        )
+
+
+def check_promise(budget: PrivacyBudget | None, ledger: PrivacyLedger | None, not_private_seed: int | None) -> None:
+    """A budget or a ledger to charge, and no seed beside a ledger."""
+    if budget is None and ledger is None:
+        raise InvalidParameter("Expected budget= or ledger= to be given, but both are None. Give PrivacyBudget(3.0).")
+    if budget is not None and not isinstance(budget, PrivacyBudget):
+        raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget. Give PrivacyBudget(3.0).")
+    check_unseeded(ledger, not_private_seed)
+
+
+def check_unseeded(ledger: PrivacyLedger | None, not_private_seed: int | None) -> None:
+    """A ledger is charged for private releases only: its own certificate counts them as private."""
+    if ledger is not None and not_private_seed is not None:
+        raise InvalidParameter(
+            f"Expected not_private_seed={not_private_seed} without a shared ledger, whose certificate would count "
+            "releases that are not private. Give budget= alone."
+        )
+
+
+def ledger_for(budget: PrivacyBudget | None, ledger: PrivacyLedger | None) -> PrivacyLedger:
+    """The ledger to charge: the one given, if ``budget`` fits its neighbours, or a new one in memory."""
+    if ledger is None:
+        assert budget is not None  # check_promise
+        return PrivacyLedger(budget)
+    if budget is not None and budget.neighbors is not ledger.budget.neighbors:
+        raise InvalidParameter(
+            f"Expected budget.neighbors={budget.neighbors.name} to be the ledger's {ledger.budget.neighbors.name}. "
+            "A ledger holds one relation: use another ledger for another."
+        )
+    return ledger
+
+
+def unreserved(ledger: PrivacyLedger) -> PrivacyBudget:
+    """What no plan has reserved yet; BudgetExceeded if that is nothing."""
+    epsilon, delta = ledger.reserved()
+    left = ledger.budget.epsilon - epsilon, ledger.budget.delta - delta
+    if min(left) <= 0:
+        raise BudgetExceeded(
+            f"The ledger has epsilon={left[0]:.6g}, delta={left[1]:.3g} left to reserve: no room for another plan. "
+            "Give every chain a share of the ledger with budget=.",
+            asked="a plan over the rest of the ledger",
+            spent=ledger.spent(),
+            budget=(ledger.budget.epsilon, ledger.budget.delta),
+            fits=0,
+        )
+    return PrivacyBudget(left[0], left[1], ledger.budget.neighbors)
+
+
+def affordable(ledger: PrivacyLedger, budget: PrivacyBudget | None) -> PrivacyBudget:
+    """The share of the ledger that a plan would reserve; None is all that is not reserved.
+
+    Raises:
+        BudgetExceeded: The ledger has no room for it.
+    """
+    left = unreserved(ledger)
+    if budget is None:
+        return left
+    if budget.epsilon > left.epsilon * _ROUNDING or budget.delta > left.delta * _ROUNDING:
+        raise BudgetExceeded(
+            f"Expected {budget} to fit into the ledger, but only epsilon={left.epsilon:.6g}, delta={left.delta:.3g} "
+            "are not reserved yet. Ask for less, or use another ledger.",
+            asked=f"a plan over {budget}",
+            spent=ledger.spent(),
+            budget=(ledger.budget.epsilon, ledger.budget.delta),
+            fits=0,
+        )
+    return budget
