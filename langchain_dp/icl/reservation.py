@@ -105,7 +105,7 @@ def reserve(
         partitions=partitions, sampling_probability=sampling_probability,
     )  # fmt: skip
     resumed = functools.partial(
-        _resumed, neighbors=neighbors, budget=budget, max_queries=max_queries, sampling=sampling, subsets=subsets,
+        _resume, neighbors=neighbors, budget=budget, max_queries=max_queries, sampling=sampling, subsets=subsets,
         partitions=partitions, sampling_probability=sampling_probability, derived=derived, settings=settings,
         records=records,
     )  # fmt: skip
@@ -126,7 +126,7 @@ def reserve(
     return reserved_once(ledger, name, new=new, resumed=resumed)
 
 
-def _resumed(
+def _resume(
     plan: LedgerPlan,
     *,
     neighbors: Neighbors,

@@ -102,7 +102,7 @@ def reserve(
         return PromptReservation(plan, scheme, share, token, selection, max_calls)
 
     return reserved_once(
-        ledger, name, new=new, resumed=lambda found: _resumed(found, ledger.budget.neighbors, budget, scheme, max_calls)
+        ledger, name, new=new, resumed=lambda found: _resume(found, ledger.budget.neighbors, budget, scheme, max_calls)
     )
 
 
@@ -182,7 +182,7 @@ def _selection_event(share: PrivacyBudget) -> ExponentialEvent:
     return ExponentialEvent(weight)
 
 
-def _resumed(
+def _resume(
     plan: LedgerPlan, neighbors: Neighbors, budget: PrivacyBudget | None, scheme: Scheme, max_calls: int
 ) -> PromptReservation:
     counts = {event.part: (event.event, most) for event, most in plan.events if isinstance(event, PartEvent)}
