@@ -12,7 +12,7 @@ from langchain_dp._util.validate import number
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Decoding
 
-from .llama_cpp.context import Logits
+Logits = npt.NDArray[np.float32]
 
 
 class Choice:

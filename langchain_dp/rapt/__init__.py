@@ -6,6 +6,7 @@ not give the promise it states, this package draws another: see :mod:`langchain_
 
 from __future__ import annotations
 
+from langchain_dp.rapt._tables import load
 from langchain_dp.rapt.calibrate import Calibration, calibrate
 from langchain_dp.rapt.core import Sanitized
 from langchain_dp.rapt.policies import Policies
@@ -13,7 +14,7 @@ from langchain_dp.rapt.privatise import Privatised, TextPrivatiser
 from langchain_dp.rapt.retriever import SanitizingRetriever
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.selector import SanitizingExampleSelector
-from langchain_dp.rapt.vocabulary import Vocabulary, load
+from langchain_dp.rapt.vocabulary import Vocabulary
 
 __all__ = [
     "Calibration",

@@ -26,7 +26,23 @@ _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 def load(embeddings: str | PathLike[str] | Embeds | Vocabulary) -> Vocabulary:
-    """See :func:`langchain_dp.rapt.vocabulary.load`."""
+    """A vocabulary by name, from files, or from an object that holds words and vectors.
+
+    Args:
+        embeddings: "glove" (400,000 lower-cased English words in 50 dimensions) or "minilm" (30,522 WordPiece tokens of
+            all-MiniLM-L6-v2 in 384), both from installed packages. A path: to a folder with ``tokenizer.json`` and
+            ``model.safetensors`` of a WordPiece model, to a folder with one ``.npy`` matrix and its words
+            (``.parquet``, or ``.txt``, one a line), or to a text file with one word and its numbers a line. An object
+            with ``words`` and ``vectors``, or one that also cuts texts itself (``EmbedsSubwords``). A vocabulary comes
+            back as it is.
+
+    Returns:
+        The vocabulary, in memory: at most twice the size of its table while loading.
+
+    Raises:
+        InvalidParameter: The table is not there, or is not well formed.
+        MissingExtra: The package of a named table, or of its tokeniser, is not installed.
+    """
     if isinstance(embeddings, Vocabulary):
         return embeddings
     if isinstance(embeddings, str) and embeddings in _NAMED:

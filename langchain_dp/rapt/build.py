@@ -11,13 +11,13 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.ports import Embeds
-from langchain_dp.rapt._engine import WordEngine
+from langchain_dp.rapt._tables import load
 from langchain_dp.rapt.calibrate import Calibration, calibrate
 from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.placeholders import FindsEntities, PlaceholderReleases
 from langchain_dp.rapt.policies import Policies
 from langchain_dp.rapt.privatise import Keep, Mechanism, TextPrivatiser
-from langchain_dp.rapt.vocabulary import Vocabulary, load
+from langchain_dp.rapt.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ def word_releases(
         )
 
     calibration = calibrated() if targets.eta is None else None
-    privatiser = TextPrivatiser(
+    engine = TextPrivatiser(
         vocabulary,
         targets.eta if calibration is None else calibration.eta,  # type: ignore[arg-type]  # one of them is given
         mechanism=options.mechanism,
@@ -99,7 +99,6 @@ def word_releases(
         threads=options.threads,
         cache_bytes=options.cache_bytes,
     )
-    engine = WordEngine(privatiser, options.keep)
     account.check_table(engine.table)
     return FormalReleases(engine, account, calibration or calibrated, reuse=cache, chain=name)
 

@@ -6,16 +6,15 @@ import contextlib
 import json
 import threading
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from langchain_dp._util import forks
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger, Owner
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt._engine import WordEngine
 from langchain_dp.rapt.calibrate import Calibration
-from langchain_dp.rapt.release import Releases, Texts, Unit, withheld
+from langchain_dp.rapt.privatise import TextPrivatiser
+from langchain_dp.rapt.release import Releases, Texts, withheld
 from langchain_dp.rapt.streams import TextStream
 
 SEEDED = "the noise is seeded: whoever knows the seed can remove it"
@@ -38,8 +37,8 @@ STREAMED = (
 UNNAMED = "No limit of a user holds for texts that are released without one."
 
 
-class FormalReleases:
-    """Everything a sanitizer asks of its engine, under one account.
+class FormalReleases(Releases):
+    """Releases of a sanitizer, and everything else that it asks of what draws the words.
 
     Args:
         engine: Draws the words.
@@ -51,21 +50,18 @@ class FormalReleases:
 
     def __init__(
         self,
-        engine: WordEngine,
+        engine: TextPrivatiser,
         ledger: MetricLedger,
         calibration: Calibration | Callable[[], Calibration],
         *,
         reuse: bool,
         chain: str,
     ) -> None:
-        self.engine = engine
-        self.ledger = ledger
+        super().__init__(engine, ledger, reuse=reuse, chain=chain)
+        self.engine: TextPrivatiser = engine
         self._calibration = calibration
         self._lock = threading.Lock()
         forks.renew_lock(self)
-        self._reuse = reuse
-        self._chain = chain
-        self._releases = Releases(engine, ledger, reuse=reuse, chain=chain)
 
     def calibration(self) -> Calibration:
         """What eta means on this table; measured once.
@@ -99,10 +95,6 @@ class FormalReleases:
         if self.ledger.limit is None:
             return limit
         return None if user else self.ledger.limit
-
-    def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
-        """Release every unit; see :meth:`Releases.release`."""
-        return self._releases.release(units, met)
 
     def stream(self, *, user: str | None, document: str | None) -> TextStream:
         """Charge one release of a text that is still to come, and return what releases it.

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
+import json
+import secrets
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +19,9 @@ from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES, MetricExpone
 from langchain_dp.mechanisms.metric_laplace import checked_eta, metric_laplace
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 from langchain_dp.rapt import tokenise
-from langchain_dp.rapt._tokenisers import PAD, UNKNOWN
+from langchain_dp.rapt._tokenisers import PAD, UNKNOWN, ForeignTokeniser
 from langchain_dp.rapt.policies import Kind, Policies
-from langchain_dp.rapt.vocabulary import Vocabulary
+from langchain_dp.rapt.vocabulary import Vocabulary, table_name
 
 Mechanism = Literal["laplace", "exponential"]
 Keep = Sequence[str] | Callable[[str], bool]
@@ -106,11 +110,51 @@ class TextPrivatiser:
             else MetricExponential(vocabulary.table, eta, cache_bytes=cache_bytes, threads=self.threads)
         )
         self._keep = keep if callable(keep) else _kept_words(keep)
+        # A function has no name that lasts: what was kept under one is not reused under another.
+        self._named_keep = secrets.token_hex(16) if callable(keep) else sorted(keep)
 
     @property
     def private(self) -> bool:
         """Whether the noise comes from a source that nobody can reproduce."""
         return self._rng.private
+
+    @functools.cached_property
+    def table(self) -> str:
+        """Name of the metric: the table of word vectors."""
+        return table_name(self.vocabulary)
+
+    @functools.cached_property
+    def _law(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "mechanism": self.mechanism,
+            "policies": repr(self.policies),
+            "keep": self._named_keep,
+            "length": self.length,
+            "casing": self.casing,
+            "table's rest": _rest(self.vocabulary),
+        }
+
+    @functools.cached_property
+    def settings(self) -> str:
+        """Everything public that the law of a release depends on: another setting is another release."""
+        return json.dumps({**self._law, "eta": repr(self.eta)}, sort_keys=True)
+
+    @functools.cached_property
+    def treatment(self) -> str:
+        """Short digest of :attr:`settings` without eta."""
+        return hashlib.sha256(json.dumps(self._law, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def pads(self) -> bool:
+        """Whether every text, even an empty one, comes out at one fixed length."""
+        return self.length is not None
+
+    @property
+    def streams(self) -> bool:
+        """Whether a text can be privatised in stretches: its tokens are written one by one, and none spans much."""
+        code = self.policies.code != "privatise"
+        return not (self.pads or code or isinstance(self.vocabulary.tokeniser, ForeignTokeniser))
 
     def notes(self) -> tuple[str, ...]:
         """What is passed through in clear, for certificates."""
@@ -168,6 +212,11 @@ class TextPrivatiser:
             return results
 
         return draw
+
+    def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
+        """As :meth:`prepare`; what is returned draws the privatised texts alone."""
+        draw = self.prepare(texts)
+        return lambda: [released.text for released in draw()]
 
     def release(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Privatise token ids: one released id of the vocabulary per given one.
@@ -287,3 +336,12 @@ def _kept_words(keep: Sequence[str]) -> frozenset[str]:
                 f"Expected keep={word!r} to be one word each. Give the words of a phrase one by one."
             )
     return frozenset(map(tokenise.normal, keep))
+
+
+def _rest(vocabulary: Vocabulary) -> str:
+    """Digest of what else of a table a release depends on: special vectors, what is not written, how it cuts."""
+    how = vocabulary.tokeniser.embeds if isinstance(vocabulary.tokeniser, ForeignTokeniser) else vocabulary.tokeniser
+    digest = hashlib.sha256(f"{type(how).__module__}.{type(how).__qualname__} {sorted(vocabulary.never)}".encode())
+    for special in (vocabulary.unknown, vocabulary.pad):
+        digest.update(np.ascontiguousarray(special).tobytes())
+    return digest.hexdigest()

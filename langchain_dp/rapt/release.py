@@ -71,7 +71,7 @@ class Engine(Protocol):
         """Whether every text, even an empty one, comes out at one fixed length."""
         ...
 
-    def prepare(self, texts: Sequence[str]) -> Callable[[], list[str]]:
+    def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
         """Do all that can fail on a text; what is returned draws a fresh release of each, in order, once."""
         ...
 
@@ -145,7 +145,7 @@ class Releases:
     def _draw(self, units: dict[K, Unit], owners: dict[K, Owner], keys: Sequence[bytes] = ()) -> dict[K, Texts]:
         if not units:
             return {}
-        draw = withheld(self.engine.prepare, [text for unit in units.values() for text in unit.texts])
+        draw = withheld(self.engine.written, [text for unit in units.values() for text in unit.texts])
         self.ledger.spend(
             self.engine.eta, [owners[key] for key in units], table=self.engine.table, chain=self._chain, keys=keys
         )

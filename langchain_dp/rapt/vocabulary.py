@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Sequence
-from os import PathLike
 from typing import Literal
 
 import numpy as np
@@ -19,8 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms._nearest import NearestVector
-from langchain_dp.ports import Embeds
 from langchain_dp.rapt._tokenisers import PAD, UNKNOWN, Tokeniser, WordTokeniser
+
+_NAMED = 60
+_ROWS = 8192
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -179,24 +180,11 @@ def _vector(
     return vector
 
 
-def load(embeddings: str | PathLike[str] | Embeds | Vocabulary) -> Vocabulary:
-    """A vocabulary by name, from files, or from an object that holds words and vectors.
-
-    Args:
-        embeddings: "glove" (400,000 lower-cased English words in 50 dimensions) or "minilm" (30,522 WordPiece tokens of
-            all-MiniLM-L6-v2 in 384), both from installed packages. A path: to a folder with ``tokenizer.json`` and
-            ``model.safetensors`` of a WordPiece model, to a folder with one ``.npy`` matrix and its words
-            (``.parquet``, or ``.txt``, one a line), or to a text file with one word and its numbers a line. An object
-            with ``words`` and ``vectors``, or one that also cuts texts itself (``EmbedsSubwords``). A vocabulary comes
-            back as it is.
-
-    Returns:
-        The vocabulary, in memory: at most twice the size of its table while loading.
-
-    Raises:
-        InvalidParameter: The table is not there, or is not well formed.
-        MissingExtra: The package of a named table, or of its tokeniser, is not installed.
-    """
-    from langchain_dp.rapt import _tables  # it builds vocabularies, so it imports this file
-
-    return _tables.load(embeddings)
+def table_name(vocabulary: Vocabulary) -> str:
+    """Name of a metric: two tables with one name and other vectors measure other distances."""
+    digest = hashlib.sha256()
+    for start in range(0, len(vocabulary), _ROWS):
+        digest.update(np.ascontiguousarray(vocabulary.vectors[start : start + _ROWS]).tobytes())
+    digest.update("\0".join(vocabulary.words).encode("utf-8", "surrogatepass"))
+    name = "".join(letter if letter.isprintable() else "?" for letter in vocabulary.name)[:_NAMED]
+    return f"{name} ({len(vocabulary):,} x {vocabulary.dimension}, {digest.hexdigest()[:8]})"

@@ -37,7 +37,7 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def prepare(self, texts: Sequence[str]) -> Callable[[], list[str]]:
+    def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
         def draw() -> list[str]:
             self._count(" ".join(texts))
             return ["word"] * len(texts)
@@ -57,7 +57,7 @@ def counted(**options: Any) -> tuple[RAPTSanitizer, Counting]:
     made = sanitizer(**({"eta": 1.0} | options))
     releases: Any = made._core.releases
     stub = Counting(releases.engine)
-    releases.engine = releases._releases.engine = stub
+    releases.engine = stub
     return made, stub
 
 

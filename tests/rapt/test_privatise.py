@@ -358,7 +358,7 @@ def test_bad_settings_are_refused_at_once(options: dict, message: str) -> None:
 def test_the_bound_of_memory_reaches_what_keeps_words() -> None:
     """If it breaks, whoever has little memory cannot say so, or says it in vain."""
     ids = np.arange(len(WORDS))
-    made = RAPTSanitizer(SMALL, eta=2.0, cache_bytes=4_000)._core.releases.engine.privatiser
+    made = RAPTSanitizer(SMALL, eta=2.0, cache_bytes=4_000)._core.releases.engine
     for few in (made, privatiser(mechanism="exponential", cache_bytes=4_000)):
         few.release(ids)
         assert 0 < len(few._exponential._cached) <= 7

@@ -18,8 +18,8 @@ from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt import tokenise
-from langchain_dp.rapt._engine import table_name
-from langchain_dp.rapt.formal import FormalReleases
+from langchain_dp.rapt._tables import load
+from langchain_dp.rapt.formal import COUNTED, REUSED, UNNAMED, FormalReleases
 from langchain_dp.rapt.release import Releases, Unit
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.engine import CUT, TokenEngine
@@ -37,7 +37,7 @@ from langchain_dp.rapt.tuning.plain_rows import PlainRows
 from langchain_dp.rapt.tuning.promise import ACCOUNT, FREE, SETTINGS, TrainedOn
 from langchain_dp.rapt.tuning.settings import PlainTokens
 from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, Privatised, Request
-from langchain_dp.rapt.vocabulary import Vocabulary, load
+from langchain_dp.rapt.vocabulary import Vocabulary, table_name
 
 FORMAT = "langchain-dp rapt client 1"
 FILE = "client.json"
@@ -47,6 +47,8 @@ AGAIN = (
     "release of then."
 )
 EACH = "Every question is privatised and charged like a training text, each time it is asked."
+
+_SHOWN = 160  # letters of a foreign certificate that an error repeats
 
 
 class NotSanitized:
@@ -64,7 +66,7 @@ class NotSanitized:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Released:
+class ReleasedRows:
     """Privatised texts, and how many of them were cut."""
 
     inputs: list[Privatised]
@@ -119,7 +121,7 @@ class RAPTClient:
         self._formal: FormalReleases | None = None
         if isinstance(sanitizer, RAPTSanitizer):
             self._formal = sanitizer._formal()
-            privatiser = self._formal.engine.privatiser
+            privatiser = self._formal.engine
             self.vocabulary = privatiser.vocabulary
             engine = TokenEngine(self._formal.engine, self.max_tokens) if kind == "tokens" else self._formal.engine
             self._releases = {
@@ -214,7 +216,7 @@ class RAPTClient:
             self.certificate([LABELS_IN_CLEAR], account, fresh=fresh),
         )
 
-    def release(self, examples: RawExamples, *, fresh: bool = False, met: Counter[str] | None = None) -> Released:
+    def release(self, examples: RawExamples, *, fresh: bool = False, met: Counter[str] | None = None) -> ReleasedRows:
         """Privatise texts, without plain tokens.
 
         Args:
@@ -230,21 +232,21 @@ class RAPTClient:
         units = [Unit((text,), user) for text, user in zip(examples.texts, examples.users, strict=True)]
         released = [texts[0] for texts in self._releases[fresh].release(units, met)]
         if self.kind == "text":
-            return Released(list(released), 0)
+            return ReleasedRows(list(released), 0)
         pieces = [text.split() for text in released]
         inputs: list[Privatised] = [[int(i) for i in row if i != CUT] for row in pieces]
-        return Released(inputs, sum(row[-1:] == [CUT] for row in pieces))
+        return ReleasedRows(inputs, sum(row[-1:] == [CUT] for row in pieces))
 
     def plain_rows(self, count: int, coins: np.random.Generator) -> tuple[Ids, list[Plain]]:
         """Plain tokens for so many texts: what is to be reconstructed, (count, m), and what is sent. It is free."""
         return self._rows.draw(self.plain, count, coins)
 
-    def _in_clear(self, texts: Sequence[str]) -> Released:
+    def _in_clear(self, texts: Sequence[str]) -> ReleasedRows:
         if self.kind == "text":
-            return Released(list(texts), 0)
+            return ReleasedRows(list(texts), 0)
         rows = [self.vocabulary.encode(tokenise.clean(text)) for text in texts]
         inputs: list[Privatised] = [row[: self.max_tokens] for row in rows]
-        return Released(inputs, sum(len(row) > self.max_tokens for row in rows))
+        return ReleasedRows(inputs, sum(len(row) > self.max_tokens for row in rows))
 
     # ---------------------------------------------------------------------------------------------- the promise
 
@@ -328,6 +330,32 @@ class RAPTClient:
     def in_clear(self) -> tuple[str, ...]:
         """What a certificate says of any text: what of it passes in clear."""
         return () if self._formal is None else self._formal.notes()
+
+    def differences(self, certificate: MetricCertificate) -> list[str]:
+        """In what another certificate promises something else than this client does, but for eta and limits.
+
+        Args:
+            certificate: Of privatised examples.
+
+        Returns:
+            A few words for each difference: privacy, mechanism, table, settings, or what passes in clear.
+        """
+        found = []
+        if self.private and not certificate.private:
+            found.append(f"they are NOT private ({certificate.reason[:_SHOWN]!r})")
+        if certificate.mechanism != self.mechanism:
+            found.append(f"their mechanism is {certificate.mechanism[:_SHOWN]!r}, here it is {self.mechanism!r}")
+        if certificate.table != self.table:
+            found.append(f"their table is {certificate.table[:_SHOWN]!r}, here it is {self.table!r}")
+        told = certificate.parameters.get(SETTINGS)
+        if told is not None and self.settings and told != self.settings:
+            found.append("they were privatised under other settings: other kept words, policies, lengths or vectors")
+        aside = {REUSED, *COUNTED, UNNAMED, LABELS_IN_CLEAR}  # of the account, and of every training
+        theirs = {note for note in certificate.notes if note not in aside and not note.endswith(FREE)}
+        own = set(self.in_clear) - aside
+        found += [f"only of them it is said: {note[:_SHOWN]!r}" for note in sorted(theirs - own)]
+        found += [f"only here it is said: {note[:_SHOWN]!r}" for note in sorted(own - theirs)]
+        return found
 
     def _check_seed(self) -> None:
         if self.plain_seed is not None:

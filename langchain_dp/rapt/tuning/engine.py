@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from langchain_dp.rapt._engine import WordEngine
 from langchain_dp.rapt.privatise import Items, TextPrivatiser
 
 CUT = "+"
@@ -22,23 +21,23 @@ class TokenEngine:
         max_tokens: Where a text is cut, before it is privatised.
     """
 
-    def __init__(self, words: WordEngine, max_tokens: int) -> None:
+    def __init__(self, words: TextPrivatiser, max_tokens: int) -> None:
         self.eta, self.table, self.pads = words.eta, words.table, words.pads
-        self._privatiser: TextPrivatiser = words.privatiser
+        self._privatiser = words
         self._max_tokens = max_tokens
         settings = {**json.loads(words.settings), "written": "ids", "max_tokens": max_tokens}
         self.settings = json.dumps(settings, sort_keys=True)
 
-    def prepare(self, texts: Sequence[str]) -> Callable[[], list[str]]:
+    def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
         """Cut texts; what is returned draws a release of each: its ids, with a mark at the end if it was cut."""
         parsed = [self._privatiser._parse(number, text) for number, text in enumerate(texts)]
         cut = [len(items.ids) > self._max_tokens for items in parsed]
         for items in parsed:
             del items.ids[self._max_tokens :]
         ids = np.array([i for items in parsed for i in items.ids], dtype=np.int64)
-        return lambda: self._written(parsed, cut, self._privatiser.release(ids).tolist())
+        return lambda: self._rows(parsed, cut, self._privatiser.release(ids).tolist())
 
-    def _written(self, parsed: list[Items], cut: list[bool], drawn: list[int]) -> list[str]:
+    def _rows(self, parsed: list[Items], cut: list[bool], drawn: list[int]) -> list[str]:
         written, start = [], 0
         for items, is_cut in zip(parsed, cut, strict=True):
             released = drawn[start : start + len(items.ids)]

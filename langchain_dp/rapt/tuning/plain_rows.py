@@ -18,7 +18,7 @@ from langchain_dp.mechanisms.metric_exponential import BUCKETS, MetricExponentia
 from langchain_dp.mechanisms.metric_laplace import metric_laplace
 from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Randomness
 from langchain_dp.rapt import tokenise
-from langchain_dp.rapt._engine import WordEngine
+from langchain_dp.rapt.privatise import TextPrivatiser
 from langchain_dp.rapt.tuning.plain import Ids, PlainSource
 from langchain_dp.rapt.tuning.wire import Kind, Plain, Privatised
 from langchain_dp.rapt.vocabulary import Vocabulary
@@ -27,7 +27,7 @@ _KEPT = 4 * BUCKETS + 1024  # bytes a word
 _BYTES = 2**27
 _SIZES = 2  # of |T|: a sanitizer keeps the tables of those that were used last
 _BLOCK = 8_192  # tokens whose vectors are in memory together
-_SHARED: weakref.WeakKeyDictionary[WordEngine, OrderedDict[int, MetricExponential]] = weakref.WeakKeyDictionary()
+_SHARED: weakref.WeakKeyDictionary[TextPrivatiser, OrderedDict[int, MetricExponential]] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
 forks.renew_lock(sys.modules[__name__], "_LOCK")
 
@@ -41,7 +41,7 @@ class PlainRows:
         kind: "tokens" for ids of the table, "text" for words.
     """
 
-    def __init__(self, vocabulary: Vocabulary, engine: WordEngine | None, kind: Kind) -> None:
+    def __init__(self, vocabulary: Vocabulary, engine: TextPrivatiser | None, kind: Kind) -> None:
         self._vocabulary = vocabulary
         self._engine = engine
         self._kind = kind
@@ -81,9 +81,9 @@ class PlainRows:
                 [found[number]] = self.draw(source, 1, coins, noise)[1]
         return [found[number] for number in numbers]
 
-    def _privatised(self, engine: WordEngine, size: int, noise: Randomness | None, ids: Ids) -> Ids:
+    def _privatised(self, engine: TextPrivatiser, size: int, noise: Randomness | None, ids: Ids) -> Ids:
         """M on public ids. The tables of the exponential mechanism stay in memory: there are only |T| words."""
-        privatiser, table, points = engine.privatiser, self._vocabulary.table, self._vocabulary.points
+        privatiser, table, points = engine, self._vocabulary.table, self._vocabulary.points
         noise = noise or privatiser._rng
         if privatiser.mechanism != "exponential":
             blocks = [ids[start : start + _BLOCK] for start in range(0, len(ids), _BLOCK)]
@@ -97,14 +97,14 @@ class PlainRows:
         return "".join(self._vocabulary.decode([place])).replace(tokenise.GLUE, "")
 
 
-def _words(engine: WordEngine, size: int) -> MetricExponential:
+def _words(engine: TextPrivatiser, size: int) -> MetricExponential:
     """The mechanism on |T| words. Its tables take long to work out: all clients of one sanitizer share them."""
     with _LOCK:
         shared = _SHARED.setdefault(engine, OrderedDict())
         if size not in shared:
             while len(shared) >= _SIZES:
                 shared.popitem(last=False)
-            table, threads = engine.privatiser.vocabulary.table, engine.privatiser.threads
+            table, threads = engine.vocabulary.table, engine.threads
             most = min(_KEPT * size, _BYTES)
             shared[size] = MetricExponential(table, engine.eta, cache_bytes=most, threads=threads)
         shared.move_to_end(size)

@@ -5,15 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.formal import COUNTED, REUSED, UNNAMED
-from langchain_dp.rapt.tuning.examples import LABELS_IN_CLEAR
-
-if TYPE_CHECKING:
-    from langchain_dp.rapt.tuning.client import RAPTClient
 
 ACCOUNT = "account"
 """Parameter that tells accounts apart and shows nothing of them: two certificates of one count the same releases."""
@@ -28,7 +23,6 @@ TRAINING_MECHANISM = "training_mechanism"
 FREE = "privatising them is free."
 """How the note on plain tokens ends."""
 
-_SHOWN = 160  # letters of a foreign certificate that an error repeats
 _SPENT = ("user_spent", "document_spent")
 _LIMITS = ("user_limit", "document_limit")
 _SAME = 1e-6  # an eta that was calibrated on another machine may differ in its last digits
@@ -75,34 +69,6 @@ class TrainedOn:
     def from_dict(cls, fields: Mapping[str, Any]) -> TrainedOn:
         """Return what :meth:`to_dict` wrote."""
         return cls(float(fields["eta"]), fields["mechanism"])
-
-
-def differences(client: RAPTClient, certificate: MetricCertificate) -> list[str]:
-    """In what another certificate promises something else than a client does, but for eta and limits.
-
-    Args:
-        client: Of the tuner.
-        certificate: Of privatised examples.
-
-    Returns:
-        A few words for each difference: privacy, mechanism, table, settings, or what passes in clear.
-    """
-    found = []
-    if client.private and not certificate.private:
-        found.append(f"they are NOT private ({certificate.reason[:_SHOWN]!r})")
-    if certificate.mechanism != client.mechanism:
-        found.append(f"their mechanism is {certificate.mechanism[:_SHOWN]!r}, here it is {client.mechanism!r}")
-    if certificate.table != client.table:
-        found.append(f"their table is {certificate.table[:_SHOWN]!r}, here it is {client.table!r}")
-    told = certificate.parameters.get(SETTINGS)
-    if told is not None and client.settings and told != client.settings:
-        found.append("they were privatised under other settings: other kept words, policies, lengths or vectors")
-    aside = {REUSED, *COUNTED, UNNAMED, LABELS_IN_CLEAR}  # of the account, and of every training
-    theirs = {note for note in certificate.notes if note not in aside and not note.endswith(FREE)}
-    own = set(client.in_clear) - aside
-    found += [f"only of them it is said: {note[:_SHOWN]!r}" for note in sorted(theirs - own)]
-    found += [f"only here it is said: {note[:_SHOWN]!r}" for note in sorted(own - theirs)]
-    return found
 
 
 def joined(one: MetricCertificate, other: MetricCertificate) -> MetricCertificate:

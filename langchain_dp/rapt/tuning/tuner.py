@@ -25,7 +25,7 @@ from langchain_dp.rapt.tuning.examples import (
     checked_labels,
 )
 from langchain_dp.rapt.tuning.model import TunedModel
-from langchain_dp.rapt.tuning.promise import TrainedOn, differences, joined, of_training
+from langchain_dp.rapt.tuning.promise import TrainedOn, joined, of_training
 from langchain_dp.rapt.tuning.provider import RAPTProvider, assembler, chosen_device, label_words
 from langchain_dp.rapt.tuning.settings import TuningSettings
 from langchain_dp.rapt.tuning.training import Trainer, TrainingReport, TrainingTexts
@@ -181,7 +181,7 @@ class RAPTPromptTuner:
                 f"Expected {what}s privatised over {self.client.table!r} as {self.client.kind}, got "
                 f"{examples.certificate.table!r} as {examples.kind}. Privatise them with this tuner."
             )
-        if not other and (found := differences(self.client, examples.certificate)):
+        if not other and (found := self.client.differences(examples.certificate)):
             raise InvalidParameter(
                 f"Expected {what}s under the promise of this tuner's sanitizer, but {'; '.join(found)}. "
                 "Privatise them with this tuner or its client, give the tuner their sanitizer, or give "
@@ -235,7 +235,7 @@ class RAPTPromptTuner:
 
     def _kept(self, state: Checkpoint | None, name: str) -> PrivatisedExamples | None:
         found = None if state is None else state.examples(name)
-        if found is not None and (others := differences(self.client, found.certificate)):
+        if found is not None and (others := self.client.differences(found.certificate)):
             raise InvalidParameter(
                 f"Expected the checkpoint to hold texts under the promise of this tuner's sanitizer, but "
                 f"{'; '.join(others)}. Give the sanitizer of then, or another folder."
