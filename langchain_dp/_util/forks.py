@@ -28,6 +28,34 @@ class Forkable(Protocol):
         ...
 
 
+class ForkSafe:
+    """Base of what threads share under ``_lock`` and wait for: a child finds the lock open and nobody under way.
+
+    A subclass makes ``_lock``, then calls :meth:`_watch`.
+    """
+
+    _lock: Any
+
+    def _watch(self) -> None:
+        self._process = os.getpid()
+        watch(self)
+
+    def _alone(self) -> None:
+        """Forget whoever is under way: threads do not come along to a child."""
+        raise NotImplementedError
+
+    def before_fork(self) -> None:
+        """Keep still, so that a child finds the lock open."""
+        self._lock.acquire()
+
+    def after_fork(self) -> None:
+        """Go on."""
+        if os.getpid() != self._process:
+            self._process = os.getpid()
+            self._alone()
+        self._lock.release()
+
+
 _live: weakref.WeakSet[Forkable] = weakref.WeakSet()
 _still: weakref.WeakSet[Any] = weakref.WeakSet()
 _renewed: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()

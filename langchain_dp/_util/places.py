@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
-import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -26,7 +25,7 @@ def in_event_loop() -> bool:
 _entered: contextvars.ContextVar[frozenset[Places]] = contextvars.ContextVar("langchain_dp_places", default=frozenset())
 
 
-class Places:
+class Places(forks.ForkSafe):
     """So many places, handed out in the order they were asked for. Thread-safe, over any number of event loops.
 
     Args:
@@ -39,20 +38,11 @@ class Places:
         self._waiting: deque[concurrent.futures.Future[None]] = deque()
         # Reentrant: a call that nobody drives any more is closed by the garbage collector, in any line of any thread.
         self._lock = threading.RLock()
-        self._process = os.getpid()
-        forks.watch(self)
+        self._watch()
 
-    def before_fork(self) -> None:
-        """Keep still, so that a child finds the lock open."""
-        self._lock.acquire()
-
-    def after_fork(self) -> None:
-        """Go on. In the child nobody holds a place: threads do not come along."""
-        if os.getpid() != self._process:
-            self._process = os.getpid()
-            self._free = self.count
-            self._waiting = deque()
-        self._lock.release()
+    def _alone(self) -> None:
+        self._free = self.count
+        self._waiting = deque()
 
     def take(self, patience: float | None = None) -> Callable[[], None] | None:
         """Wait for a place; returns what gives it back, once, however often it is called.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -45,7 +44,7 @@ class DPAnswer:
     shares: dict[str, float] | None = None
 
 
-class AnswerCache:
+class AnswerCache(forks.ForkSafe):
     """Released answers by question, and the questions under way. Thread-safe; holds released values only.
 
     Whoever claims a question and gets None must answer it and settle it, whatever happens. Answers of an earlier page
@@ -57,12 +56,11 @@ class AnswerCache:
 
     def __init__(self, most: int = KEPT) -> None:
         self._lock = threading.Lock()
-        self._process = os.getpid()
         self._most = most
         self._page = 0
         self._answers: OrderedDict[Hashable, Released] = OrderedDict()
         self._under_way: dict[tuple[int, Hashable], concurrent.futures.Future[None]] = {}
-        forks.watch(self)
+        self._watch()
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -84,16 +82,8 @@ class AnswerCache:
         self._answers.move_to_end(question)
         return self._answers[question]
 
-    def before_fork(self) -> None:
-        """Keep still, so that a child finds the lock open."""
-        self._lock.acquire()
-
-    def after_fork(self) -> None:
-        """Go on. In the child nobody is under way: threads do not come along."""
-        if os.getpid() != self._process:
-            self._process = os.getpid()
-            self._under_way = {}
-        self._lock.release()
+    def _alone(self) -> None:
+        self._under_way = {}
 
     def claim(self, question: Hashable, page: int = 0) -> Released | concurrent.futures.Future[None] | None:
         """The answer; or a future to wait for before claiming again; or None: the caller must answer."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import json
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -181,25 +180,16 @@ def _names(units: Iterable[Unit], seen: Counter[str]) -> list[str]:
     return names
 
 
-class _Flights:
+class _Flights(forks.ForkSafe):
     """Which releases are under way in this process, so that two askers of the same text share one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process = os.getpid()
         self._under_way: dict[bytes, concurrent.futures.Future[None]] = {}
-        forks.watch(self)
+        self._watch()
 
-    def before_fork(self) -> None:
-        """Keep still, so that a child finds the lock open."""
-        self._lock.acquire()
-
-    def after_fork(self) -> None:
-        """Go on. In the child nobody is under way: threads do not come along."""
-        if os.getpid() != self._process:
-            self._process = os.getpid()
-            self._under_way = {}
-        self._lock.release()
+    def _alone(self) -> None:
+        self._under_way = {}
 
     def claim(self, keys: Sequence[bytes]) -> tuple[list[bytes], list[concurrent.futures.Future[None]]]:
         """The keys that are the caller's to release, and what to wait for before asking again for the others."""
