@@ -1,4 +1,4 @@
-"""For all tests: their coins, and Ctrl-C."""
+"""For all tests: what kind they are, their coins, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy.random  # noqa: F401  # tosses coins when it is imported, which must be nobody's
@@ -14,15 +15,73 @@ from fakes.coins import Coins
 from hypothesis import settings
 
 SYSTEM = "system"
+ROOT = Path(__file__).parent
+
+KINDS = {
+    "model": ("contracts", "integrations", "rapt_tuning"),
+    "notebook": ("test_cookbook.py",),
+    "package": ("package_checks", "test_package.py"),
+    "process": (
+        "accounting/test_ledger_crash.py",
+        "accounting/test_ledger_forks.py",
+        "accounting/test_ledger_mounts.py",
+        "accounting/test_ledger_races.py",
+        "accounting/test_metric_ledger_files.py",
+        "opt/test_crash.py",
+    ),
+    "statistical": ("audits", "audit/test_suite.py", "audit/test_whole_chains.py"),
+    "docs": (
+        "docs",
+        "test_docs.py",
+        "test_links.py",
+        "test_readme.py",
+        "test_readme_figures.py",
+        "test_reproduce.py",
+        "test_benchmarks.py",
+    ),
+}
+"""Folders and files by what their tests need: a model library or a model, a kernel, a build, other processes, many
+draws, the built reference. What is in none of them is quick, and all that ``--fast`` runs."""
+
+
+def kind_of(path: Path) -> str | None:
+    """The kind of a test file; None for a quick one."""
+    name = path.relative_to(ROOT).as_posix()
+    return next((kind for kind, places in KINDS.items() for p in places if name == p or name.startswith(f"{p}/")), None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """A seed, or ``system``."""
+    """Which tests, and their seed, or ``system``."""
+    parser.addoption("--fast", action="store_true", help="only quick tests, which need no model library")
     parser.addoption(
         "--coins",
         default="0",
         help=f"seed of the coins that tests toss in this process, or {SYSTEM!r}: those of the operating system",
     )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Under ``--fast`` not even import what is not quick: its libraries may be absent."""
+    if config.getoption("--fast") and collection_path.is_relative_to(ROOT) and kind_of(collection_path):
+        return True
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests by their place, so that ``-m process`` runs a kind; under ``--fast`` leave out the slow ones."""
+    for item in items:
+        if kind := kind_of(item.path):
+            item.add_marker(kind)
+    if config.getoption("--fast"):
+        slowest = set((ROOT / "slowest.txt").read_text(encoding="utf-8").splitlines())
+        slow = [
+            item
+            for item in items
+            if any(item.get_closest_marker(kind) for kind in KINDS)
+            or item.nodeid.removeprefix("tests/").partition("[")[0] in slowest
+        ]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in set(slow)]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -23,7 +23,7 @@ from langchain_dp import __version__, cli
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.cli import main
 from langchain_dp.cli.completion import SHELLS, script
-from langchain_dp.rapt import Vocabulary, vocabulary
+from langchain_dp.rapt import Vocabulary, _tables
 from langchain_dp.rapt._english import TEXTS
 
 ATTACK = {"name": "inversion", "rate": 0.5, "low": 0.4, "high": 0.6, "baseline": 0.1, "n": 10, "settings": {}}
@@ -140,8 +140,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     words = sorted({word for text in TEXTS for word in re.findall("[a-z]+", text.lower())})
     lines = (f"{word} {place % 9} {place // 9 % 9} {place // 81}\n" for place, word in enumerate(words))
     Path("words.vec").write_text("".join(lines))
-    small = vocabulary.load("words.vec")
-    load: Callable[[Any], Vocabulary] = lambda name: small if name == "glove" else vocabulary.load(name)  # noqa: E731
+    small = _tables.load("words.vec")
+    load: Callable[[Any], Vocabulary] = lambda name: small if name == "glove" else _tables.load(name)  # noqa: E731
     monkeypatch.setattr("langchain_dp.rapt.build.load", load)
     monkeypatch.setattr("langchain_dp.rapt.load", load)
     monkeypatch.setattr(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,15 +20,97 @@ PURE = [
 ]  # fmt: skip
 
 
-def imports(path: Path) -> set[str]:
+@functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """What a file is made of."""
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+@functools.cache
+def imports(path: Path) -> frozenset[str]:
     """Dotted names that a file imports, anywhere in it."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    package = ["langchain_dp", *path.parent.relative_to(ROOT if "integrations" in path.parts else PACKAGE).parts]
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*start, *([node.module] if node.module else [])])
+            named = {f"{source}.{alias.name}" for alias in node.names}
+            found |= named | (set() if named <= modules().keys() else {source})
+    return frozenset(found)
+
+
+FLOORS = [
+    "cli",
+    "audit",
+    "attacks",
+    "icl opt rapt",
+    "ensemble",
+    "records parsing",
+    "quiet",
+    "mechanisms",
+    "accounting",
+    "redact",
+    "ports",
+    "_util",
+    "errors",
+]
+"""Imports go down this list only."""
+
+
+@functools.cache
+def modules() -> dict[str, Path]:
+    """Every module by its dotted name."""
+    found = {}
+    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "integrations").rglob("*.py")]:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts if parts[0] == "langchain_dp" else ("langchain_dp", *parts))
+        found[name.removesuffix(".__init__")] = path
     return found
+
+
+def test_imports_go_down_the_floors() -> None:
+    """If it breaks, a room can no longer be read without those above it."""
+    floor = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
+    found = []
+    for name, path in modules().items():
+        here = name.split(".")[1] if "." in name else ""
+        for other in imports(path):
+            there = other.split(".")[1] if other.startswith("langchain_dp.") else ""
+            up = here in floor and there in floor and here != there and floor[there] <= floor[here]
+            found += [f"{name} imports {other}"] if up else []
+    assert not found
+    rooms = {name.split(".")[1] for name in modules() if "." in name}
+    assert rooms - {"integrations", "sample"} == set(floor)
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    """If it breaks, two files can only be understood, and imported, together: not even inside functions."""
+    known = modules()
+    uses = {
+        name: {other for other in imports(path) if other in known and other != name} for name, path in known.items()
+    }
+    # That a package imports its own parts to offer their names is no circle, unless a part asks the package.
+    alone: set[str] = set()
+    while ready := {name for name in uses if name not in alone and uses[name] <= alone}:
+        alone |= ready
+    assert sorted(set(uses) - alone) == []
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """If it breaks, a reader has to ask which of the two is meant."""
+    names = Counter(node.name for path in modules().values() for node in nodes(path) if isinstance(node, ast.ClassDef))
+    assert [name for name, times in names.items() if times > 1] == []
+
+
+def test_a_file_is_one_idea_in_a_folder_of_its_kind() -> None:
+    """If it breaks, prefixes stand for folders again, or a file holds more than one idea."""
+    assert len(list(PACKAGE.glob("*.py"))) <= 6
+    for path in modules().values():
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 600, path
+        assert path.parent.name not in path.stem.split("_"), path
 
 
 def files(*places: str) -> list[Path]:

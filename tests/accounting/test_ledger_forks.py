@@ -272,6 +272,8 @@ def test_every_lock_of_the_package_is_open_in_a_child() -> None:
     for file in package.rglob("*.py"):
         text = file.read_text(encoding="utf-8")
         locks = len(re.findall(r"threading\.R?Lock\(\)", text))
-        if file.name != "forks.py" and locks > len(re.findall(r"forks\.(?:watch|renew_lock|keep_still)\(|self\._watch\(", text)):
+        if file.name != "forks.py" and locks > len(
+            re.findall(r"forks\.(?:watch|renew_lock|keep_still)\(|self\._watch\(", text)
+        ):
             forgotten.append(str(file.relative_to(package)))
     assert forgotten == []
