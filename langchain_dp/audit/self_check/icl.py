@@ -6,7 +6,6 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +17,6 @@ from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, Pri
 from langchain_dp.accounting.events import Sampling, event_from_json
 from langchain_dp.audit.self_check.check import Check, Finding, likely, worst
 from langchain_dp.audit.self_check.laws import apart_law, attendance, coins, noisy_max_law, tally
-from langchain_dp.audit.self_check.planted_chains import ANSWERS, BALLOTS, ELSEWHERE, NOISE, SHARES, under
 from langchain_dp.audit.self_check.stubs import Shown, Witness, examples
 from langchain_dp.errors import BudgetExceeded, ModelUnavailable
 from langchain_dp.icl import ChatDPICL, DPICLClassifier
@@ -307,17 +305,7 @@ def _ballots(settings: Sequence[Setting], releases: int) -> Finding:
 
 
 CHECKS = [
-    Check("answers", "DP-ICL: one charge an answer", calls, under(calls, ANSWERS)),
-    Check(
-        "ballots",
-        "DP-ICL at q < 1: coins, prompts, noise",
-        ballots,
-        {
-            **under(functools.partial(ballots, SETTINGS[:2]), BALLOTS),
-            **under(functools.partial(ballots, SETTINGS[:1], 300), NOISE),
-            **under(functools.partial(ballots, SETTINGS[1:2], 300), SHARES),
-            **under(functools.partial(ballots, SETTINGS[6:]), ELSEWHERE),
-        },
-    ),
+    Check("answers", "DP-ICL: one charge an answer", calls),
+    Check("ballots", "DP-ICL at q < 1: coins, prompts, noise", ballots),
 ]
 """In the order of the table."""

@@ -24,7 +24,6 @@ from langchain_dp.accounting import (
 from langchain_dp.accounting.events import Sampling, event_from_json
 from langchain_dp.audit.self_check.check import Check, Finding, likely
 from langchain_dp.audit.self_check.laws import attendance, coins, limited_domain_law, softmax, tally, total
-from langchain_dp.audit.self_check.planted_chains import CHOICE, TOKENS, VOTES, under
 from langchain_dp.audit.self_check.stubs import Witness, examples, label_of
 from langchain_dp.opt import DPPromptOptimizer, OptPrompts
 from langchain_dp.opt.reservation import TRAINING, VALIDATION
@@ -291,15 +290,7 @@ def _mean(law: Mapping[int, float]) -> float:
 
 
 CHECKS = [
-    Check(
-        "tokens",
-        "DP-OPT at q < 1: charges, coins, votes",
-        tokens,
-        {
-            **under(functools.partial(tokens, WRITING[:1], 2), TOKENS),
-            **under(functools.partial(tokens, WRITING[:1], 4), VOTES),
-        },
-    ),
-    Check("choice", "the chosen candidate hides a record", choice, under(choice, CHOICE)),
+    Check("tokens", "DP-OPT at q < 1: charges, coins, votes", tokens),
+    Check("choice", "the chosen candidate hides a record", choice),
 ]
 """In the order of the table."""

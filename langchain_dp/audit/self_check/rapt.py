@@ -17,8 +17,6 @@ from langchain_core.runnables import RunnableLambda
 from langchain_dp.accounting import MetricLedger
 from langchain_dp.audit.self_check.check import Check, Finding, likely
 from langchain_dp.audit.self_check.laws import frequencies, softmax, tally
-from langchain_dp.audit.self_check.planted_chains import FACES as FAULTS
-from langchain_dp.audit.self_check.planted_chains import PADS, under
 from langchain_dp.errors import BudgetExceeded, LedgerError, MissingExtra
 from langchain_dp.rapt import RAPTSanitizer, SanitizingExampleSelector, SanitizingRetriever, Vocabulary
 
@@ -242,7 +240,7 @@ def padded(number: int = 300, length: int = 8) -> Finding:
 
 
 CHECKS = [
-    Check("texts", "every face: one charge a text, its law", faces, under(faces, FAULTS)),
-    Check("padded", "length=: every text as many words, by law", padded, under(padded, PADS)),
+    Check("texts", "every face: one charge a text, its law", faces),
+    Check("padded", "length=: every text as many words, by law", padded),
 ]
 """In the order of the table."""
