@@ -241,6 +241,6 @@ def padded(number: int = 300, length: int = 8) -> Finding:
 
 CHECKS = [
     Check("texts", "every face: one charge a text, its law", faces),
-    Check("padded", "length=: every text as many words, by law", padded),
+    Check("padded", "length=: as many words a text, by law", padded),
 ]
 """In the order of the table."""
