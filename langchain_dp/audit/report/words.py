@@ -49,8 +49,8 @@ def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
         )
     return (
         f"Somebody who knows every other record and sees everything released, and to whom {equally} equally likely, "
-        f"{right} with probability {_share(accuracy_bound(epsilon, delta))} at most (a blind guess: 50%). A test that is wrong "
-        f"about one in a hundred {wrong} finds at most {_share(caught(epsilon, delta, 0.01))} of the others."
+        f"{right} with probability {_share(accuracy_bound(epsilon, delta))} at most (a blind guess: 50%). "
+        f"A test that is wrong about one in a hundred {wrong} finds at most {_share(caught(epsilon, delta, 0.01))} of the others."
         f"{further}{weak}"
     )
 
