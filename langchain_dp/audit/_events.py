@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from langchain_dp.attacks._given import numbers
+from langchain_dp._util import validate
 from langchain_dp.audit.bounds import epsilon_bound
 from langchain_dp.errors import InvalidParameter
 
@@ -85,7 +85,7 @@ def _level_sets(one: Sequence[Any], other: Sequence[Any]) -> Iterable[tuple[Even
 
 
 def _half_lines(one: Sequence[float], other: Sequence[float]) -> Iterable[tuple[Event, int, int]]:
-    arrays = [np.sort(numbers("what statistic returned", values)) for values in (one, other)]
+    arrays = [np.sort(validate.numbers("what statistic returned", values)) for values in (one, other)]
     if any(values.ndim != 1 or not np.isfinite(values).all() for values in arrays):
         raise InvalidParameter("Expected every statistic to be a finite number. Let statistic= return one.")
     pooled = np.unique(np.concatenate(arrays))

@@ -21,7 +21,6 @@ from tqdm import tqdm
 
 from langchain_dp._util import validate
 from langchain_dp.accounting import Neighbors
-from langchain_dp.attacks._given import function
 from langchain_dp.audit._events import Event, choose_event
 from langchain_dp.audit.bounds import check_runs, epsilon_bound
 from langchain_dp.audit.pairs import check_neighbors
@@ -125,9 +124,9 @@ def audit_mechanism(
         the answer. A bound below the claim proves nothing: the data sets, or the event, may be the wrong ones.
     """
     _check(runs, epsilon=epsilon, delta=delta, error=error)
-    function("mechanism", mechanism, of="a data set")
+    validate.function("mechanism", mechanism, of="a data set")
     if statistic is not None:
-        function("statistic", statistic, of="a release")
+        validate.function("statistic", statistic, of="a release")
     if neighbors is not None:
         check_neighbors(one, other, neighbors)  # type: ignore[arg-type]  # checked there
     elif not allow_identical and _equal(one, other):

@@ -25,7 +25,7 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting._account import Account
 from langchain_dp.accounting.metric import Owner
-from langchain_dp.attacks._intervals import accuracy_bound
+from langchain_dp.attacks.result import accuracy_bound
 from langchain_dp.audit.report import report, words
 from langchain_dp.audit.report.names import label
 from langchain_dp.audit.report.page import page

@@ -7,7 +7,7 @@ import math
 from dp_accounting.dp_event import DpEvent
 
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighbors, NoisyMaxEvent, PartEvent
-from langchain_dp.attacks._intervals import accuracy_bound
+from langchain_dp.attacks.result import accuracy_bound
 
 _COMFORT = 0.96  # chance of a right guess above which the promise is called weak: epsilon above 3.2
 _OFTEN = 1.6449  # standard deviations that a Gaussian exceeds once in twenty times
@@ -49,8 +49,8 @@ def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
         )
     return (
         f"Somebody who knows every other record and sees everything released, and to whom {equally} equally likely, "
-        f"{right} with probability {_share(accuracy_bound(epsilon, delta))} at most (a blind guess: 50%). "
-        f"A test that is wrong about one in a hundred {wrong} finds at most {_share(caught(epsilon, delta, 0.01))} of the others."
+        f"{right} with probability {_share(accuracy_bound(epsilon, delta))} at most (a blind guess: 50%). A test that "
+        f"is wrong about one in a hundred {wrong} finds at most {_share(caught(epsilon, delta, 0.01))} of the others."
         f"{further}{weak}"
     )
 
