@@ -18,11 +18,9 @@ from langchain_dp.audit.bounds import gaussian_bound
 from langchain_dp.audit.empirical import Audited, audit_mechanism
 from langchain_dp.audit.pairs import canary_pair, worst_margin
 from langchain_dp.audit.self_check.check import Check, Finding, count, excess, worst
-from langchain_dp.audit.self_check.stubs import NamingEngine
+from langchain_dp.audit.self_check.stubs import LABELS, NamingEngine
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl import DPICLClassifier
-
-LABELS = ("first", "second")
 
 
 def chain(examples: Sequence[Any], engine: NamingEngine | None = None, **changes: Any) -> DPICLClassifier:
