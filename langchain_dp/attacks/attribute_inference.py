@@ -2,7 +2,7 @@
 
 After Li, Tan, Liu 2023, section 4.2 and appendix A.3.1: a perceptron of two layers with 768 hidden units and ReLU, on
 mean token embeddings or on contextual representations. The attacker trains on texts whose attribute it knows,
-privatised as the attacked ones are, which is stronger than training on plain ones.
+privatized as the attacked ones are, which is stronger than training on plain ones.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def mean_embeddings(texts: Sequence[str], vocabulary: Vocabulary) -> Floats:
     """Mean vector of the words of each text, (texts, d); unknown words count with their public vector.
 
     Args:
-        texts: Texts, plain or privatised. A text without words gets the unknown word's vector.
+        texts: Texts, plain or privatized. A text without words gets the unknown word's vector.
         vocabulary: Public table.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Reconstruction: a causal language model is shown a privatised text and writes down what it may have been.
+"""Reconstruction: a causal language model is shown a privatized text and writes down what it may have been.
 
 The model sees released texts only. Its own knowledge of the language is the attack: public pairs of texts before and
-after privatising may show it what was done. How much of the meaning comes back is for a reader; counted are words.
+after privatizing may show it what was done. How much of the meaning comes back is for a reader; counted are words.
 """
 
 from __future__ import annotations

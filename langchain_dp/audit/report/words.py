@@ -112,10 +112,10 @@ METRIC_LIMITS = [
     "its unit is never added to an epsilon.",
     "The number of words of a text, unless it was padded.",
     "Whatever the settings let pass in clear or replace by rule (numbers, dates, names kept, capital letters). The "
-    "certificate of the sanitiser lists it.",
+    "certificate of the sanitizer lists it.",
     "A meaning that many words of a text share: losses add up over the words, and over every further release.",
     "Releases that named no user: they are counted for their document alone.",
-    "Releases that were reused: the same text sanitised before cost nothing again.",
+    "Releases that were reused: the same text sanitized before cost nothing again.",
     "Time: when texts were released, and how many. This page shows both.",
 ]
 """What a metric ledger does not protect."""
