@@ -44,7 +44,7 @@ test: lint
 
 # Every audit with its planted faults, and a table at the end.
 audit: $(READY)
-	$(BIN)/python -m langchain_dp.audit --jobs 2
+	$(BIN)/python tests/audits/run.py --jobs 2
 
 # Runs every notebook and writes it with its outputs.
 cookbook: $(READY)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
-from langchain_dp.errors import MissingExtra
+from langchain_dp.errors import InvalidParameter, MissingExtra
 
 
 def new_figure(width: float, height: float) -> tuple[Any, Any]:
@@ -22,3 +24,15 @@ def new_figure(width: float, height: float) -> tuple[Any, Any]:
         ) from None
     figure = figures.Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()
+
+
+def save_picture(figure: Any, path: str | PathLike[str]) -> None:
+    """Write a figure; the ending of the path says the format, PNG if there is none."""
+    ending = Path(path).suffix[1:].lower()
+    known = figure.canvas.get_supported_filetypes()
+    if ending and ending not in known:
+        raise InvalidParameter(
+            f"Expected the ending of path, {ending!r}, to be one of {sorted(known)}. Write to a file such as "
+            "attacks.png."
+        )
+    figure.savefig(path)

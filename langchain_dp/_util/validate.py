@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from numbers import Number, Real
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_dp.errors import InvalidParameter
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 _LONG = 10**40
 """Whole numbers of more digits are no setting; Python refuses to write those of more than 4,300."""
 _OPTION = re.compile(r"[\w.+-]{0,16}")
@@ -83,3 +89,22 @@ def no_further(kwargs: Mapping[str, Any]) -> None:
     """Typos are not swallowed."""
     if kwargs:
         raise InvalidParameter(f"Expected no further arguments, got {sorted(kwargs)}. Bind them to the inner model.")
+
+
+def function(name: str, given: F, *, of: str) -> F:
+    """The function, if it can be called; a chain is named by its method."""
+    if not callable(given):
+        raise InvalidParameter(
+            f"Expected {name} of type {type(given).__name__} to be a function of {of}. Of a chain give its method, "
+            "such as chain.invoke."
+        )
+    return given
+
+
+def numbers(name: str, given: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """An array of numbers; what is none is not shown."""
+    import numpy as np  # the package is imported without it
+
+    with contextlib.suppress(TypeError, ValueError):  # whose message may hold what was given
+        return np.asarray(given, dtype=np.float64)
+    raise InvalidParameter(f"Expected {name} to hold numbers in rows of one length, but it does not.")

@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING
 from langchain_dp._util.lazy import lazily
 
 if TYPE_CHECKING:
-    from langchain_dp.attacks._leak_report import LeakedSpan, LeakReport, NearestRow
-    from langchain_dp.attacks._neighbors_model import NeighborsMasked
-    from langchain_dp.attacks._representations import SentenceEmbeddings, mean_embeddings
-    from langchain_dp.attacks._result import AttackResult, plot_attacks
-    from langchain_dp.attacks.attribute_inference import AttributeResult, infer_attribute
-    from langchain_dp.attacks.context_inversion import PredictsMasked, TransformersMasked, invert_in_context
+    from langchain_dp.attacks.answer_membership import attack_answers
+    from langchain_dp.attacks.attribute_inference import (
+        AttributeResult,
+        SentenceEmbeddings,
+        infer_attribute,
+        mean_embeddings,
+    )
+    from langchain_dp.attacks.context_inversion import (
+        NeighborsMasked,
+        PredictsMasked,
+        TransformersMasked,
+        invert_in_context,
+    )
     from langchain_dp.attacks.embedding_inversion import (
         InversionResult,
         UnigramPrior,
@@ -24,17 +31,18 @@ if TYPE_CHECKING:
         invert_words,
         unigram_prior,
     )
+    from langchain_dp.attacks.leak_report import LeakedSpan, LeakReport, NearestRow
     from langchain_dp.attacks.leakage import find_leaks
     from langchain_dp.attacks.membership import (
         MembershipResult,
         PortScorer,
-        attack_answers,
         attack_prompt,
         infer_membership,
         lira_scores,
     )
     from langchain_dp.attacks.prompt_leaking import LeakingResult, leak_prompt
     from langchain_dp.attacks.reconstruction import ReconstructionResult, reconstruct
+    from langchain_dp.attacks.result import AttackResult, plot_attacks
 
 __all__ = [
     "AttackResult",
@@ -69,35 +77,20 @@ __all__ = [
 ]
 
 _HOME = {
-    "AttackResult": "langchain_dp.attacks._result",
-    "AttributeResult": "langchain_dp.attacks.attribute_inference",
-    "InversionResult": "langchain_dp.attacks.embedding_inversion",
-    "LeakReport": "langchain_dp.attacks._leak_report",
-    "LeakedSpan": "langchain_dp.attacks._leak_report",
-    "LeakingResult": "langchain_dp.attacks.prompt_leaking",
-    "MembershipResult": "langchain_dp.attacks.membership",
-    "NearestRow": "langchain_dp.attacks._leak_report",
-    "NeighborsMasked": "langchain_dp.attacks._neighbors_model",
-    "PortScorer": "langchain_dp.attacks.membership",
-    "PredictsMasked": "langchain_dp.attacks.context_inversion",
-    "ReconstructionResult": "langchain_dp.attacks.reconstruction",
-    "SentenceEmbeddings": "langchain_dp.attacks._representations",
-    "TransformersMasked": "langchain_dp.attacks.context_inversion",
-    "UnigramPrior": "langchain_dp.attacks.embedding_inversion",
-    "attack_answers": "langchain_dp.attacks.membership",
-    "attack_prompt": "langchain_dp.attacks.membership",
-    "find_leaks": "langchain_dp.attacks.leakage",
-    "infer_attribute": "langchain_dp.attacks.attribute_inference",
-    "infer_membership": "langchain_dp.attacks.membership",
-    "invert_in_context": "langchain_dp.attacks.context_inversion",
-    "invert_vectors": "langchain_dp.attacks.embedding_inversion",
-    "invert_words": "langchain_dp.attacks.embedding_inversion",
-    "leak_prompt": "langchain_dp.attacks.prompt_leaking",
-    "lira_scores": "langchain_dp.attacks.membership",
-    "mean_embeddings": "langchain_dp.attacks._representations",
-    "plot_attacks": "langchain_dp.attacks._result",
-    "reconstruct": "langchain_dp.attacks.reconstruction",
-    "unigram_prior": "langchain_dp.attacks.embedding_inversion",
+    name: f"langchain_dp.attacks.{module}"
+    for module, names in {
+        "answer_membership": ("attack_answers",),
+        "attribute_inference": ("AttributeResult", "SentenceEmbeddings", "infer_attribute", "mean_embeddings"),
+        "context_inversion": ("NeighborsMasked", "PredictsMasked", "TransformersMasked", "invert_in_context"),
+        "embedding_inversion": ("InversionResult", "UnigramPrior", "invert_vectors", "invert_words", "unigram_prior"),
+        "leak_report": ("LeakReport", "LeakedSpan", "NearestRow"),
+        "leakage": ("find_leaks",),
+        "membership": ("MembershipResult", "PortScorer", "attack_prompt", "infer_membership", "lira_scores"),
+        "prompt_leaking": ("LeakingResult", "leak_prompt"),
+        "reconstruction": ("ReconstructionResult", "reconstruct"),
+        "result": ("AttackResult", "plot_attacks"),
+    }.items()
+    for name in names
 }
 
 __getattr__, __dir__ = lazily(__name__, _HOME)

@@ -20,8 +20,8 @@ import numpy as np
 
 from langchain_dp._util import validate
 from langchain_dp._util.binomial import clopper_pearson
-from langchain_dp.attacks import _given
-from langchain_dp.attacks._result import AttackResult, texts_of
+from langchain_dp.attacks import checks
+from langchain_dp.attacks.result import AttackResult
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms._nearest import ROWS
 from langchain_dp.mechanisms.metric_laplace import checked_eta, noise
@@ -84,7 +84,7 @@ def unigram_prior(vocabulary: Vocabulary, texts: Sequence[str], *, smoothing: fl
         InvalidParameter: ``vocabulary`` is none, the texts hold no word of the table, or ``smoothing`` is below 0.
     """
     validate.number("smoothing", smoothing, at_least=0.0)
-    known = known_words(_given.table(vocabulary), texts_of("texts", texts))
+    known = known_words(checks.table(vocabulary), checks.texts("texts", texts))
     if not len(known):
         raise InvalidParameter(
             "Expected texts to hold a word of the table, got none. Give public texts of its language."
@@ -215,7 +215,7 @@ def most_successful(true: Ids, tried: Mapping[str, Ids]) -> tuple[str, int]:
 
 
 def _attacked(texts: Sequence[str], vocabulary: Vocabulary) -> Ids:
-    ids = known_words(_given.table(vocabulary), texts_of("texts", texts))
+    ids = known_words(checks.table(vocabulary), checks.texts("texts", texts))
     if not len(ids):
         raise InvalidParameter("Expected texts to hold a word of the table, got none. Use the table of their language.")
     return ids
@@ -225,7 +225,7 @@ def _checked_prior(prior: UnigramPrior | None, attacker: str, vocabulary: Vocabu
     validate.one_of("attacker", attacker, ("nearest", "map"))
     if attacker == "map" and prior is None:
         raise InvalidParameter("Expected prior to be given for attacker='map'. Give unigram_prior(vocabulary, texts).")
-    return None if prior is None else _given.frequencies(prior, vocabulary)
+    return None if prior is None else checks.frequencies(prior, vocabulary)
 
 
 def _result(

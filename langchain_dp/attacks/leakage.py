@@ -8,22 +8,27 @@ are tools for whoever may see the rows. A search that finds nothing proves nothi
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from langchain_dp._util import validate
-from langchain_dp.attacks import _given
-from langchain_dp.attacks._leak_report import LEAKED, LeakedSpan, LeakReport, NearestRow
-from langchain_dp.attacks._result import texts_of
-from langchain_dp.attacks._runs import Prompt, covered
-from langchain_dp.attacks._similar import Embed, similarities
-from langchain_dp.attacks._singles import Frequent, Singles, Text, frequent_words, given_words
-from langchain_dp.attacks._words import Rarity, bare, words_of
+from langchain_dp.attacks import checks
+from langchain_dp.attacks.leak_report import LEAKED, LeakedSpan, LeakReport, NearestRow
+from langchain_dp.attacks.singles import ComparedText, Frequent, Singles, frequent_words, given_words
+from langchain_dp.attacks.words import Prompt, Rarity, bare, covered, words_of
 from langchain_dp.errors import InvalidParameter
+
+Embed = Callable[[Sequence[str]], npt.ArrayLike]
+"""Texts to one vector each."""
+
+Matrix = npt.NDArray[np.float64]
+_SIZES = (3, 4)  # of character n-grams
 
 # A sentence ends, a line ends, or a cue begins a part of a forged example: "Input:", "# Student errors", "Output:".
 _PIECE = re.compile(r"(?<=[.!?])\s+|\n+|\s*(?:#+ ?)?\b[A-Z]\w*(?: [A-Z]\w*)?:\s|\s*#+ (?=\w)")
@@ -85,12 +90,12 @@ def find_leaks(
         raise InvalidParameter(
             f"Expected prompt to be a str, not {type(prompt).__name__}. Give the text, such as message.content."
         )
-    rows = texts_of("rows", rows)
-    public, held_out = texts_of("public", public, at_least=0), texts_of("held_out", held_out, at_least=0)
+    rows = checks.texts("rows", rows)
+    public, held_out = checks.texts("public", public, at_least=0), checks.texts("held_out", held_out, at_least=0)
     if embed is not None:
-        _given.function("embed", embed, of="a list of texts")
+        validate.function("embed", embed, of="a list of texts")
     training, others = _Rows(rows), _Rows(held_out)
-    frequent = frequent_words() if ordinary is None else given_words(texts_of("ordinary", ordinary, at_least=0))
+    frequent = frequent_words() if ordinary is None else given_words(checks.texts("ordinary", ordinary, at_least=0))
     # Both kinds of row decide what is rare, so that neither is favoured.
     search = _Search(prompt, public, [*training.folded, *others.folded], shortest, frequent)
     return LeakReport(
@@ -112,7 +117,7 @@ class _Rows:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
-        self.parsed = [Text(text, words_of(text)) for text in texts]
+        self.parsed = [ComparedText(text, words_of(text)) for text in texts]
         self.folded = [[word.folded for word in text.words] for text in self.parsed]
 
     @property
@@ -135,7 +140,7 @@ class _Search:
         self._rarity = Rarity(rows)
         self._index = Prompt(self._folded, 2)
         self.read = frequent.reads(rows)
-        self._singles = Singles(Text(prompt, self._words), self._public, known.parsed, frequent, read=self.read)
+        self._singles = Singles(ComparedText(prompt, self._words), self._public, known.parsed, frequent, read=self.read)
         self._distinct = {tuple(map(bare, row)) for row in rows}  # a row that stands there twice is one
         self._holders = Counter(word for row in self._distinct for word in set(row))
 
@@ -157,7 +162,7 @@ class _Search:
         spans = [outer[place] for place in outer.keys() - inner]
         return tuple(sorted(spans, key=lambda span: (-span.bits, span.start)))
 
-    def _alone(self, row: Text) -> list[tuple[int, int, int]]:
+    def _alone(self, row: ComparedText) -> list[tuple[int, int, int]]:
         """Words that only this row has and that betray it by themselves; neighbours as one: as runs."""
         found: list[tuple[int, int, int]] = []
         for at, start, length, words in sorted(self._singles.words(row)):
@@ -259,3 +264,56 @@ class _Search:
                 pieces.append(self._prompt[at:end].strip())
             at = end if cut is None else cut.end()
         return pieces
+
+
+def similarities(texts: Sequence[str], rows: Sequence[str], embed: Embed | None) -> Matrix:
+    """Cosine similarity of every text to every row.
+
+    Args:
+        texts: Folded texts.
+        rows: Folded rows.
+        embed: Embedding; None counts character n-grams within words, weighted by how rare they are among the rows.
+
+    Raises:
+        InvalidParameter: The embedding does not give one finite vector a text.
+    """
+    return _by_letters(texts, rows) if embed is None else _unit(embed, texts) @ _unit(embed, rows).T
+
+
+def _unit(embed: Embed, texts: Sequence[str]) -> Matrix:
+    vectors = validate.numbers("what embed returned", embed(list(texts)))
+    if vectors.ndim != 2 or len(vectors) != len(texts) or not np.isfinite(vectors).all():
+        raise InvalidParameter(
+            f"Expected embed to give one finite vector for each of {len(texts)} texts, but it gave an array of shape "
+            f"{vectors.shape}."
+        )
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(lengths > 0, lengths, 1.0)
+
+
+def _letters(text: str) -> Counter[str]:
+    padded = [f" {word} " for word in text.split()]
+    return Counter(word[i : i + size] for word in padded for size in _SIZES for i in range(len(word) - size + 1))
+
+
+def _by_letters(texts: Sequence[str], rows: Sequence[str]) -> Matrix:
+    counted = [_letters(row) for row in rows]
+    found = Counter(gram for row in counted for gram in row)
+    weight = {gram: math.log((1 + len(rows)) / (1 + count)) + 1 for gram, count in found.items()}
+    rarest = math.log(1 + len(rows)) + 1  # of what no row has
+    index: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for place, text in enumerate(texts):
+        values = {gram: math.sqrt(count) * weight.get(gram, rarest) for gram, count in _letters(text).items()}
+        length = math.sqrt(sum(value**2 for value in values.values())) or 1.0
+        for gram, value in values.items():
+            index[gram].append((place, value / length))
+    table = np.zeros((len(texts), len(rows)))
+    for column, row in enumerate(counted):
+        squares = 0.0
+        for gram, count in row.items():
+            value = math.sqrt(count) * weight[gram]
+            squares += value**2
+            for place, share in index.get(gram, ()):
+                table[place, column] += share * value
+        table[:, column] /= math.sqrt(squares) or 1.0
+    return table

@@ -1,7 +1,7 @@
-"""Reconstruction: a causal language model is shown a privatised text and writes down what it may have been.
+"""Reconstruction: a causal language model is shown a privatized text and writes down what it may have been.
 
 The model sees released texts only. Its own knowledge of the language is the attack: public pairs of texts before and
-after privatising may show it what was done. How much of the meaning comes back is for a reader; counted are words.
+after privatizing may show it what was done. How much of the meaning comes back is for a reader; counted are words.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from langchain_dp._util import validate
-from langchain_dp.attacks import _given
-from langchain_dp.attacks._intervals import bootstrap_ratio
-from langchain_dp.attacks._result import AttackResult, Setting, texts_of
-from langchain_dp.attacks._words import FUNCTION_WORDS, words_of
+from langchain_dp.attacks import checks
+from langchain_dp.attacks.result import AttackResult, Setting, bootstrap_ratio
+from langchain_dp.attacks.words import FUNCTION_WORDS, words_of
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
 
@@ -82,7 +81,7 @@ def reconstruct(
         InvalidParameter: There is no text, not one release each, or no word to count; the model is none, or answers
             with something else than text.
     """
-    originals, seen = texts_of("texts", texts), texts_of("released", released)
+    originals, seen = checks.texts("texts", texts), checks.texts("released", released)
     validate.integer("max_new_tokens", max_new_tokens, at_least=1)
     if len(originals) != len(seen):
         raise InvalidParameter(
@@ -102,8 +101,8 @@ def reconstruct(
     if isinstance(model, VotesNextToken):
         written, writer = _write(model, head, bodies, tail, max_new_tokens), model.name
     else:
-        _given.function("model", model, of="a prompt, or an engine that writes tokens")
-        written = [_first_line(_given.answer("model", model(head + body + tail))) for body in bodies]
+        validate.function("model", model, of="a prompt, or an engine that writes tokens")
+        written = [_first_line(checks.answer("model", model(head + body + tail))) for body in bodies]
         writer = getattr(model, "__name__", type(model).__name__)
     back = [_content(text) for text in written]
     hits = _overlap(wanted, back)

@@ -9,7 +9,8 @@ where ``answer`` takes examples and returns what is released of them, by fresh r
 :class:`NamingEngine` is a model for such a chain, the worst there is, and shows the whole of an audit.
 :func:`audit_pipeline` needs one run only, over many canaries.
 
-``python -m langchain_dp.audit`` audits this installation, and shows that the audits see planted faults.
+``python -m langchain_dp.audit`` audits this installation; ``make audit`` in a checkout also shows that the audits see
+planted faults.
 ``langchain-dp audit`` writes the report of a ledger.
 """
 

@@ -18,7 +18,6 @@ import numpy as np
 from scipy.stats import binom
 
 from langchain_dp._util import validate
-from langchain_dp.attacks._given import function
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 
@@ -173,8 +172,8 @@ def audit_pipeline(
     validate.number("epsilon", epsilon, at_least=0.0)
     validate.number("delta", delta, at_least=0.0, at_most=1.0)
     validate.number("error", error, above=0.0, below=1.0)
-    function("pipeline", pipeline, of="the coins")
-    function("score", score, of="what was released and a canary's number")
+    validate.function("pipeline", pipeline, of="the coins")
+    validate.function("score", score, of="what was released and a canary's number")
     if guesses is not None:
         if isinstance(guesses, (str, bytes)) or not isinstance(guesses, Sequence):
             raise InvalidParameter(

@@ -12,9 +12,8 @@ import pytest
 
 from langchain_dp import sample
 from langchain_dp.attacks import LeakReport, find_leaks
-from langchain_dp.attacks._runs import Prompt
-from langchain_dp.attacks._singles import frequent_words
-from langchain_dp.attacks._words import words_of
+from langchain_dp.attacks.singles import frequent_words
+from langchain_dp.attacks.words import Prompt, words_of
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt import templates
 from langchain_dp.rapt._english import TEXTS as ENGLISH

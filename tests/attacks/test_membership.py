@@ -18,7 +18,7 @@ from fakes.voters import LABELS, VotingEngine, private_examples
 
 from langchain_dp import DPICLClassifier, Neighbors, PrivacyBudget
 from langchain_dp.attacks import PortScorer, attack_answers, attack_prompt, infer_membership, lira_scores
-from langchain_dp.attacks._intervals import auc_interval
+from langchain_dp.attacks.result import auc_interval
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import MemberPrompt
 

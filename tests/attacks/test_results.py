@@ -26,7 +26,7 @@ from langchain_dp.attacks import (
     plot_attacks,
     reconstruct,
 )
-from langchain_dp.attacks._intervals import accuracy_bound, auc, auc_interval, bootstrap_ratio
+from langchain_dp.attacks.result import accuracy_bound, auc, auc_interval, bootstrap_ratio
 from langchain_dp.audit.report.results import read_attacks
 from langchain_dp.errors import InvalidParameter, MissingExtra
 

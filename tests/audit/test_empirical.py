@@ -13,7 +13,7 @@ import pytest
 
 from langchain_dp.accounting import Neighbors
 from langchain_dp.audit import Audited, audit_mechanism, epsilon_bound
-from langchain_dp.audit._events import choose_event
+from langchain_dp.audit.empirical import choose_event
 from langchain_dp.errors import InvalidParameter
 
 pytestmark = pytest.mark.statistical

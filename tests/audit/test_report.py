@@ -25,10 +25,11 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting._account import Account
 from langchain_dp.accounting.metric import Owner
+from langchain_dp.attacks.result import accuracy_bound
 from langchain_dp.audit.report import report, words
 from langchain_dp.audit.report.names import label
 from langchain_dp.audit.report.page import page
-from langchain_dp.audit.report.results import AttackResult
+from langchain_dp.audit.report.results import ReportedAttack
 from langchain_dp.audit.report.words import meaning
 
 SECRET = "Zebedee Quillfeather was treated for gout"
@@ -90,7 +91,7 @@ def test_no_text_that_stands_in_a_name_is_shown(tmp_path: Path) -> None:
         made.reserve([(event, 5)], name=SECRET).spend(event, chain=SECRET)
     with MetricLedger(20.0, tmp_path / "texts.db") as texts:
         texts.spend(1.0, [Owner(SECRET, SECRET)], table=SECRET, chain=SECRET)
-    attack = (AttackResult(label(SECRET), 0.5, 0.4, 0.6, 0.5, 10, {label(SECRET): label(SECRET)}),)
+    attack = (ReportedAttack(label(SECRET), 0.5, 0.4, 0.6, 0.5, 10, {label(SECRET): label(SECRET)}),)
     for found in (report(path, attacks=attack), report(tmp_path / "texts.db")):
         for shown in (page(found), json.dumps(found.to_dict())):
             assert not [word for word in ("Zebedee", "Quillfeather", "gout", str(tmp_path)) if word in shown]
@@ -141,7 +142,7 @@ def test_the_page_is_whole_and_asks_nobody_for_anything(
     if kind == "empty":
         PrivacyLedger(PrivacyBudget(1.0), tmp_path / "empty.db").close()
     path = tmp_path / "empty.db" if kind == "empty" else request.getfixturevalue(kind)
-    attacks = (AttackResult("inversion", 0.5, 0.4, 0.6, 0.1, 10, {"eta": 7.0}),)
+    attacks = (ReportedAttack("inversion", 0.5, 0.4, 0.6, 0.1, 10, {"eta": 7.0}),)
     written = page(report(path, attacks=attacks))
     tags = Tags()
     tags.feed(written)
@@ -157,8 +158,8 @@ def test_the_page_is_whole_and_asks_nobody_for_anything(
     assert ("Nothing was released yet" in written) == (kind == "empty")
 
 
-def attacked(name: str, low: float, **settings: object) -> AttackResult:
-    return AttackResult(name, min(low + 0.05, 1.0), low, 1.0, 0.5, 100, settings)  # type: ignore[arg-type]
+def attacked(name: str, low: float, **settings: object) -> ReportedAttack:
+    return ReportedAttack(name, min(low + 0.05, 1.0), low, 1.0, 0.5, 100, settings)  # type: ignore[arg-type]
 
 
 def test_an_attack_above_its_bound_contradicts_the_promise(ledger: Path) -> None:
@@ -213,7 +214,7 @@ def test_the_curve_is_composed_when_it_is_asked_for(ledger: Path, monkeypatch: p
 
 def test_everything_is_escaped(ledger: Path) -> None:
     """If it breaks, a name runs as a script in the auditor's browser. The label rule stands before it; both must."""
-    found = report(ledger, attacks=(AttackResult(SCRIPT, 0.5, 0.4, 0.6, 0.1, 10, {SCRIPT: SCRIPT}),))
+    found = report(ledger, attacks=(ReportedAttack(SCRIPT, 0.5, 0.4, 0.6, 0.1, 10, {SCRIPT: SCRIPT}),))
     object.__setattr__(found.plans[0], "name", SCRIPT)
     object.__setattr__(found.plans[0].releases[0], "chains", {SCRIPT: 1})
     object.__setattr__(found, "file", SCRIPT)
@@ -224,10 +225,10 @@ def test_everything_is_escaped(ledger: Path) -> None:
 
 def test_words_follow_from_the_definition() -> None:
     """If it breaks, the page promises more, or less, than (epsilon, delta) does."""
-    assert words.guess(0.0, 0.0) == 0.5
-    assert words.guess(1.0, 0.0) == pytest.approx(math.e / (1 + math.e))
-    assert words.guess(1.0, 0.1) == pytest.approx((math.e + 0.1) / (1 + math.e))
-    assert words.guess(1000.0, 0.1) == words.caught(1000.0, 0.1, 0.01) == 1.0
+    assert accuracy_bound(0.0, 0.0) == 0.5
+    assert accuracy_bound(1.0, 0.0) == pytest.approx(math.e / (1 + math.e))
+    assert accuracy_bound(1.0, 0.1) == pytest.approx((math.e + 0.1) / (1 + math.e))
+    assert accuracy_bound(1000.0, 0.1) == words.caught(1000.0, 0.1, 0.01) == 1.0
     assert words.caught(0.0, 0.0, 0.01) == pytest.approx(0.01)
     assert words.caught(1.0, 0.05, 0.01) == pytest.approx(0.01 * math.e + 0.05)
     assert words.caught(8.0, 0.0, 0.01) == pytest.approx(1 - 0.99 * math.exp(-8))

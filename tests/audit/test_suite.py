@@ -7,16 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from audits import planted, planted_chains
+from audits.faults import CLASSIC, faults
 
+import langchain_dp
 from langchain_dp import PrivacyBudget
 from langchain_dp.audit import __main__ as command
 from langchain_dp.audit.self_check import suite
 from langchain_dp.audit.self_check.accountant import order
 from langchain_dp.audit.self_check.chains import tightness
 from langchain_dp.audit.self_check.check import Check, Finding
-from langchain_dp.audit.self_check.suite import CORE, Row, checks, run, table
+from langchain_dp.audit.self_check.suite import AuditRow, checks, run, table
 
 CHECKS = {check.name: check for check in checks()}
+FAULTS = faults()
+HELPERS = ("instead", "method", "under")  # of the stand-ins, not broken themselves
 REPEATED = [name for name, check in CHECKS.items() if not check.once]
 SOUND, BROKEN = Finding(False, "well"), Finding(True, "ill")
 
@@ -28,8 +33,8 @@ def test_the_sound_code_passes_and_every_planted_fault_is_seen(name: str) -> Non
     check = CHECKS[name]
     found = check.sound()
     assert not found.broken, found.seen
-    for fault, planted in check.planted.items():
-        seen = planted()
+    for fault, broken in FAULTS.get(name, {}).items():
+        seen = broken()
         assert seen.broken, (fault, seen.seen)
 
 
@@ -48,31 +53,36 @@ def test_schemes_stand_in_order() -> None:
 
 def test_every_classic_fault_is_planted_once() -> None:
     """If it breaks, the table leaves out a fault that published code has had."""
-    planted = [name for check in CHECKS.values() for name in check.planted]
-    assert len(CORE) == 10
-    assert set(CORE) <= set(planted)
-    assert len(set(planted)) == len(planted)
+    names = [name for made in FAULTS.values() for name in made]
+    assert len(CLASSIC) == 10
+    assert set(CLASSIC) <= set(names)
+    assert len(set(names)) == len(names)
+    assert set(FAULTS) <= set(CHECKS)
 
 
 def test_stand_ins_are_not_offered() -> None:
-    """If it breaks, something deliberately broken can be imported by its public name."""
-    import langchain_dp.audit as audit
-    from langchain_dp.audit.self_check import planted as _planted
+    """If it breaks, something deliberately broken is installed with the package."""
+    made = [name for name, thing in {**vars(planted), **vars(planted_chains)}.items()
+            if getattr(thing, "__module__", "").startswith("audits.") and name not in HELPERS]  # fmt: skip
+    assert "half_the_gumbel_scale" in made
+    assert "every_third_free" in made
+    written = "\n".join(path.read_text("utf-8") for path in Path(langchain_dp.__file__).parent.rglob("*.py"))
+    assert not [name for name in made if f"def {name}(" in written or f"class {name}(" in written]
+    assert "import audits" not in written
+    assert "from audits" not in written
 
-    assert not [name for name in vars(_planted) if name in audit.__all__]
-    users = Path(audit.__file__).parent.parent.rglob("*.py")
-    assert not [
-        path for path in users if "self_check.planted" in path.read_text("utf-8") and path.parent.name != "self_check"
-    ]
+
+def two_faults() -> Any:
+    return {"good": {"fault": lambda: BROKEN}, "blind": {"unseen": lambda: SOUND}}
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
     """Three audits without any work: a good one, one that accuses, one that is blind."""
     made = [
-        Check("good", "holds", lambda: SOUND, {"fault": lambda: BROKEN}),
-        Check("nervous", "holds", lambda: BROKEN, {}),
-        Check("blind", "holds", lambda: SOUND, {"unseen": lambda: SOUND}, once=True),
+        Check("good", "holds", lambda: SOUND),
+        Check("nervous", "holds", lambda: BROKEN),
+        Check("blind", "holds", lambda: SOUND, once=True),
     ]
     monkeypatch.setattr(suite, "checks", lambda: made)
     monkeypatch.setattr(command, "checks", lambda: made)
@@ -81,7 +91,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
 
 def test_rows_count_runs_and_verdicts(few: list[Check]) -> None:
     """If it breaks, a blind or nervous audit is printed as a good one."""
-    rows = run(sound=4, planted=3, quiet=True)
+    rows = run(sound=4, planted=3, faults=two_faults, quiet=True)
     assert [(row.audit, row.planted, row.broken, row.runs, row.fine) for row in rows] == [
         ("good", False, 0, 4, True),
         ("good", True, 3, 3, True),
@@ -99,20 +109,27 @@ def test_rows_count_runs_and_verdicts(few: list[Check]) -> None:
 @pytest.mark.parametrize(("broken", "fine"), [(10, True), (9, True), (8, False)])
 def test_nine_of_ten_are_enough(broken: int, fine: bool) -> None:
     """If it breaks, the bar is another than the one that is promised."""
-    assert Row("a", "b", True, broken, 10, "").fine == fine
-    assert not Row("a", "b", False, 1, 20, "").fine
+    assert AuditRow("a", "b", True, broken, 10, "").fine == fine
+    assert not AuditRow("a", "b", False, 1, 20, "").fine
 
 
 @pytest.mark.parametrize(("names", "code"), [(["good"], 0), (["nervous"], 1), (["blind"], 1), ([], 1)])
 def test_the_exit_code_tells(few: list[Check], names: list[str], code: int, capsys: Any) -> None:
     """If it breaks, make goes on although an audit failed."""
-    assert command.main(["--quick", *names]) == code
+    assert command.main(["--quick", *names], faults=two_faults) == code
     assert "Sound code:" in capsys.readouterr().out
+
+
+def test_an_installation_is_audited_without_faults(few: list[Check], capsys: Any) -> None:
+    """If it breaks, the installed command misses an alarm, or speaks of faults that it does not have."""
+    assert command.main(["--quick", "good", "blind"]) == 0
+    assert "planted" not in capsys.readouterr().out.lower()
+    assert command.main(["--quick"]) == 1
 
 
 def test_the_command_prints_one_json_object(few: list[Check], capsys: Any) -> None:
     """If it breaks, a program cannot read the audits."""
-    assert command.main(["--json", "--sound", "2", "--planted", "2", "good"]) == 0
+    assert command.main(["--json", "--sound", "2", "--planted", "2", "good"], faults=two_faults) == 0
     out, err = capsys.readouterr()
     assert not err
     assert [row["runs"] for row in json.loads(out)["rows"]] == [2, 2]
@@ -122,7 +139,7 @@ def test_the_command_prints_one_json_object(few: list[Check], capsys: Any) -> No
 def test_wrong_arguments_are_refused(few: list[Check], arguments: list[str], capsys: Any) -> None:
     """If it breaks, a misspelt audit passes as one without findings."""
     with pytest.raises(SystemExit) as stopped:
-        command.main(arguments)
+        command.main(arguments, faults=two_faults)
     assert stopped.value.code == 2
     assert "Traceback" not in capsys.readouterr().err
 
@@ -132,5 +149,5 @@ def test_every_row_fits_its_column() -> None:
     for check in CHECKS.values():
         assert len(check.name) <= 12
         assert len(check.promise) <= 38
-        assert all(len(f"planted: {name}") <= 38 for name in check.planted)
-    assert max(map(len, table([Row("a", "b", True, 1, 1, "word " * 90)]).splitlines())) <= 124
+        assert all(len(f"planted: {name}") <= 38 for name in FAULTS.get(check.name, {}))
+    assert max(map(len, table([AuditRow("a", "b", True, 1, 1, "word " * 90)]).splitlines())) <= 124

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from audits import planted_chains
+from audits.faults import faults
 
 from langchain_dp.accounting import LedgerPlan
-from langchain_dp.audit.self_check import icl, laws, planted_chains, rapt
-from langchain_dp.audit.self_check.suite import checks, run
+from langchain_dp.audit.self_check import icl, laws, rapt
+from langchain_dp.audit.self_check.suite import run
 from langchain_dp.mechanisms import limited_domain
 
 ERROR = 1e-6
@@ -107,8 +109,8 @@ def test_a_planted_fault_is_taken_out_again() -> None:
 def test_two_processes_give_the_rows_of_one() -> None:
     """If it breaks, the command prints a fault's runs beside another's name."""
     names = ["candidates", "partition"]
-    alone, shared = (run(names, sound=2, planted=2, jobs=jobs, quiet=True) for jobs in (1, 2))
+    alone, shared = (run(names, sound=2, planted=2, faults=faults, jobs=jobs, quiet=True) for jobs in (1, 2))
     assert [(row.audit, row.name, row.runs, row.broken) for row in alone] == [
         (row.audit, row.name, row.runs, row.broken) for row in shared
     ]
-    assert len(shared) == 2 + sum(len(check.planted) for check in checks() if check.name in names)
+    assert len(shared) == 2 + sum(len(faults()[name]) for name in names)

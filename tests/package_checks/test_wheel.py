@@ -24,7 +24,7 @@ def sources() -> set[str]:
     found |= {f"langchain_dp/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "integrations").rglob("*.py")}
     samples = {f"langchain_dp/sample/{path.name}" for path in (ROOT / "langchain_dp" / "sample").glob("*.jsonl")}
     assert samples
-    return found | samples | {"langchain_dp/py.typed"}
+    return found | samples | {"langchain_dp/py.typed", "langchain_dp/audit/report/page.html.j2"}
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) -> None:

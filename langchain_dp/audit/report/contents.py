@@ -17,8 +17,8 @@ from langchain_dp.accounting.certificate import library_version
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.accounting.metric import MetricEntry
 from langchain_dp.audit.report import opening, words
-from langchain_dp.audit.report.names import label
-from langchain_dp.audit.report.results import AttackResult
+from langchain_dp.audit.report.names import RELATIONS, kind, label, parameters
+from langchain_dp.audit.report.results import ReportedAttack
 
 _POINTS = 24  # of the curve of what was spent: each is a composition of its own
 
@@ -107,7 +107,7 @@ class Report:
     plans: tuple[Plan, ...]
     facts: tuple[tuple[str, str], ...]
     limits: tuple[str, ...]
-    attacks: tuple[AttackResult, ...] = ()
+    attacks: tuple[ReportedAttack, ...] = ()
     composed: Callable[[], Sequence[tuple[str, float]]] = dataclasses.field(default=tuple, repr=False, compare=False)
 
     @functools.cached_property
@@ -155,7 +155,7 @@ class Report:
         return {name: _plain(value) for name, value in found.items()}
 
 
-def report(path: str | os.PathLike[str], *, attacks: tuple[AttackResult, ...] = ()) -> Report:
+def report(path: str | os.PathLike[str], *, attacks: tuple[ReportedAttack, ...] = ()) -> Report:
     """Read a ledger of either kind. Nothing is written, and no budget or key has to be known.
 
     Args:
@@ -195,8 +195,8 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
                 chains[label(entry.chain) if entry.chain else "(no name)"] += entry.count
             releases.append(
                 Release(
-                    words.kind(event),
-                    words.parameters(event),
+                    kind(event),
+                    parameters(event),
                     words.calibration(event, budget.neighbors),
                     used[item],
                     most,
@@ -213,7 +213,7 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
         opening.made(ledger),
         _now(),
         library_version(),
-        words.RELATIONS[budget.neighbors],
+        RELATIONS[budget.neighbors],
         words.meaning(budget.epsilon, budget.delta, budget.neighbors),
         (budget.epsilon, budget.delta),
         ledger.reserved(),

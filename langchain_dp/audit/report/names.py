@@ -1,8 +1,21 @@
-"""Which names a report shows. Names are public by contract, but a caller may have passed a sentence by mistake."""
+"""Names in a report: of mechanisms, their parameters and relations; and which of the callers' own are shown.
+
+These are public by contract, but a caller may have passed a sentence by mistake.
+"""
 
 from __future__ import annotations
 
 import re
+
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
+
+from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighbors, NoisyMaxEvent, PartEvent
+
+RELATIONS = {
+    Neighbors.REPLACE_ONE: "one record replaced by any other (the number of records is public)",
+    Neighbors.ADD_OR_REMOVE_ONE: "one record added or removed (the number of records is protected, too)",
+    Neighbors.REPLACE_SPECIAL: "one record replaced by a ghost that abstains (weaker than adding or removing it)",
+}
 
 _PLAIN = re.compile(r"[\w.:/+()#=@, -]{1,48}")
 _WORDS = 4
@@ -19,3 +32,41 @@ def label(name: str) -> str:
     if _PLAIN.fullmatch(last) and len(words) <= _WORDS:
         return last
     return f"(a name of {len(name)} characters that reads like a text: not shown)"
+
+
+def kind(event: DpEvent) -> str:
+    """Name of the mechanism behind an event."""
+    if isinstance(event, PartEvent):
+        return f"{kind(event.event)}, on the part {label(event.part)} of the data"
+    if isinstance(event, PoissonSampledDpEvent):
+        return f"{kind(event.event)}, sampled"
+    names: dict[type, str] = {
+        NoisyMaxEvent: "Report noisy max",
+        LimitedDomainEvent: "LimitedDomain (one token)",
+        ExponentialEvent: "Exponential mechanism (one choice)",
+        GaussianDpEvent: "Gaussian mechanism",
+        LaplaceDpEvent: "Laplace mechanism",
+    }
+    return names.get(type(event), type(event).__name__)
+
+
+def parameters(event: DpEvent) -> str:
+    """Public parameters of an event."""
+    if isinstance(event, PartEvent):
+        return parameters(event.event)
+    if isinstance(event, PoissonSampledDpEvent):
+        return f"{parameters(event.event)}, sampling probability {event.sampling_probability:.4g}"
+    if isinstance(event, NoisyMaxEvent):
+        return f"sigma {event.sigma:.4g} votes, {_sampling(event)}"
+    if isinstance(event, LimitedDomainEvent):
+        return f"epsilon0 {event.epsilon0:.4g}, delta0 {event.delta0:.3g}, {_sampling(event)}"
+    if isinstance(event, ExponentialEvent):
+        return f"epsilon {event.epsilon:.4g}"
+    return f"noise multiplier {event.noise_multiplier:.4g}"
+
+
+def _sampling(event: NoisyMaxEvent | LimitedDomainEvent) -> str:
+    who = "each subset" if event.sampling == "fixed" else "each record"
+    if event.sampling_probability == 1:
+        return "everybody takes part"
+    return f"{who} takes part with probability {event.sampling_probability:.4g}"

@@ -70,6 +70,21 @@ class _ReadAccount(Account):
         forks.renew_lock(self)
 
 
+class _ReadLedger(PrivacyLedger):
+    """A ledger that is only read."""
+
+    def __init__(self, budget: PrivacyBudget, path: str) -> None:
+        self._account = _ReadAccount(budget, _ReadStore(budget, path))
+        self._direct = None
+
+
+class _ReadMetricLedger(MetricLedger):
+    """A metric ledger that is only read."""
+
+    def __init__(self, path: str) -> None:
+        self._open(_ReadMetricStore(None, path, key=None), keyed=False)
+
+
 def open_ledger(path: str | os.PathLike[str]) -> PrivacyLedger | MetricLedger:
     """Open an existing ledger, of either kind, that can be read and not be charged.
 
@@ -82,16 +97,9 @@ def open_ledger(path: str | os.PathLike[str]) -> PrivacyLedger | MetricLedger:
     real = os.path.realpath(os.fsdecode(path))
     kind = _kind(real)
     try:
-        if kind is METRIC_LEDGER:
-            ledger = MetricLedger.__new__(MetricLedger)
-            ledger._open(_ReadMetricStore(None, real, key=None), keyed=False)
-            return ledger
-        budget = _budget(real)
-        reading = PrivacyLedger.__new__(PrivacyLedger)
-        reading._account, reading._direct = _ReadAccount(budget, _ReadStore(budget, real)), None
+        return _ReadMetricLedger(real) if kind is METRIC_LEDGER else _ReadLedger(_budget(real), real)
     except LedgerUnwritable as error:
         raise _unfinished(real) or error from None
-    return reading
 
 
 def made(ledger: PrivacyLedger | MetricLedger) -> str:

@@ -1,20 +1,45 @@
-"""A picture of what was spent over time: inline SVG in the colours of the page, no script and no font of its own."""
+"""Where the lines of a picture of what was spent over time stand; the page's template draws it, in its own colours."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
-import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 _WIDTH, _HEIGHT = 720, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 18, 34, 62
 _APART = 20  # of two names, so that they never lie on each other, on a phone either
 
 
+@dataclasses.dataclass(frozen=True)
+class Plot:
+    """What a picture is drawn of; places are in units of its own size.
+
+    Args:
+        label: The picture in words.
+        area: Path around what is below the curve.
+        curve: Path of the curve.
+        grid: Heights of the lines behind it.
+        levels: (class, height) of level lines.
+        texts: (class, anchor, x, y, text).
+    """
+
+    label: str
+    area: str
+    curve: str
+    grid: Sequence[str]
+    levels: Sequence[tuple[str, str]]
+    texts: Sequence[tuple[str, str, str, str, str]]
+    width: int = _WIDTH
+    height: int = _HEIGHT
+    left: int = _LEFT
+    right: int = _WIDTH - _RIGHT
+
+
 def spent_over_time(
     curve: Sequence[tuple[str, float]], *, begins: str, lines: Sequence[tuple[str, float, str]], unit: str
-) -> str:
+) -> Plot:
     """A step for every point, and level lines for what is reserved or allowed.
 
     Args:
@@ -36,59 +61,47 @@ def spent_over_time(
     def y(value: float) -> float:
         return _HEIGHT - _BOTTOM - value / top * (_HEIGHT - _TOP - _BOTTOM)
 
-    path = f"M{x(points[0][0]):.1f},{y(0):.1f}"
-    for time, value in points[1:]:
-        path += f"H{x(time):.1f}V{y(value):.1f}"
-    area = f"{path}H{x(end):.1f}V{y(0):.1f}Z"
-    parts = [_grid(top, y), _times(start, end, x)]
-    parts.append(f'<path class="area" d="{area}"/><path class="curve" d="{path}H{x(end):.1f}"/>')
+    path = f"M{x(start):.1f},{y(0):.1f}" + "".join(f"H{x(time):.1f}V{y(value):.1f}" for time, value in points[1:])
+    steps = [top * step / 4 for step in range(5)]
+    texts = [("tick", "end", f"{_LEFT - 6}", f"{y(value) + 4:.1f}", f"{value:.3g}") for value in steps]
+    texts += _times(start, end)
     heights: list[float] = []
-    for name, height, style in shown:
-        at = y(height)
-        parts.append(f'<line class="{style}" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        above = at - 6
+    for name, height, _ in shown:
+        above = y(height) - 6
         while any(abs(above - other) < _APART for other in heights):
             above += _APART
         heights.append(above)
-        parts.append(f'<text class="name" x="{_LEFT + 6}" y="{above:.1f}">{html.escape(name)} {height:.4g}</text>')
-    last = points[-1][1]
-    side = "end" if x(points[-1][0]) > _WIDTH / 2 else "start"
+        texts.append(("name", "start", f"{_LEFT + 6}", f"{above:.1f}", f"{name} {height:.4g}"))
+    time, last = points[-1]
+    side = "end" if x(time) > _WIDTH / 2 else "start"
     at = min(y(last) - 6, _HEIGHT - _BOTTOM - 6)
     if all(abs(at - other) >= _APART for other in heights) or side == "end":
-        parts.append(f'<text class="value" text-anchor="{side}" x="{x(points[-1][0]):.1f}" y="{at:.1f}">'
-                     f"spent {last:.4g}</text>")  # fmt: skip
-    label = f"{unit} spent over time: {last:.4g} of " + ", ".join(f"{name} {height:.4g}" for name, height, _ in shown)
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(label, quote=True)}">'
-        f'<text class="axis" x="4" y="16">{html.escape(unit)}</text>{"".join(parts)}</svg>'
+        texts.append(("value", side, f"{x(time):.1f}", f"{at:.1f}", f"spent {last:.4g}"))
+    return Plot(
+        f"{unit} spent over time: {last:.4g} of " + ", ".join(f"{name} {height:.4g}" for name, height, _ in shown),
+        f"{path}H{x(end):.1f}V{y(0):.1f}Z",
+        f"{path}H{x(end):.1f}",
+        [f"{y(value):.1f}" for value in steps],
+        [(style, f"{y(height):.1f}") for _, height, style in shown],
+        texts,
     )
 
 
-def _grid(top: float, place: Callable[[float], float]) -> str:
-    lines = []
-    for step in range(5):
-        value = top * step / 4
-        at = place(value)
-        lines.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
-            f'<text class="tick" text-anchor="end" x="{_LEFT - 6}" y="{at + 4:.1f}">{value:.3g}</text>'
-        )
-    return "".join(lines)
-
-
-def _times(start: float, end: float, place: Callable[[float], float]) -> str:
+def _times(start: float, end: float) -> list[tuple[str, str, str, str, str]]:
+    """Three times below the picture, and what they are."""
     span = end - start
     form = "%Y-%m-%d" if span > 3 * 86400 else "%d %b %H:%M" if span > 6 * 3600 else "%H:%M:%S"
-    marks = []
-    for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
-        time = start + share * span
-        shown = datetime.datetime.fromtimestamp(time, datetime.UTC).strftime(form)
-        at = place(time)
-        marks.append(f'<text class="tick" text-anchor="{anchor}" x="{at:.1f}" y="{_HEIGHT - 38}">{shown}</text>')
-    day = datetime.datetime.fromtimestamp(start, datetime.UTC).strftime("%Y-%m-%d")
-    note = "time, UTC" if form == "%Y-%m-%d" else f"time, UTC, from {day}"
-    marks.append(f'<text class="axis" text-anchor="end" x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 12}">{note}</text>')
-    return "".join(marks)
+
+    def written(time: float, how: str) -> str:
+        return datetime.datetime.fromtimestamp(time, datetime.UTC).strftime(how)
+
+    marks = [
+        ("tick", anchor, f"{_LEFT + share * (_WIDTH - _LEFT - _RIGHT):.1f}", f"{_HEIGHT - 38}",
+         written(start + share * span, form))
+        for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end"))
+    ]  # fmt: skip
+    note = "time, UTC" if form == "%Y-%m-%d" else f"time, UTC, from {written(start, '%Y-%m-%d')}"
+    return [*marks, ("axis", "end", f"{_WIDTH - _RIGHT}", f"{_HEIGHT - 12}", note)]
 
 
 def _ceiling(value: float) -> float:

@@ -19,7 +19,7 @@ _MOST = 64 * 2**20  # bytes: a result is a line, so a larger file is another one
 
 
 @dataclasses.dataclass(frozen=True)
-class AttackResult:
+class ReportedAttack:
     """How often an attack was right, beside what guessing reaches.
 
     Args:
@@ -59,7 +59,7 @@ class AttackResult:
         return self.bound is not None and self.low > self.bound
 
 
-def read_attacks(path: str | os.PathLike[str]) -> tuple[AttackResult, ...]:
+def read_attacks(path: str | os.PathLike[str]) -> tuple[ReportedAttack, ...]:
     """Results of a JSON file: a list of objects, or one object.
 
     Each has "name", "rate", "low", "high", "baseline", "n", and may have "settings".
@@ -79,7 +79,7 @@ def read_attacks(path: str | os.PathLike[str]) -> tuple[AttackResult, ...]:
     return tuple(_result(row, place) for place, row in enumerate(rows))
 
 
-def _result(row: Any, place: int) -> AttackResult:
+def _result(row: Any, place: int) -> ReportedAttack:
     where = f"attack {place}"
     if not isinstance(row, dict) or not set(_FIELDS[:-1]) <= set(row) or not set(row) <= set(_FIELDS):
         raise InvalidParameter(
@@ -94,7 +94,7 @@ def _result(row: Any, place: int) -> AttackResult:
     if not isinstance(settings, dict):
         raise InvalidParameter(f"Expected the settings of {where} to be an object.")
     n = validate.integer(f"n of {where}", row["n"], at_least=0, at_most=_MOST_ROWS)
-    return AttackResult(label(row["name"]), n=n, settings=_settings(settings), **numbers)
+    return ReportedAttack(label(row["name"]), n=n, settings=_settings(settings), **numbers)
 
 
 def _number(name: str, value: Any) -> float:

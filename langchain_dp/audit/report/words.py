@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import math
 
-from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
+from dp_accounting.dp_event import DpEvent
 
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighbors, NoisyMaxEvent, PartEvent
-from langchain_dp.audit.report.names import label
+from langchain_dp.attacks.result import accuracy_bound
 
 _COMFORT = 0.96  # chance of a right guess above which the promise is called weak: epsilon above 3.2
 _OFTEN = 1.6449  # standard deviations that a Gaussian exceeds once in twenty times
-
-RELATIONS = {
-    Neighbors.REPLACE_ONE: "one record replaced by any other (the number of records is public)",
-    Neighbors.ADD_OR_REMOVE_ONE: "one record added or removed (the number of records is protected, too)",
-    Neighbors.REPLACE_SPECIAL: "one record replaced by a ghost that abstains (weaker than adding or removing it)",
-}
-
-
-def guess(epsilon: float, delta: float) -> float:
-    """Largest chance of being right in telling two neighbours apart that are equally likely: (e^eps + d) / (e^eps + 1).
-
-    Reference: Kairouz, Oh, Viswanath. The composition theorem for differential privacy. ICML 2015 (the region of all
-    tests, of which this is the best sum of errors).
-    """
-    return 1.0 if epsilon > 700 else min(1.0, (math.exp(epsilon) + delta) / (math.exp(epsilon) + 1))
 
 
 def caught(epsilon: float, delta: float, false_alarms: float) -> float:
@@ -57,48 +42,17 @@ def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
     """What (epsilon, delta) leaves to somebody who knows everything but one record, of which it speaks as it may."""
     equally, right, wrong, further = _TOLD_APART[neighbors]
     weak = ""
-    if guess(epsilon, delta) > _COMFORT:
+    if accuracy_bound(epsilon, delta) > _COMFORT:
         weak = (
             " At this epsilon the bound alone is weak: it excludes certainty and little else. What protects in "
             "practice then is how far real attacks stay below it, and that is an experience and no promise."
         )
     return (
         f"Somebody who knows every other record and sees everything released, and to whom {equally} equally likely, "
-        f"{right} with probability {_share(guess(epsilon, delta))} at most (a blind guess: 50%). A test that is wrong "
-        f"about one in a hundred {wrong} finds at most {_share(caught(epsilon, delta, 0.01))} of the others."
+        f"{right} with probability {_share(accuracy_bound(epsilon, delta))} at most (a blind guess: 50%). A test that "
+        f"is wrong about one in a hundred {wrong} finds at most {_share(caught(epsilon, delta, 0.01))} of the others."
         f"{further}{weak}"
     )
-
-
-def kind(event: DpEvent) -> str:
-    """Name of the mechanism behind an event."""
-    if isinstance(event, PartEvent):
-        return f"{kind(event.event)}, on the part {label(event.part)} of the data"
-    if isinstance(event, PoissonSampledDpEvent):
-        return f"{kind(event.event)}, sampled"
-    names: dict[type, str] = {
-        NoisyMaxEvent: "Report noisy max",
-        LimitedDomainEvent: "LimitedDomain (one token)",
-        ExponentialEvent: "Exponential mechanism (one choice)",
-        GaussianDpEvent: "Gaussian mechanism",
-        LaplaceDpEvent: "Laplace mechanism",
-    }
-    return names.get(type(event), type(event).__name__)
-
-
-def parameters(event: DpEvent) -> str:
-    """Public parameters of an event."""
-    if isinstance(event, PartEvent):
-        return parameters(event.event)
-    if isinstance(event, PoissonSampledDpEvent):
-        return f"{parameters(event.event)}, sampling probability {event.sampling_probability:.4g}"
-    if isinstance(event, NoisyMaxEvent):
-        return f"sigma {event.sigma:.4g} votes, {_sampling(event)}"
-    if isinstance(event, LimitedDomainEvent):
-        return f"epsilon0 {event.epsilon0:.4g}, delta0 {event.delta0:.3g}, {_sampling(event)}"
-    if isinstance(event, ExponentialEvent):
-        return f"epsilon {event.epsilon:.4g}"
-    return f"noise multiplier {event.noise_multiplier:.4g}"
 
 
 def calibration(event: DpEvent, neighbors: Neighbors) -> str:
@@ -124,13 +78,6 @@ def calibration(event: DpEvent, neighbors: Neighbors) -> str:
             "100 times."
         )
     return "Noise of the library's own mechanism, in multiples of its sensitivity."
-
-
-def _sampling(event: NoisyMaxEvent | LimitedDomainEvent) -> str:
-    who = "each subset" if event.sampling == "fixed" else "each record"
-    if event.sampling_probability == 1:
-        return "everybody takes part"
-    return f"{who} takes part with probability {event.sampling_probability:.4g}"
 
 
 def _share(value: float) -> str:
@@ -165,10 +112,10 @@ METRIC_LIMITS = [
     "its unit is never added to an epsilon.",
     "The number of words of a text, unless it was padded.",
     "Whatever the settings let pass in clear or replace by rule (numbers, dates, names kept, capital letters). The "
-    "certificate of the sanitiser lists it.",
+    "certificate of the sanitizer lists it.",
     "A meaning that many words of a text share: losses add up over the words, and over every further release.",
     "Releases that named no user: they are counted for their document alone.",
-    "Releases that were reused: the same text sanitised before cost nothing again.",
+    "Releases that were reused: the same text sanitized before cost nothing again.",
     "Time: when texts were released, and how many. This page shows both.",
 ]
 """What a metric ledger does not protect."""

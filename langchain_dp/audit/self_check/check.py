@@ -31,20 +31,18 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """An audit with its planted faults.
+    """An audit of this package's own code.
 
     Args:
         name: Short name.
         promise: What must hold.
         sound: Audits this package.
-        planted: Audits deliberately broken stand-ins, by the name of the fault.
         once: Whether the answer cannot change from run to run, or takes long: not repeated.
     """
 
     name: str
     promise: str
     sound: Callable[[], Finding]
-    planted: dict[str, Callable[[], Finding]] = dataclasses.field(default_factory=dict)
     once: bool = False
 
 

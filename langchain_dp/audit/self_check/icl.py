@@ -6,10 +6,9 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
-import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableLambda
@@ -17,37 +16,31 @@ from langchain_core.runnables import RunnableLambda
 from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, PrivacyLedger, epsilon
 from langchain_dp.accounting.events import Sampling, event_from_json
 from langchain_dp.audit.self_check.check import Check, Finding, likely, worst
-from langchain_dp.audit.self_check.laws import apart_law, attendance, coins, noisy_max_law, tally
-from langchain_dp.audit.self_check.planted_chains import ANSWERS, BALLOTS, ELSEWHERE, NOISE, SHARES, under
-from langchain_dp.audit.self_check.stubs import Shown, Witness, examples
+from langchain_dp.audit.self_check.laws import apart_law, noisy_max_law, tally
+from langchain_dp.audit.self_check.stubs import LABELS, SeenPrompt, Witness, at_once, examples, mixed_up, who_was_asked
 from langchain_dp.errors import BudgetExceeded, ModelUnavailable
 from langchain_dp.icl import ChatDPICL, DPICLClassifier
 from langchain_dp.icl.answers import KEPT
 
-LABELS = ("first", "second")
 _R1, _ADD, _ZERO = Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL
 Face = Callable[[DPICLClassifier, Sequence[str]], list[str]]
-
-
-async def _together(calls: Iterable[Any]) -> list[Any]:
-    return list(await asyncio.gather(*calls))
 
 
 FACES: dict[str, Face] = {
     "invoke": lambda chain, asked: [chain.invoke(each) for each in asked],
     "batch": lambda chain, asked: chain.batch(list(asked)),
     "stream": lambda chain, asked: ["".join(chain.stream(each)) for each in asked],
-    "ainvoke": lambda chain, asked: asyncio.run(_together(chain.ainvoke(each) for each in asked)),
+    "ainvoke": lambda chain, asked: at_once(chain.ainvoke(each) for each in asked),
     "abatch": lambda chain, asked: asyncio.run(chain.abatch(list(asked))),
     "certificate": lambda chain, asked: [chain.invoke_with_certificate(each).label for each in asked],
     "async certificate": lambda chain, asked: [
-        each.label for each in asyncio.run(_together(chain.ainvoke_with_certificate(one) for one in asked))
+        each.label for each in at_once(chain.ainvoke_with_certificate(one) for one in asked)
     ],
     "mapping": lambda chain, asked: [chain.invoke({"text": each}) for each in asked],
     "chat": lambda chain, asked: [str(ChatDPICL(classifier=chain).invoke(each).content) for each in asked],
     "chat batch": lambda chain, asked: [str(each.content) for each in ChatDPICL(classifier=chain).batch(list(asked))],
     "async chat": lambda chain, asked: [
-        str(each.content) for each in asyncio.run(_together(ChatDPICL(classifier=chain).ainvoke(one) for one in asked))
+        str(each.content) for each in at_once(ChatDPICL(classifier=chain).ainvoke(one) for one in asked)
     ],
     "chat stream": lambda chain, asked: [
         "".join(str(part.content) for part in ChatDPICL(classifier=chain).stream(each)) for each in asked
@@ -57,7 +50,7 @@ FACES: dict[str, Face] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class AnswerSetting:
     """One way to build a chain. The records are 96, the subsets 48, the slots 12."""
 
     sampling: Sampling
@@ -76,13 +69,13 @@ class Setting:
 
 
 SETTINGS = [
-    Setting("fixed", _R1),
-    Setting("resample", _R1, vote_shares=True),
-    Setting("fixed", _ADD, vote_shares=True),
-    Setting("resample", _ADD),
-    Setting("fixed", _ZERO),
-    Setting("resample", _ZERO),
-    Setting("fixed", _R1, asked_elsewhere=True),
+    AnswerSetting("fixed", _R1),
+    AnswerSetting("resample", _R1, vote_shares=True),
+    AnswerSetting("fixed", _ADD, vote_shares=True),
+    AnswerSetting("resample", _ADD),
+    AnswerSetting("fixed", _ZERO),
+    AnswerSetting("resample", _ZERO),
+    AnswerSetting("fixed", _R1, asked_elsewhere=True),
 ]
 """Schemes, neighbours, and a model that is asked call by call."""
 
@@ -90,16 +83,16 @@ PAIRS = [(SETTINGS[place % len(SETTINGS)], face) for place, face in enumerate(FA
 """Every face and every setting once at least."""
 
 
-class Run:
+class AnswerRun:
     """A chain, its ledger and what its model saw."""
 
-    def __init__(self, setting: Setting, most: int, *, keep_answers: int = KEPT) -> None:
+    def __init__(self, setting: AnswerSetting, most: int, *, keep_answers: int = KEPT) -> None:
         self.setting = setting
         self.ledger = PrivacyLedger(PrivacyBudget(500.0, 0.5, setting.neighbors))
         self.ledger.reserve([(setting.event, most)], name="dp-icl")
         # A model that is asked elsewhere is looked into, and so gets nothing but a list.
         self.witness = Witness() if setting.asked_elsewhere else Witness(self.charged)
-        self._rows = [{"id": f"r{k}", **row} for k, row in enumerate(examples(96, LABELS))]
+        self._rows = examples(96)
         fixed = setting.sampling == "fixed"
         self.chain = DPICLClassifier(
             llm=RunnableLambda(self.witness.say) if setting.asked_elsewhere else self.witness,
@@ -160,26 +153,19 @@ class Run:
 
     def apart(self) -> list[str]:
         """Prompts that hold something else than the records of one subset."""
-        wrong, seats, prompt = [], dict[int, tuple[int, ...]](), self.chain.prompt
+        prompt = self.chain.prompt
+        wrong = mixed_up(self.asked().values(), fixed=self.setting.sampling == "fixed")
         own = [(prompt.ask(row), prompt.word(row["label"])) for row in self._rows]
         for each in self.witness.shown:
             shots = [own[record] for record in each.records]
             turns = "\n".join(turn for shot in shots for turn in shot)
             if each.body != (turns if self.setting.asked_elsewhere else prompt.body(shots)):
                 wrong.append("a prompt is not what its own records make")
-            if any(seats.setdefault(record, each.records) != each.records for record in each.records):
-                wrong.append("a record was asked in two subsets")
-            if self.setting.sampling == "resample":
-                seats.clear()
-        for asked in self.asked().values():
-            records = [record for each in asked for record in each.records]
-            if len(set(records)) < len(records):
-                wrong.append("a record was shown twice in one release")
         return wrong
 
-    def asked(self) -> dict[Any, list[Shown]]:
+    def asked(self) -> dict[Any, list[SeenPrompt]]:
         """Private prompts by the question that they ended in."""
-        found: dict[Any, list[Shown]] = collections.defaultdict(list)
+        found: dict[Any, list[SeenPrompt]] = collections.defaultdict(list)
         for each in self.witness.shown:
             found[each.question].append(each)
         return found
@@ -187,14 +173,14 @@ class Run:
 
 def _no_longer_kept() -> Finding:
     """A question whose answer had to go is a new release."""
-    run = Run(SETTINGS[0], 4, keep_answers=2)
+    run = AnswerRun(SETTINGS[0], 4, keep_answers=2)
     for question in ("one", "two", "three", "one", "one"):
         run.chain.invoke(question)
     paid = run.charged()
     return Finding(paid != 4, f"{paid} charged for 4 releases, one of a question whose answer was no longer kept")
 
 
-def calls(pairs: Sequence[tuple[Setting, str]] = PAIRS) -> Finding:
+def calls(pairs: Sequence[tuple[AnswerSetting, str]] = PAIRS) -> Finding:
     """Five questions, one of them twice, then one again, others after a record was forgotten, and one beyond the plan.
 
     What the ledger holds against what was released, and against what the model was asked.
@@ -202,8 +188,8 @@ def calls(pairs: Sequence[tuple[Setting, str]] = PAIRS) -> Finding:
     return worst(itertools.chain([_no_longer_kept()], (_calls(setting, face) for setting, face in pairs)))
 
 
-def _calls(setting: Setting, face: str) -> Finding:
-    run, ask, wrong = Run(setting, 14), FACES[face], []
+def _calls(setting: AnswerSetting, face: str) -> Finding:
+    run, ask, wrong = AnswerRun(setting, 14), FACES[face], []
     questions = [f"question {number}" for number in range(6)]
 
     def expect(releases: int, when: str) -> None:
@@ -244,7 +230,7 @@ def _calls(setting: Setting, face: str) -> Finding:
     )
 
 
-def ballots(settings: Sequence[Setting] = SETTINGS, releases: int = 60) -> Finding:
+def ballots(settings: Sequence[AnswerSetting] = SETTINGS, releases: int = 60) -> Finding:
     """Whole chains at q < 1: who was asked, what each prompt held, and who won, against the event in the ledger."""
     try:
         return _ballots(settings, releases)
@@ -252,7 +238,7 @@ def ballots(settings: Sequence[Setting] = SETTINGS, releases: int = 60) -> Findi
         return Finding(True, f"a companion was asked something else: {error}")
 
 
-def _ballots(settings: Sequence[Setting], releases: int) -> Finding:
+def _ballots(settings: Sequence[AnswerSetting], releases: int) -> Finding:
     tests: dict[str, float] = {}
     hits: list[bool] = []
     chances: list[float] = []
@@ -262,7 +248,7 @@ def _ballots(settings: Sequence[Setting], releases: int) -> Finding:
     silent: list[bool] = []
     heard: list[float] = []
     for place, setting in enumerate(settings):
-        run, ask = Run(setting, releases), list(FACES.values())[place % 5]
+        run, ask = AnswerRun(setting, releases), list(FACES.values())[place % 5]
         questions = [f"question {number}." for number in range(releases)]
         shares: list[dict[str, float] | None] = [None] * releases
         if setting.vote_shares:
@@ -274,9 +260,9 @@ def _ballots(settings: Sequence[Setting], releases: int) -> Finding:
             return Finding(True, f"{setting}: {wrong[0]}")
         asked, event = run.asked(), run.event
         rounds = [asked[f"Text: question {number}.\nLabel:"] for number in range(releases)]
-        fixed = event.sampling == "fixed"
-        rows = [[unit for each in shown for unit in ([each.records] if fixed else each.records)] for shown in rounds]
-        tests[f"who was asked, {setting}"] = coins(attendance(rows), event.sampling_probability)
+        tests[f"who was asked, {setting}"] = who_was_asked(
+            rounds, fixed=event.sampling == "fixed", q=event.sampling_probability
+        )
         for shown, answer, share in zip(rounds, answers, shares, strict=True):
             votes = collections.Counter({label: sum(each.said == label for each in shown) for label in LABELS})
             if share is not None:
@@ -307,17 +293,7 @@ def _ballots(settings: Sequence[Setting], releases: int) -> Finding:
 
 
 CHECKS = [
-    Check("answers", "DP-ICL: one charge an answer", calls, under(calls, ANSWERS)),
-    Check(
-        "ballots",
-        "DP-ICL at q < 1: coins, prompts, noise",
-        ballots,
-        {
-            **under(functools.partial(ballots, SETTINGS[:2]), BALLOTS),
-            **under(functools.partial(ballots, SETTINGS[:1], 300), NOISE),
-            **under(functools.partial(ballots, SETTINGS[1:2], 300), SHARES),
-            **under(functools.partial(ballots, SETTINGS[6:]), ELSEWHERE),
-        },
-    ),
+    Check("answers", "DP-ICL: one charge an answer", calls),
+    Check("ballots", "DP-ICL at q < 1: coins, prompts, noise", ballots),
 ]
 """In the order of the table."""

@@ -23,21 +23,19 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting.events import Sampling, event_from_json
 from langchain_dp.audit.self_check.check import Check, Finding, likely
-from langchain_dp.audit.self_check.laws import attendance, coins, limited_domain_law, softmax, tally, total
-from langchain_dp.audit.self_check.planted_chains import CHOICE, TOKENS, VOTES, under
-from langchain_dp.audit.self_check.stubs import Witness, examples, label_of
+from langchain_dp.audit.self_check.laws import limited_domain_law, softmax, tally, total
+from langchain_dp.audit.self_check.stubs import LABELS, Witness, examples, label_of, mixed_up, who_was_asked
 from langchain_dp.opt import DPPromptOptimizer, OptPrompts
 from langchain_dp.opt.reservation import TRAINING, VALIDATION
 from langchain_dp.opt.templates import Demonstration
 
-LABELS = ("first", "second")
 _R1, _ADD, _ZERO = Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL
 _INSTRUCTION = "Say which."
 _KBAR = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class PromptSetting:
     """One way to run. The records are 128, of which a quarter validates; subsets and slots are 48.
 
     Args:
@@ -92,16 +90,21 @@ def _right(record: int, head: str) -> bool:
     return (record + len(head) + ord(head[-3])) % 16 > 0
 
 
-WRITING = [Setting("fixed", _R1), Setting("fixed", _ADD), Setting("fixed", _ZERO), Setting("resample", _ADD)]
+WRITING = [
+    PromptSetting("fixed", _R1),
+    PromptSetting("fixed", _ADD),
+    PromptSetting("fixed", _ZERO),
+    PromptSetting("resample", _ADD),
+]
 """Whose tokens are followed."""
-CHOOSING = [Setting("fixed", neighbors, True) for neighbors in (_R1, _R1, _R1, _R1, _ADD, _ZERO)]
+CHOOSING = [PromptSetting("fixed", neighbors, True) for neighbors in (_R1, _R1, _R1, _R1, _ADD, _ZERO)]
 """Whose choice is followed."""
 
 
-class Run:
+class PromptRun:
     """A run, its ledger, and what its model saw."""
 
-    def __init__(self, setting: Setting, face: int = 0) -> None:
+    def __init__(self, setting: PromptSetting, face: int = 0) -> None:
         self.setting = setting
         self.budget = PrivacyBudget(0.8 if setting.choosing else 500.0, 0.5, setting.neighbors)
         with PrivacyLedger(self.budget) as ledger:
@@ -109,7 +112,7 @@ class Run:
                 lambda: sum(entry.count for entry in ledger.entries()), vote=setting.vote, right=_right
             )
             self.optimizer = setting.optimizer(self.witness, ledger)
-            rows = [{"id": f"r{k}", **row} for k, row in enumerate(examples(128, LABELS))]
+            rows = examples(128)
             if face % 2:
                 self.prompt = asyncio.run(self.optimizer.aoptimize(rows))
             else:
@@ -177,12 +180,9 @@ class Run:
         return wrong + self._apart()
 
     def _apart(self) -> list[str]:
-        wrong, seats = [], dict[int, tuple[int, ...]]()
+        wrong = mixed_up(self.rounds, fixed=self.setting.sampling == "fixed")
         prompts, head = OptPrompts(), OptPrompts().forward_head(_INSTRUCTION)
         for round_ in self.rounds:
-            records = [record for each in round_ for record in each.records]
-            if len(set(records)) < len(records):
-                wrong.append("a record was shown twice in one call")
             for each in round_:
                 own = [
                     Demonstration(
@@ -195,19 +195,13 @@ class Run:
                 # What stands first are successes: the own records in an order of their own.
                 if sorted(each.body.splitlines()) != sorted(prompts.backward_body(own).splitlines()):
                     wrong.append("a prompt is not what its own records make")
-                if self.setting.sampling == "fixed" and any(
-                    seats.setdefault(record, each.records) != each.records for record in each.records
-                ):
-                    wrong.append("a record was asked in two subsets")
         if any(len(each.records) != 1 for each in self.chosen_by):
             wrong.append("a validation record was not asked alone")
         return wrong
 
     def coins(self) -> float:
         """Whether each subset, or each record, had a coin of its own in every call, at the rate that was charged."""
-        fixed = self.setting.sampling == "fixed"
-        rows = [[unit for one in asked for unit in ([one.records] if fixed else one.records)] for asked in self.rounds]
-        return coins(attendance(rows), self.token.sampling_probability)
+        return who_was_asked(self.rounds, fixed=self.setting.sampling == "fixed", q=self.token.sampling_probability)
 
     def laws(self) -> list[dict[Any, float]]:
         """What each call could release, from the votes of those who were asked and what was charged."""
@@ -238,15 +232,15 @@ class Run:
         return right[OptPrompts().forward_head(self.prompt.instruction)], law
 
 
-def tokens(settings: Sequence[Setting] = WRITING, runs: int = 1) -> Finding:
+def tokens(settings: Sequence[PromptSetting] = WRITING, runs: int = 1) -> Finding:
     """Whole runs at q < 1: calls and charges, who was asked, what each prompt held, and what came out of the votes."""
     tests: dict[str, float] = {}
-    made: list[Run] = []
+    made: list[PromptRun] = []
     for setting in settings:
         laws: list[dict[Any, float]] = []
         seen = dict.fromkeys(("bottoms", "tokens"), 0)
         for face in range(runs):
-            run = Run(setting, len(made))
+            run = PromptRun(setting, len(made))
             if wrong := run.wrong():
                 return Finding(True, f"{setting}: {wrong[0]}")
             made.append(run)
@@ -263,7 +257,7 @@ def tokens(settings: Sequence[Setting] = WRITING, runs: int = 1) -> Finding:
     return likely(tests)
 
 
-def _split(runs: Sequence[Run]) -> float:
+def _split(runs: Sequence[PromptRun]) -> float:
     """Whether the validation records of two runs have more, or fewer, in common than coins make."""
     pairs = list(itertools.combinations(runs, 2))
     p_values = []
@@ -274,11 +268,11 @@ def _split(runs: Sequence[Run]) -> float:
     return float(min(1.0, len(pairs) * min(p_values)))
 
 
-def choice(settings: Sequence[Setting] = CHOOSING, runs: int = 5) -> Finding:
+def choice(settings: Sequence[PromptSetting] = CHOOSING, runs: int = 5) -> Finding:
     """Whole runs over a small budget: which of the candidates won, against what the choice was charged as."""
-    made: list[Run] = []
+    made: list[PromptRun] = []
     for setting, face in itertools.product(settings, range(runs)):
-        made.append(Run(setting, face))
+        made.append(PromptRun(setting, face))
         if wrong := made[-1].wrong():
             return Finding(True, f"{setting}: {wrong[0]}")
     won, laws = zip(*(run.chosen() for run in made), strict=True)
@@ -291,15 +285,7 @@ def _mean(law: Mapping[int, float]) -> float:
 
 
 CHECKS = [
-    Check(
-        "tokens",
-        "DP-OPT at q < 1: charges, coins, votes",
-        tokens,
-        {
-            **under(functools.partial(tokens, WRITING[:1], 2), TOKENS),
-            **under(functools.partial(tokens, WRITING[:1], 4), VOTES),
-        },
-    ),
-    Check("choice", "the chosen candidate hides a record", choice, under(choice, CHOICE)),
+    Check("tokens", "DP-OPT at q < 1: charges, coins, votes", tokens),
+    Check("choice", "the chosen candidate hides a record", choice),
 ]
 """In the order of the table."""

@@ -17,8 +17,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_dp.accounting import MetricLedger
 from langchain_dp.audit.self_check.check import Check, Finding, likely
 from langchain_dp.audit.self_check.laws import frequencies, softmax, tally
-from langchain_dp.audit.self_check.planted_chains import FACES as FAULTS
-from langchain_dp.audit.self_check.planted_chains import PADS, under
+from langchain_dp.audit.self_check.stubs import at_once
 from langchain_dp.errors import BudgetExceeded, LedgerError, MissingExtra
 from langchain_dp.rapt import RAPTSanitizer, SanitizingExampleSelector, SanitizingRetriever, Vocabulary
 
@@ -42,10 +41,6 @@ async def _achunks(text: str) -> AsyncIterator[str]:
 
 async def _gathered(parts: AsyncIterator[str]) -> str:
     return "".join([part async for part in parts])
-
-
-async def _together(calls: Sequence[Any]) -> list[str]:
-    return list(await asyncio.gather(*calls))
 
 
 def _documents(texts: Sequence[str], user: str) -> list[Document]:
@@ -102,7 +97,7 @@ def _agent(sanitizer: RAPTSanitizer, texts: Sequence[str], user: str) -> list[st
 
 FACES: dict[str, Face] = {
     "invoke": lambda it, texts, user: [it.invoke(text, user=user) for text in texts],
-    "ainvoke": lambda it, texts, user: asyncio.run(_together([it.ainvoke(text, user=user) for text in texts])),
+    "ainvoke": lambda it, texts, user: at_once(it.ainvoke(text, user=user) for text in texts),
     "batch": lambda it, texts, user: it.batch(list(texts), user=user),
     "abatch": lambda it, texts, user: asyncio.run(it.abatch(list(texts), user=user)),
     "stream": lambda it, texts, user: ["".join(it.stream(text, user=user)) for text in texts],
@@ -242,7 +237,7 @@ def padded(number: int = 300, length: int = 8) -> Finding:
 
 
 CHECKS = [
-    Check("texts", "every face: one charge a text, its law", faces, under(faces, FAULTS)),
-    Check("padded", "length=: every text as many words, by law", padded, under(padded, PADS)),
+    Check("texts", "every face: one charge a text, its law", faces),
+    Check("padded", "length=: as many words a text, by law", padded),
 ]
 """In the order of the table."""

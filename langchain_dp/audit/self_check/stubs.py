@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 
+from langchain_dp.audit.self_check.laws import attendance, coins
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
 
@@ -74,14 +76,15 @@ class NamingEngine:
         self.asked.update({prompt.member: prompt.body for prompt in prompts})
 
 
+LABELS = ("first", "second")
 RECORD = re.compile(r"record (\d+)")
 
 
-def examples(number: int, labels: Sequence[str]) -> list[dict[str, str]]:
+def examples(number: int) -> list[dict[str, str]]:
     """Records that a witness knows again, with labels at odds, and every third of them mute."""
     return [
-        {"text": f"record {place}{' mute' if place % 3 == 2 else ''}", "label": labels[label_of(place)]}
-        for place in range(number)
+        {"id": f"r{k}", "text": f"record {k}{' mute' if k % 3 == 2 else ''}", "label": LABELS[label_of(k)]}
+        for k in range(number)
     ]
 
 
@@ -91,7 +94,7 @@ def label_of(record: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Shown:
+class SeenPrompt:
     """A private prompt as a model saw it.
 
     Args:
@@ -109,6 +112,35 @@ class Shown:
     head: str
     said: Any
     charged: int
+
+
+def who_was_asked(rounds: Iterable[Sequence[SeenPrompt]], *, fixed: bool, q: float) -> float:
+    """P-value of who took part in each release: each subset, or record if none is fixed, by a coin of its own."""
+    rows = [[unit for one in asked for unit in ([one.records] if fixed else one.records)] for asked in rounds]
+    return coins(attendance(rows), q)
+
+
+def mixed_up(rounds: Iterable[Sequence[SeenPrompt]], *, fixed: bool) -> list[str]:
+    """Records that were shown twice in one release or, if subsets are fixed, in two of them."""
+    wrong, seats = [], dict[int, tuple[int, ...]]()
+    for asked in rounds:
+        records = [record for each in asked for record in each.records]
+        if len(set(records)) < len(records):
+            wrong.append("a record was shown twice in one release")
+        if fixed and any(
+            seats.setdefault(record, each.records) != each.records for each in asked for record in each.records
+        ):
+            wrong.append("a record was asked in two subsets")
+    return wrong
+
+
+def at_once(calls: Iterable[Awaitable[Any]]) -> list[Any]:
+    """What calls give that run beside each other."""
+
+    async def together() -> list[Any]:
+        return list(await asyncio.gather(*calls))
+
+    return asyncio.run(together())
 
 
 class Witness(NamingEngine):
@@ -143,18 +175,18 @@ class Witness(NamingEngine):
     ) -> None:
         super().__init__()
         self._public = public
-        self.shown: list[Shown] = []
-        self.rounds: list[list[Shown]] = []
+        self.shown: list[SeenPrompt] = []
+        self.rounds: list[list[SeenPrompt]] = []
         self._charged = charged
         self._vote = vote
         self._right = right
 
-    def see(self, question: Hashable, body: str, head: str, said: Any, charged: int) -> Shown | None:
+    def see(self, question: Hashable, body: str, head: str, said: Any, charged: int) -> SeenPrompt | None:
         """Keep a prompt that holds a record."""
         records = tuple(map(int, RECORD.findall(f"{head}{body}{question}")))
         if not records:
             return None
-        self.shown.append(Shown(question, records, body, head, said, charged))
+        self.shown.append(SeenPrompt(question, records, body, head, said, charged))
         return self.shown[-1]
 
     def score_labels(

@@ -21,9 +21,9 @@ import langchain_dp.icl.reservation
 import langchain_dp.opt.data
 import langchain_dp.opt.private
 import langchain_dp.opt.voters
-from langchain_dp.accounting import LedgerPlan, MetricLedger
+from audits.planted import UnchargedRetries, best_of_all, clamped_kbar, threshold_plus_one
+from langchain_dp.accounting import ExponentialEvent, LedgerPlan, LimitedDomainEvent, MetricLedger, Neighbors, pld
 from langchain_dp.accounting.metric import Owner
-from langchain_dp.audit.self_check.planted import UnchargedRetries, best_of_all, clamped_kbar, threshold_plus_one
 from langchain_dp.ensemble.subsets import FixedPartition
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.icl import ChatDPICL, DPICLClassifier
@@ -396,6 +396,38 @@ def only_cut(real: StandIn, self: Items, length: int, *, cased: bool) -> None:
     real(self, length, cased=cased)
     del self.ids[before:], self.surfaces[before:]
 
+
+# -------------------------------------------------------------------------------------------------- the accountant
+
+
+def taken_for(kind: type[Any], *, neighbors: Neighbors | None = None, **wrong: Any) -> Callable[[Any], Any]:
+    """An accountant that takes an event of this kind for another."""
+
+    def made(real: Any) -> Any:
+        def account(event: Any, relation: Neighbors, interval: float) -> Any:
+            if isinstance(event, kind):
+                event, relation = dataclasses.replace(event, **wrong), neighbors or relation
+            return real(event, relation, interval)
+
+        return account
+
+    return made
+
+
+CHOICES: dict[str, list[Swap]] = {
+    "a replacement charged once": [
+        (pld, "privacy_loss", taken_for(ExponentialEvent, neighbors=Neighbors.ADD_OR_REMOVE_ONE))
+    ],
+}
+"""Faults of what a choice is charged as."""
+
+COSTS: dict[str, list[Swap]] = {
+    "a moved vote as a ghost": [
+        (pld, "privacy_loss", taken_for(LimitedDomainEvent, neighbors=Neighbors.REPLACE_SPECIAL))
+    ],
+    "a threshold without a miss": [(pld, "privacy_loss", taken_for(LimitedDomainEvent, delta0=1e-12))],
+}
+"""Faults of what a token is charged as."""
 
 ANSWERS: dict[str, list[Swap]] = {
     "every third answer free": [(LedgerPlan, "spend", every_third_free)],

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
-from langchain_dp._util.pictures import new_figure
-from langchain_dp.attacks._result import save_picture
+from langchain_dp._util.pictures import new_figure, save_picture
 
 _WIDTH = 100
 

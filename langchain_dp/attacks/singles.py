@@ -14,8 +14,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 
-from langchain_dp.attacks._runs import Prompt
-from langchain_dp.attacks._words import FUNCTION_WORDS, Word, bare, folded
+from langchain_dp.attacks.words import FUNCTION_WORDS, Prompt, Word, bare, folded
 from langchain_dp.errors import InvalidParameter, MissingExtra
 
 _FREQUENT, _NAME, _NAMES = 100_000, 10_000, 1_000  # ranks from which a word, a name and two names are rare
@@ -74,7 +73,7 @@ def given_words(words: Sequence[str]) -> Frequent:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Text:
+class ComparedText:
     """A text with what is compared of it.
 
     Args:
@@ -148,7 +147,13 @@ class Singles:
     """
 
     def __init__(
-        self, prompt: Text, public: Sequence[bool], public_texts: Sequence[Text], frequent: Frequent, *, read: bool
+        self,
+        prompt: ComparedText,
+        public: Sequence[bool],
+        public_texts: Sequence[ComparedText],
+        frequent: Frequent,
+        *,
+        read: bool,
     ) -> None:
         self._prompt = prompt
         self._public = public
@@ -163,7 +168,7 @@ class Singles:
             if not public[place] and bare(word.folded) not in self._known | FUNCTION_WORDS:
                 self._places.setdefault(bare(word.folded), []).append(place)
 
-    def words(self, row: Text) -> Iterator[tuple[int, int, int, str | tuple[str, str]]]:
+    def words(self, row: ComparedText) -> Iterator[tuple[int, int, int, str | tuple[str, str]]]:
         """Telling words that the row holds too: (place in the prompt, place in the row, number, the words)."""
         for start, word in enumerate(row.words):
             one = bare(word.folded)
@@ -179,7 +184,7 @@ class Singles:
         rare = _NAME if name else _FREQUENT
         return self._read and len(word) >= _SHORTEST and self._frequent.rank(word) >= rare
 
-    def _two_names(self, at: int, start: int, row: Text) -> bool:
+    def _two_names(self, at: int, start: int, row: ComparedText) -> bool:
         """Two words side by side, both written as names in both texts."""
         if not (self._read and {start, start + 1} <= row.names and {at, at + 1} <= self._prompt.names):
             return False
@@ -188,7 +193,7 @@ class Singles:
             return False
         return max(self._frequent.rank(word) for word in (row.words[start].folded, second)) >= _NAMES
 
-    def numbers(self, row: Text) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    def numbers(self, row: ComparedText) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
         """Digits that the row holds too, however they are grouped: characters of the prompt, and of the row."""
         ours, places = self._prompt.digits
         if len(ours) <= _DIGITS and not self._prompt.chunks:

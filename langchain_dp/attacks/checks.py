@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from langchain_dp.rapt._attack import UnigramPrior
     from langchain_dp.rapt.vocabulary import Vocabulary
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def table(given: Vocabulary) -> Vocabulary:
@@ -49,16 +43,6 @@ def frequencies(given: UnigramPrior, vocabulary: Vocabulary) -> UnigramPrior:
     return given
 
 
-def function(name: str, given: F, *, of: str) -> F:
-    """The function, if it can be called; a chain is named by its method."""
-    if not callable(given):
-        raise InvalidParameter(
-            f"Expected {name} of type {type(given).__name__} to be a function of {of}. Of a chain give its method, "
-            "such as chain.invoke."
-        )
-    return given
-
-
 def answer(name: str, given: str) -> str:
     """What a model said, if it is a text."""
     if not isinstance(given, str):
@@ -67,13 +51,6 @@ def answer(name: str, given: str) -> str:
             "lambda question: chain.invoke(question).content for a chat model."
         )
     return given
-
-
-def numbers(name: str, given: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """An array of numbers; what is none is not shown."""
-    with contextlib.suppress(TypeError, ValueError):  # whose message may hold what was given
-        return np.asarray(given, dtype=np.float64)
-    raise InvalidParameter(f"Expected {name} to hold numbers in rows of one length, but it does not.")
 
 
 def record(name: str, given: Mapping[str, Any], keys: Sequence[str] = ()) -> dict[str, Any]:
@@ -89,3 +66,16 @@ def record(name: str, given: Mapping[str, Any], keys: Sequence[str] = ()) -> dic
             f"{type(given).__name__} is not. Give rows such as {{'text': ..., 'label': ...}}."
         )
     return row
+
+
+def texts(name: str, given: Sequence[str], *, at_least: int = 1) -> list[str]:
+    """The texts as a list, if they are one; no text stands in the message."""
+    if (
+        isinstance(given, (str, bytes))
+        or not isinstance(given, Sequence)
+        or any(not isinstance(text, str) for text in given)
+    ):
+        raise InvalidParameter(f"Expected {name} to be a list of str. Give the texts, without labels.")
+    if len(given) < at_least:
+        raise InvalidParameter(f"Expected {name} to hold at least {at_least} texts, got {len(given)}. Give more.")
+    return list(given)

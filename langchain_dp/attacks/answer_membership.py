@@ -1,4 +1,8 @@
-"""Membership inference from DP-ICL's answers, asked again and again on two neighbouring data sets."""
+"""Membership inference from DP-ICL's answers, asked again and again on two neighbouring data sets.
+
+It is the strongest position that a promise of differential privacy covers, so its bound can stand beside what was
+reached.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,9 @@ from collections.abc import Callable, Hashable, Sequence
 from langchain_dp._util import validate
 from langchain_dp._util.binomial import clopper_pearson
 from langchain_dp.accounting import Neighbors
-from langchain_dp.attacks import _given
-from langchain_dp.attacks._intervals import accuracy_bound
-from langchain_dp.attacks._lira import Row
-from langchain_dp.attacks._result import AttackResult, Setting, texts_of
+from langchain_dp.attacks import checks
+from langchain_dp.attacks.membership import Row
+from langchain_dp.attacks.result import AttackResult, Setting, accuracy_bound
 from langchain_dp.errors import InvalidParameter
 
 
@@ -68,16 +71,16 @@ def attack_answers(
     validate.integer("repeats", repeats, at_least=1)
     if runs % 2:
         raise InvalidParameter(f"Expected runs={runs} to be even: half of them teach, half are guessed.")
-    questions = texts_of("questions", questions)
-    _given.function("build", build, of="the rows")
+    questions = checks.texts("questions", questions)
+    validate.function("build", build, of="the rows")
     _check_neighbors(rows, neighbor, None if epsilon is None else neighbors)
     asked = [question for question in questions for _ in range(repeats)]
     worlds = [list(rows), list(neighbor)]
     answers: list[list[list[str]]] = [[], []]
     for _ in range(runs):
         for world in (0, 1):  # in turn, so that a drift of the machine meets both
-            chain = _given.function("what build returns", build(list(worlds[world])), of="a question")
-            answers[world].append([_given.answer("the function that build returns", chain(each)) for each in asked])
+            chain = validate.function("what build returns", build(list(worlds[world])), of="a question")
+            answers[world].append([checks.answer("the function that build returns", chain(each)) for each in asked])
     half = runs // 2
     taught, tested = [world[:half] for world in answers], [world[half:] for world in answers]
     chosen = max(_VIEWS, key=lambda name: _left_out(taught, _VIEWS[name], repeats))  # the first, where they are equal
@@ -166,7 +169,7 @@ def _left_out(taught: Sequence[Sequence[Sequence[str]]], view: View, repeats: in
 
 def _check_neighbors(rows: Sequence[Row], neighbor: Sequence[Row], relation: Neighbors | None) -> None:
     one, other = (
-        Counter(json.dumps(_given.record(name, row), sort_keys=True, default=repr) for row in data)
+        Counter(json.dumps(checks.record(name, row), sort_keys=True, default=repr) for row in data)
         for name, data in (("rows", rows), ("neighbor", neighbor))
     )
     lost, gained = (one - other).total(), (other - one).total()

@@ -1,0 +1,113 @@
+"""Which planted faults each audit of this package must find: audits by their names, faults by theirs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from audits import planted
+from audits import planted_chains as swaps
+from audits.planted_chains import under
+from langchain_dp.accounting import epsilon
+from langchain_dp.audit.self_check import accountant, chains, coins, draws, icl, opt, rapt
+from langchain_dp.audit.self_check.suite import Faults
+
+CLASSIC = (
+    "sensitivity",
+    "Gumbel scale",
+    "threshold",
+    "uncharged retry",
+    "chunked partition",
+    "reused noise",
+    "missing sampling",
+    "ball noise",
+    "n-dependent rate",
+    "noiseless branch",
+)
+"""The faults of published code that every auditor of these mechanisms should see."""
+
+
+def _last(counts: Sequence[int], sigma: float) -> Any:
+    """Nobody votes, and the last label is named without noise."""
+    return planted.no_noise_without_votes(counts, sigma, winner=1)
+
+
+def _without_noise(draw: Callable[[Sequence[int], float], Any], examples: Sequence[Any], runs: int) -> list[str]:
+    """Answers of a chain that draws no noise where it has no example."""
+    return chains.answers(examples, runs) if examples else [chains.LABELS[draw([0, 0], 1.5).winner]] * runs
+
+
+def faults() -> Faults:
+    """All of them, in the order of the table."""
+    return {
+        "sensitivity": {"sensitivity": lambda: draws.sensitivity(lambda: planted.sensitivity_one(draws.RELEASE))},
+        "Gumbel scale": {"Gumbel scale": lambda: draws.gumbel(planted.half_the_gumbel_scale)},
+        "threshold": {"threshold": lambda: draws.threshold(planted.threshold_plus_one)},
+        "candidates": {
+            "clamped kbar": lambda: draws.candidates(planted.clamped_kbar, *draws.UNSEEN),
+            "observed tokens only": lambda: draws.candidates(planted.observed_only, *draws.LONELY),
+        },
+        "supports": {
+            "noiseless branch": lambda: draws.supports(planted.no_noise_without_votes),
+            "noiseless branch, last label": lambda: draws.supports(_last),
+        },
+        "selection": {
+            "twice the weight": lambda: draws.selection(planted.twice_the_weight),
+            "best candidate": lambda: draws.selection(planted.best_of_all),
+        },
+        "word noise": {"ball noise": lambda: draws.ball(planted.ball_noise)},
+        "word choice": {
+            # exp(-eta d) where exp(-(eta/2) d) is due.
+            "no half for the normaliser": lambda: draws.word_choice(
+                lambda table, eta, keys: draws.chosen_words(table, 2 * eta, keys)
+            ),
+            "the word itself": lambda: draws.word_choice(planted.word_itself),
+        },
+        "partition": {
+            "chunked partition": lambda: coins.partition(planted.shuffled_chunks),
+            "chunks in data order": lambda: coins.partition(planted.chunks_in_order),
+        },
+        "sampling": {
+            "missing sampling": lambda: coins.sampling(planted.everybody),
+            "sample of fixed size": lambda: coins.sampling(planted.fixed_size),
+            "coins tossed once": lambda: coins.sampling(planted.tossed_once),
+            "every third coin used again": lambda: coins.sampling(planted.third_coins_again),
+        },
+        "randomness": {
+            "reused noise": lambda: coins.randomness(planted.ONE_NOISE_FOR_ALL),
+            "seeded noise": lambda: coins.randomness(planted.SEEDED_NOISE),
+        },
+        "constants": {
+            "n-dependent rate": lambda: chains.constants(
+                functools.partial(planted.rate_from_the_data, shots=1, subsets=3)
+            )
+        },
+        "members": {"padded to the longest": lambda: chains.members(planted.longest_of_all)},
+        "deletion": {"forgotten in name only": lambda: chains.deletion(lambda made, name: None)},
+        "empty chain": {
+            "noiseless branch of a chain": lambda: chains.empty(
+                functools.partial(_without_noise, planted.no_noise_without_votes)
+            ),
+            "last label of a chain": lambda: chains.empty(functools.partial(_without_noise, _last)),
+        },
+        "answers": under(icl.calls, swaps.ANSWERS),
+        "ballots": {
+            **under(functools.partial(icl.ballots, icl.SETTINGS[:2]), swaps.BALLOTS),
+            **under(functools.partial(icl.ballots, icl.SETTINGS[:1], 300), swaps.NOISE),
+            **under(functools.partial(icl.ballots, icl.SETTINGS[1:2], 300), swaps.SHARES),
+            **under(functools.partial(icl.ballots, icl.SETTINGS[6:]), swaps.ELSEWHERE),
+        },
+        "tokens": {
+            **under(functools.partial(opt.tokens, opt.WRITING[:1], 2), swaps.TOKENS),
+            **under(functools.partial(opt.tokens, opt.WRITING[:1], 4), swaps.VOTES),
+        },
+        "choice": under(opt.choice, swaps.CHOICE),
+        "texts": under(rapt.faces, swaps.FACES),
+        "padded": under(rapt.padded, swaps.PADS),
+        "accountant": {
+            "charged at sensitivity 1": lambda: accountant.references(planted.charged_at_sensitivity_one(epsilon))
+        },
+        "choice law": under(accountant.choices, swaps.CHOICES),
+        "token law": under(accountant.tokens, swaps.COSTS),
+    }
