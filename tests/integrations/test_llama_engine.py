@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 from langchain_dp.integrations._choice import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
-from langchain_dp.integrations.llama_cpp.store import MemberState
+from langchain_dp.integrations.llama_cpp.evaluate import MemberState
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
 from langchain_dp.ports import Continuation, Decoding, HasFile, Measured, MemberPrompt, ScoresLabels
@@ -106,7 +106,7 @@ def test_a_unified_cache_is_caught_by_the_same_comparison(model_path: str, monke
             return seen[0]
 
         assert np.array_equal(writes(prompt(0)), writes(prompt(0), prompt(1, 9)))
-        leaky._seats.count = 4  # what the check at start-up prevents
+        leaky._slots.count = 4  # what the check at start-up prevents
         assert not np.array_equal(writes(prompt(0), prompt(1)), writes(prompt(0), prompt(1, 9)))
 
 

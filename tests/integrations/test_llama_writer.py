@@ -131,7 +131,7 @@ def test_more_members_than_slots_write_the_same_bits_whoever_was_swapped_out(
     second = ask(*(asked(i, words) for i in (4, 6, 0, 3)), asked(1, words))
     assert all(same(alone[i], first, i) for i in (0, 3, 6))
     assert all(np.array_equal(alone[i][-1], second[i]) for i in (0, 3, 6))
-    assert len(engine._seats.residents) == 4
+    assert len(engine._slots.residents) == 4
     assert engine.cached_bytes <= engine._store.limit
 
 
@@ -140,13 +140,13 @@ def test_a_member_that_left_leaves_nothing_for_the_next_occupant(engine: LlamaCp
     words = text(engine, " Say it")
     expected = {i: ask(asked(i, words), fresh=True)[i] for i in (1, 2, 3, 4)}
     ask(asked(0, shots=9), fresh=True)
-    engine._seats.put_away()
+    engine._slots.put_away()
     (broken,) = engine._store._kept.values()
     broken.state[-20_000:-4_000] = 0x7E  # values of the last layer; 0x7E7E is a NaN in half precision
     crowd = [asked(i, words) for i in (1, 2, 3)]
     assert np.isnan(ask(asked(0, shots=9), *crowd)[0]).any()  # it did get into the cache
     rows = ask(asked(4, words), *crowd)  # 4 takes the seat of 0
-    assert len(engine._seats.residents) == 4
+    assert len(engine._slots.residents) == 4
     assert all(np.array_equal(rows[i], expected[i]) for i in (1, 2, 3, 4))
 
 
@@ -227,9 +227,9 @@ def test_forget_overwrites_a_member_in_the_store_and_in_the_models_memory(engine
     expected = ask(*crowd, fresh=True)
     for resident in (True, False):
         ask(*crowd)
-        seated = {at.key[1] for at in engine._seats.residents.values()}
+        seated = {at.key[1] for at in engine._slots.residents.values()}
         member = next(one.prompt.member for one in crowd if (one.prompt.member in seated) == resident)
-        engine._seats.put_away()
+        engine._slots.put_away()
         entries = {key[1]: entry.state for key, entry in engine._store._kept.items()}
         state = entries.pop(member)
         others, end = bytearray(sum(other.nbytes for other in entries.values())), 0

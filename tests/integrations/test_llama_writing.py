@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from langchain_dp.integrations._choice import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
-from langchain_dp.integrations.llama_cpp import chat_parts as parts
+from langchain_dp.integrations.llama_cpp import texts as parts
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
@@ -197,7 +197,7 @@ def test_a_failure_of_one_member_is_its_abstention(
         state = engine._store.get(*key)
 
         def broken(what: Any, *args: Any, **options: Any) -> Any:
-            seat = engine._seats._places.get((key[0], key[1]))
+            seat = engine._slots._places.get((key[0], key[1]))
             if place == "decode" and any(row[2] == seat and row[0] > 0 for row in what):
                 raise ValueError(CANARY)
             if place == "restore" and state is not None and what is state.state:
@@ -214,8 +214,8 @@ def test_a_failure_of_one_member_is_its_abstention(
 
 
 def _key(one: Continuation) -> Any:
-    from langchain_dp.integrations.llama_cpp.members import body_digest
-    from langchain_dp.integrations.llama_cpp.store import Opening
+    from langchain_dp.integrations._engine import body_digest
+    from langchain_dp.integrations.llama_cpp.members import Opening
 
     return Opening(HEAD), one.prompt.member, body_digest(one.prompt)
 
