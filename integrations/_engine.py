@@ -30,10 +30,15 @@ class BaseEngine(abc.ABC):
     """
 
     _HOLDS: ClassVar[str] = "private caches"
+    _vocabulary_size: int
+    _end_tokens: frozenset[Token]
+    _max_prompt_tokens: int
+    _max_tail_tokens: int
 
     def __init__(self, name: str, lock: AbstractContextManager[Any] | None = None) -> None:
         self._name = name
         self._lock = lock or nullcontext()
+        self._closed = False
 
     @property
     def name(self) -> str:
@@ -41,24 +46,27 @@ class BaseEngine(abc.ABC):
         return self._name
 
     @property
-    @abc.abstractmethod
     def vocabulary_size(self) -> int:
-        """Number of tokens of the model."""
+        """Number of tokens that the model can write."""
+        return self._vocabulary_size
 
     @property
-    @abc.abstractmethod
     def end_tokens(self) -> frozenset[Token]:
-        """Tokens that end a text. Other control tokens are never taken."""
+        """Tokens that end a text: of a server, the empty text. Other control tokens are never taken."""
+        return self._end_tokens
 
     @property
-    @abc.abstractmethod
     def max_prompt_tokens(self) -> int:
-        """Longest head + body + tail + written of one member, in tokens, without the chat template."""
+        """Longest head + body + tail + written of one member, in tokens.
+
+        A local engine has taken the chat template off; on a server it counts.
+        """
+        return self._max_prompt_tokens
 
     @property
-    @abc.abstractmethod
     def max_tail_tokens(self) -> int:
-        """Longest question in tokens, whatever the members hold."""
+        """Longest question in tokens, whatever the members hold: half of what one of them may have."""
+        return self._max_tail_tokens
 
     @redacting
     def count_tokens(self, text: str) -> int:
@@ -161,6 +169,7 @@ class BaseEngine(abc.ABC):
     def close(self) -> None:
         """Overwrite what is kept and let go of the model. Further calls raise ModelUnavailable."""
         with self._lock:
+            self._closed = True
             self._free()
 
     def __enter__(self) -> Self:
@@ -185,8 +194,8 @@ class BaseEngine(abc.ABC):
                 raise ModelUnavailable(f"This {type(self).__name__} is closed. Build a new one.")
             yield
 
-    @abc.abstractmethod
-    def _is_closed(self) -> bool: ...
+    def _is_closed(self) -> bool:
+        return self._closed
 
     @abc.abstractmethod
     def _count(self, text: str) -> int: ...
@@ -227,12 +236,8 @@ class LocalEngine(BaseEngine):
         integer("cache_bytes", cache_bytes, at_least=0, at_most=2**62)
         super().__init__("", threading.RLock())
         self._max_tokens = max_tokens
+        self._max_tail_tokens = max_tokens // 2
         self._store: BoundedStore[Any] = BoundedStore(cache_bytes)
-
-    @property
-    def max_tail_tokens(self) -> int:
-        """Longest question in tokens: half of ``max_tokens``, whatever the members hold."""
-        return self._max_tokens // 2
 
     @property
     def cached_bytes(self) -> int:

@@ -170,7 +170,11 @@ def _leave_all() -> None:
 
 
 class _Answer:
-    """The state of one answer while it is produced."""
+    """The state of one answer while it is produced.
+
+    llama-cpp-python's ``create_chat_completion(stream=True)`` tells no usage, gives log-probabilities only if those of
+    every token are kept in memory, and its error at a lone surrogate holds the prompt.
+    """
 
     def __init__(self, llama: Any, prompt: list[int], request: ChatRequest) -> None:
         self._llama = llama

@@ -109,6 +109,7 @@ class LlamaCppEnsemble(LocalEngine):
         except InvalidParameter:
             self._context.close()
             raise
+        self._vocabulary_size = self._context.vocabulary
         self._texts = GGUFTexts(self._context)
         self._evaluator = evaluator = JointEvaluator(self._context)
         self.n_threads = self._context.choose_threads(n_threads)
@@ -139,11 +140,6 @@ class LlamaCppEnsemble(LocalEngine):
     def members_together(self) -> int:
         """Members in one batch of questions: ``slots`` up to 64, or 1 where company would change bits."""
         return self._together
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens of the model."""
-        return self._context.vocabulary
 
     @property
     def end_tokens(self) -> frozenset[Token]:

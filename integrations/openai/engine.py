@@ -88,14 +88,15 @@ class CompletionServerEnsemble(BaseEngine):
         self._server = Server(base_url, api_key, timeout, in_flight, allow_plain_http)
         self._dialect = probed(self._server, model, prefix_cache=prefix_cache)
         super().__init__(self._dialect.model)
-        self._vocabulary = _told("vocabulary_size", vocabulary_size, self._dialect.vocabulary_size)
+        self._vocabulary_size = _told("vocabulary_size", vocabulary_size, self._dialect.vocabulary_size)
         room = None if self._dialect.context is None else self._dialect.context - 1
         self._max_prompt_tokens = _told("max_prompt_tokens", max_prompt_tokens, room)
+        self._max_tail_tokens = self._max_prompt_tokens // 2
+        self._end_tokens = frozenset({END})
         self._in_flight = in_flight
         self._calls = Calls(self._dialect, in_flight)
         self._calibrations = Calibrations()
         self._turn = chat_turn
-        self._closed = False
 
     @property
     def name(self) -> str:
@@ -120,29 +121,6 @@ class CompletionServerEnsemble(BaseEngine):
         if self._dialect.kind == "vLLM":
             said.append("A repetition penalty weighed the tokens of each member's own prompt too.")
         return tuple(said)
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens of the model."""
-        return self._vocabulary
-
-    @property
-    def end_tokens(self) -> frozenset[Token]:
-        """The empty text."""
-        return frozenset({END})
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        """Longest head + body + tail + written of one member, in tokens, chat template included."""
-        return self._max_prompt_tokens
-
-    @property
-    def max_tail_tokens(self) -> int:
-        """Longest question in tokens: half of :attr:`max_prompt_tokens`, whatever the members hold."""
-        return self._max_prompt_tokens // 2
-
-    def _is_closed(self) -> bool:
-        return self._closed
 
     def _count(self, text: str) -> int:
         return self._dialect.count(text)
@@ -183,7 +161,6 @@ class CompletionServerEnsemble(BaseEngine):
         """Nothing: the caches are the server's."""
 
     def _free(self) -> None:
-        self._closed = True
         self._calibrations.clear()
         self._server.close()
 

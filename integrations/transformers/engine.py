@@ -81,6 +81,8 @@ class TransformersEnsemble(LocalEngine):
         self._members = MemberSequences(LoneEvaluator(self._model), self._store)
         self._texts = TokenizerTexts(tokenizer, width(self._model), ends(self._model))
         self._prompts = Prompts(self._texts, max_tokens)
+        self._vocabulary_size, self._end_tokens = self._texts.width, frozenset[Token](self._texts.ends)
+        self._max_prompt_tokens = self._prompts.max_prompt_tokens
 
     @classmethod
     def from_gguf(cls, path: str, *, tokenizer: Any = None, **options: Any) -> Self:
@@ -100,24 +102,6 @@ class TransformersEnsemble(LocalEngine):
         """
         model, own = from_gguf(path, tokenizer)
         return cls(model, own, **{"name": os.path.basename(path).removesuffix(".gguf"), **options})
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of logits of the model."""
-        return self._texts.width
-
-    @property
-    def end_tokens(self) -> frozenset[Token]:
-        """Tokens that end a text: those of the model's configuration, and control tokens that end a turn."""
-        return frozenset(self._texts.ends)
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        """Longest head + body + tail + written of one member: ``max_tokens`` less the chat template."""
-        return self._prompts.max_prompt_tokens
-
-    def _is_closed(self) -> bool:
-        return "_model" not in vars(self)
 
     def _speed(self) -> float:
         return self._members.evaluator.tokens_per_second()

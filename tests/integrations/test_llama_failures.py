@@ -193,7 +193,7 @@ def test_the_interpreter_exits_cleanly_while_a_thread_is_inside_the_engine(model
         "begun = threading.Event()\n"
         "decode = engine._context.decode\n"
         "engine._context.decode = lambda rows: (begun.set(), decode(rows))[1]\n"
-        "members = [MemberPrompt('', 'a b c ' * 80, ' q:', i) for i in range(50)]\n"
+        "members = [MemberPrompt('', 'a b c ' * 80, ' q:', i) for i in range(200)]\n"
         "work = lambda: engine.score_labels(members, [' a', ' b'])\n"
         "threading.Thread(target=work, daemon=True).start()\n"
         "begun.wait()\n"
