@@ -1,4 +1,4 @@
-"""How a token is taken from a member's logits."""
+"""What is made of a member's logits: a token, or log-probabilities."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Decoding
 
 Logits = npt.NDArray[np.float32]
+Scores = npt.NDArray[np.float64]
 
 
 class Choice:
@@ -80,3 +81,10 @@ class Choice:
 def is_token(token: object, vocabulary: int) -> bool:
     """Whether this is the number of one of the model's tokens."""
     return isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocabulary
+
+
+def log_softmax(logits: Logits) -> Scores:
+    """Log-probabilities of all tokens."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max()
+    return np.asarray(wide - np.log(np.exp(wide).sum()))

@@ -1,16 +1,19 @@
-"""Private work inside a run of LangChain: what goes wrong with it is raised without the values it was done on.
+"""Errors without private text: what goes wrong with private work is raised without the values it was done on.
 
-Callbacks are handed the error of a run, and error reporters keep the locals of each of its frames.
+Callbacks get the error of a run, error reporters keep the locals of each of its frames, and the exceptions of a codec
+carry the text itself. :func:`redacted` wraps one piece of work, :func:`redacting` a method of an engine.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from langchain_dp.errors import LangChainDPError
-from langchain_dp.quiet.calls import scrubbed
+from langchain_dp.errors import LangChainDPError, ModelUnavailable
 
+P = ParamSpec("P")
 R = TypeVar("R")
 SANITISING = "while texts were sanitised"
 
@@ -27,11 +30,11 @@ class Held:
         return "Held(<private>)"
 
 
-class Withheld(RuntimeError):
+class Redacted(RuntimeError):
     """A foreign error of which its own text was left out: what this one says may be read by anybody."""
 
 
-def unseen(work: Callable[..., R], held: Held, when: str = SANITISING) -> R:
+def redacted(work: Callable[..., R], held: Held, when: str = SANITISING) -> R:
     """Do the work, and raise what it raises without its frames and its context.
 
     Args:
@@ -46,8 +49,8 @@ def unseen(work: Callable[..., R], held: Held, when: str = SANITISING) -> R:
     raise stop
 
 
-async def aunseen(work: Callable[..., Awaitable[R]], held: Held, when: str = SANITISING) -> R:
-    """Async twin of :func:`unseen`."""
+async def aredacted(work: Callable[..., Awaitable[R]], held: Held, when: str = SANITISING) -> R:
+    """Async twin of :func:`redacted`."""
     try:
         return await work(*held.values)
     except BaseException as error:  # raised again below
@@ -55,17 +58,53 @@ async def aunseen(work: Callable[..., Awaitable[R]], held: Held, when: str = SAN
     raise stop
 
 
+def redacting(method: Callable[P, R]) -> Callable[P, R]:
+    """Return a method of an engine so that what it raises holds no frame, context or text of what it was given.
+
+    As :func:`redacted`, but every foreign error, also of a file, is a ModelUnavailable.
+    """
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except BaseException as error:  # raised again below
+            stop = _anew(error) or ModelUnavailable(
+                f"The engine failed with {type(error).__name__}; its text is withheld. Build it anew."
+            )
+        del args, kwargs
+        raise stop
+
+    return call
+
+
 def without_frames(error: BaseException, when: str = SANITISING) -> BaseException:
     """The same error anew, without frames and context.
 
     Errors of this package, and of files, keep what they say, which is public; of others only the type's name is left.
     """
+    if isinstance(error, OSError):
+        return OSError(error.errno, error.strerror, error.filename)
+    if isinstance(error, Redacted):
+        return Redacted(*error.args)
+    return _anew(error) or Redacted(f"{type(error).__name__} {when}; its text is withheld.")
+
+
+def interruption(error: BaseException) -> BaseException | None:
+    """Ctrl-C, an exit or a cancellation anew and empty, since it must pass; None for any other error."""
+    if isinstance(error, SystemExit):
+        # A code may be any object, so also a text.
+        return SystemExit(error.code if isinstance(error.code, int) or error.code is None else 1)
+    for kind in (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
+        if isinstance(error, kind):
+            return kind()
+    return None
+
+
+def _anew(error: BaseException) -> BaseException | None:
+    """An error of this package with what it says, or an interruption; None for any other error."""
     if isinstance(error, LangChainDPError):
         new = type(error).__new__(type(error), *error.args)
         vars(new).update({name: value for name, value in vars(error).items() if name != "__notes__"})
         return new
-    if isinstance(error, OSError):
-        return OSError(error.errno, error.strerror, error.filename)
-    if isinstance(error, Withheld):
-        return Withheld(*error.args)
-    return scrubbed(error) or Withheld(f"{type(error).__name__} {when}; its text is withheld.")
+    return interruption(error)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy.random  # noqa: F401  # tosses coins when it is imported, which must be nobody's
 import pytest
 from fakes.coins import Coins
+from fakes.tiny_gguf import TinyGGUF
 from hypothesis import settings
 
 SYSTEM = "system"
@@ -122,3 +123,11 @@ class _Seeding:
 def _nothing_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether private prompts have left this process is no other test's affair."""
     monkeypatch.setattr("langchain_dp.quiet._sent_private", threading.Event())
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The file of a model with some thousands of random weights, which llama.cpp evaluates in no time."""
+    for needed in ("llama_cpp", "gguf", "torch", "transformers"):
+        pytest.importorskip(needed, reason=f"{needed} is not installed")
+    return TinyGGUF(tmp_path_factory.mktemp("model"), length=2048).path

@@ -16,7 +16,7 @@ TRAINED = ["rapt/tuning", "attacks"]  # what trains models of its own
 ON_TORCH = {"torch", "transformers", "peft"}
 PURE = [
     "accounting", "mechanisms", "records.py", "ensemble/subsets.py", "ensemble/scheme.py", "ports.py", "errors.py",
-    "_util/validate.py",
+    "redact.py", "_util/validate.py",
 ]  # fmt: skip
 
 
@@ -151,8 +151,11 @@ def test_model_libraries_stay_in_integrations_and_where_models_are_trained() -> 
 
 def test_an_adapter_imports_ports_errors_and_one_third_party() -> None:
     """If it breaks, an integration reaches into the private machinery."""
-    allowed = {"langchain_dp.ports", "langchain_dp.errors", "langchain_dp._util.validate"}
-    for path in (ROOT / "integrations").glob("*.py"):
+    assert {name for name in imports(PACKAGE / "redact.py") if "langchain_dp" in name} <= {
+        f"langchain_dp.errors{name}" for name in ("", ".LangChainDPError", ".ModelUnavailable")
+    }
+    allowed = {"langchain_dp.ports", "langchain_dp.errors", "langchain_dp.redact", "langchain_dp._util.validate"}
+    for path in (ROOT / "integrations").rglob("*.py"):
         ours = {name for name in imports(path) if name.startswith("langchain_dp")}
         outside = {name for name in ours if not any(name == a or name.startswith(f"{a}.") for a in allowed)}
         assert not outside, (path.name, outside)

@@ -18,7 +18,7 @@ from pydantic import Field, PrivateAttr
 
 from langchain_dp.errors import InvalidParameter
 
-from .chat_worker import GivenUp, LoadedChat, Piece, Request
+from .chat_worker import ChatRequest, GivenUp, LoadedChat, Piece
 
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
 
@@ -106,13 +106,13 @@ class ChatLlamaCpp(BaseChatModel):
         """Free the model, for all copies of this object. The next call loads it again."""
         self._loaded.close()
 
-    def _request(self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]) -> Request:
+    def _request(self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]) -> ChatRequest:
         unknown = set(options) - {"temperature", "top_p", "max_tokens", "logprobs", "seed"}
         if unknown:
             raise InvalidParameter(
                 f"Expected options {sorted(unknown)} to be among temperature, top_p, max_tokens, logprobs, seed, stop."
             )
-        return Request(
+        return ChatRequest(
             model_path=self.model_path,
             n_ctx=self.n_ctx,
             n_gpu_layers=self.n_gpu_layers,
@@ -213,7 +213,7 @@ class ChatLlamaCpp(BaseChatModel):
         finally:
             given_up.set()
 
-    def _begun(self, request: Request) -> tuple[asyncio.Queue[Piece | BaseException | None], GivenUp]:
+    def _begun(self, request: ChatRequest) -> tuple[asyncio.Queue[Piece | BaseException | None], GivenUp]:
         """Start the answer in a thread of its own: waiting calls would fill the event loop's few shared threads."""
         given_up = GivenUp()
         pieces: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
@@ -228,7 +228,9 @@ class ChatLlamaCpp(BaseChatModel):
         threading.Thread(target=self._work, args=(request, put, given_up), daemon=True).start()
         return pieces, given_up
 
-    def _work(self, request: Request, put: Callable[[Piece | BaseException | None], None], given_up: GivenUp) -> None:
+    def _work(
+        self, request: ChatRequest, put: Callable[[Piece | BaseException | None], None], given_up: GivenUp
+    ) -> None:
         try:
             self._loaded.answer(request, put, given_up)
         except BaseException as problem:  # handed to the reader's thread, which raises it

@@ -22,7 +22,7 @@ from .model_files import prepared_model_path
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Request:
+class ChatRequest:
     """One call: which model, which conversation, how to sample."""
 
     model_path: str | None
@@ -105,7 +105,7 @@ class LoadedChat:
         self._exiting.set()
         self.close()
 
-    def answer(self, request: Request, put: Callable[[Piece], None], given_up: GivenUp) -> None:
+    def answer(self, request: ChatRequest, put: Callable[[Piece], None], given_up: GivenUp) -> None:
         """Produce the answer, handing every piece to ``put``; stop at the next token once ``given_up`` is set.
 
         Raises:
@@ -123,7 +123,7 @@ class LoadedChat:
                 self._load(request)
             _Answer(self._llama, self._prompt(request), request).run(put, go_on)
 
-    def _load(self, request: Request) -> None:
+    def _load(self, request: ChatRequest) -> None:
         module = import_llama(verbose=request.verbose)
         if not _LOADED:
             atexit.register(_leave_all)
@@ -149,7 +149,7 @@ class LoadedChat:
         self._formatter = Jinja2ChatFormatter(template=template, eos_token=eos, bos_token=bos)
         self._llama, self._model = llama, request.model
 
-    def _prompt(self, request: Request) -> list[int]:
+    def _prompt(self, request: ChatRequest) -> list[int]:
         formatted = self._formatter(messages=request.messages)
         text = formatted.prompt.encode(errors="replace")  # the exception of a lone surrogate would hold the text
         tokens = list(self._llama.tokenize(text, add_bos=not formatted.added_special, special=True))
@@ -170,9 +170,13 @@ def _leave_all() -> None:
 
 
 class _Answer:
-    """The state of one answer while it is produced."""
+    """The state of one answer while it is produced.
 
-    def __init__(self, llama: Any, prompt: list[int], request: Request) -> None:
+    llama-cpp-python's ``create_chat_completion(stream=True)`` tells no usage, gives log-probabilities only if those of
+    every token are kept in memory, and its error at a lone surrogate holds the prompt.
+    """
+
+    def __init__(self, llama: Any, prompt: list[int], request: ChatRequest) -> None:
         self._llama = llama
         self._module = import_llama(verbose=request.verbose)
         self._prompt = prompt

@@ -9,12 +9,12 @@ import numpy as np
 
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt
 
-from .._choice import Choice
-from .context import CELLS, LlamaContext, Logits
-from .evaluate import ROWS, Evaluator
-from .members import Members, body_digest
-from .seats import Seats
-from .store import MemberState, Opening, StateStore
+from .._choice import Choice, Logits
+from .._engine import body_digest
+from .context import CELLS, LlamaContext
+from .evaluate import ROWS, JointEvaluator, MemberState
+from .members import MemberStates, Opening, StateStore
+from .slots import Slots
 from .writer import Writer
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ _TEXT = "The market opens at eight. Bread is sold near the gate, fruit by the we
 _OPENING = Opening("")
 
 
-def company_is_harmless(context: LlamaContext, evaluator: Evaluator, *, slots: int, max_tokens: int) -> bool:
+def company_is_harmless(context: LlamaContext, evaluator: JointEvaluator, *, slots: int, max_tokens: int) -> bool:
     """Whether public members get bit-identical logits alone and together: short rows and long, near and far, late.
 
     Args:
@@ -47,7 +47,7 @@ def company_is_harmless(context: LlamaContext, evaluator: Evaluator, *, slots: i
 
 
 def _scoring(
-    evaluator: Evaluator, members: Sequence[MemberState], tokens: list[int], slots: int, max_tokens: int
+    evaluator: JointEvaluator, members: Sequence[MemberState], tokens: list[int], slots: int, max_tokens: int
 ) -> bool:
     for rows in (min(ROWS, max_tokens // 2), 1):
         crowd = [members[i % 2] for i in range(min(slots, 3 if rows > 1 else 64))]
@@ -61,7 +61,7 @@ def _scoring(
 
 def _writing(
     context: LlamaContext,
-    evaluator: Evaluator,
+    evaluator: JointEvaluator,
     members: Sequence[MemberState],
     tokens: list[int],
     slots: int,
@@ -78,8 +78,8 @@ def _writing(
         for i, prompt in enumerate(prompts):
             kind = members[i % 2]
             store.put(_OPENING, i, MemberState(kind.state, kind.tokens, body_digest(prompt)))
-        found = Members(context, evaluator, store, max_tokens)
-        writer = Writer(context, Seats(context, evaluator, found, store, slots), store)
+        found = MemberStates(context, evaluator, store, max_tokens)
+        writer = Writer(context, Slots(context, evaluator, found, store, slots), store)
         seen: dict[int, Logits] = {}
         for places, count in calls:
             asked = [Continuation(prompts[i], written[:count], 0.0) for i in places]

@@ -17,13 +17,14 @@ import numpy.typing as npt
 
 from langchain_dp.errors import InvalidParameter, MissingExtra
 
+from .._choice import Logits
+
 logger = logging.getLogger(__name__)
 
 CELLS = 256
 """llama.cpp allots cache cells in steps of this many tokens."""
 
 State = npt.NDArray[np.uint8]
-Logits = npt.NDArray[np.float32]
 Row = tuple[int, int, int, bool]
 """Token, position, sequence, and whether its logits are wanted."""
 

@@ -2,22 +2,58 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from .context import LlamaContext, Logits
-from .store import MemberState
+from .._choice import Logits, Scores, log_softmax
+from .._store import Calibration
+from .context import LlamaContext, State
+
+Step = tuple[int, ...]
+"""Tokens of one member that are evaluated in one go."""
 
 ROWS = 32
 """Rows of one member in one joint batch."""
 _SAMPLED = 256  # tokens on which speed and appetite are measured
 
-Scores = npt.NDArray[np.float64]
+
+@dataclasses.dataclass(repr=False)
+class MemberState:
+    """Cache of head and body of one member, and what was computed from nothing else.
+
+    Args:
+        state: The sequence as llama.cpp saved it: head, body and ``steps``.
+        tokens: Length of head and body.
+        digest: Hash of the body it was made from.
+        steps: What follows head and body, as it was evaluated. Cutting it off leaves the bits of head and body.
+        calibrations: Log of the mean label probabilities after the content-free tails.
+    """
+
+    state: State
+    tokens: int
+    digest: bytes
+    steps: tuple[Step, ...] = ()
+    calibrations: dict[Calibration, Scores] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def nothing(cls) -> MemberState:
+        """Of an empty sequence: what every head begins from."""
+        return cls(np.empty(0, np.uint8), 0, b"")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the saved sequence."""
+        return self.state.nbytes
+
+    def wipe(self) -> None:
+        """Overwrite what the records left behind."""
+        self.state.fill(0)
+        self.calibrations.clear()
 
 
-class Evaluator:
+class JointEvaluator:
     """The arithmetic on one context. Sequence i of a joint batch is member i; batches fit into one micro-batch."""
 
     def __init__(self, context: LlamaContext) -> None:
@@ -61,7 +97,7 @@ class Evaluator:
                 self._context.truncate(sequence, member.tokens)
 
     def mean_log(
-        self, members: Sequence[MemberState], tails: Sequence[list[int]], labels: Sequence[list[int]]
+        self, members: Sequence[MemberState], tails: Sequence[Step], labels: Sequence[Step]
     ) -> list[Scores | None]:
         """Log of the mean label probability after the content-free tails, for each member."""
         if not members:
@@ -73,7 +109,7 @@ class Evaluator:
         ]
 
     def answers(
-        self, members: Sequence[MemberState], tail: list[int], labels: Sequence[list[int]]
+        self, members: Sequence[MemberState], tail: Sequence[int], labels: Sequence[Step]
     ) -> list[Scores | None]:
         """Log-softmax over the labels after ``tail``, for members that fit into one batch."""
         if not members:
@@ -88,14 +124,14 @@ class Evaluator:
             return [self.answers([member], tail, labels)[0] for member in members]
         return [answer if answer is not None and np.isfinite(answer).all() else None for answer in answers]
 
-    def _joint(self, members: Sequence[MemberState], tail: list[int], labels: Sequence[list[int]]) -> list[Scores]:
+    def _joint(self, members: Sequence[MemberState], tail: Sequence[int], labels: Sequence[Step]) -> list[Scores]:
         # Zeros everywhere: a masked cell has weight zero, but zero times what an overflow left there is not zero.
         self._context.clear()
         for sequence, member in enumerate(members):
             self.load(member, sequence)
         starts = [member.tokens for member in members]
         after_tail = self._advance(starts, tail)
-        first = [_log_softmax(rows[-1]) for rows in after_tail]
+        first = [log_softmax(rows[-1]) for rows in after_tail]
         scores = np.empty((len(members), len(labels)))
         for column, label in enumerate(labels):
             scores[:, column] = [row[label[0]] for row in first]
@@ -103,7 +139,7 @@ class Evaluator:
                 ends = [start + len(tail) for start in starts]
                 for i, rows in enumerate(self._advance(ends, label[:-1], every=True)):
                     scores[i, column] += sum(
-                        _log_softmax(row)[token] for row, token in zip(rows, label[1:], strict=True)
+                        log_softmax(row)[token] for row, token in zip(rows, label[1:], strict=True)
                     )
                 for sequence, end in enumerate(ends):
                     self._context.truncate(sequence, end)
@@ -147,7 +183,7 @@ class Evaluator:
             if len(padded) > count:
                 self._context.truncate(sequence, start + at + count)
 
-    def vectors(self, members: Sequence[MemberState], tail: list[int]) -> list[Logits]:
+    def vectors(self, members: Sequence[MemberState], tail: Sequence[int]) -> list[Logits]:
         """Logits of the whole vocabulary after ``tail``, for members that fit into one batch."""
         self._context.clear()
         for sequence, member in enumerate(members):
@@ -163,9 +199,3 @@ class Evaluator:
         count = min(_SAMPLED, most)
         nothing = MemberState.nothing()
         return -(-self.extended(nothing, range(1, 1 + count), b"").state.size // count)
-
-
-def _log_softmax(logits: Logits) -> Scores:
-    wide = logits.astype(np.float64)
-    wide -= wide.max()
-    return np.asarray(wide - np.log(np.exp(wide).sum()))

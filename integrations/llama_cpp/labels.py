@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import MemberPrompt
 
+from .._engine import Part, label_tokens, tail_tokens
+from .._store import Calibration
 from .context import LlamaContext
-from .evaluate import Evaluator
-from .members import Members
-from .store import Calibration, MemberState, Opening, StateStore
+from .evaluate import JointEvaluator, MemberState
+from .members import MemberStates, Opening, StateStore
 
 
 class LabelScorer:
@@ -28,8 +28,8 @@ class LabelScorer:
     def __init__(
         self,
         context: LlamaContext,
-        evaluator: Evaluator,
-        members: Members,
+        evaluator: JointEvaluator,
+        members: MemberStates,
         store: StateStore,
         *,
         max_tokens: int,
@@ -42,11 +42,6 @@ class LabelScorer:
         self._max_tokens = max_tokens
         self._together = together
 
-    @property
-    def max_tail_tokens(self) -> int:
-        """Longest question in tokens."""
-        return self._max_tokens // 2
-
     def scores(
         self, prompts: Sequence[MemberPrompt], tail: str, words: Sequence[str], content_free: Sequence[str]
     ) -> list[list[float] | None]:
@@ -56,7 +51,7 @@ class LabelScorer:
             InvalidParameter: Words are not distinct or empty, or a tail is empty or too long.
             ModelUnavailable: The public head cannot be evaluated.
         """
-        labels = self._labels(words)
+        labels = label_tokens(words, self._context.tokenize)
         question = self.tail(tail)
         free = [self.tail(text) for text in content_free]
         key = (tuple(words), tuple(content_free))
@@ -70,36 +65,22 @@ class LabelScorer:
                 self._store.wipe_put_out()
         return rows
 
-    def member(self, prompt: MemberPrompt, label_tokens: int = 1) -> MemberState | None:
+    def member(self, prompt: MemberPrompt, most: int = 1) -> MemberState | None:
         """State of a member from the store or evaluated now; None if it is too long or cannot be evaluated."""
         # One cell more than the label, for the row that keeps a batch from having a single one.
-        room = self._max_tokens - self.max_tail_tokens - label_tokens - 1
+        room = self._max_tokens - self._max_tokens // 2 - most - 1
         return self._members.state(Opening(prompt.head), prompt, room)
 
-    def tail(self, text: str) -> list[int]:
+    def tail(self, text: str) -> Part:
         """Tokens of a question."""
-        tokens = self._context.tokenize(text)
-        if not 0 < len(tokens) <= self.max_tail_tokens:
-            raise InvalidParameter(
-                f"Expected a question of {len(tokens)} tokens to have 1 to {self.max_tail_tokens}, half of "
-                f"max_tokens={self._max_tokens}. Shorten it, or raise max_tokens."
-            )
-        return tokens
-
-    def _labels(self, words: Sequence[str]) -> list[list[int]]:
-        labels = [self._context.tokenize(word) for word in words]
-        if not labels or not all(labels) or len({tuple(label) for label in labels}) < len(labels):
-            raise InvalidParameter(f"Expected words={list(words)!r} to be distinct, with at least one token each.")
-        if len({label[0] for label in labels}) == len(labels):
-            return [label[:1] for label in labels]
-        return labels
+        return tail_tokens(self._context.tokenize(text), self._max_tokens)
 
     def _rows(
         self,
         members: Sequence[MemberState | None],
-        question: list[int],
-        free: Sequence[list[int]],
-        labels: Sequence[list[int]],
+        question: Part,
+        free: Sequence[Part],
+        labels: Sequence[Part],
         key: Calibration,
     ) -> list[list[float] | None]:
         calibrate = [m for m in members if m is not None and free and key not in m.calibrations]

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-import hashlib
+import dataclasses
 from collections import OrderedDict
 
 from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable
 from langchain_dp.ports import MemberPrompt
 
+from .._engine import body_digest
+from .._store import BoundedStore
 from .context import DecodeError, LlamaContext
-from .evaluate import Evaluator
-from .store import MemberState, Opening, StateStore
+from .evaluate import JointEvaluator, MemberState
 
 _OPENINGS = 4
 """States of heads that are kept: public, and few at a time."""
 
 
-class Members:
+@dataclasses.dataclass(frozen=True)
+class Opening:
+    """Where every member's prompt begins: public.
+
+    Args:
+        head: Text before the members' bodies.
+        frame: Text of a chat template before the head, in which special tokens count; None is no chat.
+    """
+
+    head: str
+    frame: str | None = None
+
+
+StateStore = BoundedStore[MemberState]
+
+
+class MemberStates:
     """Finds or makes the state of a member: its head and body, evaluated alone.
 
     Args:
@@ -26,7 +43,7 @@ class Members:
         max_tokens: Longest head that makes sense, in tokens.
     """
 
-    def __init__(self, context: LlamaContext, evaluator: Evaluator, store: StateStore, max_tokens: int) -> None:
+    def __init__(self, context: LlamaContext, evaluator: JointEvaluator, store: StateStore, max_tokens: int) -> None:
         self._context = context
         self._evaluator = evaluator
         self._store = store
@@ -92,8 +109,3 @@ class Members:
     def clear(self) -> None:
         """Drop the states of heads."""
         self._openings.clear()
-
-
-def body_digest(prompt: MemberPrompt) -> bytes:
-    """Hash by which new content under an old key is noticed."""
-    return hashlib.sha256(prompt.body.encode(errors="surrogatepass")).digest()

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
 
 import numpy as np
 import numpy.typing as npt
 
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.ports import Token
 
-from .._choice import is_token
-from .chat_parts import ChatParts, chat_parts
 from .context import LlamaContext
 
+_SENTINEL = "langchain-dp-user-turn"
 
-class Texts:
+
+class GGUFTexts:
     """Public facts of one model's vocabulary, found when first needed."""
 
     def __init__(self, context: LlamaContext) -> None:
@@ -67,11 +66,39 @@ class Texts:
                 )
         return self._chat_tokens
 
-    def spelt(self, tokens: Sequence[Token]) -> str:
-        """Text of tokens; control tokens are no text, broken UTF-8 becomes U+FFFD."""
-        if not all(is_token(token, self._context.vocabulary) for token in tokens):
-            raise InvalidParameter(
-                f"Expected tokens to be whole numbers in [0, {self._context.vocabulary - 1}]. "
-                "Take them from the engine that wrote them."
-            )
-        return self._context.pieces([int(token) for token in tokens]).decode(errors="replace")
+
+@dataclasses.dataclass(frozen=True)
+class ChatParts:
+    """Public text around a user's turn, in which special tokens are meant as such."""
+
+    before: str
+    after: str
+
+
+def chat_parts(template: str | None, *, begin: str, end: str) -> ChatParts:
+    """Render the template once around a stand-in and cut it there: what a turn says can then not change the frame.
+
+    Args:
+        template: Jinja source, as the model carries it.
+        begin: How the model spells its token of beginning.
+        end: How it spells its token of end.
+
+    Raises:
+        InvalidParameter: There is no template, or it does not repeat one user turn word by word.
+    """
+    if template is None:
+        raise InvalidParameter(
+            "Expected the GGUF file to hold a chat template. Use chat=False, or an instruction-tuned model."
+        )
+    from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+    try:
+        formatter = Jinja2ChatFormatter(template=template, eos_token=end, bos_token=begin)
+        rendered = formatter(messages=[{"role": "user", "content": _SENTINEL}]).prompt
+        before, after = rendered.split(_SENTINEL)
+    except Exception as problem:  # a template is a program, and may fail in any way
+        raise InvalidParameter(
+            f"Expected the chat template of the GGUF file to take one user turn ({type(problem).__name__}). "
+            "Use chat=False."
+        ) from None
+    return ChatParts(before, after)

@@ -19,11 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from langchain_dp.ports import Continuation
 
-from .._choice import Choice, is_token
-from .context import LlamaContext, Logits
-from .members import body_digest
-from .seats import Asked, Key, Seats, common, steps_of
-from .store import Opening, StateStore, Step
+from .._choice import Choice, Logits, is_token
+from .._engine import body_digest
+from .context import LlamaContext
+from .evaluate import Step
+from .members import Opening, StateStore
+from .slots import Asked, Key, Slots, common, steps_of
 
 _PUBLIC_TOKEN = 0
 
@@ -32,24 +33,24 @@ _PUBLIC_TOKEN = 0
 class _Group:
     """Members that are answered together, by their sequences; who fails leaves."""
 
-    seated: dict[int, Asked]
+    loaded: dict[int, Asked]
     limit: int
     choice: Choice
     answers: list[int | None]
 
 
 class Writer:
-    """Advances the members in the seats of a context.
+    """Advances the members in the slots of a context.
 
     Args:
         context: The model.
-        seats: Who is in it.
+        slots: Who is in it.
         store: Where those who leave are kept.
     """
 
-    def __init__(self, context: LlamaContext, seats: Seats, store: StateStore) -> None:
+    def __init__(self, context: LlamaContext, slots: Slots, store: StateStore) -> None:
         self._context = context
-        self._seats = seats
+        self._slots = slots
         self._store = store
 
     def next_tokens(
@@ -70,16 +71,16 @@ class Writer:
         answers: list[int | None] = [None] * len(asked)
         waiting = [one for one in (self._asked(i, opening, each, ending) for i, each in enumerate(asked)) if one]
         try:
-            self._seats.wake()
+            self._slots.wake()
             while waiting:
                 now = self._now(waiting)
                 waiting = [one for one in waiting if one not in now]
                 try:
-                    self._answer(_Group(self._seats.seat(now, limit), limit, choice, answers))
+                    self._answer(_Group(self._slots.load(now, limit), limit, choice, answers))
                 finally:
                     self._store.wipe_put_out()
         except BaseException:
-            self._seats.lose()
+            self._slots.lose()
             raise
         return answers
 
@@ -97,23 +98,23 @@ class Writer:
             return None
 
     def _now(self, waiting: Sequence[Asked]) -> list[Asked]:
-        """Whom to answer now: nobody twice, no more than seats, and first who has one, before somebody takes it."""
+        """Whom to answer now: nobody twice, no more than slots, and first who has one, before somebody takes it."""
         chosen: dict[Key, Asked] = {}
-        for one in sorted(waiting, key=lambda one: one.key not in self._seats):
-            if one.key not in chosen and len(chosen) < self._seats.count:
+        for one in sorted(waiting, key=lambda one: one.key not in self._slots):
+            if one.key not in chosen and len(chosen) < self._slots.count:
                 chosen[one.key] = one
         return list(chosen.values())
 
     def _answer(self, group: _Group) -> None:
-        residents = self._seats.residents
-        for sequence, one in list(group.seated.items()):
+        residents = self._slots.residents
+        for sequence, one in list(group.loaded.items()):
             # The last step is always evaluated, for its logits.
             keep = min(common(residents[sequence].steps, one.steps), len(one.steps) - 1)
-            if not self._seats.cut(sequence, keep):
-                del group.seated[sequence]
-        missing = {at: len(one.steps) - len(residents[at].steps) for at, one in group.seated.items()}
+            if not self._slots.cut(sequence, keep):
+                del group.loaded[sequence]
+        missing = {at: len(one.steps) - len(residents[at].steps) for at, one in group.loaded.items()}
         for left in range(max(missing.values(), default=0), 0, -1):  # all arrive at their last step together
-            due = {at: one.steps[-left] for at, one in group.seated.items() if missing[at] >= left}
+            due = {at: one.steps[-left] for at, one in group.loaded.items() if missing[at] >= left}
             due |= self._company(group, left)
             for rows in sorted({len(step) for step in due.values()}):
                 alike = {at: step for at, step in due.items() if len(step) == rows}
@@ -126,26 +127,26 @@ class Writer:
         They need it when they are asked next, so nothing is wasted, and how long a call takes shows less of how many
         were asked.
         """
-        plans = {one.steps for one in group.seated.values()}
-        if self._seats.count == 1 or len(plans) != 1:
+        plans = {one.steps for one in group.loaded.values()}
+        if self._slots.count == 1 or len(plans) != 1:
             return {}
-        (plan,), (opening,) = plans, {one.key[0] for one in group.seated.values()}
+        (plan,), (opening,) = plans, {one.key[0] for one in group.loaded.values()}
         index = len(plan) - left
         if len(plan[index]) > 1:
             return {}
         cells = sum(map(len, plan[: index + 1]))
         return {
             at: plan[index]
-            for at, resident in list(self._seats.residents.items())
-            if at not in group.seated
+            for at, resident in list(self._slots.residents.items())
+            if at not in group.loaded
             and resident.key[0] == opening
             and resident.tokens + cells <= group.limit
             and common(resident.steps, plan) == index
-            and self._seats.cut(at, index)
+            and self._slots.cut(at, index)
         }
 
     def _runs(self, steps: Mapping[int, Step]) -> Iterator[list[int]]:
-        """Neighbouring sequences that fit into one batch, or every sequence for itself if there is one seat only."""
+        """Neighbouring sequences that fit into one batch, or every sequence for itself if there is one slot only."""
         run: list[int] = []
         for sequence in sorted(steps):
             full = (len(run) + 1) * len(steps[sequence]) > self._context.micro_batch
@@ -158,40 +159,40 @@ class Writer:
 
     def _advance(self, run: list[int], steps: Mapping[int, Step], group: _Group, *, last: bool) -> None:
         """Evaluate one step of neighbouring sequences; at the last one, take tokens for those who were asked."""
-        wanted = [sequence for sequence in run if last and sequence in group.seated]
+        wanted = [sequence for sequence in run if last and sequence in group.loaded]
         try:
             outputs = self._decode(run, steps, wanted)
         except Exception:  # of whatever kind, and not a word of it: that some member failed is private
             self._advance_alone(run, steps, group, last=last)
             return
         for sequence in run:
-            self._seats.residents[sequence].steps.append(steps[sequence])
+            self._slots.residents[sequence].steps.append(steps[sequence])
         for sequence in wanted:
-            one = group.seated[sequence]
+            one = group.loaded[sequence]
             group.answers[one.place] = group.choice.token(outputs[sequence], one.written, one.draw)
 
     def _advance_alone(self, run: list[int], steps: Mapping[int, Step], group: _Group, *, last: bool) -> None:
         """After a failure: everybody back to where it was; who was asked goes on alone, and who was alone leaves."""
         for sequence in run:
-            if len(run) == 1 or not self._seats.undo(sequence):
-                self._seats.drop(sequence)
-                group.seated.pop(sequence, None)
+            if len(run) == 1 or not self._slots.undo(sequence):
+                self._slots.drop(sequence)
+                group.loaded.pop(sequence, None)
         for sequence in run:
-            if sequence in group.seated:
+            if sequence in group.loaded:
                 self._advance([sequence], steps, group, last=last)
 
     def _decode(self, run: Sequence[int], steps: Mapping[int, Step], wanted: Sequence[int]) -> dict[int, Logits]:
         """Logits of the last row of each ``wanted`` sequence: views, good until the next batch."""
-        residents = self._seats.residents
+        residents = self._slots.residents
         rows = [(token, residents[at].cells + i, at) for at in run for i, token in enumerate(steps[at])]
-        beside = run[-1] + 1  # there always is one: the last sequence is no seat
+        beside = run[-1] + 1  # there always is one: the last sequence is no slot
         end = residents[beside].cells if beside in residents else 0
-        accompanied = self._seats.count > 1 and len(rows) == 1
+        accompanied = self._slots.count > 1 and len(rows) == 1
         if accompanied:
             rows.append((_PUBLIC_TOKEN, end, beside))
         # The last layer computes wanted rows only: one alone would again be a single row.
         outputs = list(wanted)
-        if self._seats.count > 1 and len(wanted) == 1:
+        if self._slots.count > 1 and len(wanted) == 1:
             outputs = sorted({*wanted, *[at for _, _, at in rows if at not in wanted][:1]})
         try:
             self._context.decode([(token, position, at, at in outputs) for token, position, at in rows])

@@ -1,4 +1,4 @@
-"""Many members asked at once, where one member's failure is its own."""
+"""Many members asked at once, where one member's failure is its own; scores of label words from what is listed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import functools
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -16,14 +16,26 @@ import numpy as np
 
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
+from .._choice import Scores
 from .dialect import Choice, Dialect, listed
-from .labels import Scores, expected
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _KEPT = 100_000
 """Calibrations that are kept, each of a few numbers."""
+
+FLOOR = -100.0
+"""Log-score of a label whose beginning is not listed: as good as never, and still a number."""
+
+
+def log_shares(words: Sequence[str], listed: Mapping[str, float]) -> list[float | None]:
+    """Log-probability of the listed tokens that begin a word and no other one; None where there is none."""
+    shares: list[float | None] = []
+    for word in words:
+        own = [value for text, value in listed.items() if text.strip() and _begun(text, words) == word]
+        shares.append(float(np.logaddexp.reduce(own)) if own else None)
+    return shares
 
 
 class Calls:
@@ -163,3 +175,31 @@ def _token(choice: Choice, decoding: Decoding) -> Token | None:
 
 def _digest(body: str) -> bytes:
     return hashlib.sha256(repr(body).encode()).digest()  # of what is no text, too: it fails later, for its member only
+
+
+def scores(words: Sequence[str], listed: Mapping[str, float]) -> Scores | None:
+    """Log-softmax over the words that are listed, FLOOR for the others; None if no word is."""
+    shares = log_shares(words, listed)
+    total = [share for share in shares if share is not None]
+    if not total:
+        return None
+    norm = float(np.logaddexp.reduce(total))
+    return np.array([FLOOR if share is None else share - norm for share in shares])
+
+
+def expected(words: Sequence[str], listed: Mapping[str, float]) -> Scores | None:
+    """Log-softmax over all words, for calibration: one that is not listed is taken to be as probable as the least
+    probable token that is, which is the most it can be. None if nothing is listed.
+    """
+    if not listed:
+        return None
+    least = min(listed.values())
+    row = np.array([least if share is None else share for share in log_shares(words, listed)])
+    return np.asarray(row - np.logaddexp.reduce(row))
+
+
+def _begun(text: str, words: Sequence[str]) -> str | None:
+    if text in words:
+        return text
+    begun = [word for word in words if word.startswith(text)]
+    return begun[0] if len(begun) == 1 else None

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from types import TracebackType
-from typing import ClassVar, NoReturn, Self
+from typing import ClassVar
 
 from langchain_dp._util.validate import integer, number
-from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
-from .._emptied import emptied
-from .calls import Calibrations, Calls
+from .._engine import BaseEngine
+from .calls import Calibrations, Calls, scores
 from .dialect import END, probed
 from .http import Server
-from .labels import scores
 
 
-class CompletionServerEnsemble:
+class CompletionServerEnsemble(BaseEngine):
     """Next tokens and label scores of many private prompts from an OpenAI-compatible completions server.
 
     THE SERVER SEES THE PRIVATE RECORDS. It has to stand inside the trust boundary, as vLLM or llama.cpp's server on a
@@ -32,7 +30,13 @@ class CompletionServerEnsemble:
     Implements ``ports.VotesNextToken`` and ``ports.ScoresLabels``. A prompt is head + body + tail + what is written, as
     one text: the server tokenises it, and reads special tokens that are spelt out in a record as such. Tokens are
     texts here; the end of a text is the empty one. A token whose text is no whole character, or a control token,
-    cannot be passed on, so that its member abstains.
+    cannot be passed on, so that its member abstains. A banned token is left out by the server where it can be told to
+    (llama.cpp and vLLM, for texts of one token); elsewhere a member that would write it abstains.
+
+    The server lists its most probable first tokens, as many as it allows. A label word's score is the log-softmax, over
+    the words, of the listed tokens that begin it and begin no other word; a word of which no beginning is listed has
+    -100, and in a calibration it counts as probable as the least probable token that is listed. Words that begin with
+    the same token cannot be told apart here. What the server keeps of a forgotten member is out of reach from here.
 
     Args:
         base_url: Address of the API, as in "http://127.0.0.1:8000/v1". Plain http to another machine is refused.
@@ -60,6 +64,7 @@ class CompletionServerEnsemble:
         ModelUnavailable: The server does not answer public text.
     """
 
+    _HOLDS = "an API key and private calibrations"
     remote: ClassVar[bool] = True
     """A server may die: one public prompt is asked beside the members, and where it fails the release raises."""
 
@@ -82,14 +87,16 @@ class CompletionServerEnsemble:
         self._timeout = timeout
         self._server = Server(base_url, api_key, timeout, in_flight, allow_plain_http)
         self._dialect = probed(self._server, model, prefix_cache=prefix_cache)
-        self._vocabulary = _told("vocabulary_size", vocabulary_size, self._dialect.vocabulary_size)
+        super().__init__(self._dialect.model)
+        self._vocabulary_size = _told("vocabulary_size", vocabulary_size, self._dialect.vocabulary_size)
         room = None if self._dialect.context is None else self._dialect.context - 1
         self._max_prompt_tokens = _told("max_prompt_tokens", max_prompt_tokens, room)
+        self._max_tail_tokens = self._max_prompt_tokens // 2
+        self._end_tokens = frozenset({END})
         self._in_flight = in_flight
         self._calls = Calls(self._dialect, in_flight)
         self._calibrations = Calibrations()
         self._turn = chat_turn
-        self._closed = False
 
     @property
     def name(self) -> str:
@@ -115,109 +122,28 @@ class CompletionServerEnsemble:
             said.append("A repetition penalty weighed the tokens of each member's own prompt too.")
         return tuple(said)
 
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens of the model."""
-        return self._vocabulary
-
-    @property
-    def end_tokens(self) -> frozenset[Token]:
-        """The empty text."""
-        return frozenset({END})
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        """Longest head + body + tail + written of one member, in tokens, chat template included."""
-        return self._max_prompt_tokens
-
-    @property
-    def max_tail_tokens(self) -> int:
-        """Longest question in tokens: half of :attr:`max_prompt_tokens`, whatever the members hold."""
-        return self._max_prompt_tokens // 2
-
-    @emptied
-    def count_tokens(self, text: str) -> int:
-        """Number of the model's tokens in ``text``. Asks the server, which sees it.
-
-        Raises:
-            ModelUnavailable: The server does not tell.
-        """
-        self._check_open()
+    def _count(self, text: str) -> int:
         return self._dialect.count(text)
 
-    @emptied
-    def detokenise(self, tokens: Sequence[Token]) -> str:
-        """The tokens' texts, put together."""
+    def _text(self, tokens: Sequence[Token]) -> str:
         _check_texts("tokens", tokens)
         return "".join(map(str, tokens))
 
-    @emptied
-    def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
-        """Next token of every member, in order.
-
-        A banned token is left out by the server where it can be told to (llama.cpp and vLLM, for texts of one token);
-        elsewhere a member that would write it abstains.
-
-        Args:
-            asked: Members to ask, each with its own written tokens; heads and tails are equal within one call.
-            decoding: How a token is taken from the distribution.
-
-        Returns:
-            A token per member, or None for one whose prompt the server refused or did not answer in time.
-
-        Raises:
-            InvalidParameter: A rule of ``decoding`` is out of bounds or not known to the server; heads or tails
-                differ; ``decoding.chat`` and the chat template is not known.
-            ModelUnavailable: The engine is closed, or the server fails on public text.
-        """
-        self._check_open()
+    def _rules(self, decoding: Decoding) -> None:
         number("decoding.temperature", decoding.temperature, at_least=0)
         number("decoding.repetition_penalty", decoding.repetition_penalty, at_least=1)
         _check_texts("decoding.banned", decoding.banned)
-        if not asked:
-            return []
-        _check_common([one.prompt for one in asked])
+
+    def _written(self, asked: Sequence[Continuation], decoding: Decoding, rules: None) -> list[Token | None]:
         return self._calls.next_tokens(asked, decoding, self._framed(decoding.chat))
 
-    @emptied
-    def score_labels(
-        self,
-        prompts: Sequence[MemberPrompt],
-        words: Sequence[str],
-        *,
-        content_free: Sequence[str] = (),
+    def _scores(
+        self, prompts: Sequence[MemberPrompt], words: Sequence[str], content_free: Sequence[str]
     ) -> list[list[float] | None]:
-        """Log-scores of ``words`` after each prompt: one row a prompt, one column a word.
-
-        Words are read exactly as they follow the tail: after a tail that ends in "Sentiment:" pass " positive", with
-        its space. The server lists its most probable first tokens, as many as it allows. A word's score is the
-        log-softmax, over the words, of the listed tokens that begin it and begin no other word; a word of which no
-        beginning is listed has -100. Words that begin with the same token cannot be told apart here.
-
-        Args:
-            prompts: Members to ask; heads and tails are equal within one call.
-            words: Label words, distinct.
-            content_free: Tails without a question. When given, the log of the mean label probability after them, under
-                the same member, is subtracted (contextual calibration, Zhao et al. 2021); asked once a member. There a
-                word that is not listed counts as probable as the least probable token that is.
-
-        Returns:
-            A row per prompt, or None for a member whose prompt the server refused or did not answer in time, or of
-            whose words none is listed.
-
-        Raises:
-            InvalidParameter: Words are not distinct or empty; heads or tails differ; a tail is empty or longer than
-                :attr:`max_tail_tokens`; the server lists no tokens.
-            ModelUnavailable: The engine is closed, or the server fails on public text.
-        """
-        self._check_open()
-        if not prompts:
-            return []
         if not words or not all(words) or len(set(words)) < len(words):
             raise InvalidParameter(f"Expected words={list(words)!r} to be distinct and not empty.")
         if not self._dialect.listed:
             raise InvalidParameter("Expected the server to list log-probabilities (logprobs). Use another server.")
-        _check_common(prompts)
         for tail in {prompts[0].tail, *content_free}:
             self._check_tail(tail)
 
@@ -228,33 +154,15 @@ class CompletionServerEnsemble:
             rows = [None if row is None or mean is None else row - mean for row, mean in zip(rows, means, strict=True)]
         return [None if row is None else [float(score) for score in row] for row in rows]
 
-    def forget(self, *members: Hashable) -> None:
-        """Drop what is kept of these members: calibrations. What the server keeps is out of reach from here."""
+    def _drop(self, members: Sequence[Hashable]) -> None:
         self._calibrations.forget(members)
 
-    def warm(self, prompts: Sequence[MemberPrompt]) -> None:
-        """Do nothing: the caches are the server's."""
+    def _warm(self, prompts: Sequence[MemberPrompt]) -> None:
+        """Nothing: the caches are the server's."""
 
-    def close(self) -> None:
-        """Drop what is kept and close the connections. Further calls raise ModelUnavailable."""
-        self._closed = True
+    def _free(self) -> None:
         self._calibrations.clear()
         self._server.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"CompletionServerEnsemble({self._dialect.model!r}, <private>)"
-
-    def __reduce__(self) -> NoReturn:
-        raise PrivateDataError(
-            "A CompletionServerEnsemble holds an API key and private calibrations and cannot be pickled or copied. "
-            "Build it anew."
-        )
 
     def _framed(self, chat: bool) -> tuple[str, str]:
         if not chat:
@@ -271,10 +179,6 @@ class CompletionServerEnsemble:
                 f"max_prompt_tokens={self._max_prompt_tokens}. Shorten it."
             )
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ModelUnavailable("This CompletionServerEnsemble is closed. Build a new one.")
-
 
 def _told(name: str, given: int | None, told: int | None) -> int:
     if given is None and told is None:
@@ -290,11 +194,4 @@ def _check_texts(name: str, tokens: Sequence[Token] | frozenset[Token]) -> None:
     if not all(isinstance(token, str) for token in tokens):
         raise InvalidParameter(
             f"Expected {name} to hold texts, the tokens of a server. Take them from the engine that is asked."
-        )
-
-
-def _check_common(prompts: Sequence[MemberPrompt]) -> None:
-    if any((prompt.head, prompt.tail) != (prompts[0].head, prompts[0].tail) for prompt in prompts):
-        raise InvalidParameter(
-            "Expected prompts of one call to have equal heads and equal tails. Ask in several calls."
         )

@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from langchain_dp.errors import InvalidParameter
 
-Logits = npt.NDArray[np.float32]
-Scores = npt.NDArray[np.float64]
+from .._choice import Logits
 
 Layers = list[tuple[Any, Any]]
 """Keys and values of every layer: torch tensors of one row, all positions."""
@@ -22,7 +20,7 @@ PUBLIC = range(1, 24)
 """Tokens whatever they mean, for the check at start-up."""
 
 
-class Evaluator:
+class LoneEvaluator:
     """The arithmetic on one model.
 
     Args:
@@ -97,13 +95,6 @@ class Evaluator:
         if shapes != {(1, 17)} or not close or not np.array_equal(again[0], again[1]):
             raise problem
         return size(longer) // 17
-
-
-def log_softmax(logits: Logits) -> Scores:
-    """Log-probabilities of all tokens."""
-    wide = logits.astype(np.float64)
-    wide -= wide.max()
-    return np.asarray(wide - np.log(np.exp(wide).sum()))
 
 
 def wipe(layers: Layers) -> None:

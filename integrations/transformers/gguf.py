@@ -1,7 +1,8 @@
 """One GGUF file of the Llama architecture as a model and a tokenizer of transformers.
 
-transformers loads such files itself, but rebuilds neither the splitting of digits nor the control tokens: the same text
-would be other tokens than in llama.cpp. The package ``gguf`` reads the file.
+transformers loads such files itself (``gguf_file=``), but skips tensors that it does not know, among them those that
+change a rotary embedding, invents missing ones, reads other files of the folder, and needs one more package. It does
+not split digits either: the same text would be other tokens than in llama.cpp. So the package ``gguf`` reads it here.
 """
 
 from __future__ import annotations

@@ -2,21 +2,60 @@
 
 from __future__ import annotations
 
-import hashlib
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
 from langchain_dp.ports import MemberPrompt
 
-from .evaluate import Evaluator, Logits, Scores, log_softmax
-from .store import Calibration, Head, Member, MemberStore
+from .._choice import Logits, Scores, log_softmax
+from .._engine import Part, body_digest
+from .._store import BoundedStore, Calibration
+from .evaluate import Layers, LoneEvaluator, size, wipe
 
-Part = tuple[int, ...]
-"""Tokens that are evaluated by one call."""
+Head = tuple[str, bool]
+"""Public text before the members' own, and whether it stands in a chat template."""
 
 
-class Members:
+@dataclasses.dataclass(repr=False)
+class Member:
+    """One member's sequence as far as it was evaluated, and what was computed from its content.
+
+    Args:
+        digest: Hash of the body it was made from.
+        parts: The sequence, in the parts in which it was evaluated.
+        layers: Keys and values of all parts.
+        calibrations: Log of the mean label probabilities after content-free tails.
+    """
+
+    digest: bytes
+    parts: list[Part]
+    layers: Layers
+    calibrations: dict[Calibration, Scores] = dataclasses.field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values."""
+        return size(self.layers)
+
+    def replace(self, layers: Layers, parts: Sequence[Part]) -> None:
+        """Overwrite the sequence that it was with the one that it became."""
+        wipe(self.layers)
+        self.layers, self.parts = layers, list(parts)
+
+    def wipe(self) -> None:
+        """Overwrite what the records left behind."""
+        wipe(self.layers)
+        self.layers = []
+        self.parts.clear()
+        self.calibrations.clear()
+
+
+MemberStore = BoundedStore[Member]
+
+
+class MemberSequences:
     """Sequences of members, each as the parts that it is made of.
 
     Args:
@@ -24,7 +63,7 @@ class Members:
         store: Where members are kept between calls.
     """
 
-    def __init__(self, evaluator: Evaluator, store: MemberStore) -> None:
+    def __init__(self, evaluator: LoneEvaluator, store: MemberStore) -> None:
         self.evaluator = evaluator
         self._store = store
 
@@ -93,9 +132,10 @@ class _Borrowed:
     """A member of the store for the time of a block: put back at its end, wiped if the block failed."""
 
     def __init__(self, store: MemberStore, head: Head, prompt: MemberPrompt) -> None:
-        digest = hashlib.sha256(prompt.body.encode(errors="surrogatepass")).digest()
+        digest = body_digest(prompt)
         self._store, self._head, self._key = store, head, prompt.member
         self._member = store.take(head, prompt.member, digest) or Member(digest, [], [])
+        store.wipe_put_out()
 
     def __enter__(self) -> Member:
         return self._member
@@ -103,5 +143,6 @@ class _Borrowed:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._store.put(self._head, self._key, self._member)
+            self._store.wipe_put_out()
         else:
             self._member.wipe()

@@ -1,4 +1,7 @@
-"""Texts and tokens of one transformers tokenizer: private text is never read for special tokens."""
+"""Texts and tokens of one transformers tokenizer: private text is never read for special tokens.
+
+And the parts of a prompt: which tokens are evaluated by one call, and whether they are too many.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.ports import Continuation, MemberPrompt
+
+from .._engine import Part
 
 _ENDS = frozenset(
     {"</s>", "<eos>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>"}
@@ -18,7 +24,7 @@ _ENDS = frozenset(
 _SENTINEL = "QUESTIONANDEXAMPLES"
 
 
-class Texts:
+class TokenizerTexts:
     """One tokenizer, as few calls as the engine needs.
 
     Args:
@@ -97,3 +103,46 @@ class Texts:
 
     def _decoded(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
+
+
+class Prompts:
+    """Prompts of one tokenizer within one length.
+
+    Args:
+        texts: The tokenizer.
+        max_tokens: Longest sequence in tokens, whatever is in it.
+    """
+
+    def __init__(self, texts: TokenizerTexts, max_tokens: int) -> None:
+        self._texts = texts
+        self._max_tokens = max_tokens
+        self.max_prompt_tokens = max_tokens - texts.frame
+
+    def frame(self, prompt: MemberPrompt, chat: bool) -> tuple[Part, Part]:
+        """Tokens before and after the members' own bodies.
+
+        Raises:
+            InvalidParameter: There is no tail.
+        """
+        before, after = self._texts.turn() if chat else (self._texts.start, ())
+        opening, ending = self._plain(prompt.head), self._plain(prompt.tail)
+        if not ending:
+            raise InvalidParameter("Expected a tail of at least one token. Put the end of the head there.")
+        return (*before, *opening), (*ending, *after)
+
+    def whole(self, one: Continuation, frame: tuple[Part, Part], *, chat: bool) -> list[Part] | None:
+        """All parts of a member; None if they are too long."""
+        body, written = self._plain(one.prompt.body), [int(token) for token in one.written]
+        added = sum(map(len, self._texts.turn())) if chat else len(self._texts.start)
+        if len(frame[0]) + len(body) + len(frame[1]) + len(written) - added > self.max_prompt_tokens:
+            return None
+        return [part for part in (frame[0], body, frame[1], *((token,) for token in written)) if part]
+
+    def start(self, prompt: MemberPrompt, label_tokens: int) -> list[Part] | None:
+        """Parts up to the tail; None if they leave no room for a question of any allowed length and a label."""
+        parts = [(*self._texts.start, *self._plain(prompt.head)), self._plain(prompt.body)]
+        fits = sum(map(len, parts)) <= self._max_tokens - self._max_tokens // 2 - label_tokens
+        return [part for part in parts if part] if fits else None
+
+    def _plain(self, text: str) -> Part:
+        return tuple(self._texts.plain(text))

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from langchain_dp.errors import ModelUnavailable
-from langchain_dp.quiet.calls import scrubbed
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
+from langchain_dp.redact import interruption
 
 Member = TypeVar("Member")
 Answer = TypeVar("Answer")
@@ -30,7 +30,7 @@ def is_remote(engine: object) -> bool:
     return getattr(engine, "remote", False) is True
 
 
-def count_unseen(engine: Counts, text: str) -> int:
+def count_quietly(engine: Counts, text: str) -> int:
     """Tokens of a private text; what the engine logs, warns of or traces goes nowhere.
 
     Raises:
@@ -63,7 +63,7 @@ def ask_together(
         if len(answers) == len(members):
             return answers
     except BaseException as error:  # a library may raise kinds of its own that are no Exception
-        stop = scrubbed(error)
+        stop = interruption(error)
     if stop is not None:
         raise stop
     if len(members) == 1:

@@ -18,7 +18,7 @@ from langchain_dp.icl.votes import Ballot, Vote, votes
 from langchain_dp.mechanisms import Randomness, report_noisy_max
 from langchain_dp.quiet import check_environment
 from langchain_dp.quiet.calls import in_own_thread
-from langchain_dp.redact import Held, aunseen, unseen
+from langchain_dp.redact import Held, aredacted, redacted
 
 _WHEN = "while a label was released"
 
@@ -111,7 +111,7 @@ class Releaser:
         answer = None
         try:
             with self._under_way.held():
-                answer = unseen(self._answered, Held(question), _WHEN)
+                answer = redacted(self._answered, Held(question), _WHEN)
             self.pace.hold(started)
             return answer
         except ModelUnavailable:
@@ -131,7 +131,7 @@ class Releaser:
         answer = None
         try:
             async with self._under_way.aheld():
-                answer = await aunseen(self._aanswered, Held(question), _WHEN)
+                answer = await aredacted(self._aanswered, Held(question), _WHEN)
             await self.pace.ahold(started)
             return answer
         except ModelUnavailable:

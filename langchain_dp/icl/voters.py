@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.runnables import Runnable
 
-from langchain_dp.ensemble.company import ask_together, count_unseen, is_remote
+from langchain_dp.ensemble.company import ask_together, count_quietly, is_remote
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.votes import Ballot, Vote
@@ -342,7 +342,7 @@ class EngineVoter:
         Raises:
             ModelUnavailable: The engine could not count them.
         """
-        return count_unseen(self._engine, text)
+        return count_quietly(self._engine, text)
 
 
 def make_voter(

@@ -7,7 +7,7 @@ import math
 
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighbors, PrivacyBudget
 from langchain_dp.accounting.budget import weak_points
-from langchain_dp.ensemble.company import count_unseen
+from langchain_dp.ensemble.company import count_quietly
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.opt.reservation import votes_needed
 from langchain_dp.opt.settings import Settings
@@ -150,4 +150,4 @@ def _shot_tokens(engine: VotesNextToken, settings: Settings, records: PrivateRec
     rows = [] if records is None else [records.get(name) for name in records.ids()[:: max(1, len(records) // 100)]]
     texts = [prompts.render(row) for row in rows] or ["a short text of some ten or fifteen words, as in a message"]
     bodies = [prompts.backward_body([Demonstration(text, word, None)]) for text in texts]
-    return sum(count_unseen(engine, body) for body in bodies) / len(bodies)
+    return sum(count_quietly(engine, body) for body in bodies) / len(bodies)

@@ -32,7 +32,7 @@ from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.ports import Decoding, VotesNextToken
 from langchain_dp.quiet import check_environment
 from langchain_dp.records import PrivateRecords, check_labels
-from langchain_dp.redact import Held, unseen
+from langchain_dp.redact import Held, redacted
 
 Examples = Iterable[Mapping[str, Any]] | PrivateRecords
 
@@ -252,7 +252,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         made: list[OptimizedPrompt] = []
 
         def run(_: str) -> str:
-            made.append(unseen(self._alone, Held(records, halted), "while a prompt was optimised"))
+            made.append(redacted(self._alone, Held(records, halted), "while a prompt was optimised"))
             return made[0].instruction
 
         RunnableLambda(run, name=self.get_name()).invoke(_SHOWN, config)

@@ -42,12 +42,13 @@ from langchain_core.runnables import RunnableConfig
 from langchain_dp._util import validate
 from langchain_dp._util.places import Places
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
-from langchain_dp.quiet.calls import Outcome, aask_all, ask_all, in_thread, scrubbed
+from langchain_dp.quiet.calls import Outcome, aask_all, ask_all, in_thread
 from langchain_dp.quiet.context import find_problem, sealed
 from langchain_dp.quiet.copy import quiet_copy
 from langchain_dp.quiet.filters import Level
 from langchain_dp.quiet.reach import walk
 from langchain_dp.quiet.run import check_environment, private_run
+from langchain_dp.redact import interruption
 
 __all__ = ["QuietModel", "check_environment", "private_run"]
 
@@ -292,7 +293,7 @@ def _empty_config() -> RunnableConfig:
 
 def _stop_or_bug(error: BaseException) -> BaseException:
     """What to raise for an exception that no call caught: Ctrl-C while waiting, or a fault of this package."""
-    return scrubbed(error) or RuntimeError(f"{type(error).__name__} outside a model call; text withheld")
+    return interruption(error) or RuntimeError(f"{type(error).__name__} outside a model call; text withheld")
 
 
 def _described(error: BaseException, *, whole: bool) -> str:

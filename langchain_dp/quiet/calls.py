@@ -38,20 +38,6 @@ class Outcome:
     stop: UnsafeEnvironment | None = None
 
 
-def scrubbed(error: BaseException) -> BaseException | None:
-    """Return a new, empty exception of the same kind if the caller's own ``error`` must pass, else None."""
-    if isinstance(error, KeyboardInterrupt):
-        return KeyboardInterrupt()
-    if isinstance(error, SystemExit):
-        # A code may be any object, so also a text.
-        return SystemExit(error.code if isinstance(error.code, int) or error.code is None else 1)
-    if isinstance(error, asyncio.CancelledError):
-        return asyncio.CancelledError()
-    if isinstance(error, GeneratorExit):
-        return GeneratorExit()
-    return None
-
-
 def ask_all(
     ask: Callable[[Any], Outcome], prompts: Sequence[Any], *, places: Places, timeout: float | None
 ) -> tuple[list[Any | None], BaseException | None]:

@@ -15,7 +15,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.streaming import NOTHING, Streaming
-from langchain_dp.redact import Held, unseen
+from langchain_dp.redact import Held, redacted
 
 S = TypeVar("S")
 """One of :data:`langchain_dp.rapt.parts.Sanitizable`: what goes in comes out in the same type."""
@@ -55,7 +55,7 @@ class SanitizerShell(Runnable[Any, Any]):
         """
         _check_no_kwargs(kwargs)
         held = Held(input, user, document)
-        released: S = self._call_with_config(lambda _: unseen(self._core.sanitise, held), WITHHELD, config)
+        released: S = self._call_with_config(lambda _: redacted(self._core.sanitise, held), WITHHELD, config)
         return released
 
     async def ainvoke(
@@ -72,7 +72,7 @@ class SanitizerShell(Runnable[Any, Any]):
         held = Held(input, user, document)
 
         async def run(_: Any) -> S:
-            return await asyncio.to_thread(unseen, self._core.sanitise, held)
+            return await asyncio.to_thread(redacted, self._core.sanitise, held)
 
         released: S = await self._acall_with_config(run, WITHHELD, config)
         return released
@@ -95,7 +95,7 @@ class SanitizerShell(Runnable[Any, Any]):
         _check_no_kwargs(kwargs)
         held = Held(list(inputs), return_exceptions, user, document)
         return self._batch_with_config(
-            lambda _: unseen(self._core.sanitise_all, held),
+            lambda _: redacted(self._core.sanitise_all, held),
             [WITHHELD] * len(inputs),
             config,
             return_exceptions=return_exceptions,
@@ -116,7 +116,7 @@ class SanitizerShell(Runnable[Any, Any]):
         held = Held(list(inputs), return_exceptions, user, document)
 
         async def run(_: Any) -> list[Any]:
-            return await asyncio.to_thread(unseen, self._core.sanitise_all, held)
+            return await asyncio.to_thread(redacted, self._core.sanitise_all, held)
 
         return await self._abatch_with_config(
             run, [WITHHELD] * len(inputs), config, return_exceptions=return_exceptions
@@ -156,10 +156,10 @@ class SanitizerShell(Runnable[Any, Any]):
 
         def run(_: Iterator[Any]) -> Iterator[Any]:
             if first.values[0] is not NOTHING:
-                yield from unseen(streaming.push, first)
+                yield from redacted(streaming.push, first)
             for chunk in map(Held, input):
-                yield from unseen(streaming.push, chunk)
-            yield from unseen(streaming.finish, Held())
+                yield from redacted(streaming.push, chunk)
+            yield from redacted(streaming.finish, Held())
 
         yield from self._transform_stream_with_config(iter([WITHHELD]), run, config)
 
@@ -182,14 +182,14 @@ class SanitizerShell(Runnable[Any, Any]):
 
         async def run(_: AsyncIterator[Any]) -> AsyncIterator[Any]:
             if first.values[0] is not NOTHING:
-                for part in await asyncio.to_thread(unseen, streaming.push, first):
+                for part in await asyncio.to_thread(redacted, streaming.push, first):
                     yield part
             async for chunk in input:
                 held = Held(chunk)
                 del chunk
-                for part in await asyncio.to_thread(unseen, streaming.push, held):
+                for part in await asyncio.to_thread(redacted, streaming.push, held):
                     yield part
-            for part in await asyncio.to_thread(unseen, streaming.finish, Held()):
+            for part in await asyncio.to_thread(redacted, streaming.finish, Held()):
                 yield part
 
         async for part in self._atransform_stream_with_config(withheld(), run, config):

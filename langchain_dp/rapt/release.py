@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 from langchain_dp._util import forks
 from langchain_dp.accounting.metric import AlreadyReleased, MetricLedger, Owner
 from langchain_dp.errors import LangChainDPError
-from langchain_dp.redact import Withheld
+from langchain_dp.redact import Redacted
 
 Texts = tuple[str, ...]
 K = TypeVar("K", bound=Hashable)
@@ -162,7 +162,7 @@ def withheld(work: Callable[[T], R], texts: T) -> R:
     except Exception as error:  # raised again below, without its text and without this context
         failure = type(error).__name__
     del texts
-    raise Withheld(f"{failure} while texts were sanitised; its text is withheld, and nothing was released.")
+    raise Redacted(f"{failure} while texts were sanitised; its text is withheld, and nothing was released.")
 
 
 def _blank(unit: Unit) -> Texts:

@@ -17,7 +17,7 @@ from langchain_dp.quiet import check_environment
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.redact import Held, unseen
+from langchain_dp.redact import Held, redacted
 
 
 class SanitizingRetriever(BaseRetriever):
@@ -142,7 +142,7 @@ class SanitizingRetriever(BaseRetriever):
                 failure = type(error).__name__
         if found is None:
             _fail(failure)
-        return unseen(self._sanitized, found)
+        return redacted(self._sanitized, found)
 
     async def _aget_relevant_documents(
         self,
@@ -164,7 +164,7 @@ class SanitizingRetriever(BaseRetriever):
                 failure = type(error).__name__
         if found is None:
             _fail(failure)
-        return await asyncio.to_thread(unseen, self._sanitized, found)
+        return await asyncio.to_thread(redacted, self._sanitized, found)
 
     def _check(self, query: object, user: str | None) -> None:
         if not isinstance(query, str):

@@ -1,4 +1,4 @@
-"""The embedded model in other types, made once a session."""
+"""The embedded model in other types, made once a session, for the two files that need what a real model says."""
 
 from __future__ import annotations
 

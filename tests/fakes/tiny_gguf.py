@@ -15,13 +15,14 @@ class TinyGGUF:
     """A GGUF file of the tiny model in ``folder``, written by the package that defines the format.
 
     ``metadata`` changes it: ``architecture``, ``pre`` (of the tokenizer), ``start`` (texts begin with a token for it),
-    ``extra`` (name of one more tensor) and ``without`` (name of one that is left out).
+    ``extra`` (name of one more tensor), ``without`` (name of one that is left out) and ``length`` (of a text).
     """
 
     def __init__(self, folder: Path, **metadata: Any) -> None:
         import gguf
 
-        self.model, self.tokenizer = tiny_model().eval(), tiny_tokenizer()
+        self.model = tiny_model(max_position_embeddings=metadata.pop("length", 512)).eval()
+        self.tokenizer = tiny_tokenizer()
         self.path = str(folder / "tiny.gguf")
         config = self.model.config
         writer = gguf.GGUFWriter(self.path, metadata.pop("architecture", "llama"))

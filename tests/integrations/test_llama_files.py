@@ -20,7 +20,14 @@ def one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "WORTH", 0.0)  # speed is the machine's affair, not the test's
 
 
-@pytest.mark.usefixtures("one_candidate")
+@pytest.fixture
+def tiny(model_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny model in the place of the embedded one."""
+    monkeypatch.setattr(files, "embedded_model_path", lambda: model_path)
+    monkeypatch.setattr(files, "_PROBE", files._PROBE[:200])  # its tokens are letters
+
+
+@pytest.mark.usefixtures("one_candidate", "tiny")
 def test_the_copy_is_made_once_and_its_reasons_are_kept(tmp_path: Path) -> None:
     """If this fails, every start spends ten seconds on preparing the model, or nobody can see why it was chosen."""
     first = Path(files.prepared_model_path(tmp_path))
@@ -35,8 +42,9 @@ def test_the_copy_is_made_once_and_its_reasons_are_kept(tmp_path: Path) -> None:
     assert Path(files.prepared_model_path(tmp_path)).stat().st_size == record["file_bytes"]
 
 
+@pytest.mark.usefixtures("tiny")
 def test_an_inaccurate_copy_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If this fails, speed is bought with wrong answers: Q4_0 differs from the original in every second token."""
+    """If this fails, speed is bought with wrong answers: Q4_0 differs from the original in every third token."""
     monkeypatch.setattr(files, "CANDIDATES", ("Q4_0",))
     monkeypatch.setattr(files, "WORTH", 0.0)
     assert files.prepared_model_path(tmp_path) == files.embedded_model_path()
@@ -65,14 +73,15 @@ def test_a_damaged_note_is_not_believed(tmp_path: Path, text: str) -> None:
     assert files._kept(note, {"engine": "1"}) is None
 
 
-def test_two_processes_that_prepare_at_once_both_get_a_whole_file(tmp_path: Path) -> None:
+def test_two_processes_that_prepare_at_once_both_get_a_whole_file(tmp_path: Path, model_path: str) -> None:
     """If this fails, a server with two workers loads a half-written model on its first start."""
     code = (
         "import sys, pathlib, langchain_dp.integrations.llama_cpp.model_files as files\n"
-        "files.CANDIDATES, files.WORTH = ('F16',), 0.0\n"
+        "files.CANDIDATES, files.WORTH, files._PROBE = ('F16',), 0.0, files._PROBE[:200]\n"
+        "files.embedded_model_path = lambda: sys.argv[2]\n"
         "files._evaluate(files.prepared_model_path(pathlib.Path(sys.argv[1])))\n"
     )
-    command = [sys.executable, "-c", code, str(tmp_path)]
+    command = [sys.executable, "-c", code, str(tmp_path), model_path]
     workers = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
     assert [worker.communicate(timeout=200)[1] for worker in workers] == [b"", b""]
     assert [worker.returncode for worker in workers] == [0, 0]

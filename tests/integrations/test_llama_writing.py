@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from langchain_dp.integrations._choice import Choice
-from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
-from langchain_dp.integrations.llama_cpp import chat_parts as parts
+from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+from langchain_dp.integrations.llama_cpp import texts as parts
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
@@ -73,16 +73,15 @@ def test_a_chat_is_one_turn_of_the_user_in_the_models_own_template(
 ) -> None:
     """If it breaks, an instruction-tuned model is not asked the way it was tuned, and writes worse prompts."""
     one = asked(1, body="Review: <|im_end|> dull\n")
-    system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-    before = f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n"
+    before = "<|im_start|>user\n"
     after = "<|im_end|>\n<|im_start|>assistant\n"
     turn = [token for part in (HEAD, one.prompt.body, TAIL) for token in direct.tokens(part)]
     whole = [*direct.tokens(before, special=True), *turn, *direct.tokens(after, special=True)]
-    assert whole.count(2) == 2  # the record's own "<|im_end|>" ends no turn
+    assert whole.count(2) == 1  # the record's own "<|im_end|>" ends no turn
     assert engine._texts.chat_tokens == len(whole) - len(turn)
     np.testing.assert_allclose(noted(engine, monkeypatch, one, CHAT), direct.logits(whole), atol=2e-2)
     plain = noted(engine, monkeypatch, one, PLAIN)
-    assert not np.allclose(plain, direct.logits(whole), atol=1)
+    assert not np.allclose(plain, direct.logits(whole), atol=0.5)
 
 
 @pytest.mark.parametrize(
@@ -113,16 +112,19 @@ def test_a_model_without_a_template_still_continues_text(
     monkeypatch.setattr(engine._texts, "_chat_tokens", None)
     with pytest.raises(InvalidParameter, match="chat=False"):
         engine.next_tokens([asked(0)], CHAT)
-    assert engine.max_prompt_tokens == 767
+    assert engine.max_prompt_tokens == 1535
     assert engine.next_tokens([asked(0)], PLAIN)[0] is not None
 
 
 def test_penalty_and_bans_are_of_written_tokens_and_no_others(engine: LlamaCppEnsemble) -> None:
     """If it breaks, words of the private examples are pushed out of the prompt, or of the prompt into it."""
-    counted = Continuation(MemberPrompt(HEAD, "One two three four. One two three four.", " One two three", 0), (), 0.5)
-    (four,) = engine._context.tokenize(" four")
-    for penalty in (1.0, 1e6):  # nothing is written yet, though the body is full of it
-        assert engine.next_tokens([counted], Decoding(repetition_penalty=penalty)) == [four]
+    bodies = ["".join(map(chr, range(32 + i, 127))) for i in range(60)]
+    taken = engine.next_tokens([asked(i, body=body) for i, body in enumerate(bodies)], PLAIN)
+    repeats = [i for i, body in enumerate(bodies) if taken[i] in engine._context.tokenize(body)]
+    assert repeats
+    for i in repeats[:3]:  # nothing is written yet, though it is in the body
+        strong = Decoding(repetition_penalty=1e6)
+        assert engine.next_tokens([asked(i, body=bodies[i])], strong) == [taken[i]]
     (free,) = engine.next_tokens([asked(0)], PLAIN)
     (other,) = engine.next_tokens([asked(0)], Decoding(banned=frozenset({free})))
     assert other not in (None, free)
@@ -152,11 +154,11 @@ def test_only_the_member_that_is_too_long_abstains(
     if decoding is PLAIN:  # a chat fills the cache to its last but one cell
         monkeypatch.setattr(engine, "_max_tokens", 128)
     room = engine.max_prompt_tokens - engine.count_tokens(HEAD) - engine.count_tokens(TAIL)
-    body = " a" * (room - 2)
+    body = "a" * (room - 2)
     assert engine.count_tokens(body) == room - 2
     (expected,) = engine.next_tokens([asked(0)], decoding)
-    assert engine.next_tokens([asked(1, body=body + " a a a"), asked(0)], decoding) == [None, expected]
-    written = tuple(engine._context.tokenize(" so so"))
+    assert engine.next_tokens([asked(1, body=body + "aaa"), asked(0)], decoding) == [None, expected]
+    written = tuple(engine._context.tokenize("so"))
     for count in range(3):
         rows = engine.next_tokens([asked(1, written[:count], body=body), asked(0, written[:count])], decoding)
         assert None not in rows
@@ -197,7 +199,7 @@ def test_a_failure_of_one_member_is_its_abstention(
         state = engine._store.get(*key)
 
         def broken(what: Any, *args: Any, **options: Any) -> Any:
-            seat = engine._seats._places.get((key[0], key[1]))
+            seat = engine._slots._places.get((key[0], key[1]))
             if place == "decode" and any(row[2] == seat and row[0] > 0 for row in what):
                 raise ValueError(CANARY)
             if place == "restore" and state is not None and what is state.state:
@@ -214,15 +216,15 @@ def test_a_failure_of_one_member_is_its_abstention(
 
 
 def _key(one: Continuation) -> Any:
-    from langchain_dp.integrations.llama_cpp.members import body_digest
-    from langchain_dp.integrations.llama_cpp.store import Opening
+    from langchain_dp.integrations._engine import body_digest
+    from langchain_dp.integrations.llama_cpp.members import Opening
 
     return Opening(HEAD), one.prompt.member, body_digest(one.prompt)
 
 
 def test_new_content_under_an_old_key_is_not_written_from_the_old_cache(engine: LlamaCppEnsemble) -> None:
     """If it breaks, a caller's mistake makes deleted records vote."""
-    hot = Decoding(temperature=3.0)
+    hot = Decoding(temperature=0.5)
     old = Continuation(MemberPrompt(HEAD, "Review: a joy\nLabel: yes\n", TAIL, 0), (), 0.7)
     new = Continuation(MemberPrompt(HEAD, "Guess the colour: blue or red? Red. Blue.", TAIL, 0), (), 0.7)
     alone = [engine.next_tokens([one], hot)[0] for one in (old, new, old)]
@@ -245,13 +247,13 @@ def test_calls_that_make_no_sense_are_refused(engine: LlamaCppEnsemble, monkeypa
 def test_public_facts_of_the_model(engine: LlamaCppEnsemble) -> None:
     """If it breaks, a prompt never ends, ends too early, or a control token is released as text."""
     assert isinstance(engine, VotesNextToken)
-    assert engine.vocabulary_size == 49152
+    assert engine.vocabulary_size == 304
     assert {0, 2} <= engine.end_tokens
     never = engine._texts.never
     assert never[1]
     assert not never[[0, 2]].any()
     assert never.sum() < 20
-    assert engine.max_prompt_tokens == 767 - engine._texts.chat_tokens
+    assert engine.max_prompt_tokens == 1535 - engine._texts.chat_tokens
 
 
 def test_tokens_are_spelt_byte_by_byte(engine: LlamaCppEnsemble) -> None:
@@ -264,15 +266,15 @@ def test_tokens_are_spelt_byte_by_byte(engine: LlamaCppEnsemble) -> None:
         assert engine.detokenise(tokens[:cut]) == whole
     assert engine.detokenise([2, *tokens, 0]) == text
     assert engine.detokenise([]) == ""
-    for wrong in ([-1], [49152], ["a"], [True]):
-        with pytest.raises(InvalidParameter, match="49151"):
+    for wrong in ([-1], [304], ["a"], [True]):
+        with pytest.raises(InvalidParameter, match="303"):
             engine.detokenise(wrong)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_a_single_slot_writes_for_many_members_one_by_one(model_path: str) -> None:
     """If it breaks, machines on which company changes bits cannot write at all."""
     with LlamaCppEnsemble(model_path=model_path, slots=1, max_tokens=128, n_threads=1) as lone:
-        written = tuple(lone._context.tokenize(" Say it"))
+        written = tuple(lone._context.tokenize(" Say it"))[:2]
         steps = [lone.next_tokens([asked(i, written[:count]) for i in range(3)], PLAIN) for count in range(3)]
         lone._store.clear()
         lone._context.clear()
@@ -288,12 +290,11 @@ def test_a_single_slot_writes_for_many_members_one_by_one(model_path: str) -> No
     lone.forget(asked(0).prompt.member)
 
 
-@pytest.mark.parametrize("kept", [0, 4, 24, 5000, 2_000_000, -1])
-def test_a_file_that_was_cut_short_is_refused(tmp_path: Any, kept: int) -> None:
+@pytest.mark.parametrize("kept", [0, 4, 24, 5000, 200_000, -1])
+def test_a_file_that_was_cut_short_is_refused(tmp_path: Any, model_path: str, kept: int) -> None:
     """If it breaks, an interrupted download ends in a crash of the process."""
-    pytest.importorskip("llama_cpp")
     path = tmp_path / "cut.gguf"
-    with open(embedded_model_path(), "rb") as whole:
+    with open(model_path, "rb") as whole:
         path.write_bytes(whole.read(kept) if kept >= 0 else whole.read()[:kept])
     with pytest.raises(InvalidParameter, match="cut short"):
         LlamaCppEnsemble(model_path=str(path), slots=1, max_tokens=64, n_threads=1)

@@ -69,11 +69,19 @@ CHECKOUT = (
 )
 """Tests of the checkout, not of what is installed; and below, those that need several extras at once."""
 
-SEVERAL = ("contracts/test_agreement.py", "contracts/test_completion_server.py", "test_cli.py")
+SEVERAL = (
+    "contracts/test_agreement.py",
+    "contracts/test_completion_server.py",
+    "contracts/test_llama_cpp.py",  # on a file that torch made, as the next three
+    "integrations/test_llama_engine.py",
+    "integrations/test_llama_failures.py",
+    "integrations/test_llama_wri*.py",
+    "test_cli.py",
+)
 
 NEED = {
     "agents": ("rapt/test_middleware.py",),
-    "local": ("contracts/test_llama_cpp.py", "integrations/test_llama_*.py"),
+    "local": ("integrations/test_llama_chat.py", "integrations/test_llama_files.py"),
     "openai": ("icl/test_openai_server.py", "quiet/test_logs.py"),
     "rapt": ("rapt/test_vocabulary.py",),
     "transformers": (

@@ -24,7 +24,7 @@ from langchain_dp.rapt.tuning.asking import check_list, check_parts
 from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
 from langchain_dp.rapt.tuning.promise import TrainedOn
 from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, Request
-from langchain_dp.redact import Held, unseen, without_frames
+from langchain_dp.redact import Held, redacted, without_frames
 
 if TYPE_CHECKING:  # the client's machine needs neither torch nor a model
     from langchain_dp.rapt.tuning.provider import RAPTProvider
@@ -193,7 +193,7 @@ class RAPTClassifier(Runnable[str, str]):
 
     def _answer(self, held: Held) -> Answer:
         """What the provider says of the texts, of a user, that are held. Its own errors pass as they are."""
-        answers = [self._asked(request) for request in unseen(self._requests, held)]
+        answers = [self._asked(request) for request in redacted(self._requests, held)]
         labels = answers[-1].labels if answers else ()
         return Answer(labels, [row for answer in answers for row in answer.probabilities])
 
@@ -206,7 +206,7 @@ class RAPTClassifier(Runnable[str, str]):
         if not tolerant:
             return list(self._labels(held))
         results: list[str | Exception] = []
-        for request in unseen(self._released, held):
+        for request in redacted(self._released, held):
             if isinstance(request, Exception):
                 results.append(request)
                 continue

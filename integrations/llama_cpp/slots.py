@@ -11,9 +11,8 @@ from langchain_dp.errors import LangChainDPError
 from langchain_dp.ports import MemberPrompt
 
 from .context import LlamaContext
-from .evaluate import ROWS, Evaluator
-from .members import Members
-from .store import MemberState, Opening, StateStore, Step
+from .evaluate import ROWS, JointEvaluator, MemberState, Step
+from .members import MemberStates, Opening, StateStore
 
 Key = tuple[Opening, Hashable]
 
@@ -46,11 +45,11 @@ class Asked:
     draw: float
 
 
-class Seats:
-    """Sequences 0 to ``count`` - 1 of a context. A seat that gets a new occupant is overwritten from end to end first.
+class Slots:
+    """Sequences 0 to ``count`` - 1 of a context. A slot that gets a new occupant is overwritten from end to end first.
 
     Args:
-        context: The model, with one sequence more than seats: it never holds anything private.
+        context: The model, with one sequence more than slots: it never holds anything private.
         evaluator: Its arithmetic.
         members: States of heads and bodies.
         store: Where those who leave are kept.
@@ -58,7 +57,7 @@ class Seats:
     """
 
     def __init__(
-        self, context: LlamaContext, evaluator: Evaluator, members: Members, store: StateStore, count: int
+        self, context: LlamaContext, evaluator: JointEvaluator, members: MemberStates, store: StateStore, count: int
     ) -> None:
         self._context = context
         self._evaluator = evaluator
@@ -98,9 +97,9 @@ class Seats:
             if resident.key[1] in members:
                 self.drop(sequence)
 
-    def seat(self, now: Sequence[Asked], limit: int) -> dict[int, Asked]:
+    def load(self, now: Sequence[Asked], limit: int) -> dict[int, Asked]:
         """Put members into the context, who stay until the next call; who is too long or fails is left out."""
-        seated: dict[int, Asked] = {}
+        loaded: dict[int, Asked] = {}
         arriving: list[tuple[Asked, MemberState | list[int]]] = []
         for one in now:
             rows = sum(map(len, one.steps))
@@ -111,7 +110,7 @@ class Seats:
             if sequence is not None:
                 self._places.move_to_end(one.key)
                 if self.residents[sequence].tokens + rows <= limit:
-                    seated[sequence] = one
+                    loaded[sequence] = one
                 continue
             source = self._source(one, limit - rows)
             if source is not None:
@@ -119,8 +118,8 @@ class Seats:
         free = self._free(len(arriving), keep={one.key for one in now})
         for (one, source), sequence in zip(arriving, free, strict=True):
             if self._arrive(sequence, one, source, limit):
-                seated[sequence] = one
-        return dict(sorted(seated.items()))
+                loaded[sequence] = one
+        return dict(sorted(loaded.items()))
 
     def _source(self, one: Asked, room: int) -> MemberState | list[int] | None:
         """The kept state of a member, or the tokens of its body; None if it is too long or not to be read."""
@@ -187,7 +186,7 @@ class Seats:
         self.drop(sequence)
 
     def drop(self, sequence: int) -> None:
-        """Empty a seat; it is overwritten before somebody else gets it."""
+        """Empty a slot; it is overwritten before somebody else gets it."""
         resident = self.residents.pop(sequence, None)
         if resident is not None:
             del self._places[resident.key]

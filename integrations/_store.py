@@ -1,0 +1,96 @@
+"""What is kept of members between calls: bounded by bytes, least recently used out."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+Calibration = tuple[tuple[str, ...], tuple[str, ...]]
+"""Label words and content-free tails that a calibration belongs to."""
+
+
+class Entry(Protocol):
+    """What is kept of one member; its size stays the same while it is kept."""
+
+    @property
+    def digest(self) -> bytes:
+        """Hash of the body it was made from."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it takes."""
+        ...
+
+    def wipe(self) -> None:
+        """Overwrite what the records left behind."""
+        ...
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class BoundedStore(Generic[E]):
+    """Members by (opening, member), at most ``limit`` bytes of them. An opening is the public text before them.
+
+    What is put out may still be in use: the caller says by :meth:`wipe_put_out` when it no longer is.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.bytes = 0
+        self._kept: OrderedDict[tuple[Hashable, Hashable], E] = OrderedDict()
+        self._put_out: list[E] = []
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, opening: Hashable, member: Hashable, digest: bytes) -> E | None:
+        """What is kept of a member, or None if there is nothing of this very body."""
+        found = self._kept.get((opening, member))
+        if found is None:
+            return None
+        if found.digest != digest:
+            # The caller broke the promise that new content has a new key: never answer from the old one.
+            self._put_out.append(self._taken((opening, member)))
+            return None
+        self._kept.move_to_end((opening, member))
+        return found
+
+    def take(self, opening: Hashable, member: Hashable, digest: bytes) -> E | None:
+        """As :meth:`get`, but it is no longer kept: its size may change."""
+        found = self.get(opening, member, digest)
+        return None if found is None else self._taken((opening, member))
+
+    def put(self, opening: Hashable, member: Hashable, entry: E) -> None:
+        """Keep an entry, and put out those used longest ago; one larger than the limit is put out itself."""
+        if (opening, member) in self._kept:
+            self._put_out.append(self._taken((opening, member)))
+        if entry.nbytes > self.limit:
+            self._put_out.append(entry)
+            return
+        while self.bytes + entry.nbytes > self.limit:
+            self._put_out.append(self._taken(next(iter(self._kept))))
+        self._kept[(opening, member)] = entry
+        self.bytes += entry.nbytes
+
+    def wipe_put_out(self) -> None:
+        """Overwrite every entry that is no longer kept: forgetting its member later would not find it."""
+        while self._put_out:
+            self._put_out.pop().wipe()
+
+    def forget(self, members: Sequence[Hashable]) -> None:
+        """Wipe and drop everything of these members, under every opening."""
+        for key in [key for key in self._kept if key[1] in members]:
+            self._taken(key).wipe()
+
+    def clear(self) -> None:
+        """Wipe and drop everything."""
+        for key in list(self._kept):
+            self._taken(key).wipe()
+
+    def _taken(self, key: tuple[Hashable, Hashable]) -> E:
+        entry = self._kept.pop(key)
+        self.bytes -= entry.nbytes
+        return entry
