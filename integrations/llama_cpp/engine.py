@@ -159,6 +159,20 @@ class LlamaCppEnsemble:
             self._seats.put_away()
             return self._evaluator.tokens_per_second(self._max_tokens)
 
+    def measure_threads(self) -> int:
+        """Measure anew which number of threads is fastest, take it and return it: after another process came or went.
+
+        It changes how long an evaluation takes and no bit of it. Members leave the model's memory.
+
+        Raises:
+            ModelUnavailable: The engine is closed.
+        """
+        with self._lock:
+            self._check_open()
+            self._seats.put_away()
+            self.n_threads = self._context.choose_threads(None)
+            return self.n_threads
+
     def bytes_per_token(self) -> int:
         """Bytes of the cache that one token of one member takes.
 

@@ -69,7 +69,7 @@ CHECKOUT = (
 )
 """Tests of the checkout, not of what is installed; and below, those that need several extras at once."""
 
-SEVERAL = ("contracts/test_agreement.py", "contracts/test_completion_server.py", "test_cli.py")
+SEVERAL = ("contracts/test_agreement.py", "contracts/test_completion_server.py", "cli/test_demo.py")
 
 NEED = {
     "agents": ("rapt/test_middleware.py",),
@@ -121,7 +121,7 @@ PROMISES = {
     ),
     "rapt": Promise(
         ("langchain_dp.rapt:*",),
-        ("rapt/test_calibrate.py", "rapt/test_privatise.py", "rapt/test_vocabulary.py", "test_cli_sanitize.py"),
+        ("rapt/test_calibrate.py", "rapt/test_privatise.py", "rapt/test_vocabulary.py", "cli/test_sanitize.py"),
         "from langchain_dp import RAPTSanitizer; assert RAPTSanitizer('glove', eta=5.0).invoke('a quiet day')",
     ),
     "transformers": Promise(("langchain_dp.integrations.transformers:*",), NEED["transformers"]),
