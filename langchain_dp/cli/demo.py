@@ -172,7 +172,8 @@ def _data(options: argparse.Namespace) -> _Data:
         if options.test or options.labels:
             raise WrongArguments("Expected --test and --labels together with --data: the sample has its own.")
         train, test, labels = *sample.load(), list(sample.LABELS)
-        name, prompt, said = "Feedback to a clinic (invented)", sample.PROMPT, None
+        name, said = "Feedback to a clinic (invented)", None
+        prompt: ICLPrompt | None = sample.PROMPT
     else:
         train = read_jsonl(options.data)
         train, test = (train, read_jsonl(options.test)) if options.test else _split(train)
@@ -210,7 +211,7 @@ class _Score:
 
 
 def _chains(
-    data: _Data, engine: object, epsilons: Sequence[float], delta: float, **sizes: int
+    data: _Data, engine: LlamaCppEnsemble, epsilons: Sequence[float], delta: float, **sizes: Any
 ) -> list[DPICLClassifier]:
     """One chain a budget. The budgets are promises side by side: who sees all of the answers has seen the sum."""
     from langchain_dp.accounting import PrivacyBudget
@@ -424,12 +425,9 @@ def _save(scores: Sequence[_Score], title: str, options: argparse.Namespace, sho
 def _opt(options: argparse.Namespace, data: _Data, engine: LlamaCppEnsemble) -> list[dict[str, Any]]:
     from langchain_dp.cli import leaks
 
-    rows = (data.name, data.train, data.test, data.labels)
-    plain = f"Classify the text as {', '.join(data.labels[:-1])} or {data.labels[-1]}."
-    own = options.data is None
-    task = leaks.own_task(*rows, instruction=options.instruction) if own else leaks.Task(
-        *rows, options.instruction or plain
-    )  # fmt: skip
+    task = (leaks.own_task if options.data is None else leaks.Task)(data.name, data.train, data.test, data.labels)
+    if options.instruction:
+        task = dataclasses.replace(task, instruction=options.instruction)
     quiet = not sys.stderr.isatty()
     result = leaks.run(task, engine, epsilon=options.opt_epsilon, delta=options.delta, quiet=quiet)
     if not options.json:

@@ -33,7 +33,7 @@ class Task:
         train: Private rows.
         test: Held-out rows, to score on and to tell a leak from chance.
         labels: Public labels.
-        instruction: What every method starts from.
+        instruction: What every method starts from; by default, to classify the text as one of the labels.
         prompts: Templates, the same for every method.
         openings: Words that no voted candidate may hold: a small model would begin with the words of the instruction or
             of the request, and repeat them.
@@ -45,10 +45,14 @@ class Task:
     train: Sequence[Mapping[str, Any]]
     test: Sequence[Mapping[str, Any]]
     labels: Sequence[str]
-    instruction: str
+    instruction: str = ""
     prompts: OptPrompts = dataclasses.field(default_factory=OptPrompts)
     openings: tuple[str, ...] = ()
     dln_messages: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        plain = f"Classify the text as {', '.join(self.labels[:-1])} or {self.labels[-1]}."
+        object.__setattr__(self, "instruction", self.instruction or plain)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +118,9 @@ class Result:
     certificate: PrivacyCertificate
 
 
-def own_task(*rows: Any, instruction: str | None) -> Task:
+def own_task(
+    name: str, train: Sequence[Mapping[str, Any]], test: Sequence[Mapping[str, Any]], labels: Sequence[str]
+) -> Task:
     """The project's own sample, with requests that a model of 135 million parameters can follow."""
     prompts = OptPrompts(
         messages=(
@@ -122,8 +128,8 @@ def own_task(*rows: Any, instruction: str | None) -> Task:
             "Improve the instruction: repeat it, then add the inputs above as examples, each with its correct output.",
         )
     )
-    start = instruction or "Is the message praise or complaint?"
-    return Task(*rows, start, prompts, ("Is", "Rewrite", "Improve"), dln_messages=(prompts.messages[1],))
+    start, openings = "Is the message praise or complaint?", ("Is", "Rewrite", "Improve")
+    return Task(name, train, test, labels, start, prompts, openings, dln_messages=(prompts.messages[1],))
 
 
 def run(

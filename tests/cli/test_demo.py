@@ -218,7 +218,9 @@ def shown() -> leaks.Result:
     rows, test = sample.load()
     # It answers "praise" to everything, so any candidate does better on 50 rows, whichever the coins choose.
     biased = "Output: praise\nOutput: praise\nOutput: praise\nIs the message praise or complaint?"
-    task = leaks.own_task("Feedback", rows[:200], test[:6], list(sample.LABELS), instruction=biased)
+    task = dataclasses.replace(
+        leaks.own_task("Feedback", rows[:200], test[:6], list(sample.LABELS)), instruction=biased
+    )
     words = " ".join(f" {row['text']} {row['text']}" for row in rows[:200])
     engine = WordEngine(copying, extra=f" {words} {SAID}\nOutput: praise\nOutput: complaint\n")
     sizes = leaks.Sizes(
@@ -307,7 +309,7 @@ def test_in_full_the_demo_shows_both_systems(
 def test_the_demo_of_prompts_runs_on_the_embedded_model(real: LlamaCppEnsemble) -> None:
     """If it breaks, the demonstration works on a fake only."""
     rows, test = sample.load()
-    task = leaks.own_task("Feedback", rows[:24], test[:2], list(sample.LABELS), instruction=None)
+    task = leaks.own_task("Feedback", rows[:24], test[:2], list(sample.LABELS))
     sizes = leaks.Sizes(
         subsets=8,
         num_prompts=1,
