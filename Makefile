@@ -15,8 +15,16 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	@touch $(READY)
 
-demo: $(READY)
-	$(BIN)/langchain-dp demo
+# In an environment of its own with what it needs and no more: no torch, no tests.
+demo: .venv-demo/.ready
+	.venv-demo/bin/langchain-dp demo
+
+.venv-demo/.ready: pyproject.toml constraints.txt
+	@echo "Building .venv-demo. The first time this compiles llama.cpp, which takes 5 to 15 minutes without output."
+	$(PYTHON) -m venv .venv-demo
+	.venv-demo/bin/python -m pip install --quiet --upgrade pip
+	.venv-demo/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[local,plot]"
+	@touch $@
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -92,4 +100,4 @@ reproduce: $(READY)
 	$(BIN)/python tests/benchmarks/reproduce.py
 
 clean:
-	rm -rf $(VENV) $(QUICK) build dist site *.egg-info
+	rm -rf $(VENV) $(QUICK) .venv-demo build dist site *.egg-info

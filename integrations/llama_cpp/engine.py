@@ -136,6 +136,20 @@ class LlamaCppEnsemble(LocalEngine):
                 self._sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return self._sha256
 
+    def measure_threads(self) -> int:
+        """Measure anew which number of threads is fastest, take it and return it: after another process came or went.
+
+        It changes how long an evaluation takes and no bit of it. Members leave the model's memory.
+
+        Raises:
+            ModelUnavailable: The engine is closed.
+        """
+        with self._lock:
+            self._check_open()
+            self._slots.put_away()
+            self.n_threads = self._context.choose_threads(None)
+            return self.n_threads
+
     @property
     def members_together(self) -> int:
         """Members in one batch of questions: ``slots`` up to 64, or 1 where company would change bits."""

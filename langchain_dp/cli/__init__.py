@@ -69,7 +69,7 @@ def parser() -> Parser:
     commands = whole.add_subparsers(dest="command", required=True)
     for command in COMMANDS:
         made = command.add_parser(commands)
-        made.set_defaults(run=command.run, parser=made)
+        made.set_defaults(run=command.run, parser=made, program=whole)
     return whole
 
 
@@ -81,7 +81,3 @@ def _first(examples: str) -> str:
         if not each.rstrip().endswith("\\"):
             break
     return first
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

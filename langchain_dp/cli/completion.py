@@ -35,9 +35,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    from langchain_dp.cli import parser
-
-    print(script(parser(), options.shell), end="")
+    print(script(options.program, options.shell), end="")
     return DONE
 
 

@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 import argparse
+import collections
+import contextlib
 import dataclasses
+import math
 import os
+import random
 import sys
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from langchain_dp.cli import options as shared
-from langchain_dp.cli.parts import DONE, WrongArguments, count, new_command, note, positive, print_json, read_off
+from langchain_dp.cli.parts import (
+    DONE,
+    WrongArguments,
+    count,
+    new_command,
+    note,
+    positive,
+    print_json,
+    read_off,
+    score_table,
+)
 from langchain_dp.errors import InvalidParameter, MissingExtra
 
 if TYPE_CHECKING:
-    from langchain_dp.ports import ScoresLabels, VotesNextToken
+    from langchain_dp.icl import DPICLClassifier, ICLPrompt
+    from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
 EXAMPLES = """\
   langchain-dp demo
+  langchain-dp demo --full
   langchain-dp demo --system opt
   langchain-dp demo --data tickets.jsonl --json
   langchain-dp demo --data train.jsonl --test test.jsonl --prompt sst2 --queries 10000 --limit 200
 """
 
 _NOTES = """\
---system icl (DP-ICL): private answers, accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one
-that leaks. Without --system, both on the sample that comes with the package, and icl on --data.
+Without options: votes, noise and answers on the sample that comes with the package, question by question, in less than
+two minutes. --full: tables over 80 questions of both systems, some ten minutes. --system icl (DP-ICL): private answers,
+accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one that leaks. Rows of --data: icl, in full.
 --json: {"rows": [{"method", "epsilon", "accuracy", "n", ...}]}, one row a method; epsilon is null where there is none.
 """
 
@@ -35,7 +54,22 @@ _OF_ONE = {
 }
 """Options that only one of the systems heeds."""
 
+_FULL = ("limit", "rows", "queries", "shots", "subsets")
+"""Options that the short demonstration does not heed."""
+
 _PICTURES = (".png", ".svg", ".pdf")
+
+_QUESTIONS, _SHOTS, _SUBSETS = 20, 2, 10
+"""Of the short demonstration. Two examples a subset: with four, an answer takes twice as long on one core."""
+
+_SECONDS = 80.0
+"""After so long it asks no further question: what comes then, also on a slow machine, takes some ten seconds."""
+
+_SLOWER, _PATIENCE = 2.5, 1.0
+"""Where an answer takes so much longer than the fastest, and so many seconds, another process has come: threads are
+counted anew."""
+
+_DRAWS = 10_000
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -43,7 +77,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser = new_command(
         commands, "demo", "what privacy costs, with a model that runs on this machine", EXAMPLES, _NOTES
     )
-    parser.add_argument("--system", choices=("icl", "opt"), help="show only DP-ICL, or only DP-OPT")
+    parser.add_argument("--full", action="store_true", help="long tables of both systems, on the sample")
+    parser.add_argument("--system", choices=("icl", "opt"), help="show only DP-ICL, or only DP-OPT, in full")
     parser.add_argument("--data", type=Path, help="JSONL of {text, label}: the private rows (default: a sample)")
     parser.add_argument("--test", type=Path, help="JSONL of rows to score (default: a held-out fifth of --data)")
     shared.add_labels(parser)
@@ -64,17 +99,28 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
-
+    began = time.monotonic()
+    short = not options.full and options.system is None and options.data is None
     systems = [options.system] if options.system else ["icl", "opt"] if options.data is None else ["icl"]
+    if short:
+        given = _given(options, _FULL)
+        if given:
+            raise WrongArguments(f"Expected {', '.join(given)} together with --full, --system or --data.")
     _check(options, systems)
     data = _data(options)
+    from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+
     rows: list[dict[str, Any]] = []
+    if short and not options.json:
+        print(_INTRODUCTION.format(rows=len(data.train), name=data.name), flush=True)
     with LlamaCppEnsemble(model_path=options.model, n_gpu_layers=options.gpu_layers) as engine:
-        for system in systems:
-            if rows and not options.json:
-                print(f"\n{'-' * 100}\n")
-            rows += _icl(options, data, engine) if system == "icl" else _opt(options, data, engine)
+        if short:
+            rows = _short(options, data, engine, began)
+        else:
+            for system in systems:
+                if rows and not options.json:
+                    print(f"\n{'-' * 100}\n")
+                rows += _icl(options, data, engine) if system == "icl" else _opt(options, data, engine)
     if options.json:
         print_json({"rows": rows})
     if data.said is not None:
@@ -82,12 +128,18 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _given(options: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    return [f"--{n.replace('_', '-')}" for n in names if getattr(options, n) != options.parser.get_default(n)]
+
+
 def _check(options: argparse.Namespace, systems: list[str]) -> None:
     """Nothing that was asked for is left out in silence, and the picture finds its place."""
     for system, names in _OF_ONE.items():
-        given = [f"--{n.replace('_', '-')}" for n in names if getattr(options, n) != options.parser.get_default(n)]
+        given = _given(options, names)
         if given and system not in systems:
             raise WrongArguments(f"Expected {', '.join(given)} with --system {system} only, which is not shown here.")
+    if options.full and options.data is not None:
+        raise WrongArguments("Expected --full without --data: rows of your own are always shown in full.")
     if options.data is None and options.prompt != shared.PROMPTS[0]:
         raise WrongArguments("Expected --prompt together with --data: the sample has its own template.")
     if "icl" in systems and not options.json:
@@ -101,72 +153,283 @@ def _check(options: argparse.Namespace, systems: list[str]) -> None:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class _Data:
+    """Private rows, rows to score, labels in public order, and the template (None: a plain one)."""
+
     name: str
     train: list[dict[str, Any]]
     test: list[dict[str, Any]]
     labels: list[str]
+    prompt: ICLPrompt | None
     said: str | None = None
 
 
 def _data(options: argparse.Namespace) -> _Data:
     from langchain_dp import sample
-    from langchain_dp.cli import demo_icl as demo
+    from langchain_dp.icl import prompts
     from langchain_dp.records import PrivateRecords, read_jsonl
 
     if options.data is None:
         if options.test or options.labels:
             raise WrongArguments("Expected --test and --labels together with --data: the sample has its own.")
-        train, test = sample.load()
-        return _Data("Feedback to a clinic (invented)", train[: options.rows], test[: options.limit], [*sample.LABELS])
-    train = read_jsonl(options.data)
-    train, test = (train, read_jsonl(options.test)) if options.test else demo.split(train)
-    PrivateRecords(train)  # names the row that lacks text or label
-    PrivateRecords(test)
-    labels = options.labels or sorted({str(row["label"]) for row in train})
-    said = None if options.labels else read_off(labels, len(train))
-    return _Data(options.data.stem, train[: options.rows], test[: options.limit], labels, said)
+        train, test, labels = *sample.load(), list(sample.LABELS)
+        name, said = "Feedback to a clinic (invented)", None
+        prompt: ICLPrompt | None = sample.PROMPT
+    else:
+        train = read_jsonl(options.data)
+        train, test = (train, read_jsonl(options.test)) if options.test else _split(train)
+        PrivateRecords(train)  # names the row that lacks text or label
+        PrivateRecords(test)
+        labels = options.labels or sorted({str(row["label"]) for row in train})
+        said = None if options.labels else read_off(labels, len(train))
+        name, prompt = options.data.stem, getattr(prompts, options.prompt.upper(), None)
+    if not test:
+        raise InvalidParameter("Expected at least one row to score, but there is none. Give --test FILE or more rows.")
+    return _Data(name, train[: options.rows], test[: options.limit], labels, prompt, said)
 
 
-def _icl(options: argparse.Namespace, data: _Data, engine: ScoresLabels) -> list[dict[str, Any]]:
-    from langchain_dp import sample
-    from langchain_dp.cli import demo_icl as demo
-    from langchain_dp.icl import prompts
+def _split(rows: list[dict[str, Any]], part: float = 0.2) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(private, held-out) rows: a fixed shuffle, so that two runs score the same rows."""
+    order = list(rows)
+    random.Random(0).shuffle(order)  # noqa: S311  # which rows are scored is no secret
+    cut = len(order) - max(1, int(len(order) * part))
+    return order[:cut], order[cut:]
 
-    prompt = sample.PROMPT if options.data is None else getattr(prompts, options.prompt.upper(), None)
-    result = demo.run(
-        demo.Task(data.name, data.train, data.test, data.labels, prompt),
-        engine,
-        epsilons=sorted(options.epsilon),
-        delta=options.delta,
-        queries=options.queries or len(data.test),
-        shots=options.shots,
-        subsets=options.subsets,
-        quiet=not sys.stderr.isatty(),
-        # Rows of somebody's own file are not printed.
-        first=_show_first if options.data is None and not options.json else None,
+
+@dataclasses.dataclass(frozen=True)
+class _Score:
+    """One line of a table. ``epsilon`` is None for what is not private (zero-shot uses no example: 0)."""
+
+    method: str
+    epsilon: float | None
+    accuracy: float
+    n: int
+
+    @property
+    def error(self) -> float:
+        """Standard error of the accuracy."""
+        return math.sqrt(self.accuracy * (1 - self.accuracy) / self.n)
+
+
+def _chains(
+    data: _Data, engine: LlamaCppEnsemble, epsilons: Sequence[float], delta: float, **sizes: Any
+) -> list[DPICLClassifier]:
+    """One chain a budget. The budgets are promises side by side: who sees all of the answers has seen the sum."""
+    from langchain_dp.accounting import PrivacyBudget
+    from langchain_dp.icl import DPICLClassifier
+
+    budgets = [PrivacyBudget(value, delta) for value in epsilons]
+    first = DPICLClassifier(
+        llm=engine, examples=data.train, labels=data.labels, budget=budgets[0], prompt=data.prompt, **sizes
+    )
+    return [first, *(first.with_budget(budget, max_queries=sizes["max_queries"]) for budget in budgets[1:])]
+
+
+def _question(row: dict[str, Any], chain: DPICLClassifier) -> dict[str, Any]:
+    return {key: row[key] for key in chain.prompt.variables if key in row}
+
+
+def _scored(scores: Sequence[_Score], shots: int) -> str:
+    names = {"few-shot": f"{shots}-shot", "vote": "vote without noise", "dp-icl": "DP-ICL"}
+    private = {"dp-icl": "yes", "zero-shot": "no example used"}
+    return score_table(
+        "private",
+        [(names.get(s.method, s.method), s.epsilon, s.accuracy, s.error, private.get(s.method, "NO")) for s in scores],
+    )
+
+
+# --------------------------------------------------------------------------------------------------- in two minutes
+
+_INTRODUCTION = """\
+{rows:,} messages with labels are private here. {name}.
+A small model on this machine sees a few of them at a time and votes on each new message. Noise is added to the votes,
+and only the winning label comes out. The model is being loaded ...
+"""
+
+_LEFT = """\
+What left the building: {asked} labels, one a message, and the certificate. The model ran in this process, so no message
+went to anybody's server. The private messages and the votes stayed inside: you see votes above because everything here
+is invented. With records of real people nobody sees them, not even in a log.
+"""
+
+_NEXT = """\
+Both systems over 80 messages, some ten minutes: langchain-dp demo --full
+On messages of your own: langchain-dp demo --data FILE.jsonl    What it would cost: langchain-dp plan icl --help\
+"""
+
+
+def _short(options: argparse.Namespace, data: _Data, engine: LlamaCppEnsemble, began: float) -> list[dict[str, Any]]:
+    """Questions one by one with votes, noise and answer, until the time is over; then what another epsilon means."""
+    from langchain_dp.accounting import PrivacyBudget
+
+    epsilons = sorted(options.epsilon)
+    sizes = {"max_queries": _QUESTIONS, "shots": _SHOTS, "subsets": _SUBSETS}
+    (chain,) = _chains(data, engine, [epsilons[len(epsilons) // 2]], options.delta, **sizes)
+    alone = chain.baseline("zero-shot", private=False)
+    tell = (lambda _: None) if options.json else print
+    promised = chain.certificate()
+    tell(
+        f"Epsilon = {promised.epsilon:g}, delta = {promised.delta:g} for {_QUESTIONS} messages together. About "
+        f"{_SUBSETS} votes on each, noise of {chain.sigma:.2f} votes on every count.\n"
+    )
+    asked: list[tuple[dict[str, Any], collections.Counter[int], str]] = []
+    right, fastest = 0, math.inf
+    for row in data.test[:_QUESTIONS]:
+        if asked and time.monotonic() - began > _SECONDS:
+            break
+        started = time.monotonic()
+        with _watching(engine) as votes:
+            answer = chain.invoke(_question(row, chain))
+        seconds = time.monotonic() - started
+        asked.append((row, votes, answer))
+        shown = "   ".join(f"{name} {'█' * votes[i]} {votes[i]}" for i, name in enumerate(data.labels))
+        wrong = "" if answer == row["label"] else f" (it is {row['label']})"
+        tell(f"{len(asked):>2}. {row['text']}\n    votes  {shown}   + noise  ->  {answer}{wrong}   {seconds:.1f} s")
+        sys.stdout.flush()
+        right += alone.invoke(_question(row, chain)) == row["label"]
+        if seconds > max(_PATIENCE, _SLOWER * fastest):
+            engine.measure_threads()
+            fastest = math.inf
+        fastest = min(fastest, seconds)
+    truths = [data.labels.index(row["label"]) for row, _, _ in asked]
+    counts = [[votes[i] for i in range(len(data.labels))] for _, votes, _ in asked]
+    noise = {
+        value: chain.with_budget(PrivacyBudget(value, options.delta), max_queries=_QUESTIONS).sigma
+        for value in epsilons
+    }
+    scores = [
+        _Score("zero-shot", 0.0, right / len(asked), len(asked)),
+        *(_Score("dp-icl", value, _kept(counts, truths, noise[value]), len(asked)) for value in epsilons),
+        _Score("vote", None, _kept(counts, truths, 0.0), len(asked)),
+    ]  # fmt: skip
+    tell(
+        f"\n{_scored(scores, _SHOTS)}  Right answers among these {len(asked)} messages; of DP-ICL the mean "
+        f"over {_DRAWS:,} draws of\n  the noise that each epsilon asks for, on the votes above. ± is one standard "
+        f"error.\n\n{chain.certificate()}\n\n{_LEFT.format(asked=len(asked))}"
     )
     if not options.json:
-        print(demo.table(result))
-        try:
-            demo.picture(result, options.picture)
-            print(f"\nPicture of accuracy against epsilon: {options.picture}")
-        except MissingExtra as missing:
-            note(missing)
-    return [score.to_dict() for score in result.scores]
+        _save(scores, data.name, options, _SHOTS)
+        print(_NEXT)
+    return [dataclasses.asdict(score) for score in scores]
 
 
-def _show_first(answer: str) -> None:
-    print(f"{answer}\n\nNow the same for every question and method: some minutes.\n", flush=True)
+@contextlib.contextmanager
+def _watching(engine: Any) -> Iterator[collections.Counter[int]]:
+    """Counts the votes that an engine casts. Nothing but a demonstration on invented rows may look at them."""
+    votes: collections.Counter[int] = collections.Counter()
+    ask = engine.score_labels
+
+    def watched(*given: Any, **settings: Any) -> Any:
+        scores = ask(*given, **settings)
+        votes.update(max(range(len(row)), key=row.__getitem__) for row in scores if row is not None)
+        return scores
+
+    engine.score_labels = watched
+    try:
+        yield votes
+    finally:
+        del engine.score_labels
 
 
-def _opt(options: argparse.Namespace, data: _Data, engine: VotesNextToken) -> list[dict[str, Any]]:
-    from langchain_dp.cli import demo_opt, demo_opt_table
+def _kept(counts: Sequence[Sequence[int]], truths: Sequence[int], sigma: float) -> float:
+    """Share of right answers under noise of a scale, in the mean over many draws."""
+    import numpy as np
 
-    if options.data is None:
-        task = demo_opt.own_task(data.name, data.train, data.test, data.labels, options.instruction)
-    else:
-        task = demo_opt.plain_task(data.name, data.train, data.test, data.labels, options.instruction)
-    result = demo_opt.run(task, engine, epsilon=options.opt_epsilon, delta=options.delta, quiet=not sys.stderr.isatty())
+    noise = np.random.default_rng().normal(scale=sigma or 1e-9, size=(_DRAWS, len(counts), len(counts[0])))
+    return float(((np.asarray(counts) + noise).argmax(axis=2) == np.asarray(truths)).mean())
+
+
+# ---------------------------------------------------------------------------------------------------------- in full
+
+
+def _icl(options: argparse.Namespace, data: _Data, engine: LlamaCppEnsemble) -> list[dict[str, Any]]:
+    """Accuracy against epsilon. Every private answer is a real release, charged to a ledger of its own budget."""
+    epsilons = sorted(options.epsilon)
+    sizes = {"max_queries": options.queries or len(data.test), "shots": options.shots, "subsets": options.subsets}
+    chains = _chains(data, engine, epsilons, options.delta, **sizes)
+    middle = chains[len(chains) // 2]
+    if options.data is None and not options.json:  # rows of somebody's own file are not printed
+        print(f"{_one_answer(middle, data)}\n\nNow the same for every question and method: some minutes.\n", flush=True)
+    methods: list[tuple[str, float | None, Any]] = [
+        ("zero-shot", 0.0, middle.baseline("zero-shot", private=False)),
+        ("few-shot", None, middle.baseline("few-shot", private=False)),
+        ("vote", None, middle.baseline("vote", private=False)),
+        *(("dp-icl", value, chain) for value, chain in zip(epsilons, chains, strict=True)),
+    ]
+    scores = [_score(*method, [(_question(row, middle), row["label"]) for row in data.test]) for method in methods]
     if not options.json:
-        print(demo_opt_table.table(result, color=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+        plan = middle.plan()
+        shots = round(len(data.train) / plan.scheme.groups)
+        head = f"{data.name}: {len(data.train):,} private examples, {len(data.labels)} labels, {len(data.test)}"
+        print(f"{head} questions scored\n\n{_scored(scores, shots)}\n{plan}\n\n{middle.certificate()}")
+        _save(scores, data.name, options, shots)
+    return [dataclasses.asdict(score) for score in scores]
+
+
+def _one_answer(chain: DPICLClassifier, data: _Data) -> str:
+    """The first question with its answer. It is asked again for the table, and answered from what was released."""
+    row, started = data.test[0], time.perf_counter()
+    answer = chain.invoke(_question(row, chain))
+    seconds, promised, plan = time.perf_counter() - started, chain.certificate(), chain.plan()
+    return (
+        f"asked:    {row['text']}\n"
+        f"answered: {answer}   (it is {row['label']}; {seconds:.0f} seconds)\n"
+        f"promise:  epsilon = {promised.epsilon:g}, delta = {promised.delta:g} for {plan.queries:,} such answers "
+        f"together: by a vote, with noise,\n          of about {plan.scheme.expected_subsets:.0f} subsets of the "
+        f"{len(data.train):,} private examples. Only the label came out."
+    )
+
+
+def _score(name: str, value: float | None, chain: Any, rows: Sequence[tuple[dict[str, Any], str]]) -> _Score:
+    from tqdm import tqdm
+
+    title = f"{name} at epsilon {value:g}" if name == "dp-icl" else name
+    asked = tqdm(rows, desc=f"{title:<22}", unit="question", disable=not sys.stderr.isatty(), file=sys.stderr)
+    return _Score(name, value, sum(chain.invoke(question) == label for question, label in asked) / len(rows), len(rows))
+
+
+def _save(scores: Sequence[_Score], title: str, options: argparse.Namespace, shots: int) -> None:
+    """Save accuracy against epsilon as an image, where matplotlib is there."""
+    from langchain_dp._util.pictures import new_figure
+
+    try:
+        figure, axes = new_figure(7, 4.2)
+    except MissingExtra as missing:
+        note(missing)
+        return
+    private = [score for score in scores if score.method == "dp-icl"]
+    budgets = [score.epsilon or 0.0 for score in private]
+    label = f"DP-ICL, delta = {options.delta:g} (bars: one standard error)"
+    heights, errors = [score.accuracy for score in private], [score.error for score in private]
+    axes.errorbar(budgets, heights, yerr=errors, marker="o", capsize=3, color="#1f6f8b", label=label)
+    for method, (name, color, line) in {
+        "zero-shot": ("zero-shot", "#999999", ":"),
+        "few-shot": (f"{shots}-shot, not private", "#c97b2a", "--"),
+        "vote": ("vote without noise, not private", "#444444", "-"),
+    }.items():
+        for score in scores:
+            if score.method == method:
+                axes.axhline(score.accuracy, color=color, linestyle=line, label=name)
+    axes.set_xscale("log")
+    axes.set_xticks(budgets, [f"{value:g}" for value in budgets])
+    axes.minorticks_off()
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("epsilon (smaller is more private)")
+    axes.set_ylabel(f"accuracy on {scores[0].n} questions")
+    axes.set_title(title)
+    axes.legend(loc="lower right", fontsize=8)
+    axes.grid(alpha=0.25)
+    figure.savefig(options.picture, dpi=150)
+    print(f"\nPicture of accuracy against epsilon: {options.picture}\n")
+
+
+def _opt(options: argparse.Namespace, data: _Data, engine: LlamaCppEnsemble) -> list[dict[str, Any]]:
+    from langchain_dp.cli import leaks
+
+    task = (leaks.own_task if options.data is None else leaks.Task)(data.name, data.train, data.test, data.labels)
+    if options.instruction:
+        task = dataclasses.replace(task, instruction=options.instruction)
+    quiet = not sys.stderr.isatty()
+    result = leaks.run(task, engine, epsilon=options.opt_epsilon, delta=options.delta, quiet=quiet)
+    if not options.json:
+        print(leaks.table(result, color=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
     return [shown.to_dict() for shown in result.shown]

@@ -25,7 +25,7 @@ from langchain_dp.cli.parts import (
     read_off,
     whole,
 )
-from langchain_dp.cli.plan_shown import show_opt
+from langchain_dp.cli.show import show_opt
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerMismatch, PlanError
 
 if TYPE_CHECKING:

@@ -195,6 +195,32 @@ def columns(rows: Iterable[tuple[str, str]], *, indent: int = 2) -> str:
     return "\n".join(f"{' ' * indent}{name:<{width}}  {value}".rstrip() for name, value in found)
 
 
+_BAR = 24
+
+
+def score_table(last: str, rows: Iterable[tuple[str, float | None, float, float, str]]) -> str:
+    """Methods with their accuracies, as a table.
+
+    Args:
+        last: Heading of the last column.
+        rows: Of a method: name, epsilon (None: nothing is promised), accuracy, its standard error, the last column.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    for name in ("method", "epsilon", "accuracy", "", last):
+        table.add_column(name, justify="right" if name in ("epsilon", "accuracy") else "left", no_wrap=True)
+    for method, epsilon, accuracy, error, said in rows:
+        shown = "inf" if epsilon is None else f"{epsilon:g}"
+        table.add_row(method, shown, f"{accuracy:.1%} ± {error:>5.1%}", f"{'█' * round(accuracy * _BAR):<{_BAR}}", said)
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
 _LABELS, _LONG, _ROWS = 100, 60, 4
 
 

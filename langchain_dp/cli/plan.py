@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from langchain_dp.cli import optimize
 from langchain_dp.cli import options as shared
 from langchain_dp.cli.parts import DONE, FileName, WrongArguments, count, new_command, note, positive, read_off
-from langchain_dp.cli.plan_shown import show_calibration, show_icl, show_opt
+from langchain_dp.cli.show import show_calibration, show_icl, show_opt
 
 if TYPE_CHECKING:
     from langchain_dp.icl import ICLPlanReport, ICLPrompt

@@ -32,7 +32,7 @@ from langchain_dp.cli.parts import (
     print_json,
     quiet_stdout,
 )
-from langchain_dp.cli.plan_shown import show_calibration
+from langchain_dp.cli.show import show_calibration
 from langchain_dp.errors import LangChainDPError
 
 if TYPE_CHECKING:

@@ -76,7 +76,7 @@ SEVERAL = (
     "integrations/test_llama_engine.py",
     "integrations/test_llama_failures.py",
     "integrations/test_llama_wri*.py",
-    "test_cli.py",
+    "cli/test_demo.py",
 )
 
 NEED = {
@@ -129,7 +129,7 @@ PROMISES = {
     ),
     "rapt": Promise(
         ("langchain_dp.rapt:*",),
-        ("rapt/test_calibrate.py", "rapt/test_privatise.py", "rapt/test_vocabulary.py", "test_cli_sanitize.py"),
+        ("rapt/test_calibrate.py", "rapt/test_privatise.py", "rapt/test_vocabulary.py", "cli/test_sanitize.py"),
         "from langchain_dp import RAPTSanitizer; assert RAPTSanitizer('glove', eta=5.0).invoke('a quiet day')",
     ),
     "transformers": Promise(("langchain_dp.integrations.transformers:*",), NEED["transformers"]),

@@ -161,7 +161,7 @@ def run(words: list[str], streams: dict[str, str], monkeypatch: pytest.MonkeyPat
 
 def too_long(words: list[str]) -> bool:
     """Whether a model would be asked thousands of times: those examples are parsed only."""
-    return words[0] == "demo" or (words[0] == "optimize" and "--plan" not in words)
+    return words[0] == "demo" or "--self-check" in words or (words[0] == "optimize" and "--plan" not in words)
 
 
 @pytest.mark.parametrize("example", dict.fromkeys(example for name in ALL for example in examples(name)))
@@ -214,6 +214,9 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ),
         ("demo --data x --opt-epsilon 1", "Expected --opt-epsilon with --system opt only"),
         ("demo --prompt sst2", "Expected --prompt together with --data"),
+        ("demo --limit 3 --shots 2", "Expected --limit, --shots together with --full, --system or --data"),
+        ("demo --full --data x", "Expected --full without --data"),
+        ("audit --json", "expected one of --ledger --self-check to be given"),
         ("demo --picture x.foo", "--picture x.foo to end in one of .png, .svg, .pdf"),
         ("plan icl --epsilon 1 --records 90 --labels a", "--labels: expected at least two labels, found 'a' alone"),
         (

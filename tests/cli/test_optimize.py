@@ -21,7 +21,7 @@ from langchain_dp.cli import options as cli_options
 from langchain_dp.opt import load_prompt
 
 SAID = "Read the review."
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parent.parent
 ROWS = [{"text": f"note {i:03d} is {'good' if i % 2 else 'bad'}", "label": ["no", "yes"][i % 2]} for i in range(240)]
 
 
@@ -346,7 +346,7 @@ PROGRAM = """
 import json, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from test_cli_optimize import SAID, Engine, agreeing
+from cli.test_optimize import SAID, Engine, agreeing
 from langchain_dp.integrations import llama_cpp
 from fakes.optimizers import journals
 from langchain_dp.cli import main
