@@ -144,8 +144,7 @@ class LlamaCppEnsemble(LocalEngine):
         Raises:
             ModelUnavailable: The engine is closed.
         """
-        with self._lock:
-            self._check_open()
+        with self._in_use():
             self._slots.put_away()
             self.n_threads = self._context.choose_threads(None)
             return self.n_threads
