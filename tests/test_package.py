@@ -45,4 +45,4 @@ def test_import_pulls_in_nothing_heavy() -> None:
     """If it breaks, `import langchain_dp` costs more than the 0.3 seconds it may (it needs no numerics at import)."""
     code = "import json, sys, langchain_dp; print(json.dumps(sorted(sys.modules)))"
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
-    assert not {"numpy", "scipy", "dp_accounting", "langchain_core", "torch", "llama_cpp"} & set(loaded)
+    assert not {"numpy", "scipy", "dp_accounting", "jinja2", "langchain_core", "torch", "llama_cpp"} & set(loaded)
