@@ -19,7 +19,14 @@ SYSTEM = "system"
 ROOT = Path(__file__).parent
 
 KINDS = {
-    "model": ("contracts", "integrations", "rapt_tuning"),
+    "model": (
+        "attacks/test_attribute_inference.py",
+        "attacks/test_results.py",
+        "cli/test_demo.py",
+        "contracts",
+        "integrations",
+        "rapt_tuning",
+    ),
     "notebook": ("test_cookbook.py",),
     "package": ("package_checks", "test_package.py"),
     "process": (

@@ -193,7 +193,7 @@ def test_help_shows_what_to_type(capsys: Any) -> None:
 @pytest.mark.parametrize(("broken", "code"), [(0, 0), (1, 1)])
 def test_the_installed_code_is_audited(broken: int, code: int, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, a promise that is disproved passes for one that holds, or nothing is run."""
-    row = suite.Row("noise", "scale", planted=False, broken=broken, runs=20, seen="epsilon 1.2")
+    row = suite.AuditRow("noise", "scale", planted=False, broken=broken, runs=20, seen="epsilon 1.2")
     monkeypatch.setattr(suite, "run", lambda **_: [row])
     assert run("--self-check") == code
     assert ("holds" if not broken else "BROKEN") in capsys.readouterr().out
