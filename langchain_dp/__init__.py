@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from langchain_dp.errors import BudgetExceeded
     from langchain_dp.icl import ChatDPICL, DPICLClassifier
     from langchain_dp.opt import DPPromptOptimizer
-    from langchain_dp.quiet import private_run
+    from langchain_dp.quiet.run import private_run
     from langchain_dp.rapt import RAPTSanitizer, SanitizingRetriever
     from langchain_dp.rapt.middleware import RAPTMiddleware
     from langchain_dp.records import PrivateRecords
@@ -51,7 +51,7 @@ _HOME = {
     "RAPTMiddleware": "langchain_dp.rapt.middleware",
     "RAPTSanitizer": "langchain_dp.rapt",
     "SanitizingRetriever": "langchain_dp.rapt",
-    "private_run": "langchain_dp.quiet",
+    "private_run": "langchain_dp.quiet.run",
 }
 
 __getattr__, __dir__ = lazily(__name__, _HOME)

@@ -129,7 +129,7 @@ class _Seeding:
 @pytest.fixture(autouse=True)
 def _nothing_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether private prompts have left this process is no other test's affair."""
-    monkeypatch.setattr("langchain_dp.quiet._sent_private", threading.Event())
+    monkeypatch.setattr("langchain_dp.quiet.model._sent_private", threading.Event())
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ from langchain_dp.icl.reservation import AnswerReservation
 from langchain_dp.icl.voters import Voter
 from langchain_dp.icl.votes import Ballot, Vote, votes
 from langchain_dp.mechanisms import Randomness, report_noisy_max
-from langchain_dp.quiet import check_environment
 from langchain_dp.quiet.calls import in_own_thread
+from langchain_dp.quiet.run import check_environment
 from langchain_dp.redact import Held, aredacted, redacted
 
 _WHEN = "while a label was released"

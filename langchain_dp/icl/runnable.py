@@ -29,7 +29,7 @@ from langchain_dp.icl.voters import OnUnhealthy, Voter, companion_text, make_vot
 from langchain_dp.icl.votes import Shot
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels
-from langchain_dp.quiet import CALLS
+from langchain_dp.quiet.model import CALLS
 from langchain_dp.records import PrivateRecords, check_labels
 
 Question = str | Mapping[str, Any]

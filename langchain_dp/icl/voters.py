@@ -23,10 +23,10 @@ from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.votes import Ballot, Vote
 from langchain_dp.parsing import parse_label
 from langchain_dp.ports import MemberPrompt, ScoresLabels
-from langchain_dp.quiet import Failure, QuietModel
 from langchain_dp.quiet.calls import in_own_thread
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
+from langchain_dp.quiet.model import Failure, QuietModel
 
 OnUnhealthy = Literal["raise", "answer"]
 """What a release does when its public companion shows that the model does not answer."""

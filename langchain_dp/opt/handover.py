@@ -21,7 +21,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.settings import Settings
 from langchain_dp.parsing import parse_label
 from langchain_dp.ports import HasFile, VotesNextToken
-from langchain_dp.quiet import CALLS, QuietModel
+from langchain_dp.quiet.model import CALLS, QuietModel
 
 _FIELDS = ("prompt", "instruction", "certificate", "settings", "model", "created")
 

@@ -30,7 +30,7 @@ from langchain_dp.opt.report import OptPlanReport, report
 from langchain_dp.opt.settings import Method, Settings
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.ports import Decoding, VotesNextToken
-from langchain_dp.quiet import check_environment
+from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import PrivateRecords, check_labels
 from langchain_dp.redact import Held, redacted
 

@@ -13,9 +13,9 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
-from langchain_dp.quiet import check_environment
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
+from langchain_dp.quiet.run import check_environment
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.redact import Held, redacted
 

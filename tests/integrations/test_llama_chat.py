@@ -18,7 +18,7 @@ from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.quiet import QuietModel
+from langchain_dp.quiet.model import QuietModel
 
 
 @pytest.fixture(scope="module")

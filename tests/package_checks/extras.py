@@ -52,7 +52,7 @@ ROOMS = (
     "langchain_dp.mechanisms",
     "langchain_dp.opt",
     "langchain_dp.ports",
-    "langchain_dp.quiet",
+    "langchain_dp.quiet.run",
     "langchain_dp.rapt",
     "langchain_dp.sample",
 )

@@ -122,7 +122,7 @@ def test_a_minimum_that_a_message_names_is_asked_for() -> None:
 
 def test_every_extra_has_its_promise() -> None:
     """If it breaks, `make package` leaves out an extra, or tries one that does not exist."""
-    assert set(PROMISES) - {""} == set(PROJECT["optional-dependencies"]) - {"dev"}
+    assert set(PROMISES) - {""} == set(PROJECT["optional-dependencies"]) - {"check", "dev"}
     named = [*CHECKOUT, *SEVERAL, *without_extras(), *(path for promise in PROMISES.values() for path in promise.tests)]
     assert not [pattern for pattern in named if not list((ROOT / "tests").glob(pattern))]
     assert set(NEED) <= set(PROMISES)

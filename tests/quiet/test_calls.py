@@ -20,7 +20,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
-from langchain_dp.quiet import QuietModel
+from langchain_dp.quiet.model import QuietModel
 
 BOTH = pytest.mark.parametrize("how", ["sync", "async"])
 MODELS = pytest.mark.parametrize("model", [Chat, SyncChat, Completion])
@@ -110,7 +110,7 @@ def test_a_hanging_call_does_not_keep_the_process_alive() -> None:
     program = """
 import asyncio, threading
 from langchain_core.language_models import SimpleChatModel
-from langchain_dp.quiet import QuietModel
+from langchain_dp.quiet.model import QuietModel
 class Hangs(SimpleChatModel):
     _llm_type = "hangs"
     def _call(self, *args, **kwargs):

@@ -15,7 +15,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import Runnable, RunnableLambda
 
-from langchain_dp.quiet import QuietModel
+from langchain_dp.quiet.model import QuietModel
 
 PROMPTS = [[HumanMessage(f"{CANARY} one")], [HumanMessage(f"{CANARY} two")]]
 

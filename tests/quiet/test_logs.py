@@ -22,7 +22,8 @@ from langchain_core.globals import set_llm_cache
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 
-from langchain_dp.quiet import QuietModel, filters
+from langchain_dp.quiet import filters
+from langchain_dp.quiet.model import QuietModel
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from langchain_core.runnables.config import ensure_config, var_child_runnable_co
 from langsmith.run_helpers import get_tracing_context
 
 from langchain_dp.errors import InvalidParameter, UnsafeEnvironment
-from langchain_dp.quiet import QuietModel, check_environment, private_run
+from langchain_dp.quiet.model import QuietModel
+from langchain_dp.quiet.run import check_environment, private_run
 
 
 def chain(**model: Any) -> Any:

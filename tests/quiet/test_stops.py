@@ -17,7 +17,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.ports import given_up
-from langchain_dp.quiet import QuietModel
+from langchain_dp.quiet.model import QuietModel
 
 BOTH = pytest.mark.parametrize("how", ["sync", "async"])
 

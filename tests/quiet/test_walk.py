@@ -20,7 +20,8 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnableWithMessageHistory
 
 from langchain_dp.errors import InvalidParameter, UnsafeEnvironment
-from langchain_dp.quiet import QuietModel, context, reach
+from langchain_dp.quiet import context, reach
+from langchain_dp.quiet.model import QuietModel
 
 pytest.importorskip("langgraph")  # comes with the extra agents
 from fakes.structures import STRUCTURES, adapted, as_text, forget, graph, module_global, two_deep

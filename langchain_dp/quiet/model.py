@@ -1,0 +1,322 @@
+"""Model calls that leave no trace, and ``private_run`` for a whole chain.
+
+What is closed: callbacks and config of the outer run, tracers (environment variable, parent run, ``@traceable``),
+handlers and caches of every model inside, the global cache, log records and warnings of the provider's client,
+exception texts, also those that nobody catches, astream_events of the outer chain.
+
+What would let one call see another's prompt is refused, wherever the model can reach it: a graph with a checkpointer, a
+store, a message history.
+
+What cannot be closed from here, and is therefore a limit:
+
+- code inside the model that prints, writes files, logs outside ``logging``, or traces by force
+  (``@traceable(enabled=True)``), and spans that an OpenTelemetry instrumentation of the provider's client makes
+- threads that such code starts without copying the context, and errors of what it leaves behind to be freed later
+- a memory of the model's own making (a list that it appends to, a file, its server), or one that its code fetches by a
+  name it computes
+- ``set_debug(True)`` called by another thread in the middle of a call
+- how long the calls take, and who else is slowed down by a long prompt. One record must move one vote at most, and a
+  shared model can break that: where a long prompt makes other calls wait, their time-outs are spent on it, and where
+  it uses up a rate limit or brings the server down, other calls are refused; the public companion of a release too,
+  which then raises where it would not have done so without that record. Give no timeout, or one that no healthy call
+  ever reaches beside the longest record, and a rate limit that leaves room for every call at once (or retries that
+  outlast it).
+- Ctrl-C in an event loop without a SIGINT handler of its own (``asyncio.run`` has one) may hit the model's own code,
+  and is then that call's abstention
+
+A model that answers one call after the other says so with ``serialises_calls: ClassVar[bool] = True``. For such a
+model a timeout is refused: it would count the waiting for other members' prompts, always.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.callbacks import CallbackManager
+from langchain_core.runnables import RunnableConfig
+
+from langchain_dp._util import validate
+from langchain_dp._util.places import Places
+from langchain_dp.errors import InvalidParameter, ModelUnavailable, UnsafeEnvironment
+from langchain_dp.quiet.calls import Outcome, aask_all, ask_all, in_thread
+from langchain_dp.quiet.context import find_problem, sealed
+from langchain_dp.quiet.copy import quiet_copy
+from langchain_dp.quiet.filters import Level
+from langchain_dp.quiet.reach import walk
+from langchain_dp.redact import interruption
+
+CALLS = 16
+"""Calls under way at once, unless another number is given."""
+_UNCHECKED = "accept_unchecked_model=True: that the model keeps nothing of its prompts in these parts was not checked:"
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """Why a PUBLIC call has no answer.
+
+    Args:
+        reason: Type of the exception, its status, and its text where that tells nothing of other calls.
+    """
+
+    reason: str
+
+
+class QuietModel:
+    """A model whose calls are seen by nobody but the model.
+
+    Answers are as the model gives them. A call that fails or takes too long gives None: the prompt abstains, so that
+    one record can move one vote and no more. The exception is dropped, of whatever kind it is (also SystemExit,
+    KeyboardInterrupt, CancelledError and GeneratorExit raised by the model); its text goes nowhere. Each prompt is a
+    call of its own, because a joint batch lets the length of one prompt change the answer to another.
+
+    Args:
+        llm: A chat model, an LLM, or a Runnable around one. It is not changed: quiet copies of the models in its fields
+            are used. Everything that it can reach is looked at, functions too, before the first call and once more
+            after it: a memory may be made on first use.
+        max_concurrency: Calls under way at once, over all batches, threads and event loops. A call that ran out of
+            time does not count, though its thread lives on until the model returns; nor do calls inside a call, which
+            would wait for themselves.
+        accept_unchecked_model: Whether parts that cannot be looked into (compiled code) are taken at the caller's word.
+
+    Raises:
+        InvalidParameter: ``llm`` is no Runnable, or a bound is not met.
+        UnsafeEnvironment: ``llm`` keeps what it is told (a message history, a graph with a checkpointer or a store), or
+            it has parts that cannot be looked into.
+    """
+
+    def __init__(self, llm: Any, *, max_concurrency: int = CALLS, accept_unchecked_model: bool = False) -> None:
+        self._places = Places(validate.integer("max_concurrency", max_concurrency, at_least=1))
+        self._runnable, survey = quiet_copy(llm)
+        self._name = survey.name(self._runnable)
+        self._blocks = survey.blocks()
+        self._accept_unchecked = accept_unchecked_model
+        self._answered = self._looked_again = False
+        self._keeps = self._look()
+        if self._keeps is not None:
+            raise UnsafeEnvironment(self._keeps)
+
+    @property
+    def name(self) -> str:
+        """Name of the model for certificates: never an address or a key."""
+        return self._name
+
+    def _look(self) -> str | None:
+        """Walk over the model, note what must be said of it, and return why it must not be used, or None."""
+        found = walk(self._runnable)
+        self._serialises = found.serialises
+        self.notes: tuple[str, ...] = ()
+        if found.unread:
+            self.notes = (f"{_UNCHECKED} {', '.join(found.unread[:5])}",)
+        if found.memory is None and found.unread and not self._accept_unchecked:
+            return (
+                f"Expected every part of llm to be open to a look inside, but not {', '.join(found.unread[:5])}: "
+                "whether one call could see the prompt of another there is unknown. Pass the chat model alone, or "
+                "accept_unchecked_model=True if you know that it keeps nothing of its prompts: certificates will say "
+                "so."
+            )
+        return found.memory
+
+    def check_timeout(self, timeout: float | None) -> None:
+        """Refuse a timeout that calls of this model could not keep alone. Every call checks it, too.
+
+        Raises:
+            InvalidParameter: It is not above zero; or the model, or one inside it, has ``serialises_calls = True``, so
+                that one member's long prompt would use up the time of the others.
+        """
+        if timeout is None:
+            return
+        validate.number("timeout", timeout, above=0.0, remedy="Give seconds, or None to wait for the model.")
+        if self._serialises is not None:
+            raise InvalidParameter(
+                f"Expected timeout={timeout!r} to be None: {self._serialises} answers one call after the other, so "
+                "that one record's long prompt would let other calls expire. Leave the timeout out."
+            )
+
+    def check_environment(self) -> None:
+        """Raise UnsafeEnvironment where :meth:`batch` would, before anything is charged for its answers."""
+        if (refusal := self._refusal()) is not None:
+            raise refusal
+
+    def __repr__(self) -> str:
+        return f"QuietModel({self._name})"
+
+    def batch(
+        self, prompts: Sequence[Any], *, timeout: float | None = None, companion: bool = False
+    ) -> list[Any | None]:
+        """Ask every prompt (a list of messages, or a str) and return the answers in order, None for an abstention.
+
+        Args:
+            prompts: Private prompts.
+            timeout: Seconds that one call may take, from its start. None waits as long as the model does, and is the
+                choice that lets no call depend on another; see the module's limits and :meth:`check_timeout`.
+            companion: The first prompt is PUBLIC and started first: it shows whether the model answers at all. Where
+                it fails, a :class:`Failure` stands in place of its answer, and says what it got.
+
+        Raises:
+            InvalidParameter: A bound is not met, or the model cannot keep a timeout.
+            UnsafeEnvironment: See :func:`check_environment`; or ``llm`` made itself a memory with the first call.
+            KeyboardInterrupt, SystemExit, CancelledError: The caller's own only (Ctrl-C, a signal, cancellation of
+                its task), emptied of text and of the calls' frames.
+        """
+        self.check_timeout(timeout)
+        _note_private(len(prompts) > companion)
+        stop: BaseException | None = self._refusal()
+        note: list[str] = []
+        answers: list[Any | None] = []
+        if stop is None:
+            try:
+                answers, stop = ask_all(
+                    lambda numbered: self._ask(numbered[1], note if companion and not numbered[0] else None),
+                    list(enumerate(prompts)),
+                    places=self._places,
+                    timeout=timeout,
+                )
+            except BaseException as error:  # raised again below, without its text
+                stop = _stop_or_bug(error)
+        if stop is not None:
+            # Error reporters read the locals of each frame.
+            del prompts, answers
+            raise stop from None
+        return self._told(answers, note, timeout) if companion else answers
+
+    async def abatch(
+        self,
+        prompts: Sequence[Any],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  # seconds for each call, not for all
+        companion: bool = False,
+    ) -> list[Any | None]:
+        """Async twin of :meth:`batch`: uses the model's own async methods where it has them."""
+        self.check_timeout(timeout)
+        _note_private(len(prompts) > companion)
+        stop: BaseException | None = self._refusal()
+        note: list[str] = []
+        answers: list[Any | None] = []
+        if stop is None:
+            try:
+                answers, stop = await aask_all(
+                    lambda numbered: self._aask(numbered[1], note if companion and not numbered[0] else None),
+                    list(enumerate(prompts)),
+                    places=self._places,
+                    patience=timeout,
+                )
+            except asyncio.CancelledError as error:
+                # Who cancelled from outside knows it by the arguments; a model's cancellation never comes here.
+                stop = asyncio.CancelledError(*error.args)
+            except BaseException as error:  # raised again below, without its text
+                stop = _stop_or_bug(error)
+        if stop is not None:
+            del prompts, answers
+            raise stop from None
+        return self._told(answers, note, timeout) if companion else answers
+
+    def probe(self, prompt: Any, *, timeout: float | None = None) -> Any:
+        """Ask one PUBLIC prompt, before any spend, and return the answer.
+
+        Raises:
+            ModelUnavailable: The model failed; with type and first 200 characters of its exception.
+            UnsafeEnvironment: As for :meth:`batch`.
+        """
+        return self._probed(self.batch([prompt], timeout=timeout, companion=True)[0])
+
+    async def aprobe(
+        self,
+        prompt: Any,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  # as in probe
+    ) -> Any:
+        """Async twin of :meth:`probe`."""
+        return self._probed((await self.abatch([prompt], timeout=timeout, companion=True))[0])
+
+    def _probed(self, answer: Any) -> Any:
+        if isinstance(answer, Failure):
+            raise ModelUnavailable(
+                f"Expected model={self._name} to answer a public test question, got {answer.reason}. "
+                "Check address, key and model name."
+            )
+        return answer
+
+    @staticmethod
+    def _told(answers: list[Any | None], note: list[str], timeout: float | None) -> list[Any | None]:
+        if answers[0] is None:
+            answers[0] = Failure(note[0] if note else f"no answer (timeout={timeout})")
+        return answers
+
+    def _refusal(self, *, try_gate: bool = True) -> UnsafeEnvironment | None:
+        problem = find_problem(try_gate=try_gate)
+        if try_gate and self._answered and not self._looked_again:
+            self._keeps, self._looked_again = self._look(), True
+        problem = problem or self._keeps
+        return None if problem is None else UnsafeEnvironment(problem)
+
+    def _ask(self, prompt: Any, note: list[str] | None = None) -> Outcome:
+        try:
+            # Again for each call: debug mode may have been switched on meanwhile.
+            if refusal := self._refusal(try_gate=False):
+                return Outcome(stop=refusal)
+            with sealed(Level.QUIET):
+                outcome = Outcome(self._runnable.invoke(prompt, _empty_config()))
+            self._answered = True
+            return outcome
+        except BaseException as error:  # Ctrl-C never comes here: Python raises it in the main thread, which waits
+            if note is not None:
+                note.append(_described(error, whole=not _sent_private.is_set()))
+        return Outcome()
+
+    async def _aask(self, prompt: Any, note: list[str] | None = None) -> Outcome:
+        if self._blocks:
+            return await in_thread(lambda prompt: self._ask(prompt, note), prompt)
+        try:
+            if refusal := self._refusal(try_gate=False):
+                return Outcome(stop=refusal)
+            with sealed(Level.QUIET):
+                outcome = Outcome(await self._runnable.ainvoke(prompt, _empty_config()))
+            self._answered = True
+            return outcome
+        except BaseException as error:  # the caller's cancellation reaches the caller; this task is the call's alone
+            if note is not None:
+                note.append(_described(error, whole=not _sent_private.is_set()))
+        return Outcome()
+
+
+def _empty_config() -> RunnableConfig:
+    # A manager, not []: BaseLLM.agenerate reads callbacks[0] of an empty list.
+    return {"callbacks": CallbackManager(handlers=[])}
+
+
+def _stop_or_bug(error: BaseException) -> BaseException:
+    """What to raise for an exception that no call caught: Ctrl-C while waiting, or a fault of this package."""
+    return interruption(error) or RuntimeError(f"{type(error).__name__} outside a model call; text withheld")
+
+
+def _described(error: BaseException, *, whole: bool) -> str:
+    """What a public call got.
+
+    Once private prompts were sent, by whatever model of this process (two may share an account), a provider's words may
+    tell how much they used up of a limit that all calls share ("29,500 of 30,000 tokens"): only the operating system's
+    words are kept then, and those of a refusal that names no limit.
+    """
+    status = getattr(error, "status_code", None)
+    kind = f"{type(error).__name__}" if not isinstance(status, int) else f"{type(error).__name__} (status {status})"
+    if not whole and status not in _OF_THE_REQUEST and type(error) not in _OF_THE_NETWORK:
+        return f"{kind}; its text is withheld"
+    try:
+        text = str(error)[:200]
+    except BaseException:  # a foreign __str__
+        text = "<no text>"
+    return f"{kind}: {text}"
+
+
+def _note_private(private: bool) -> None:
+    if private:
+        _sent_private.set()
+
+
+_sent_private = threading.Event()
+"""Whether private prompts have left this process."""
+_OF_THE_REQUEST = (401, 404, 422)
+_OF_THE_NETWORK = (ConnectionError, ConnectionRefusedError, ConnectionResetError, BrokenPipeError)
