@@ -72,7 +72,8 @@ class TransformersEnsemble(LocalEngine):
         super().__init__(max_tokens, cache_bytes)
         one_of("dtype", dtype, DTYPES)
         if isinstance(model, str | os.PathLike):
-            model, tokenizer = from_folder(os.fspath(model), tokenizer, dtype)
+            kind, what = "AutoModelForCausalLM", "a causal language model"
+            model, tokenizer = from_folder(os.fspath(model), tokenizer, kind, what, dtype=dtype)
         self._model = prepared(model, tokenizer, device, dtype)
         self._name = name or os.path.basename(str(model.config.name_or_path).rstrip("/")) or type(model).__name__
         # A rotary embedding that stretches with the longest sequence seen so far would carry one member's length to

@@ -26,8 +26,17 @@ def import_transformers() -> Any:
     return transformers
 
 
-def from_folder(path: str, tokenizer: Any, dtype: str) -> tuple[Any, Any]:
+def from_folder(
+    path: str, tokenizer: Any, kind: str = "AutoModel", what: str = "a model of transformers", **options: Any
+) -> tuple[Any, Any]:
     """Model of a folder, and its tokenizer unless one is given. Nothing is downloaded, no code of the folder is run.
+
+    Args:
+        path: The folder.
+        tokenizer: What is returned as it is, or None.
+        kind: Class of transformers that loads the model.
+        what: What an error says was expected.
+        **options: Of that class.
 
     Raises:
         InvalidParameter: There is no such folder, or transformers cannot load it.
@@ -38,15 +47,14 @@ def from_folder(path: str, tokenizer: Any, dtype: str) -> tuple[Any, Any]:
         raise InvalidParameter(
             f"Expected model={path!r} to be a folder that exists. Save the model with save_pretrained, or download it."
         )
+    local = {"local_files_only": True, "trust_remote_code": False}
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            path, dtype=getattr(import_torch(), dtype), local_files_only=True, trust_remote_code=False
-        )
+        model = getattr(transformers, kind).from_pretrained(path, **local, **options)
         if tokenizer is None:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(path, **local)
     except (OSError, ValueError, KeyError) as problem:
         raise InvalidParameter(
-            f"Expected model={path!r} to hold a causal language model and its tokenizer ({type(problem).__name__})."
+            f"Expected model={path!r} to hold {what} and its tokenizer ({type(problem).__name__})."
         ) from problem
     return model, tokenizer
 

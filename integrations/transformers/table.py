@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from langchain_dp.errors import InvalidParameter
 
-from .load import import_torch, import_transformers
+from .load import from_folder, import_torch, import_transformers
 
 _UNUSED = ("[unused", "<extra_id_")
 
@@ -43,7 +43,7 @@ class TransformersTable:
     def __init__(self, model: str | os.PathLike[str] | Any, *, tokenizer: Any = None) -> None:
         transformers = import_transformers()
         if isinstance(model, (str, os.PathLike)):
-            model, tokenizer = _from_folder(os.fsdecode(model), tokenizer)
+            model, tokenizer = from_folder(os.fsdecode(model), tokenizer)
         if not isinstance(model, transformers.PreTrainedModel):
             raise InvalidParameter(
                 f"Expected model of type {type(model).__name__} to be a folder or a model of transformers."
@@ -87,19 +87,3 @@ def _unknown(tokenizer: Any) -> int | None:
     """The id of what cannot be cut. GPT-2 names its end token so, and cuts everything all the same."""
     unknown = tokenizer.unk_token_id
     return None if unknown is None or unknown == tokenizer.eos_token_id else int(unknown)
-
-
-def _from_folder(path: str, tokenizer: Any) -> tuple[Any, Any]:
-    transformers = import_transformers()
-    if not os.path.isdir(path):
-        raise InvalidParameter(
-            f"Expected model={path!r} to be a folder that exists. Save the model with save_pretrained, or download it."
-        )
-    local = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        model = transformers.AutoModel.from_pretrained(path, **local)
-        return model, tokenizer or transformers.AutoTokenizer.from_pretrained(path, **local)
-    except (OSError, ValueError, KeyError) as problem:
-        raise InvalidParameter(
-            f"Expected model={path!r} to hold a model of transformers and its tokenizer ({type(problem).__name__})."
-        ) from problem

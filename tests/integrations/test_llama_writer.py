@@ -237,7 +237,7 @@ def test_forget_overwrites_a_member_in_the_store_and_in_the_models_memory(engine
         for other in entries.values():  # no copy of its own is left behind in freed memory, to be found below
             end, start = end + other.nbytes, end
             others[start:end] = memoryview(other).cast("B")
-        pieces = [state[at : at + 48].tobytes() for at in range(state.size // 8, state.size - 48, state.size // 12)]
+        pieces = [state[at : at + 48].tobytes() for at in range(state.size // 8, state.size - 48, state.size // 40)]
         traces = [piece for piece in pieces if piece not in others]  # those of the head are everybody's
         others[:] = bytes(len(others))
         ask(*crowd)
