@@ -62,7 +62,7 @@ _PICTURES = (".png", ".svg", ".pdf")
 _QUESTIONS, _SHOTS, _SUBSETS = 20, 2, 10
 """Of the short demonstration. Two examples a subset: with four, an answer takes twice as long on one core."""
 
-_SECONDS = 80.0
+_SECONDS = 75.0
 """After so long it asks no further question: what comes then, also on a slow machine, takes some ten seconds."""
 
 _SLOWER, _PATIENCE = 2.5, 1.0
