@@ -77,7 +77,8 @@ def rooms_of(package: Any) -> set[str]:
     while todo:
         module = todo.pop()
         found.add(str(module.path))
-        todo += [inner for name, inner in module.modules.items() if not name.startswith("_")]
+        own = {name: inner for name, inner in module.members.items() if not inner.is_alias and inner.is_module}
+        todo += [inner for name, inner in own.items() if not name.startswith("_")]
     return found
 
 

@@ -59,13 +59,11 @@ ROOMS = (
 """What can be imported without any extra, with every public name."""
 
 CHECKOUT = (
+    "docs",
     "package_checks",
     "test_cookbook.py",
-    "test_docs.py",
     "test_layers.py",
-    "test_links.py",
     "test_package.py",
-    "test_readme.py",
 )
 """Tests of the checkout, not of what is installed; and below, those that need several extras at once."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import reproduce
 import reproduce_picture
 import reproduce_rows
@@ -23,7 +23,6 @@ from reproduce_page import NOT_RUN, as_json, render, shown
 from reproduce_rows import RESULTS, Cell, Line, Paper, Results, Run, Table
 
 BY_NAME = {table.name: table for table in TABLES}
-README = Path(__file__).parent.parent / "README.md"
 COMMITTED = Results(RESULTS)
 OPT = Run("bench_opt.py", "opt.jsonl", (), 1)
 WHERE = {"source": "a", "arm": "opt", "rows": 10}

@@ -1,4 +1,4 @@
-"""Every figure that the README quotes of a measurement is that of a row in the results."""
+"""Every figure that the README, or a page beside it, quotes of a measurement is that of a row in the results."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
+ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
 import made
 import reproduce_icl
 import reproduce_opt
 import reproduce_rapt
 from reproduce_rows import RESULTS, Cell, Results
 
-README = Path(__file__).parent.parent / "README.md"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+"""Where the tables stand."""
 COMMITTED = Results(RESULTS)
-README_OPT = {
+SHOWN_OPT = {
     "initial instruction": "0-shot",
     "DLN-1 (not private)": "dln-1",
     "OPT (not private)": "opt",
@@ -27,7 +30,7 @@ README_OPT = {
 }
 
 
-README_TUNING = {
+SHOWN_TUNING = {
     "texts in clear": "clear",
     "privatised only": "privatised",
     "with plain tokens, without their loss": "plain",
@@ -36,7 +39,7 @@ README_TUNING = {
 
 
 def quoted(cell: Cell | None, form: str = ".1f") -> str:
-    """A cell as the README writes it."""
+    """A cell as the page writes it."""
     assert cell is not None
     found = COMMITTED.found(cell)
     assert found is not None, cell.where
@@ -44,45 +47,45 @@ def quoted(cell: Cell | None, form: str = ".1f") -> str:
 
 
 @pytest.mark.parametrize("task", ["sst2", "agnews", "trec", "amazon"])
-def test_the_readme_quotes_what_was_measured_of_dp_icl(task: str) -> None:
-    """If it breaks, the README shows accuracies that no row in the results has."""
+def test_the_page_quotes_what_was_measured_of_dp_icl(task: str) -> None:
+    """If it breaks, the page shows accuracies that no row in the results has."""
     methods = ("zero-shot", "single votes", "vote", "dp-icl 1", "dp-icl 3", "dp-icl 8")
     shown = [quoted(reproduce_icl.cell(task, method)) for method in methods]
     shown.append(quoted(reproduce_icl.cell(task, "dp-icl 3", minus="zero-shot"), "+.1f"))
-    assert f"| {reproduce_icl.NAMES[task]} | {' | '.join(shown)} |" in README.read_text("utf-8").replace("**", "")
+    assert f"| {reproduce_icl.NAMES[task]} | {' | '.join(shown)} |" in PAGE.replace("**", "")
 
 
-@pytest.mark.parametrize("label", README_OPT)
+@pytest.mark.parametrize("label", SHOWN_OPT)
 @pytest.mark.parametrize("writer", reproduce_opt.WRITERS)
-def test_the_readme_quotes_what_was_measured_of_dp_opt(writer: str, label: str) -> None:
-    """If it breaks, the README shows accuracies that no row in the results has."""
+def test_the_page_quotes_what_was_measured_of_dp_opt(writer: str, label: str) -> None:
+    """If it breaks, the page shows accuracies that no row in the results has."""
     answers = itertools.product(("sst2", "trec"), ("source", "target"))
-    shown = [quoted(reproduce_opt.cell(writer, task, README_OPT[label], on)) for task, on in answers]
-    assert f"| {label} | {' | '.join(shown)} |" in README.read_text("utf-8").replace("**", "")
+    shown = [quoted(reproduce_opt.cell(writer, task, SHOWN_OPT[label], on)) for task, on in answers]
+    assert f"| {label} | {' | '.join(shown)} |" in PAGE.replace("**", "")
 
 
-@pytest.mark.parametrize("label", README_OPT)
-def test_the_readme_quotes_what_was_measured_on_the_second_target(label: str) -> None:
-    """If it breaks, the README shows accuracies that no row in the results has."""
+@pytest.mark.parametrize("label", SHOWN_OPT)
+def test_the_page_quotes_what_was_measured_on_the_second_target(label: str) -> None:
+    """If it breaks, the page shows accuracies that no row in the results has."""
     tasks = ("sst2", "trec", "mpqa")
-    shown = [quoted(reproduce_opt.cell("smollm2", task, README_OPT[label], "second")) for task in tasks]
-    assert f"| {label} | {' | '.join(shown)} |" in README.read_text("utf-8")
+    shown = [quoted(reproduce_opt.cell("smollm2", task, SHOWN_OPT[label], "second")) for task in tasks]
+    assert f"| {label} | {' | '.join(shown)} |" in PAGE
 
 
-@pytest.mark.parametrize(("label", "arm"), README_TUNING.items())
+@pytest.mark.parametrize(("label", "arm"), SHOWN_TUNING.items())
 @pytest.mark.parametrize("method", ["prefix", "prompt"])
-def test_the_readme_quotes_what_was_measured_of_tuning(method: str, label: str, arm: str) -> None:
-    """If it breaks, the README shows accuracies that no row in the results has."""
+def test_the_page_quotes_what_was_measured_of_tuning(method: str, label: str, arm: str) -> None:
+    """If it breaks, the page shows accuracies that no row in the results has."""
     replaced = (0.0,) if arm == "clear" else (0.1, 0.15, 0.3)
     shown = [quoted(reproduce_rapt.cell(method, arm, share)) for share in replaced]
     cells = [*shown, "", "", ""] if arm == "clear" else ["", *shown]
     line = f"| {method}, {label} | {' | '.join(cells)} |"
-    assert re.sub(" +", " ", line) in README.read_text("utf-8")
+    assert re.sub(" +", " ", line) in PAGE
 
 
-def test_the_readme_quotes_what_was_measured_of_the_ablations() -> None:
-    """If it breaks, the README shows accuracies that no row in the results has."""
-    text = " ".join(README.read_text("utf-8").split())
+def test_the_page_quotes_what_was_measured_of_the_ablations() -> None:
+    """If it breaks, the page shows accuracies that no row in the results has."""
+    text = " ".join(PAGE.split())
     said = text[text.index("Nothing that section 4.5") : text.index("single seeds differ")]
     tables = (reproduce_rapt.TABLE_4, reproduce_rapt.TABLE_7, reproduce_rapt.FIGURE_4)
     cells = [
@@ -98,8 +101,8 @@ def test_the_readme_quotes_what_was_measured_of_the_ablations() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["exponential", "laplace"])
-def test_the_readme_quotes_what_was_measured_of_sanitising(mechanism: str) -> None:
-    """If it breaks, the README shows accuracies, or an eta, that no row in the results has."""
+def test_the_page_quotes_what_was_measured_of_sanitising(mechanism: str) -> None:
+    """If it breaks, the page shows accuracies, or an eta, that no row in the results has."""
     rows = {
         (row["key"][1], row["key"][2]): row
         for row in made.so_far(RESULTS / "sanitized.jsonl")
@@ -110,7 +113,7 @@ def test_the_readme_quotes_what_was_measured_of_sanitising(mechanism: str) -> No
     etas = [f"{row['eta']:.3g}" for row in some[1:]]
     name = {"exponential": "exponential", "laplace": "metric Laplace"}[mechanism]
     for line in (f"| {name}: accuracy | {' | '.join(shown)} |", f"| {name}: eta | | {' | '.join(etas)} |"):
-        assert line in README.read_text("utf-8")
+        assert line in PAGE
 
 
 @pytest.mark.parametrize(
@@ -121,20 +124,20 @@ def test_the_readme_quotes_what_was_measured_of_sanitising(mechanism: str) -> No
         ("noisy vectors, if they were released instead of words", "inversion, noisy vectors ("),
     ],
 )
-def test_the_readme_quotes_the_better_attacker(label: str, name: str) -> None:
-    """If it breaks, the README says that less is guessed than the results show."""
+def test_the_page_quotes_the_better_attacker(label: str, name: str) -> None:
+    """If it breaks, the page says that less is guessed than the results show."""
     rows = [row for row in made.so_far(RESULTS / "attacks.jsonl") if row["key"][:2] == ["inversion", "trustpilot"]]
     best = [
         max(row["rate"] for row in rows if row["name"].startswith(name) and row["key"][2] == share)
         for share in (0.1, 0.5, 0.9)
     ]
     shown = [f"{100 * rate:.1f}" for rate in best]
-    assert f"| {label} | {' | '.join(shown)} |" in README.read_text("utf-8").replace("**", "")
+    assert f"| {label} | {' | '.join(shown)} |" in PAGE.replace("**", "")
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "exponential"])
-def test_the_readme_quotes_what_attackers_guess_of_authors(mechanism: str) -> None:
-    """If it breaks, the README shows rates that no row in the results has."""
+def test_the_page_quotes_what_attackers_guess_of_authors(mechanism: str) -> None:
+    """If it breaks, the page shows rates that no row in the results has."""
     rates = {
         (row["key"][1], row["settings"]["mechanism"], row["settings"]["representation"]): row["rate"]
         for row in made.so_far(RESULTS / "attacks.jsonl")
@@ -144,7 +147,7 @@ def test_the_readme_quotes_what_attackers_guess_of_authors(mechanism: str) -> No
     pairs = [[rates[share, mechanism if share else "plain", how] for how in ("mean", "contextual")] for share in shares]
     shown = [" / ".join(f"{100 * rate:.1f}" for rate in pair) for pair in pairs]
     name = {"exponential": "exponential", "laplace": "metric Laplace"}[mechanism]
-    assert f"| gender, {name} | {' | '.join(shown)} | 50.8 |" in README.read_text("utf-8")
+    assert f"| gender, {name} | {' | '.join(shown)} | 50.8 |" in PAGE
 
 
 RUNS = ("cold", "warm", "from text")
@@ -160,21 +163,21 @@ def speed(bench: str, **settings: object) -> dict[str, float]:
     return dict(found)
 
 
-def test_the_readme_quotes_what_a_vote_took() -> None:
-    """If it breaks, the README shows a speed that no row in the results has."""
+def test_the_page_quotes_what_a_vote_took() -> None:
+    """If it breaks, the page shows a speed that no row in the results has."""
     took = speed("icl")
     said = (
         f"takes {took['vote'] / took['plain']:.1f} x as long as one plain 4-shot call of the same model without caches "
         f"({took['vote']:.2f} s against {took['plain']:.2f} s); asking 10 times the plain way takes "
         f"{took['plain calls'] / took['plain']:.1f} x."
     )
-    assert said in " ".join(README.read_text("utf-8").split())
+    assert said in " ".join(PAGE.split())
 
 
-def test_the_readme_quotes_what_writing_took() -> None:
-    """If it breaks, the README shows a speed that no row in the results has."""
+def test_the_page_quotes_what_writing_took() -> None:
+    """If it breaks, the page shows a speed that no row in the results has."""
     one, two = speed("writer", threads=1), speed("writer", threads=2)
-    text = " ".join(README.read_text("utf-8").split())
+    text = " ".join(PAGE.split())
     for label, ours, theirs in (
         ("one more token (warm)", "warm step", "published step"),
         ("a prompt of 50 tokens, caches built first", "whole", "published whole"),
@@ -186,8 +189,8 @@ def test_the_readme_quotes_what_writing_took() -> None:
 
 
 @pytest.mark.parametrize(("name", "table"), [("GloVe, 400,000 x 50", "glove"), ("MiniLM, 30,522 x 384", "minilm")])
-def test_the_readme_quotes_what_sanitising_took(name: str, table: str) -> None:
-    """If it breaks, the README shows a speed that no row in the results has."""
+def test_the_page_quotes_what_sanitising_took(name: str, table: str) -> None:
+    """If it breaks, the page shows a speed that no row in the results has."""
     rate = speed("rapt", table=table)
     floor = rate["floor, product alone"]
     ratios = " / ".join(f"{floor / rate[run]:.2f} x" for run in ("laplace", "laplace, from text"))
@@ -196,12 +199,12 @@ def test_the_readme_quotes_what_sanitising_took(name: str, table: str) -> None:
         f"{rate['laplace']:,.0f} ({ratios})",
         *(f"{rate[peer]:.1f} ({rate['laplace'] / rate[peer]:,.0f} x)" for peer in ("mldp-text", "pypantera")),
     ]
-    assert f"| {name} | {' | '.join(cells)} |" in README.read_text("utf-8")
+    assert f"| {name} | {' | '.join(cells)} |" in PAGE
 
 
 @pytest.mark.parametrize(("name", "table"), [("GloVe", "glove"), ("MiniLM", "minilm")])
-def test_the_readme_quotes_what_sanitising_a_long_text_took(name: str, table: str) -> None:
-    """If it breaks, the README shows the speed of a list of few words, or one that no row in the results has."""
+def test_the_page_quotes_what_sanitising_a_long_text_took(name: str, table: str) -> None:
+    """If it breaks, the page shows the speed of a list of few words, or one that no row in the results has."""
     (row,) = (
         row
         for row in made.so_far(RESULTS / "speed.jsonl")
@@ -214,17 +217,26 @@ def test_the_readme_quotes_what_sanitising_a_long_text_took(name: str, table: st
         f"{floor:,.0f}",
         *(f"{rate[f'exponential, {run}']:,.0f} ({floor / rate[f'exponential, {run}']:.2f} x)" for run in RUNS),
     ]
-    assert f"| {name} | {' | '.join(cells)} |" in README.read_text("utf-8")
+    assert f"| {name} | {' | '.join(cells)} |" in PAGE
 
 
-def test_the_readme_quotes_what_the_command_took() -> None:
-    """If it breaks, the README promises seconds and memory of a long file that no row in the results has."""
+def test_the_page_quotes_what_the_command_took() -> None:
+    """If it breaks, the page promises seconds and memory of a long file that no row in the results has."""
     took = speed("rapt_command")
     sizes = [name.removeprefix("peak, ").removesuffix(" MB") for name in took if name.startswith("peak, ")]
     seconds = " / ".join(f"{took[f'processor seconds, {size} MB']:.0f}" for size in sizes)
     peak = " / ".join(f"{took[f'peak, {size} MB'] / 2**20:.0f}" for size in sizes)
     waited = " / ".join(f"{took[f'seconds, {size} MB']:.0f}" for size in sizes)
-    text = " ".join(README.read_text("utf-8").split())
+    text = " ".join(PAGE.split())
     said = f"{' / '.join(sizes)} MB of such lines take {seconds} processor seconds, the start included, and {peak} MiB"
     assert said in text
     assert f"{waited} seconds on two quiet cores" in text
+
+
+@pytest.mark.parametrize("task", ["agnews", "trec"])
+def test_the_readme_quotes_what_was_measured_of_dp_icl(task: str) -> None:
+    """If it breaks, the README shows accuracies that no row in the results has."""
+    private, plain = (quoted(reproduce_icl.cell(task, method)) for method in ("dp-icl 3", "zero-shot"))
+    text = " ".join(README.split())
+    said = text[text.index(f"on {reproduce_icl.NAMES[task]} ") :]
+    assert [figure[0] for figure in re.finditer(r"\d+\.\d ± \d\.\d", said)][:2] == [private, plain]

@@ -1,0 +1,150 @@
+"""The code of the README and of the pages in docs/, run as it stands, and the claims that can be checked here."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.next_token import WordEngine, agreeing
+from fakes.openai_server import OpenAIServer
+from fakes.voters import private_examples
+
+from langchain_dp.accounting import Neighbors, PrivacyBudget, calibrate_noisy_max
+
+ROOT = Path(__file__).parent.parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```(?:text)?\n(.*?)```)?", re.DOTALL)
+"""Code, and what it prints where the page shows it."""
+OTHER_MODULES = "torch transformers llama_cpp openai langchain langgraph tokenizers pyarrow sklearn matplotlib".split()
+BARE = f"""
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {OTHER_MODULES}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+"""An environment with the core dependencies only."""
+
+
+def blocks(name: str) -> list[tuple[str, str]]:
+    """Every block of Python on a page, and the output that follows it."""
+    return BLOCK.findall((ROOT / name).read_text(encoding="utf-8"))
+
+
+def without_changing(shown: str) -> list[str]:
+    """Lines of an output, without the label, which is drawn, and without what another machine prints otherwise."""
+    return [line for line in shown.splitlines()[1:] if not line.startswith(("  model", "  library"))]
+
+
+def test_the_quickstart_runs_on_the_core_alone() -> None:
+    """If it breaks, the first thing a new user types fails, needs an extra, or prints something else than shown."""
+    code, shown = blocks("README.md")[0]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 8
+    done = subprocess.run([sys.executable, "-c", BARE + code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout
+    assert printed.splitlines()[0] in {"praise", "complaint"}
+    assert without_changing(printed) == without_changing(shown)
+
+
+def test_the_example_with_a_model_on_this_machine_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, the first example with a real model fails, or prints something else than shown."""
+    code, shown = blocks("docs/private-answers.md")[0]
+    exec(compile(code, "private-answers.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[0] in {"praise", "complaint"}
+    assert without_changing(printed) == without_changing(shown)
+
+
+def test_the_chain_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """If it breaks, the example with a cloud model is wrong (here the cloud is a loopback server)."""
+    code, _ = blocks("docs/private-answers.md")[1]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with OpenAIServer("Positive") as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+        names = {"rows": private_examples(80, labels=["positive", "negative"])}
+        exec(compile(code, "private-answers.md", "exec"), names)
+    assert (tmp_path / "privacy.ledger").exists()
+    assert names["classifier"].certificate().remaining == 9_999  # type: ignore[attr-defined]  # made by the block
+
+
+def test_the_prompt_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, the example that writes a prompt on this machine is wrong (here a small scripted model writes)."""
+    ((code, _),) = blocks("docs/private-prompts.md")
+    names: dict[str, Any] = {}
+    engine = WordEngine(agreeing(" Say yes or no."))
+    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: engine)
+    exec(compile(code, "private-prompts.md", "exec"), names)
+    assert names["prompt"].metadata["dp"]["private"] is True
+    assert names["prompt"].input_variables == ["text"]
+    out = capsys.readouterr().out
+    assert out.startswith("DP-OPT plan: epsilon=8")
+    assert "Thank you all!" in out
+
+
+def test_the_sanitizer_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, the example that privatizes a text is wrong."""
+    ((code, _),) = blocks("docs/private-text.md")
+    exec(compile(code, "private-text.md", "exec"), {})
+    assert "eta" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", HOW_TO, ids=lambda path: path.stem)
+def test_a_how_to_page_runs_and_prints_what_it_shows(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, who follows a page step by step gets an error, or reads an output that is made up."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "how_to"}
+    for code, shown in blocks(path.relative_to(ROOT).as_posix()):
+        exec(compile(code, path.name, "exec"), names)
+        assert capsys.readouterr().out == shown
+
+
+def pages() -> Iterator[str]:
+    """The README and all pages that are written by hand."""
+    yield "README.md"
+    yield from (path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md")))
+
+
+def test_no_block_is_left_out() -> None:
+    """If it breaks, a page shows code that no test runs."""
+    run = {"README.md": 1, "docs/private-answers.md": 2, "docs/private-prompts.md": 1, "docs/private-text.md": 1}
+    run |= {path.relative_to(ROOT).as_posix(): len(blocks(str(path))) for path in HOW_TO}
+    assert all(run.values())
+    shown = {name: (ROOT / name).read_text(encoding="utf-8").count("```python") for name in pages()}
+    assert {name: count for name, count in shown.items() if count} == run
+
+
+def test_the_noise_table_is_what_calibration_gives() -> None:
+    """If it breaks, the noise figures of the page on the promise are not the library's."""
+    page = (ROOT / "docs" / "promise.md").read_text(encoding="utf-8")
+    rows = re.findall(r"\| 1e-5 \| (\d) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", page)
+    assert len(rows) == 3
+    for epsilon, *figures in rows:
+        for figure, (sampling, neighbors) in zip(
+            figures,
+            [
+                ("resample", Neighbors.ADD_OR_REMOVE_ONE),
+                ("fixed", Neighbors.REPLACE_ONE),
+                ("fixed", Neighbors.REPLACE_SPECIAL),
+            ],
+            strict=True,
+        ):
+            sigma = calibrate_noisy_max(
+                PrivacyBudget(float(epsilon), 1e-5, neighbors),
+                queries=10_000,
+                sampling_probability=40 / 6920,
+                sampling=sampling,
+            )
+            assert sigma == pytest.approx(float(figure), rel=1e-3)
