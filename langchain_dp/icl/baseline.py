@@ -17,7 +17,7 @@ from langchain_dp.icl.answers import DPAnswer
 from langchain_dp.icl.plan import SubsetPrompts
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.voters import Voter
-from langchain_dp.icl.votes import Ballot, Vote, votes
+from langchain_dp.icl.votes import SubsetPrompt, Vote, votes
 
 BaselineMethod = Literal["zero-shot", "few-shot", "vote"]
 
@@ -84,25 +84,25 @@ class NonPrivateICL(Runnable[str | Mapping[str, Any], str]):
             reason=_REASONS[self.method],
         )
 
-    def _ballots(self, question: str) -> list[Ballot]:
+    def _subset_prompts(self, question: str) -> list[SubsetPrompt]:
         if self.method == "vote":
             return self._subset_prompts.draw(question)
         if self.method == "zero-shot":
-            return [Ballot(None, (), question)]
+            return [SubsetPrompt(None, (), question)]
         return self._subset_prompts.one(question, secrets.SystemRandom())
 
     def _answer(self, question: str | Mapping[str, Any]) -> str:
-        ballots = self._ballots(self._check(question))
-        return self._count(ballots, self._voter.ask(ballots, even_empty=True))
+        subset_prompts = self._subset_prompts(self._check(question))
+        return self._count(subset_prompts, self._voter.ask(subset_prompts, even_empty=True))
 
     async def _aanswer(self, question: str | Mapping[str, Any]) -> str:
-        ballots = self._ballots(self._check(question))
-        return self._count(ballots, await self._voter.aask(ballots, even_empty=True))
+        subset_prompts = self._subset_prompts(self._check(question))
+        return self._count(subset_prompts, await self._voter.aask(subset_prompts, even_empty=True))
 
-    def _count(self, ballots: Sequence[Ballot], cast: Sequence[Vote]) -> str:
+    def _count(self, subset_prompts: Sequence[SubsetPrompt], cast: Sequence[Vote]) -> str:
         if self.method == "zero-shot":
             return self._labels[cast[0] or 0]
-        steps = votes(ballots, len(self._labels))
+        steps = votes(subset_prompts, len(self._labels))
         next(steps)
         try:
             steps.send(cast)

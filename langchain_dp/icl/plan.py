@@ -12,7 +12,7 @@ from langchain_dp._util import forks
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.ensemble.subsets import Subset, SubsetSampler
 from langchain_dp.icl.answers import AnswerCache
-from langchain_dp.icl.votes import Ballot, Shot
+from langchain_dp.icl.votes import Shot, SubsetPrompt
 from langchain_dp.mechanisms.randomness import Randomness
 from langchain_dp.records import PrivateRecords
 
@@ -46,23 +46,25 @@ class SubsetPrompts:
         self._kept: weakref.WeakSet[AnswerCache] = weakref.WeakSet()
         self._sampler = SubsetSampler(self._shots, scheme, rng)
 
-    def draw(self, question: str) -> list[Ballot]:
-        """Ballots of one release, by fresh coins."""
+    def draw(self, question: str) -> list[SubsetPrompt]:
+        """Subset prompts of one release, by fresh coins."""
         with self._lock:
-            return [self._ballot(subset, question) for subset in self._sampler.draw()]
+            return [self._subset_prompt(subset, question) for subset in self._sampler.draw()]
 
-    def one(self, question: str, rng: random.Random) -> list[Ballot]:
+    def one(self, question: str, rng: random.Random) -> list[SubsetPrompt]:
         """One subset as it is, chosen at random: plain few-shot prompting, without any privacy."""
-        filled = [ballot for ballot in self.everyone(question) or self.draw(question) if ballot.shots]
+        filled = [
+            subset_prompt for subset_prompt in self.everyone(question) or self.draw(question) if subset_prompt.shots
+        ]
         return [rng.choice(filled)] if filled else []
 
-    def everyone(self, question: str) -> list[Ballot]:
-        """Ballots of all fixed subsets (to warm caches); empty under "resample", which has nothing to keep."""
+    def everyone(self, question: str) -> list[SubsetPrompt]:
+        """Prompts of all fixed subsets (to warm caches); empty under "resample", which has nothing to keep."""
         with self._lock:
-            return [self._ballot(subset, question) for subset in self._sampler.everyone()]
+            return [self._subset_prompt(subset, question) for subset in self._sampler.everyone()]
 
-    def _ballot(self, subset: Subset, question: str) -> Ballot:
-        return Ballot(subset.member, tuple(self._shots[name] for name in subset.record_ids), question)
+    def _subset_prompt(self, subset: Subset, question: str) -> SubsetPrompt:
+        return SubsetPrompt(subset.member, tuple(self._shots[name] for name in subset.record_ids), question)
 
     def add(self, example: Mapping[str, Any], record_id: str | None) -> tuple[str, Hashable | None]:
         """Add a record by its own coin; returns its id and the key of the content that its subset had before."""

@@ -14,7 +14,7 @@ from langchain_dp.icl.pace import Pace
 from langchain_dp.icl.plan import SubsetPrompts
 from langchain_dp.icl.reservation import AnswerReservation
 from langchain_dp.icl.voters import Voter
-from langchain_dp.icl.votes import Ballot, Vote, votes
+from langchain_dp.icl.votes import SubsetPrompt, Vote, votes
 from langchain_dp.mechanisms import Randomness, report_noisy_max
 from langchain_dp.quiet.calls import in_own_thread
 from langchain_dp.quiet.run import check_environment
@@ -153,10 +153,10 @@ class Releaser:
             await self._voter.aprobe()
             self._probed = True
         steps = self._steps(question)
-        ballots = await in_own_thread(next, steps)
-        return _finish(steps, await self._voter.aask(ballots, beside=question))
+        subset_prompts = await in_own_thread(next, steps)
+        return _finish(steps, await self._voter.aask(subset_prompts, beside=question))
 
-    def _steps(self, question: str) -> Generator[Sequence[Ballot], Sequence[Vote], Released]:
+    def _steps(self, question: str) -> Generator[Sequence[SubsetPrompt], Sequence[Vote], Released]:
         """The order of every release: spend (durable), draw subsets, count votes, draw noise, name the winner."""
         check_environment()
         self._voter.check_environment()
@@ -173,10 +173,10 @@ def _key(question: str) -> bytes:
     return hashlib.sha256(question.encode("utf-8", "surrogatepass")).digest()
 
 
-def _finish(steps: Generator[Sequence[Ballot], Sequence[Vote], Released], cast: Sequence[Vote]) -> Released:
+def _finish(steps: Generator[Sequence[SubsetPrompt], Sequence[Vote], Released], cast: Sequence[Vote]) -> Released:
     try:
         steps.send(cast)
     except StopIteration as stop:
         result: Released = stop.value
         return result
-    raise AssertionError("a release has one round of ballots")
+    raise AssertionError("a release has one round of subset prompts")

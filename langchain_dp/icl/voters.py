@@ -1,4 +1,4 @@
-"""How ballots are cast: by asking a LangChain model once per subset, or by an engine that scores all at once.
+"""How subset prompts are cast: by asking a LangChain model once per subset, or by an engine that scores all at once.
 
 Whatever goes wrong with one subset's call, that subset abstains. Nothing here raises on private content. A model that
 is asked elsewhere may die, and then every subset abstains and the answer is noise: so one PUBLIC companion is asked
@@ -20,7 +20,7 @@ from langchain_core.runnables import Runnable
 from langchain_dp.ensemble.company import ask_together, count_quietly, is_remote
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl.prompts import ICLPrompt
-from langchain_dp.icl.votes import Ballot, Vote
+from langchain_dp.icl.votes import SubsetPrompt, Vote
 from langchain_dp.parsing import parse_label
 from langchain_dp.ports import MemberPrompt, ScoresLabels
 from langchain_dp.quiet.calls import in_own_thread
@@ -52,7 +52,7 @@ _TIMEOUT_NOTE = (
 
 
 class Voter(Protocol):
-    """Casts one vote per ballot, in the same order."""
+    """Casts one vote per subset prompt, in the same order."""
 
     name: str
     notes: tuple[str, ...]
@@ -75,27 +75,29 @@ class Voter(Protocol):
     async def aprobe(self) -> None:
         """Async twin of :meth:`probe`."""
 
-    def ask(self, ballots: Sequence[Ballot], *, beside: str | None = None, even_empty: bool = False) -> list[Vote]:
+    def ask(
+        self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
+    ) -> list[Vote]:
         """Cast the votes; a subset without examples is asked only if ``even_empty`` (zero-shot).
 
         Args:
-            ballots: Private.
+            subset_prompts: Private.
             beside: The rendered question, for the public companion; None asks none.
             even_empty: Ask subsets without examples too.
 
         Raises:
-            ModelUnavailable: The companion failed, or named no label. Never for what became of the ballots.
+            ModelUnavailable: The companion failed, or named no label. Never for what became of the subset prompts.
         """
 
     async def aask(
-        self, ballots: Sequence[Ballot], *, beside: str | None = None, even_empty: bool = False
+        self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
         """Async twin of :meth:`ask`."""
 
     def forget(self, member: Hashable) -> None:
         """Drop what is cached of a subset's former content."""
 
-    def warm(self, ballots: Sequence[Ballot]) -> None:
+    def warm(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
         """Build caches."""
 
     def count_tokens(self, text: str) -> int:
@@ -153,10 +155,10 @@ class ModelVoter:
         """A memory that the model made with its first call is found here, and not after the charge."""
         self._model.check_environment()
 
-    def _render(self, ballot: Ballot) -> Any:
+    def _render(self, subset_prompt: SubsetPrompt) -> Any:
         if self._chat:
-            return self._prompt.messages(ballot.shots, ballot.question, self._words)
-        return self._prompt.head() + self._prompt.body(ballot.shots) + ballot.question
+            return self._prompt.messages(subset_prompt.shots, subset_prompt.question, self._words)
+        return self._prompt.head() + self._prompt.body(subset_prompt.shots) + subset_prompt.question
 
     def check(self, question: str) -> None:
         """Raise InvalidParameter if the question is longer than ``max_question_chars``."""
@@ -175,37 +177,44 @@ class ModelVoter:
         """Async twin of :meth:`probe`."""
         self._named(await self._model.aprobe(self._render(self._test()), timeout=self._timeout), _TEST)
 
-    def _test(self) -> Ballot:
+    def _test(self) -> SubsetPrompt:
         return invented(self._prompt, self._words, public_question(self._prompt))
 
-    def ask(self, ballots: Sequence[Ballot], *, beside: str | None = None, even_empty: bool = False) -> list[Vote]:
-        """One call per ballot that holds examples, and one for the companion."""
+    def ask(
+        self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
+    ) -> list[Vote]:
+        """One call per subset prompt that holds examples, and one for the companion."""
         watched = bool(beside and self.companions)
-        prompts = self._prompts(ballots, beside, even_empty)
+        prompts = self._prompts(subset_prompts, beside, even_empty)
         return self._votes(
-            ballots, self._model.batch(prompts, timeout=self._timeout, companion=watched), watched, even_empty
+            subset_prompts, self._model.batch(prompts, timeout=self._timeout, companion=watched), watched, even_empty
         )
 
     async def aask(
-        self, ballots: Sequence[Ballot], *, beside: str | None = None, even_empty: bool = False
+        self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
         """Async twin of :meth:`ask`."""
         watched = bool(beside and self.companions)
-        prompts = self._prompts(ballots, beside, even_empty)
+        prompts = self._prompts(subset_prompts, beside, even_empty)
         answers = await self._model.abatch(prompts, timeout=self._timeout, companion=watched)
-        return self._votes(ballots, answers, watched, even_empty)
+        return self._votes(subset_prompts, answers, watched, even_empty)
 
-    def _prompts(self, ballots: Sequence[Ballot], beside: str | None, even_empty: bool) -> list[Any]:
-        asked = [ballot for ballot in ballots if ballot.shots or even_empty]
+    def _prompts(self, subset_prompts: Sequence[SubsetPrompt], beside: str | None, even_empty: bool) -> list[Any]:
+        asked = [subset_prompt for subset_prompt in subset_prompts if subset_prompt.shots or even_empty]
         if beside and self.companions:
             asked.insert(0, invented(self._prompt, self._words, beside))
-        return [self._render(ballot) for ballot in asked]
+        return [self._render(subset_prompt) for subset_prompt in asked]
 
-    def _votes(self, ballots: Sequence[Ballot], answers: Sequence[Any], watched: bool, even_empty: bool) -> list[Vote]:
+    def _votes(
+        self, subset_prompts: Sequence[SubsetPrompt], answers: Sequence[Any], watched: bool, even_empty: bool
+    ) -> list[Vote]:
         if watched:
             self._named(answers[0], _COMPANION)
         remaining = iter(answers[watched:])
-        return [_read(next(remaining), self._words) if ballot.shots or even_empty else None for ballot in ballots]
+        return [
+            _read(next(remaining), self._words) if subset_prompt.shots or even_empty else None
+            for subset_prompt in subset_prompts
+        ]
 
     def _named(self, answer: Any, asked: str) -> None:
         """Raise ModelUnavailable unless the answer to a PUBLIC prompt names a label."""
@@ -223,7 +232,7 @@ class ModelVoter:
     def forget(self, member: Hashable) -> None:
         """Nothing is kept here."""
 
-    def warm(self, ballots: Sequence[Ballot]) -> None:
+    def warm(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
         """Nothing is kept here."""
 
     def count_tokens(self, text: str) -> int:
@@ -276,21 +285,27 @@ class EngineVoter:
         if self.companions:
             await self.aask((), beside=public_question(self._prompt))
 
-    def ask(self, ballots: Sequence[Ballot], *, beside: str | None = None, even_empty: bool = False) -> list[Vote]:
-        """Score all ballots in one call; the best label is the vote, ties to the smaller index.
+    def ask(
+        self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
+    ) -> list[Vote]:
+        """Score all subset prompts in one call; the best label is the vote, ties to the smaller index.
 
         Empty subsets are scored too and their vote is dropped later, so that who else is in the call does not depend
         on whether a subset has members.
         """
         watched = bool(beside and self.companions)
-        asked = [invented(self._prompt, self._labels, beside), *ballots] if beside and watched else list(ballots)
+        asked = (
+            [invented(self._prompt, self._labels, beside), *subset_prompts]
+            if beside and watched
+            else list(subset_prompts)
+        )
         if not asked:
             return []
         try:
             rows = ask_together(self._scores, asked)
         finally:
             # A member that was forgotten while it was being scored has come back into the engine's caches.
-            self._drop(ballots, every=not self._keep_caches)
+            self._drop(subset_prompts, every=not self._keep_caches)
         cast = [_best(row, len(self._words)) for row in rows]
         if watched and cast[0] is None:
             raise ModelUnavailable(
@@ -299,18 +314,20 @@ class EngineVoter:
             )
         return cast[watched:]
 
-    def _scores(self, ballots: Sequence[Ballot]) -> list[list[float] | None]:
-        members = [self._member(ballot) for ballot in ballots]
+    def _scores(self, subset_prompts: Sequence[SubsetPrompt]) -> list[list[float] | None]:
+        members = [self._member(subset_prompt) for subset_prompt in subset_prompts]
         return self._engine.score_labels(members, self._words, content_free=self._content_free)
 
-    def _member(self, ballot: Ballot) -> MemberPrompt:
-        return MemberPrompt(self._prompt.head(), self._prompt.body(ballot.shots), ballot.question, ballot.member)
+    def _member(self, subset_prompt: SubsetPrompt) -> MemberPrompt:
+        return MemberPrompt(
+            self._prompt.head(), self._prompt.body(subset_prompt.shots), subset_prompt.question, subset_prompt.member
+        )
 
     async def aask(
-        self, ballots: Sequence[Ballot], *, beside: str | None = None, even_empty: bool = False
+        self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
         """Async twin of :meth:`ask`, in a worker thread."""
-        work = functools.partial(self.ask, ballots, beside=beside, even_empty=even_empty)
+        work = functools.partial(self.ask, subset_prompts, beside=beside, even_empty=even_empty)
         return await in_own_thread(work)  # type: ignore[no-any-return]  # votes
 
     def check_environment(self) -> None:
@@ -321,18 +338,20 @@ class EngineVoter:
         self._stale.add(member)
         self._engine.forget(member)
 
-    def warm(self, ballots: Sequence[Ballot]) -> None:
+    def warm(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
         """Evaluate the examples of every subset once."""
         try:
-            for ballot in ballots:
+            for subset_prompt in subset_prompts:
                 # It stays cold if that fails; what it says, logs or traces may hold private text.
                 with contextlib.suppress(Exception), sealed(Level.QUIET):
-                    self._engine.warm([self._member(ballot)])
+                    self._engine.warm([self._member(subset_prompt)])
         finally:
-            self._drop(ballots, every=False)
+            self._drop(subset_prompts, every=False)
 
-    def _drop(self, ballots: Sequence[Ballot], *, every: bool) -> None:
-        gone = [ballot.member for ballot in ballots if every or ballot.member in self._stale]
+    def _drop(self, subset_prompts: Sequence[SubsetPrompt], *, every: bool) -> None:
+        gone = [
+            subset_prompt.member for subset_prompt in subset_prompts if every or subset_prompt.member in self._stale
+        ]
         if gone:
             self._engine.forget(*gone)
 
@@ -387,11 +406,11 @@ def make_voter(
     )
 
 
-def invented(prompt: ICLPrompt, words: Sequence[str], question: str) -> Ballot:
-    """A PUBLIC ballot in the prompt's form: invented examples of the labels in turn, and the question."""
+def invented(prompt: ICLPrompt, words: Sequence[str], question: str) -> SubsetPrompt:
+    """A PUBLIC subset prompt in the prompt's form: invented examples of the labels in turn, and the question."""
     texts = INVENTED[: max(_FEWEST_INVENTED, len(words))]
     shots = tuple((_rendered(prompt, text), word) for text, word in zip(texts, itertools.cycle(words), strict=False))
-    return Ballot(("public", len(shots)), shots, question)
+    return SubsetPrompt(("public", len(shots)), shots, question)
 
 
 def companion_text(prompt: ICLPrompt, words: Sequence[str]) -> str:

@@ -72,7 +72,7 @@ def test_every_face_under_every_setting(setting: Any) -> None:
     """If it breaks, a way to ask under one of the schemes charges less than it releases. Error rate 1e-7 a setting."""
     found = icl.calls([(setting, face) for face in icl.FACES])
     assert not found.broken, found.seen
-    found = icl.ballots([setting])
+    found = icl.subset_prompts([setting])
     assert not found.broken, found.seen
 
 

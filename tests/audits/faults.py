@@ -92,11 +92,11 @@ def faults() -> Faults:
             "last label of a chain": lambda: chains.empty(functools.partial(_without_noise, _last)),
         },
         "answers": under(icl.calls, swaps.ANSWERS),
-        "ballots": {
-            **under(functools.partial(icl.ballots, icl.SETTINGS[:2]), swaps.BALLOTS),
-            **under(functools.partial(icl.ballots, icl.SETTINGS[:1], 300), swaps.NOISE),
-            **under(functools.partial(icl.ballots, icl.SETTINGS[1:2], 300), swaps.SHARES),
-            **under(functools.partial(icl.ballots, icl.SETTINGS[6:]), swaps.ELSEWHERE),
+        "subset prompts": {
+            **under(functools.partial(icl.subset_prompts, icl.SETTINGS[:2]), swaps.BALLOTS),
+            **under(functools.partial(icl.subset_prompts, icl.SETTINGS[:1], 300), swaps.NOISE),
+            **under(functools.partial(icl.subset_prompts, icl.SETTINGS[1:2], 300), swaps.SHARES),
+            **under(functools.partial(icl.subset_prompts, icl.SETTINGS[6:]), swaps.ELSEWHERE),
         },
         "tokens": {
             **under(functools.partial(opt.tokens, opt.WRITING[:1], 2), swaps.TOKENS),

@@ -128,9 +128,9 @@ def anew_for_free(real: StandIn) -> Any:
     return answered
 
 
-def companion_of_records(real: StandIn, self: ModelVoter, ballots: Any, beside: Any, even_empty: bool) -> Any:
+def companion_of_records(real: StandIn, self: ModelVoter, subset_prompts: Any, beside: Any, even_empty: bool) -> Any:
     """The public companion is shown the examples of a subset, and what it says may be said aloud."""
-    prompts = real(self, ballots, beside, even_empty)
+    prompts = real(self, subset_prompts, beside, even_empty)
     return [prompts[1], *prompts[1:]] if beside and self.companions and len(prompts) > 1 else prompts
 
 
@@ -159,10 +159,10 @@ def charged_late(real: StandIn) -> Any:
     return late
 
 
-def asked_twice(real: StandIn, self: Any, ballots: Sequence[Any], **kwargs: Any) -> Any:
+def asked_twice(real: StandIn, self: Any, subset_prompts: Sequence[Any], **kwargs: Any) -> Any:
     """Two rounds of votes for one charge."""
-    real(self, ballots, **kwargs)
-    return real(self, ballots, **kwargs)
+    real(self, subset_prompts, **kwargs)
+    return real(self, subset_prompts, **kwargs)
 
 
 def without_pages(real: StandIn, self: Any, key: Any, *args: Any) -> Any:
@@ -219,11 +219,13 @@ def added_twice(real: StandIn, self: FixedPartition, record_id: str) -> int:
 
 def neighbour_looks_in(real: StandIn, self: SubsetPrompts, question: str) -> Any:
     """A prompt also shows the first example of the subset that was drawn before it."""
-    ballots = real(self, question)
-    moved = [ballot.shots[:1] for ballot in ballots]
+    subset_prompts = real(self, question)
+    moved = [subset_prompt.shots[:1] for subset_prompt in subset_prompts]
     return [
-        type(ballot)(ballot.member, ballot.shots + before, ballot.question) if ballot.shots else ballot
-        for ballot, before in zip(ballots, moved[-1:] + moved[:-1], strict=True)
+        type(subset_prompt)(subset_prompt.member, subset_prompt.shots + before, subset_prompt.question)
+        if subset_prompt.shots
+        else subset_prompt
+        for subset_prompt, before in zip(subset_prompts, moved[-1:] + moved[:-1], strict=True)
     ]
 
 

@@ -35,7 +35,7 @@ from tqdm import tqdm
 from langchain_dp import DPICLClassifier, PrivacyBudget
 from langchain_dp.accounting import calibrate_noisy_max
 from langchain_dp.icl import AGNEWS, AMAZON, SST2, TREC
-from langchain_dp.icl.votes import Ballot
+from langchain_dp.icl.votes import SubsetPrompt
 from langchain_dp.mechanisms import report_noisy_max
 from langchain_dp.records import read_jsonl
 
@@ -118,7 +118,7 @@ def _arm(folder: Path, task: str, seed: int, options: argparse.Namespace) -> dic
         )
         noise = _noise(chain.scheme.sampling_probability, options)
         hits: dict[str, list[list[float]]] = {}
-        drawn: list[Ballot] = []
+        drawn: list[SubsetPrompt] = []
         for number, row in enumerate(tqdm(test, desc=f"{task}, seed {seed}", unit="question")):
             if new := number % options.together == 0:
                 drawn = chain._subset_prompts.draw("")
@@ -159,15 +159,19 @@ def _noise(rate: float, options: argparse.Namespace) -> dict[str, dict[str, Any]
 def _answers(
     chain: DPICLClassifier,
     row: dict[str, Any],
-    drawn: Sequence[Ballot],
+    drawn: Sequence[SubsetPrompt],
     labels: Sequence[str],
     noise: dict[str, dict[str, Any]],
 ) -> dict[str, float]:
     """Whether each method answers one question right, or how often."""
     asked = chain._checked_question({name: row[name] for name in chain.prompt.variables})
-    ballots = [dataclasses.replace(ballot, question=asked) for ballot in drawn]
-    cast = chain._voter.ask([*ballots, Ballot(None, (), asked)], even_empty=True)
-    votes = [vote for ballot, vote in zip(ballots, cast, strict=False) if ballot.shots and vote is not None]
+    subset_prompts = [dataclasses.replace(subset_prompt, question=asked) for subset_prompt in drawn]
+    cast = chain._voter.ask([*subset_prompts, SubsetPrompt(None, (), asked)], even_empty=True)
+    votes = [
+        vote
+        for subset_prompt, vote in zip(subset_prompts, cast, strict=False)
+        if subset_prompt.shots and vote is not None
+    ]
     counts = _counted(votes, labels)
     truth = labels.index(row["label"])
     best = max(range(len(labels)), key=lambda i: (counts[i], -i))

@@ -21,7 +21,18 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```(?:text)?\n(.*?)```)?", re.DOTALL)
 """Code, and what it prints where the page shows it."""
-OTHER_MODULES = "torch transformers llama_cpp openai langchain langgraph tokenizers pyarrow sklearn matplotlib".split()
+OTHER_MODULES = [
+    "torch",
+    "transformers",
+    "llama_cpp",
+    "openai",
+    "langchain",
+    "langgraph",
+    "tokenizers",
+    "pyarrow",
+    "sklearn",
+    "matplotlib",
+]
 BARE = f"""
 import sys
 

@@ -230,15 +230,15 @@ def _calls(setting: AnswerSetting, face: str) -> Finding:
     )
 
 
-def ballots(settings: Sequence[AnswerSetting] = SETTINGS, releases: int = 60) -> Finding:
+def subset_prompts(settings: Sequence[AnswerSetting] = SETTINGS, releases: int = 60) -> Finding:
     """Whole chains at q < 1: who was asked, what each prompt held, and who won, against the event in the ledger."""
     try:
-        return _ballots(settings, releases)
+        return _subset_prompts(settings, releases)
     except ModelUnavailable as error:  # the stub answers whatever is public
         return Finding(True, f"a companion was asked something else: {error}")
 
 
-def _ballots(settings: Sequence[AnswerSetting], releases: int) -> Finding:
+def _subset_prompts(settings: Sequence[AnswerSetting], releases: int) -> Finding:
     tests: dict[str, float] = {}
     hits: list[bool] = []
     chances: list[float] = []
@@ -294,6 +294,6 @@ def _ballots(settings: Sequence[AnswerSetting], releases: int) -> Finding:
 
 CHECKS = [
     Check("answers", "DP-ICL: one charge an answer", calls),
-    Check("ballots", "DP-ICL at q < 1: coins, prompts, noise", ballots),
+    Check("subset prompts", "DP-ICL at q < 1: coins, prompts, noise", subset_prompts),
 ]
 """In the order of the table."""
