@@ -84,7 +84,7 @@ class NonPrivateICL(Runnable[str | Mapping[str, Any], str]):
             reason=_REASONS[self.method],
         )
 
-    def _subset_prompts(self, question: str) -> list[SubsetPrompt]:
+    def _drawn(self, question: str) -> list[SubsetPrompt]:
         if self.method == "vote":
             return self._subset_prompts.draw(question)
         if self.method == "zero-shot":
@@ -92,11 +92,11 @@ class NonPrivateICL(Runnable[str | Mapping[str, Any], str]):
         return self._subset_prompts.one(question, secrets.SystemRandom())
 
     def _answer(self, question: str | Mapping[str, Any]) -> str:
-        subset_prompts = self._subset_prompts(self._check(question))
+        subset_prompts = self._drawn(self._check(question))
         return self._count(subset_prompts, self._voter.ask(subset_prompts, even_empty=True))
 
     async def _aanswer(self, question: str | Mapping[str, Any]) -> str:
-        subset_prompts = self._subset_prompts(self._check(question))
+        subset_prompts = self._drawn(self._check(question))
         return self._count(subset_prompts, await self._voter.aask(subset_prompts, even_empty=True))
 
     def _count(self, subset_prompts: Sequence[SubsetPrompt], cast: Sequence[Vote]) -> str:

@@ -93,7 +93,7 @@ def faults() -> Faults:
         },
         "answers": under(icl.calls, swaps.ANSWERS),
         "subset prompts": {
-            **under(functools.partial(icl.subset_prompts, icl.SETTINGS[:2]), swaps.BALLOTS),
+            **under(functools.partial(icl.subset_prompts, icl.SETTINGS[:2]), swaps.SUBSET_PROMPTS),
             **under(functools.partial(icl.subset_prompts, icl.SETTINGS[:1], 300), swaps.NOISE),
             **under(functools.partial(icl.subset_prompts, icl.SETTINGS[1:2], 300), swaps.SHARES),
             **under(functools.partial(icl.subset_prompts, icl.SETTINGS[6:]), swaps.ELSEWHERE),

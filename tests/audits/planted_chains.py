@@ -448,7 +448,7 @@ ANSWERS: dict[str, list[Swap]] = {
 }
 """Faults of who pays for an answer."""
 
-BALLOTS: dict[str, list[Swap]] = {
+SUBSET_PROMPTS: dict[str, list[Swap]] = {
     "every subset drawn": [(FixedPartition, "draw", method(everybody_votes))],
     "every record drawn": [(langchain_dp.icl.plan, "resample", method(all_records))],
     "half as many again drawn": [(FixedPartition, "draw", method(twice_the_rate))],

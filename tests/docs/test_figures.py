@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import made
 import reproduce_icl
 import reproduce_opt
 import reproduce_rapt
 from reproduce_rows import RESULTS, Cell, Results
 
+ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 """Where the tables stand."""

@@ -21,24 +21,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```(?:text)?\n(.*?)```)?", re.DOTALL)
 """Code, and what it prints where the page shows it."""
-OTHER_MODULES = [
-    "torch",
-    "transformers",
-    "llama_cpp",
-    "openai",
-    "langchain",
-    "langgraph",
-    "tokenizers",
-    "pyarrow",
-    "sklearn",
-    "matplotlib",
-]
+EXTRAS = ["langchain", "langgraph", "llama_cpp", "matplotlib", "openai", "pyarrow", "sklearn", "tokenizers", "torch"]
 BARE = f"""
 import sys
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {OTHER_MODULES}:
+        if name.partition(".")[0] in {EXTRAS}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Absent())
