@@ -46,7 +46,7 @@ def votes(
         Counts per label, in the public order. Never normalised by the number of voters. Private.
 
     Formal guarantee:
-        A subset prompt moves at most one vote, and an empty one none: a change inside one subset changes the histogram by
+        A subset moves at most one vote, and an empty one none: a change inside one subset changes the histogram by
         at most one vote leaving one label and one reaching another.
     """
     received = yield subset_prompts
