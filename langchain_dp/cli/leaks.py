@@ -79,11 +79,7 @@ class Sizes:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-<<<<<<< HEAD
-class PromptShown:
-=======
 class Shown:
->>>>>>> cli/cli
     """One instruction, its score on the held-out rows, and what of the private rows stands in it.
 
     PRIVATE where ``epsilon`` is None, which promises nothing; 0 used no row.
@@ -115,11 +111,7 @@ class Result:
     """
 
     task: Task
-<<<<<<< HEAD
-    shown: Sequence[PromptShown]
-=======
     shown: Sequence[Shown]
->>>>>>> cli/cli
     sampled: Sequence[LeakReport]
     candidates: Sequence[str]
     plan: OptPlanReport
@@ -169,11 +161,7 @@ def run(
     with tqdm(total=len(texts) * len(task.test), desc="scoring", unit="row", disable=quiet, file=sys.stderr) as bar:
         scores = {text: score_instruction(engine, settings, text, task.test, advance=bar.update) for text in texts}
     leaks = {text: _leaks(text, task, settings) for text in texts}
-<<<<<<< HEAD
-    shown = [PromptShown(name, text, scores[text], leaks[text], cost) for name, text, cost in written]
-=======
     shown = [Shown(name, text, scores[text], leaks[text], cost) for name, text, cost in written]
->>>>>>> cli/cli
     return Result(task, shown, sampled, private.released(), plan, private.certificate())
 
 
