@@ -40,11 +40,6 @@ KINDS = {
     "statistical": ("audits", "audit/test_suite.py", "audit/test_whole_chains.py"),
     "docs": (
         "docs",
-        "test_docs.py",
-        "test_links.py",
-        "test_readme.py",
-        "test_readme_figures.py",
-        "test_reproduce.py",
         "test_benchmarks.py",
     ),
 }
