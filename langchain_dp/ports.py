@@ -2,6 +2,12 @@
 
 A port never sees the ledger, the noise or the histogram. What it gets is private, what it returns is private:
 both stay inside the trust boundary.
+
+Beside its port an engine may have two attributes, which have no default of their own here:
+
+- ``remote = True`` where its model runs on a server. Then every release asks one public question beside the members,
+  and an outage raises ``ModelUnavailable``. Without it an outage is answered by noise alone.
+- ``notes``: sentences for every certificate, on what this engine cannot keep.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pytest
 from fakes.canary import CANARY
 from fakes.voters import VotingEngine
 
-from langchain_dp.icl.plan import SubsetPrompts
+from langchain_dp.icl.subset_prompts import SubsetPrompts
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 import made

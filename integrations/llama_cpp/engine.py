@@ -24,7 +24,7 @@ from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
 from .._choice import Choice
 from .._engine import LocalEngine
-from .company import company_is_harmless
+from .batch_check import company_is_harmless
 from .context import CELLS, LlamaContext
 from .evaluate import ROWS, JointEvaluator
 from .labels import LabelScorer

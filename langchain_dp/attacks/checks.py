@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from langchain_dp.rapt._attack import UnigramPrior
+    from langchain_dp.rapt.posterior import UnigramPrior
     from langchain_dp.rapt.vocabulary import Vocabulary
 
 
@@ -29,7 +29,7 @@ def table(given: Vocabulary) -> Vocabulary:
 
 def frequencies(given: UnigramPrior, vocabulary: Vocabulary) -> UnigramPrior:
     """The prior, if it is one of this table."""
-    from langchain_dp.rapt._attack import UnigramPrior
+    from langchain_dp.rapt.posterior import UnigramPrior
 
     if not isinstance(given, UnigramPrior):
         raise InvalidParameter(

@@ -27,7 +27,7 @@ from langchain_dp.attacks.embedding_inversion import (
 )
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
-from langchain_dp.rapt._attack import Channel, Floats, Ids, LaplaceChannel, UnigramPrior, known_words, likeliest
+from langchain_dp.rapt.posterior import Channel, Floats, Ids, LaplaceChannel, UnigramPrior, known_words, likeliest
 from langchain_dp.rapt.privatise import Mechanism, TextPrivatiser
 from langchain_dp.rapt.vocabulary import Vocabulary
 

@@ -26,7 +26,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms._nearest import ROWS
 from langchain_dp.mechanisms.metric_laplace import checked_eta, noise
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
-from langchain_dp.rapt._attack import (
+from langchain_dp.rapt.posterior import (
     Channel,
     ExponentialChannel,
     Ids,

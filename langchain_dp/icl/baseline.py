@@ -14,8 +14,8 @@ from langchain_dp._util.validate import no_further
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
 from langchain_dp.errors import PrivateDataError
 from langchain_dp.icl.answers import DPAnswer
-from langchain_dp.icl.plan import SubsetPrompts
 from langchain_dp.icl.prompts import ICLPrompt
+from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.voters import Voter
 from langchain_dp.icl.votes import SubsetPrompt, Vote, votes
 

@@ -11,8 +11,8 @@ from langchain_dp.accounting import Neighbors
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.icl.answers import AnswerCache, Released
 from langchain_dp.icl.pace import Pace
-from langchain_dp.icl.plan import SubsetPrompts
 from langchain_dp.icl.reservation import AnswerReservation
+from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.voters import Voter
 from langchain_dp.icl.votes import SubsetPrompt, Vote, votes
 from langchain_dp.mechanisms import Randomness, report_noisy_max

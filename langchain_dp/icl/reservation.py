@@ -84,7 +84,7 @@ def reserve(
     ``settings`` are those of the chain whose subsets this one shares; None where it cuts its own.
 
     Raises:
-        InvalidParameter: A parameter is out of bounds; see also :func:`langchain_dp.icl.plan.choose_scheme`.
+        InvalidParameter: A parameter is out of bounds; see also :func:`langchain_dp.ensemble.scheme.choose_scheme`.
         BudgetExceeded: The ledger has no room for the plan.
         PlanError: The ledger's plan of this name was made for another configuration.
     """

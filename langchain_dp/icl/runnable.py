@@ -20,11 +20,11 @@ from langchain_dp.icl import checks, prompts
 from langchain_dp.icl.answers import KEPT, DPAnswer, Released
 from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
 from langchain_dp.icl.pace import Pace
-from langchain_dp.icl.plan import SubsetPrompts
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.report import ICLPlanReport, report
 from langchain_dp.icl.reservation import AnswerReservation, reserve
+from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.voters import OnUnhealthy, Voter, companion_text, make_voter
 from langchain_dp.icl.votes import Shot
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness

@@ -1,4 +1,4 @@
-"""How subset prompts are cast: by asking a LangChain model once per subset, or by an engine that scores all at once.
+"""How votes are cast: by asking a LangChain model once per subset, or by an engine that scores all at once.
 
 Whatever goes wrong with one subset's call, that subset abstains. Nothing here raises on private content. A model that
 is asked elsewhere may die, and then every subset abstains and the answer is noise: so one PUBLIC companion is asked
@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.runnables import Runnable
 
-from langchain_dp.ensemble.company import ask_together, count_quietly, is_remote
+from langchain_dp.ensemble.asking import ask_together, count_quietly, is_remote
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.votes import SubsetPrompt, Vote

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from langchain_dp._util import validate
-from langchain_dp.ensemble.company import ask_together
+from langchain_dp.ensemble.asking import ask_together
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.plan import count_votes
 from langchain_dp.opt.templates import Demonstration, OptPrompts

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from langchain_dp.ensemble.company import ask_together, is_remote
+from langchain_dp.ensemble.asking import ask_together, is_remote
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CONTENT_FREE, OptPrompts

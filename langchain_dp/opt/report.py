@@ -7,7 +7,7 @@ import math
 
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighbors, PrivacyBudget
 from langchain_dp.accounting.budget import weak_points
-from langchain_dp.ensemble.company import count_quietly
+from langchain_dp.ensemble.asking import count_quietly
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.opt.reservation import votes_needed
 from langchain_dp.opt.settings import Settings

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
-from langchain_dp.ensemble.company import ask_together
+from langchain_dp.ensemble.asking import ask_together
 from langchain_dp.ensemble.subsets import Subset, SubsetSampler
 from langchain_dp.mechanisms import limited_domain
 from langchain_dp.mechanisms.randomness import Randomness

@@ -1,4 +1,4 @@
-"""Model calls that leave no trace, and ``private_run`` for a whole chain.
+"""A model that is asked without a trace.
 
 What is closed: callbacks and config of the outer run, tracers (environment variable, parent run, ``@traceable``),
 handlers and caches of every model inside, the global cache, log records and warnings of the provider's client,

@@ -14,7 +14,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.core import Core
-from langchain_dp.rapt.streaming import NOTHING, Streaming
+from langchain_dp.rapt.streams import TextStream
 from langchain_dp.redact import Held, redacted
 
 S = TypeVar("S")
@@ -22,6 +22,9 @@ S = TypeVar("S")
 
 WITHHELD = "<withheld: the input of a sanitizer>"
 """What callbacks and tracers see instead of the raw input."""
+
+NOTHING: Any = object()
+"""Stands for no chunk at all; None is a chunk, and refused."""
 
 
 class SanitizerShell(Runnable[Any, Any]):
@@ -194,6 +197,55 @@ class SanitizerShell(Runnable[Any, Any]):
 
         async for part in self._atransform_stream_with_config(withheld(), run, config):
             yield part
+
+
+class Streaming:
+    """One stream. No I/O of its own, so that sync and async callers drive the same thing.
+
+    A stream of one chunk is a whole input, as every chain makes it of a plain call, and is released like one: from
+    what was released before, if it was.
+
+    Args:
+        core: Releases.
+        user: Whose account is charged.
+        document: Which document the stream is, for its account.
+    """
+
+    def __init__(self, core: Core, user: str | None, document: str | None) -> None:
+        self._core = core
+        self._user = user
+        self._document = document
+        self._gathered: Any = NOTHING
+        self._text: TextStream | None = None
+
+    def push(self, chunk: Any) -> list[Any]:
+        """Take a chunk and return what leaves now."""
+        if self._text is not None:
+            return list(self._text.push(chunk))
+        if self._gathered is NOTHING:
+            self._gathered = chunk
+            return []
+        if isinstance(self._gathered, str) and isinstance(chunk, str) and self._core.streams(self._document):
+            self._text = self._core.stream(self._user, self._document)
+            return list(self._text.push(self._gathered + chunk))
+        self._gathered = _added(self._gathered, chunk)
+        return []
+
+    def finish(self) -> list[Any]:
+        """Return the rest."""
+        if self._text is not None:
+            return list(self._text.finish())
+        if self._gathered is NOTHING:
+            return []
+        return [self._core.sanitise(self._gathered, self._user, self._document)]
+
+
+def _added(before: Any, chunk: Any) -> Any:
+    """Chunks that cannot be added replace one another, as everywhere in LangChain."""
+    try:
+        return before + chunk
+    except TypeError:
+        return chunk
 
 
 def _check_no_kwargs(kwargs: Mapping[str, Any]) -> None:

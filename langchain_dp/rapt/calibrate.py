@@ -19,7 +19,9 @@ from langchain_dp._util import validate
 from langchain_dp._util.pictures import new_figure
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_laplace import checked_eta
-from langchain_dp.rapt._attack import (
+from langchain_dp.rapt._curves import Curve, ExponentialCurve, LaplaceCurve
+from langchain_dp.rapt._english import TEXTS
+from langchain_dp.rapt.posterior import (
     ExactInversion,
     SimulatedInversion,
     distinct_outputs,
@@ -27,8 +29,6 @@ from langchain_dp.rapt._attack import (
     running_words,
     simulated,
 )
-from langchain_dp.rapt._curves import Curve, ExponentialCurve, LaplaceCurve
-from langchain_dp.rapt._english import TEXTS
 from langchain_dp.rapt.privatise import Mechanism
 from langchain_dp.rapt.vocabulary import Vocabulary
 

@@ -23,7 +23,7 @@ from langchain_dp.attacks import (
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.rapt import Vocabulary
-from langchain_dp.rapt._attack import known_words
+from langchain_dp.rapt.posterior import known_words
 
 SMALL = vocabularies.small()
 TEXTS = ["the doctor and the nurse was at the house.", "the dog, the cat and the bird in the garden of paris!"] * 15

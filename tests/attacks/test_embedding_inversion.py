@@ -12,7 +12,7 @@ from langchain_dp.attacks import invert_vectors, invert_words, unigram_prior
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.rapt import Vocabulary
-from langchain_dp.rapt._attack import (
+from langchain_dp.rapt.posterior import (
     ExponentialChannel,
     LaplaceChannel,
     UnigramPrior,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-import langchain_dp.icl.plan
+import langchain_dp.ensemble.subsets
 import langchain_dp.icl.release
 import langchain_dp.icl.reservation
 import langchain_dp.opt.data
@@ -28,9 +28,9 @@ from langchain_dp.ensemble.subsets import FixedPartition
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.icl import ChatDPICL, DPICLClassifier
 from langchain_dp.icl.answers import AnswerCache
-from langchain_dp.icl.plan import SubsetPrompts
 from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.reservation import AnswerReservation
+from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.voters import EngineVoter, ModelVoter
 from langchain_dp.mechanisms import NoisyMax
 from langchain_dp.opt.data import Data
@@ -450,7 +450,7 @@ ANSWERS: dict[str, list[Swap]] = {
 
 SUBSET_PROMPTS: dict[str, list[Swap]] = {
     "every subset drawn": [(FixedPartition, "draw", method(everybody_votes))],
-    "every record drawn": [(langchain_dp.icl.plan, "resample", method(all_records))],
+    "every record drawn": [(langchain_dp.ensemble.subsets, "resample", method(all_records))],
     "half as many again drawn": [(FixedPartition, "draw", method(twice_the_rate))],
     "one sample for two questions": [(FixedPartition, "draw", one_coin_for_two)],
     "added to two subsets": [(FixedPartition, "add", method(added_twice))],

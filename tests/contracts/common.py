@@ -38,6 +38,8 @@ class EngineContract:
 
     reads = True
     """The model repeats a pattern that its prompt shows. False for random weights."""
+    remote = False
+    """The model runs on a server, so that a release watches whether it answers."""
     exact = True
     """A member's numbers are the same bits in any company. False where that is a server's promise."""
 
@@ -47,7 +49,8 @@ class EngineContract:
 
     def too_long(self, engine: Any) -> MemberPrompt:
         """A member that does not fit."""
-        return prompt(7, body="word " * (engine.max_prompt_tokens + 10))
+        room = getattr(engine, "max_prompt_tokens", 2 * engine.max_tail_tokens)  # of engines that write tokens too
+        return prompt(7, body="word " * (room + 10))
 
     def broken(self) -> MemberPrompt:
         """A member whose content no engine can evaluate."""
@@ -58,6 +61,10 @@ class EngineContract:
         for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(PrivateDataError):
                 attempt(engine)
+
+    def test_it_says_where_its_model_runs(self, engine: Any) -> None:
+        """If it breaks, an outage of a server is answered by noise."""
+        assert getattr(engine, "remote", False) is self.remote
 
     def test_texts_are_counted(self, engine: Any) -> None:
         """If it breaks, a length limit is checked against nonsense."""

@@ -36,6 +36,7 @@ class TestCompletionServer(NextTokenContract, LabelContract):
     """Members on a server that is asked for one after another."""
 
     exact = False
+    remote = True
 
     @pytest.fixture
     def engine(self, served: CompletionServerEnsemble) -> CompletionServerEnsemble:

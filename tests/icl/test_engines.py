@@ -11,7 +11,7 @@ import pytest
 from fakes.canary import CANARY
 from fakes.voters import LABELS, VotingEngine, classifier, left
 
-from langchain_dp.ensemble.company import ask_together
+from langchain_dp.ensemble.asking import ask_together
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl import SST2
 from langchain_dp.ports import MemberPrompt, ScoresLabels

@@ -18,9 +18,9 @@ from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.rapt import TextPrivatiser, Vocabulary, calibrate, load
 from langchain_dp.rapt import _curves as curves
-from langchain_dp.rapt._attack import ExactInversion, SimulatedInversion, distinct_outputs, simulated
 from langchain_dp.rapt._curves import ExponentialCurve, LaplaceCurve
 from langchain_dp.rapt._english import TEXTS as ENGLISH
+from langchain_dp.rapt.posterior import ExactInversion, SimulatedInversion, distinct_outputs, simulated
 
 SMALL = vocabularies.small()
 TEXTS = ["the doctor and the nurse was at the house. the dog, the cat and the bird in the garden of paris!"] * 3
