@@ -92,7 +92,7 @@ def faults() -> Faults:
             "last label of a chain": lambda: chains.empty(functools.partial(_without_noise, _last)),
         },
         "answers": under(icl.calls, swaps.ANSWERS),
-        "subset prompts": {
+        "prompts": {
             **under(functools.partial(icl.subset_prompts, icl.SETTINGS[:2]), swaps.SUBSET_PROMPTS),
             **under(functools.partial(icl.subset_prompts, icl.SETTINGS[:1], 300), swaps.NOISE),
             **under(functools.partial(icl.subset_prompts, icl.SETTINGS[1:2], 300), swaps.SHARES),

@@ -294,6 +294,6 @@ def _subset_prompts(settings: Sequence[AnswerSetting], releases: int) -> Finding
 
 CHECKS = [
     Check("answers", "DP-ICL: one charge an answer", calls),
-    Check("subset prompts", "DP-ICL at q < 1: coins, prompts, noise", subset_prompts),
+    Check("prompts", "DP-ICL at q < 1: coins, prompts, noise", subset_prompts),
 ]
 """In the order of the table."""
