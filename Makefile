@@ -5,38 +5,31 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 QUICK := .venv-check
+DEMO := .venv-demo
 
 .PHONY: demo check test lint audit cookbook docs package bench bench-accuracy bench-opt bench-sanitized bench-tuning bench-attacks reproduce clean
 
-$(READY): pyproject.toml constraints.txt
-	@echo "Building $(VENV). The first time this compiles llama.cpp, which takes 5 to 15 minutes without output."
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
-	@touch $(READY)
+$(READY): BRINGS = dev
+$(QUICK)/.ready: BRINGS = check
+$(DEMO)/.ready: BRINGS = local,plot
+$(READY) $(DEMO)/.ready: SLOW = The first time this compiles llama.cpp, which takes 5 to 15 minutes without output.
+
+$(READY) $(QUICK)/.ready $(DEMO)/.ready: pyproject.toml constraints.txt
+	@echo "Building $(@D). $(SLOW)"
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade pip
+	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[$(BRINGS)]"
+	@touch $@
 
 # In an environment of its own with what it needs and no more: no torch, no tests.
-demo: .venv-demo/.ready
-	.venv-demo/bin/langchain-dp demo
-
-.venv-demo/.ready: pyproject.toml constraints.txt
-	@echo "Building .venv-demo. The first time this compiles llama.cpp, which takes 5 to 15 minutes without output."
-	$(PYTHON) -m venv .venv-demo
-	.venv-demo/bin/python -m pip install --quiet --upgrade pip
-	.venv-demo/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[local,plot]"
-	@touch $@
+demo: $(DEMO)/.ready
+	$(DEMO)/bin/langchain-dp demo
 
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy integrations
-
-$(QUICK)/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(QUICK)
-	$(QUICK)/bin/python -m pip install --quiet --upgrade pip
-	$(QUICK)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[check]"
-	@touch $@
 
 # For while you work: two minutes, in an environment of its own without torch or llama.cpp.
 check: $(QUICK)/.ready
@@ -100,4 +93,4 @@ reproduce: $(READY)
 	$(BIN)/python tests/benchmarks/reproduce.py
 
 clean:
-	rm -rf $(VENV) $(QUICK) .venv-demo build dist site *.egg-info
+	rm -rf $(VENV) $(QUICK) $(DEMO) build dist site *.egg-info

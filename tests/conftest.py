@@ -77,14 +77,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(kind)
     if config.getoption("--fast"):
         slowest = set((ROOT / "slowest.txt").read_text(encoding="utf-8").splitlines())
-        slow = [
+        slow = {
             item
             for item in items
             if any(item.get_closest_marker(kind) for kind in KINDS)
             or item.nodeid.removeprefix("tests/").partition("[")[0] in slowest
-        ]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in set(slow)]
+        }
+        config.hook.pytest_deselected(items=list(slow))
+        items[:] = [item for item in items if item not in slow]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -85,10 +85,10 @@ def one_of(name: str, value: T, allowed: Collection[T], *, remedy: str = "") -> 
     return value
 
 
-def no_further(kwargs: Mapping[str, Any]) -> None:
+def no_further(kwargs: Mapping[str, Any], *, remedy: str = "Bind them to the inner model.") -> None:
     """Typos are not swallowed."""
     if kwargs:
-        raise InvalidParameter(f"Expected no further arguments, got {sorted(kwargs)}. Bind them to the inner model.")
+        raise InvalidParameter(f"Expected no further arguments, got {sorted(kwargs)}. {remedy}")
 
 
 def function(name: str, given: F, *, of: str) -> F:

@@ -7,15 +7,17 @@ input is withheld, and the work is done on the side.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, TypeVar
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_dp.errors import InvalidParameter
+from langchain_dp._util.validate import no_further
 from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.streams import TextStream
 from langchain_dp.redact import Held, redacted
+
+_KNOWN = "Known are user= and document=."
 
 S = TypeVar("S")
 """One of :data:`langchain_dp.rapt.parts.Sanitizable`: what goes in comes out in the same type."""
@@ -56,7 +58,7 @@ class SanitizerShell(Runnable[Any, Any]):
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
-        _check_no_kwargs(kwargs)
+        no_further(kwargs, remedy=_KNOWN)
         held = Held(input, user, document)
         released: S = self._call_with_config(lambda _: redacted(self._core.sanitise, held), WITHHELD, config)
         return released
@@ -71,7 +73,7 @@ class SanitizerShell(Runnable[Any, Any]):
         **kwargs: Any,
     ) -> S:
         """Async twin of :meth:`invoke`; the work is done in a thread."""
-        _check_no_kwargs(kwargs)
+        no_further(kwargs, remedy=_KNOWN)
         held = Held(input, user, document)
 
         async def run(_: Any) -> S:
@@ -95,7 +97,7 @@ class SanitizerShell(Runnable[Any, Any]):
         Each input is a document. Equal ones get releases of their own, which under a limit for each document add up.
         With ``return_exceptions`` an input that is refused does not keep the others back.
         """
-        _check_no_kwargs(kwargs)
+        no_further(kwargs, remedy=_KNOWN)
         held = Held(list(inputs), return_exceptions, user, document)
         return self._batch_with_config(
             lambda _: redacted(self._core.sanitise_all, held),
@@ -115,7 +117,7 @@ class SanitizerShell(Runnable[Any, Any]):
         **kwargs: Any,
     ) -> list[S]:
         """Async twin of :meth:`batch`."""
-        _check_no_kwargs(kwargs)
+        no_further(kwargs, remedy=_KNOWN)
         held = Held(list(inputs), return_exceptions, user, document)
 
         async def run(_: Any) -> list[Any]:
@@ -153,7 +155,7 @@ class SanitizerShell(Runnable[Any, Any]):
         **kwargs: Any,
     ) -> Iterator[S]:
         """Sanitise what arrives in chunks, as one document; see the class for what is held back until when."""
-        _check_no_kwargs(kwargs)
+        no_further(kwargs, remedy=_KNOWN)
         streaming = Streaming(self._core, user, document)
         first = Held(next(input, NOTHING))  # starts the run before this one first
 
@@ -176,7 +178,7 @@ class SanitizerShell(Runnable[Any, Any]):
         **kwargs: Any,
     ) -> AsyncIterator[S]:
         """Async twin of :meth:`transform`."""
-        _check_no_kwargs(kwargs)
+        no_further(kwargs, remedy=_KNOWN)
         streaming = Streaming(self._core, user, document)
         first = Held(await anext(input, NOTHING))
 
@@ -246,8 +248,3 @@ def _added(before: Any, chunk: Any) -> Any:
         return before + chunk
     except TypeError:
         return chunk
-
-
-def _check_no_kwargs(kwargs: Mapping[str, Any]) -> None:
-    if kwargs:
-        raise InvalidParameter(f"Expected no further arguments, got {sorted(kwargs)}. Known are user= and document=.")
