@@ -61,7 +61,7 @@ docs: $(READY)
 package: $(READY)
 	$(BIN)/python tests/package_checks/run.py $(EXTRAS)
 
-# With LANGCHAIN_DP_DATA, a folder of folders that hold train.jsonl, also what sanitising a long text takes.
+# With LANGCHAIN_DP_DATA, a folder of folders that hold train.jsonl, also what sanitizing a long text takes.
 bench: $(READY)
 	$(BIN)/python tests/benchmarks/bench_icl.py
 	$(BIN)/python tests/benchmarks/bench_writer.py

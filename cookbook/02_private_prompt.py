@@ -73,7 +73,7 @@ class Interrupted(LlamaCppEnsemble):
 model = Interrupted(max_tokens=384, slots=32)
 request = 'Write the instruction as a full sentence. Begin with "Read the message, then choose whether it is".'
 first_words = {"Is", "I", "Rewrite", "Re", "Improve"}
-banned = {token for token in range(model.vocabulary_size) if model.detokenise([token]).strip() in first_words}
+banned = {token for token in range(model.vocabulary_size) if model.detokenize([token]).strip() in first_words}
 ledger = PrivacyLedger(PrivacyBudget(epsilon=8.0, delta=1e-5), "prompt.ledger")
 
 

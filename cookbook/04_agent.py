@@ -180,7 +180,7 @@ show(provider.told[-1])
 
 # %% [markdown]
 # The agent's own state, here in this process, is raw: the questions, and what the tool found. The replies are what the
-# model made of sanitised text. They come back as they are, and the drawn words in them are noise to the patient too.
+# model made of sanitized text. They come back as they are, and the drawn words in them are noise to the patient too.
 
 # %%
 show(state["messages"])
@@ -188,7 +188,7 @@ show(state["messages"])
 # %% [markdown]
 # ## The whole history, every time
 #
-# A history may come from elsewhere: from a data base, or from a time before the middleware. It is sanitised as a whole,
+# A history may come from elsewhere: from a data base, or from a time before the middleware. It is sanitized as a whole,
 # with tool calls, tool results and what a tool attached to them. Nobody has to remember which message was new.
 
 # %%
@@ -228,7 +228,7 @@ print(state["messages"][2].text)
 # ## One account for each patient
 #
 # A text that was released before is given out as it was, at no cost: so a growing history costs each message once, and
-# the model's own replies cost nothing, for they come from sanitised text. What is new is charged before it leaves, and
+# the model's own replies cost nothing, for they come from sanitized text. What is new is charged before it leaves, and
 # refused at the limit. The provider hears nothing of a refused turn.
 
 # %%
@@ -256,8 +256,8 @@ print(f"okafor  is served: {len(provider.told) - calls} calls")
 print(sanitizer(NEEDED).certificate())
 
 # %% [markdown]
-# With the extra `presidio` there is another mode: `RAPTSanitizer(only=...)` replaces what a recogniser of names finds,
-# and puts it back in the reply. It keeps far more meaning, promises nothing for what the recogniser misses, and its
+# With the extra `presidio` there is another mode: `RAPTSanitizer(only=...)` replaces what a recognizer of names finds,
+# and puts it back in the reply. It keeps far more meaning, promises nothing for what the recognizer misses, and its
 # certificate says so.
 #
 # ## What was not protected

@@ -95,7 +95,7 @@ for queries in (1_000, 10_000):
 START = "Is the message praise or complaint?"
 request = 'Write the instruction as a full sentence. Begin with "Read the message, then choose whether it is".'
 first_words = {"Is", "I", "Rewrite", "Re", "Improve"}  # a small model repeats what it was told: see notebook 2
-banned = {token for token in range(model.vocabulary_size) if model.detokenise([token]).strip() in first_words}
+banned = {token for token in range(model.vocabulary_size) if model.detokenize([token]).strip() in first_words}
 
 
 def writer(epsilon: float) -> DPPromptOptimizer:
@@ -182,9 +182,9 @@ for name, score in written.items():
 
 # %%
 outside = icl.baseline("vote", private=False)
-sanitised = {0.0: scores["vote"]}
-sanitised |= {target: accuracy(outside, sanitizer.batch(texts)) for target, sanitizer in sanitizers.items()}
-for target, score in sanitised.items():
+sanitized = {0.0: scores["vote"]}
+sanitized |= {target: accuracy(outside, sanitizer.batch(texts)) for target, sanitizer in sanitizers.items()}
+for target, score in sanitized.items():
     eta = f"eta {sanitizers[target].calibration().eta:.2f}" if target else "as written"
     print(f"replaced {target:.0%}, {eta:10} {score:.2f} +- {standard_error(score, len(asked)):.2f}")
 
@@ -205,9 +205,9 @@ left.set(xlabel="epsilon (delta = 1e-5), for all answers", ylabel=f"accuracy, {l
 left.set_xscale("log", base=2)
 left.set_xticks(EPSILONS, [f"{each:g}" for each in EPSILONS])
 left.legend(frameon=False, loc="lower right")
-bars(right, sanitised, "RAPT, then the vote")
-ticks = [f"{target:.0%}\neta {sanitizers[target].calibration().eta:.1f}" if target else "0%" for target in sanitised]
-right.set_xticks(list(sanitised), ticks)
+bars(right, sanitized, "RAPT, then the vote")
+ticks = [f"{target:.0%}\neta {sanitizers[target].calibration().eta:.1f}" if target else "0%" for target in sanitized]
+right.set_xticks(list(sanitized), ticks)
 right.set(xlabel="words replaced (and eta: no epsilon)")
 right.axhline(0.5, color="grey", linewidth=0.5, label="chance")
 right.legend(frameon=False, loc="lower left")

@@ -225,7 +225,7 @@ for kind in (chain, Thrifty):
 # One run is enough for a gross fault. It is far too little to show how near a sound pipeline comes to its claim: the
 # noise for all these answers drowns each single canary. That takes the many runs from above.
 #
-# ## Attacks: words that were privatised
+# ## Attacks: words that were privatized
 #
 # An audit judges the promise. An attack shows what the promise is worth. The sanitizer below replaces about every
 # second word. The attacker knows table, mechanism and eta, and how often each word occurs in other messages, and

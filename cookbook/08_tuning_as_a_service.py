@@ -12,10 +12,10 @@
 # ---
 
 # %% [markdown]
-# # 8. Prompt tuning on privatised text, as a service
+# # 8. Prompt tuning on privatized text, as a service
 #
 # **Who is kept from what.** A provider tunes its model on a clinic's messages and answers questions about new ones. It
-# must never receive a raw message. It gets privatised words, labels and lengths.
+# must never receive a raw message. It gets privatized words, labels and lengths.
 #
 # Runs on this machine alone, in two processes that talk HTTP: the client, this notebook, has the messages; the
 # provider has the model (MiniLM, from an installed package).
@@ -70,7 +70,7 @@ print(len(private), "private messages to learn from,", len(test), "to ask about"
 # wire, and the name of every file that it opens, so that we can look at them afterwards.
 #
 # What it needs to know is public: labels, settings, and the eta of the releases, which their certificate names. Its own
-# sanitizer privatises the plain tokens only, a public row of words that the model learns to reconstruct.
+# sanitizer privatizes the plain tokens only, a public row of words that the model learns to reconstruct.
 
 # %%
 PROVIDER = '''
@@ -83,7 +83,7 @@ from pathlib import Path
 
 from langchain_dp import RAPTSanitizer
 from langchain_dp.errors import LangChainDPError
-from langchain_dp.rapt.tuning import PrivatisedExamples, RAPTPromptTuner, TuningSettings
+from langchain_dp.rapt.tuning import PrivatizedExamples, RAPTPromptTuner, TuningSettings
 
 wire = open("wire.bin", "ab", buffering=0)
 provider = None
@@ -113,7 +113,7 @@ def tune(body):
     global provider
     order = json.loads(body)
     Path("examples.json").write_text(json.dumps(order["examples"]))
-    examples = PrivatisedExamples.load("examples.json")
+    examples = PrivatizedExamples.load("examples.json")
     tuner = RAPTPromptTuner(
         RAPTSanitizer("minilm", eta=examples.certificate.eta, mechanism=examples.certificate.mechanism),
         labels=order["labels"],
@@ -191,7 +191,7 @@ def send(path, body, method="POST"):
 
 
 # %% [markdown]
-# ## Privatised once, stored, and sent
+# ## Privatized once, stored, and sent
 #
 # Each message is released once, with about three words in ten replaced. What is stored, and sent, are the ids of the
 # released words. The certificate names the promise and what it does not cover.
@@ -209,8 +209,8 @@ settings = TuningSettings(
 )
 sanitizer = RAPTSanitizer("minilm", target_replacement=0.3)
 tuner = RAPTPromptTuner(sanitizer, labels=LABELS, settings=settings)
-examples = tuner.privatise(private)
-examples.save("client/privatised.json")
+examples = tuner.privatize(private)
+examples.save("client/privatized.json")
 print(examples.certificate)
 
 # %%
@@ -223,7 +223,7 @@ print("as sent", examples.inputs[0])
 # ## Tuning, over there
 #
 # A prefix of ten vectors a layer is learned, and a small head; MiniLM itself is frozen. `recovered` is the share of
-# plain tokens that the reconstruction head gets back from their privatised form. The head is thrown away.
+# plain tokens that the reconstruction head gets back from their privatized form. The head is thrown away.
 #
 # The paper adds the losses of all plain tokens up, and so do the library's defaults. In as few steps as here the task
 # comes off badly: runs of this notebook reached 75.6 and 68.1 (± 3.6) by the sum and 69.4 by the mean. Here the mean
@@ -232,7 +232,7 @@ print("as sent", examples.inputs[0])
 
 # %%
 order = {
-    "examples": json.loads(Path("client/privatised.json").read_text()),
+    "examples": json.loads(Path("client/privatized.json").read_text()),
     "labels": list(LABELS),
     "settings": settings.to_dict(),
 }
@@ -247,7 +247,7 @@ print(next(note for note in answer["certificate"]["notes"] if "once" in note))
 # ## Asking
 #
 # The client part is built from public facts and the sanitizer of this machine. With a function that posts, it is a
-# Runnable as any other: text in, label out. Every question is privatised, and charged, like a training message.
+# Runnable as any other: text in, label out. Every question is privatized, and charged, like a training message.
 
 # %%
 client = RAPTClient.load("client", sanitizer)
@@ -263,7 +263,7 @@ def figures(said):
 
 said = service.batch([row["text"] for row in test])
 most = collections.Counter(row["label"] for row in private).most_common(1)[0][0]
-print("tuned on privatised text: ", figures(said))
+print("tuned on privatized text: ", figures(said))
 print("always the same label:    ", figures([most] * len(test)))
 
 # %% [markdown]
@@ -349,7 +349,7 @@ print(f"raw messages that arrived: {whole}; words: {found[:6]} ...")
 # What the provider wrote holds no text and no pickle, and of the account only a digest that names it. Here we play a
 # second provider, and load it. One request, answered by both, must get the same probabilities. (A new request
 # draws new noise for the plain tokens before the texts, so that a label near one half may turn. With
-# `client.plain_seed = 0` equal privatised texts make equal requests.)
+# `client.plain_seed = 0` equal privatized texts make equal requests.)
 
 # %%
 ask = [row["text"] for row in test]
@@ -364,9 +364,9 @@ apart = np.abs(np.array(tuned.predict(request).probabilities) - np.array(over_th
 print(f"largest difference of a probability: {apart:.1e}")
 
 # %% [markdown]
-# ## What privatising costs
+# ## What privatizing costs
 #
-# Only the owner of the messages can make this comparison: the same tuning on clear text, and on privatised text without
+# Only the owner of the messages can make this comparison: the same tuning on clear text, and on privatized text without
 # reconstruction.
 
 
@@ -381,8 +381,8 @@ clear_sanitizer = NotSanitized(words)
 in_clear, clear_classifier = tune_here(clear_sanitizer, bare, private)
 without, without_classifier = tune_here(sanitizer, bare, examples)
 print("clear text:                          ", figures(clear_classifier.batch(ask)))
-print("privatised, without reconstruction:  ", figures(without_classifier.batch(ask)))
-print("privatised, with reconstruction:     ", figures(said))
+print("privatized, without reconstruction:  ", figures(without_classifier.batch(ask)))
+print("privatized, with reconstruction:     ", figures(said))
 
 # %% [markdown]
 # One run each, on one small test set: differences below two standard errors say nothing. The weight of reconstruction
@@ -399,8 +399,8 @@ print("privatised, with reconstruction:     ", figures(said))
 clear_request = RAPTClient(clear_sanitizer, settings.plain, max_tokens=40).request(ask)
 reference = layer_representations(in_clear, clear_request)
 layers = {
-    "privatised, with reconstruction": layer_representations(tuned, request),
-    "privatised, without": layer_representations(without, request),
+    "privatized, with reconstruction": layer_representations(tuned, request),
+    "privatized, without": layer_representations(without, request),
 }
 distances = {name: layer_distances(reference, found) for name, found in layers.items()}
 plot_layer_distances(distances, "layers.png")
@@ -416,7 +416,7 @@ FAMILY = re.compile(r"\b(my|our) (\w+ )?(son|daughter|baby|child|mother|father|m
 about = np.array(["a relative" if FAMILY.search(text) else "the writer" for text in ask])
 family = about == "a relative"
 print(f"{family.sum()} of {len(ask)} write about a relative: {family.mean():.0%}")
-for name, found in (("clear", reference), ("privatised", layers["privatised, with reconstruction"])):
+for name, found in (("clear", reference), ("privatized", layers["privatized, with reconstruction"])):
     plot_attribute_map(attribute_map(found[-1], perplexity=20), about, f"{name}.png")
     apart = np.linalg.norm(found[-1][:, None] - found[-1][family], axis=2).T  # (about a relative, all)
     nearest = np.argsort(apart, axis=1)[:, 1:6]  # the first is the message itself

@@ -79,7 +79,7 @@ class BaseEngine(abc.ABC):
             return self._count(text)
 
     @redacting
-    def detokenise(self, tokens: Sequence[Token]) -> str:
+    def detokenize(self, tokens: Sequence[Token]) -> str:
         """Text of ``tokens``, which this engine wrote. Control tokens are no text; broken UTF-8 becomes U+FFFD.
 
         Raises:

@@ -11,7 +11,7 @@
     │   ├── LedgerMismatch                 it belongs to another budget
     │   ├── LedgerCorrupt                  it is damaged, empty, or not a ledger
     │   └── LedgerUnwritable               it cannot be written durably
-    ├── PrivateDataError (TypeError)       an attempt to serialise or copy out private records
+    ├── PrivateDataError (TypeError)       an attempt to serialize or copy out private records
     ├── UnsafeEnvironment (RuntimeError)   a setting that would print or store private prompts
     ├── ModelUnavailable (RuntimeError)    the model failed on a public question
     └── MissingExtra (ImportError)         an optional package is not installed
@@ -95,7 +95,7 @@ class LedgerUnwritable(LedgerError):
 
 
 class PrivateDataError(LangChainDPError, TypeError):
-    """Something tried to pickle, serialise or deep-copy private records."""
+    """Something tried to pickle, serialize or deep-copy private records."""
 
 
 class UnsafeEnvironment(LangChainDPError, RuntimeError):

@@ -175,7 +175,7 @@ class VotesNextToken(Protocol):
         """Number of the model's tokens in ``text``."""
         ...
 
-    def detokenise(self, tokens: Sequence[Token]) -> str:
+    def detokenize(self, tokens: Sequence[Token]) -> str:
         """Text of ``tokens``, which were written by this engine. Broken UTF-8 at the ends becomes U+FFFD."""
         ...
 

@@ -1,4 +1,4 @@
-"""Private records: kept in memory, shown to nobody, refused to every serialiser."""
+"""Private records: kept in memory, shown to nobody, refused to every serializer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PrivateRecords:
     An example is a mapping with ``text`` and ``label``; further keys fill a prompt's other variables. An ``id`` key
     names the record (for :meth:`forget`); without one the record is named by its place: "#0", "#1", ...
 
-    The object prints as ``PrivateRecords(<private>)``, and pickling, copying or serialising it is an error: under
+    The object prints as ``PrivateRecords(<private>)``, and pickling, copying or serializing it is an error: under
     add/remove neighbours even the number of records is private.
 
     Args:
@@ -119,7 +119,7 @@ class PrivateRecords:
         return "PrivateRecords(<private>)"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise PrivateDataError("PrivateRecords cannot be pickled, copied or serialised: load them where they are used.")
+        raise PrivateDataError("PrivateRecords cannot be pickled, copied or serialized: load them where they are used.")
 
 
 def read_jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:

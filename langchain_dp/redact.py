@@ -15,7 +15,7 @@ from langchain_dp.errors import LangChainDPError, ModelUnavailable
 
 P = ParamSpec("P")
 R = TypeVar("R")
-SANITISING = "while texts were sanitised"
+SANITIZING = "while texts were sanitized"
 
 
 class Held:
@@ -34,7 +34,7 @@ class Redacted(RuntimeError):
     """A foreign error of which its own text was left out: what this one says may be read by anybody."""
 
 
-def redacted(work: Callable[..., R], held: Held, when: str = SANITISING) -> R:
+def redacted(work: Callable[..., R], held: Held, when: str = SANITIZING) -> R:
     """Do the work, and raise what it raises without its frames and its context.
 
     Args:
@@ -49,7 +49,7 @@ def redacted(work: Callable[..., R], held: Held, when: str = SANITISING) -> R:
     raise stop
 
 
-async def aredacted(work: Callable[..., Awaitable[R]], held: Held, when: str = SANITISING) -> R:
+async def aredacted(work: Callable[..., Awaitable[R]], held: Held, when: str = SANITIZING) -> R:
     """Async twin of :func:`redacted`."""
     try:
         return await work(*held.values)
@@ -78,7 +78,7 @@ def redacting(method: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def without_frames(error: BaseException, when: str = SANITISING) -> BaseException:
+def without_frames(error: BaseException, when: str = SANITIZING) -> BaseException:
     """The same error anew, without frames and context.
 
     Errors of this package, and of files, keep what they say, which is public; of others only the type's name is left.

@@ -118,7 +118,7 @@ def test_errors_hold_no_example(tmp_path: Path) -> None:
             link = link.__cause__ or link.__context__
 
 
-def test_nothing_private_is_serialised() -> None:
+def test_nothing_private_is_serialized() -> None:
     """If it breaks, a pickle, a copy, a dump or a repr carries examples out of the process."""
     classifier = chain(VotingChat())
     twins = [classifier, classifier.baseline("vote", private=False), ChatDPICL(classifier=classifier)]

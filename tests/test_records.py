@@ -1,4 +1,4 @@
-"""Private records: kept, never shown, never serialised."""
+"""Private records: kept, never shown, never serialized."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_nothing_of_the_records_is_shown(show: Any) -> None:
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_the_records_cannot_be_taken_out(take: Any) -> None:
     """Private records end up in a pickle on disk, or in a second copy that nobody can forget."""
-    with pytest.raises(PrivateDataError, match="cannot be pickled, copied or serialised") as caught:
+    with pytest.raises(PrivateDataError, match="cannot be pickled, copied or serialized") as caught:
         take(PrivateRecords([EXAMPLE]))
     clean(caught.value)
     with pytest.raises(TypeError, match="JSON"):

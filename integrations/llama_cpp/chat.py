@@ -49,7 +49,7 @@ class ChatLlamaCpp(BaseChatModel):
         MissingExtra: On a call: llama-cpp-python or the embedded model is not installed.
     """
 
-    serialises_calls: ClassVar[bool] = True
+    serializes_calls: ClassVar[bool] = True
     """Read by ``langchain_dp.quiet``."""
 
     model_path: str | None = None

@@ -41,7 +41,7 @@ _LARGEST_BATCH = 2048
 class LlamaCppEnsemble(LocalEngine):
     """Label scores and next tokens of many prompts through one local GGUF model.
 
-    Implements ``ports.ScoresLabels`` and ``ports.VotesNextToken``. A prompt is head + body + tail, tokenised part by
+    Implements ``ports.ScoresLabels`` and ``ports.VotesNextToken``. A prompt is head + body + tail, tokenized part by
     part. The cache of head and body is kept per member: a question then costs its own tokens only, and one more token
     of a text costs one row a member.
 

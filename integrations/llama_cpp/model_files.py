@@ -83,7 +83,7 @@ def prepared_model_path(folder: Path | None = None) -> str:
         if kept is not None:
             return source if kept == "" else str(folder / kept)
         folder.mkdir(parents=True, exist_ok=True)
-        # Quantising writes three files, one at a time; leave room, and never fill a user's disk.
+        # Quantizing writes three files, one at a time; leave room, and never fill a user's disk.
         if shutil.disk_usage(folder).free < 12 * key["source_bytes"]:
             raise OSError("disk is short")
         with tempfile.TemporaryDirectory(dir=folder, prefix=".preparing-") as scratch:

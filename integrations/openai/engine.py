@@ -28,7 +28,7 @@ class CompletionServerEnsemble(BaseEngine):
     ``TransformersEnsemble``.
 
     Implements ``ports.VotesNextToken`` and ``ports.ScoresLabels``. A prompt is head + body + tail + what is written, as
-    one text: the server tokenises it, and reads special tokens that are spelt out in a record as such. Tokens are
+    one text: the server tokenizes it, and reads special tokens that are spelt out in a record as such. Tokens are
     texts here; the end of a text is the empty one. A token whose text is no whole character, or a control token,
     cannot be passed on, so that its member abstains. A banned token is left out by the server where it can be told to
     (llama.cpp and vLLM, for texts of one token); elsewhere a member that would write it abstains.

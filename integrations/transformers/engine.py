@@ -32,7 +32,7 @@ class TransformersEnsemble(LocalEngine):
     """Next tokens and label scores through one causal language model on torch.
 
     Implements ``ports.VotesNextToken`` and ``ports.ScoresLabels``. Members are evaluated one at a time, each with a
-    key/value cache of its own, never in padded batches. A prompt is head + body + tail, tokenised part by part;
+    key/value cache of its own, never in padded batches. A prompt is head + body + tail, tokenized part by part;
     special tokens that are spelt out in them are plain text.
 
     Args:
@@ -90,11 +90,11 @@ class TransformersEnsemble(LocalEngine):
         """Load the weights of a GGUF file, unpacked to the dtype, and rebuild its tokenizer.
 
         For comparing engines on the same weights, and for models that come as such a file only. Files of the Llama
-        architecture (also SmolLM2 and Mistral) with the pre-tokenisers "smollm" and "gpt-2".
+        architecture (also SmolLM2 and Mistral) with the pre-tokenizers "smollm" and "gpt-2".
 
         Args:
             path: GGUF file.
-            tokenizer: The model's own tokenizer, for files whose pre-tokeniser is another.
+            tokenizer: The model's own tokenizer, for files whose pre-tokenizer is another.
             options: ``device``, ``dtype``, ``max_tokens``, ``cache_bytes`` and ``name``, as of the class.
 
         Raises:

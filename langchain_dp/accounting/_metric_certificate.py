@@ -1,4 +1,4 @@
-"""The paper that travels with sanitised text: metric privacy, in its own unit and never as an (epsilon, delta)."""
+"""The paper that travels with sanitized text: metric privacy, in its own unit and never as an (epsilon, delta)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KIND = "metric privacy"
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class MetricCertificate(CertificateFaces):
-    """The promise under which text was sanitised, in public terms only.
+    """The promise under which text was sanitized, in public terms only.
 
     Args:
         mechanism: What drew the words, e.g. "exponential".

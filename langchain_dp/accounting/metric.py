@@ -57,7 +57,7 @@ class MetricLedger:
     ledger; processes share one account by opening the same ``path``. One ledger counts in one metric: distances in
     two tables of word vectors are different units, so the first release fixes the table and others are refused.
 
-    The file holds sanitised texts, no raw text and no name: documents, users and what a text was sanitised from are
+    The file holds sanitized texts, no raw text and no name: documents, users and what a text was sanitized from are
     stored as HMAC-SHA256. The key of these hashes is random and lies in ``<path>.key``, which only its owner can read:
     whoever holds one of the two files cannot test a guess, whoever holds both can. Back them up together: a ledger
     whose key is lost is refused. Give ``key`` to keep it elsewhere.

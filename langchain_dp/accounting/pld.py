@@ -29,7 +29,7 @@ from langchain_dp.accounting.events import (
 from langchain_dp.accounting.profiles import Array, Profile
 from langchain_dp.errors import InvalidParameter, UnsupportedEvent
 
-# dp_accounting 0.6 charges n randomised responses like one, so the library's events pass by name only.
+# dp_accounting 0.6 charges n randomized responses like one, so the library's events pass by name only.
 _LIBRARY_EVENTS = (
     dp_event.NoOpDpEvent,
     dp_event.NonPrivateDpEvent,
@@ -154,7 +154,7 @@ def _beyond(event: DpEvent, neighbors: Neighbors, interval: float, delta: float)
 def grid(events: Iterable[DpEvent]) -> float:
     """Grid of the privacy loss, in nats: a fine share of the smallest spread of one release."""
     spread = min((_spread(event) for event in events), default=1.0)
-    # quantised to powers of two, so that neighbouring parameters in a root search share one grid
+    # quantized to powers of two, so that neighbouring parameters in a root search share one grid
     return 2.0 ** math.floor(math.log2(min(max(0.03 * spread, _FINEST), _COARSEST)))
 
 

@@ -24,7 +24,7 @@ from langchain_dp._util.binomial import clopper_pearson
 from langchain_dp.attacks import checks
 from langchain_dp.attacks.result import AttackResult, Floats, Setting
 from langchain_dp.errors import InvalidParameter, MissingExtra
-from langchain_dp.rapt import tokenise
+from langchain_dp.rapt import tokenize
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 _LEAST = 10
@@ -184,7 +184,7 @@ def mean_embeddings(texts: Sequence[str], vocabulary: Vocabulary) -> Floats:
     given = checks.texts("texts", texts, at_least=0)
     means = np.empty((len(given), vocabulary.dimension))
     for number, text in enumerate(given):
-        ids = np.array(vocabulary.encode(tokenise.clean(text)) or [-1], dtype=np.int64)
+        ids = np.array(vocabulary.encode(tokenize.clean(text)) or [-1], dtype=np.int64)
         means[number] = vocabulary.points(ids).mean(axis=0)
     return means
 
@@ -216,7 +216,7 @@ class SentenceEmbeddings:
             raise MissingExtra(
                 "Expected the packages torch and transformers. Install them with: pip install 'langchain-dp[attacks]'."
             ) from None
-        self._tokeniser: Any = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
         self._model: Any = transformers.AutoModel.from_pretrained(folder, local_files_only=True).eval()
 
     def __call__(self, texts: Sequence[str]) -> Floats:
@@ -228,7 +228,7 @@ class SentenceEmbeddings:
         order = sorted(range(len(given)), key=lambda place: len(given[place]))
         for start in range(0, len(order), self._batch):
             places = order[start : start + self._batch]
-            asked = self._tokeniser(
+            asked = self._tokenizer(
                 [given[place] for place in places],
                 padding=True,
                 truncation=True,

@@ -28,7 +28,7 @@ from langchain_dp.attacks.embedding_inversion import (
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 from langchain_dp.rapt.posterior import Channel, Floats, Ids, LaplaceChannel, UnigramPrior, known_words, likeliest
-from langchain_dp.rapt.privatise import Mechanism, TextPrivatiser
+from langchain_dp.rapt.privatize import Mechanism, TextPrivatizer
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 
@@ -235,7 +235,7 @@ def invert_in_context(
         raise InvalidParameter("Expected texts to hold a word of the table, got none. Use the table of their language.")
     true = np.concatenate(lines)
     source = rng or SystemRandomness()
-    released = TextPrivatiser(vocabulary, eta, mechanism=mechanism, rng=source).release(true)
+    released = TextPrivatizer(vocabulary, eta, mechanism=mechanism, rng=source).release(true)
     prior = prior.including(released, vocabulary)
     channel = word_channel(vocabulary, prior, eta, mechanism, draws)
     alone = likeliest(channel, prior, released)

@@ -36,7 +36,7 @@ from langchain_dp.rapt.posterior import (
     known_words,
     likeliest,
 )
-from langchain_dp.rapt.privatise import Mechanism, TextPrivatiser
+from langchain_dp.rapt.privatize import Mechanism, TextPrivatizer
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 __all__ = ["InversionResult", "UnigramPrior", "invert_vectors", "invert_words", "unigram_prior"]
@@ -137,7 +137,7 @@ def invert_words(
     true = _attacked(texts, vocabulary)
     prior = _checked_prior(prior, attacker, vocabulary)
     source = rng or SystemRandomness()
-    released = TextPrivatiser(vocabulary, eta, mechanism=mechanism, rng=source).release(true)
+    released = TextPrivatizer(vocabulary, eta, mechanism=mechanism, rng=source).release(true)
     guesses = None
     if attacker == "map":
         assert prior is not None  # _checked_prior

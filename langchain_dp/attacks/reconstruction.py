@@ -141,14 +141,14 @@ def _write(model: VotesNextToken, head: str, bodies: Sequence[str], tail: str, l
                     if token is None or token in model.end_tokens:
                         continue
                     written[i].append(token)
-                    if "\n" not in model.detokenise(written[i]).lstrip():
+                    if "\n" not in model.detokenize(written[i]).lstrip():
                         still.append(i)
                 open_ = still
                 if not open_:
                     break
         finally:
             model.forget(*keys)
-        found += [_first_line(model.detokenise(tokens)) for tokens in written]
+        found += [_first_line(model.detokenize(tokens)) for tokens in written]
     return found
 
 

@@ -27,7 +27,7 @@ COMMANDS = (demo, plan, optimize, sanitize, ledger, audit, completion)
 
 _NOTES = """\
 Every command has --help with its own examples. Results go to stdout; notes, errors and, on a terminal only, progress
-to stderr. --json: one JSON object on stdout (of sanitize on stderr where the sanitised lines go to stdout).
+to stderr. --json: one JSON object on stdout (of sanitize on stderr where the sanitized lines go to stdout).
 """
 
 

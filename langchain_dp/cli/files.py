@@ -44,7 +44,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Fields:
-    """What of a JSON row is sanitised, what passes in clear, and what says whose it is."""
+    """What of a JSON row is sanitized, what passes in clear, and what says whose it is."""
 
     sanitize: Sequence[str] = ("text",)
     keep: Sequence[str] = ()
@@ -57,7 +57,7 @@ class Line:
 
     Args:
         number: Its place in the file, from 1.
-        texts: What is to be sanitised, as one release.
+        texts: What is to be sanitized, as one release.
         user: Whose it is, or None.
         row: What is written of a JSON row, with None where a released text goes; None: the line is a text.
         places: Fields of ``row`` that the released texts go to, in order.

@@ -195,7 +195,7 @@ def _tokens(engine: VotesNextToken, words: Sequence[str]) -> frozenset[int]:
     return frozenset(
         token
         for token in range(engine.vocabulary_size if words else 0)
-        if (text := engine.detokenise([token]).strip())
+        if (text := engine.detokenize([token]).strip())
         and any(word == text or (len(text) >= 3 and word.startswith(text)) for word in words)
     )
 

@@ -18,7 +18,7 @@ EXAMPLES = """\
 """
 
 _NOTES = """\
-Both kinds of file: counted in epsilon (DP-ICL, DP-OPT), or in eta (sanitised texts). The file is read and not changed,
+Both kinds of file: counted in epsilon (DP-ICL, DP-OPT), or in eta (sanitized texts). The file is read and not changed,
 also while other processes charge it. No text of a record is in it; names of plans and chains that read like a text are
 not shown. Spent is what the releases so far cost inside their plans; reserved is the promise. The two are never added.
 --json: {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans": [{"name", "made", "epsilon", "delta",

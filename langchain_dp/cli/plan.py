@@ -237,7 +237,7 @@ class _Counter:
     def warm(self, prompts: Sequence[MemberPrompt]) -> NoReturn:
         _unasked(prompts)
 
-    def detokenise(self, tokens: Sequence[Token]) -> NoReturn:
+    def detokenize(self, tokens: Sequence[Token]) -> NoReturn:
         _unasked(tokens)
 
     def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> NoReturn:
@@ -253,7 +253,7 @@ class _Counter:
 
 
 def _add_rapt(systems: Any) -> argparse.ArgumentParser:
-    parser = new_command(systems, "rapt", "privatised text (RAPT): eta, and what it means", _RAPT, _RAPT_NOTES)
+    parser = new_command(systems, "rapt", "privatized text (RAPT): eta, and what it means", _RAPT, _RAPT_NOTES)
     shared.add_table(parser)
     parser.add_argument("--releases", type=count, help="texts of one user: what they need as --limit of an account")
     shared.add_json(parser)

@@ -1,4 +1,4 @@
-"""``langchain-dp sanitize``: lines and files in, the same lines privatised word by word out, in constant memory."""
+"""``langchain-dp sanitize``: lines and files in, the same lines privatized word by word out, in constant memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ themselves go to stdout. --calibration is `langchain-dp plan rapt`.
 """
 
 _CHAIN = "langchain-dp sanitize"
-_TREATMENTS = ("privatise", "keep", "placeholder")
+_TREATMENTS = ("privatize", "keep", "placeholder")
 _KINDS = {
     "numbers": "numbers, times and amounts",
     "dates": "dates",
@@ -73,12 +73,12 @@ _KINDS = {
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command."""
-    parser = new_command(commands, "sanitize", "privatise lines and files word by word (RAPT)", EXAMPLES, _NOTES)
+    parser = new_command(commands, "sanitize", "privatize lines and files word by word (RAPT)", EXAMPLES, _NOTES)
     parser.add_argument("--in", dest="source", type=Path, metavar="PATH", help="file or folder (default: stdin)")
     parser.add_argument("--out", dest="target", type=Path, metavar="PATH", help="file or folder (default: stdout)")
     parser.add_argument("--overwrite", action="store_true", help="replace what is there at --out")
     parser.add_argument("--format", choices=("text", "jsonl"), help="default: jsonl for names in .jsonl, else text")
-    parser.add_argument("--fields", nargs="+", metavar="NAME", help="fields of a row to sanitise (default: text)")
+    parser.add_argument("--fields", nargs="+", metavar="NAME", help="fields of a row to sanitize (default: text)")
     parser.add_argument("--keep-fields", nargs="+", metavar="NAME", help="fields in clear; all others are dropped")
     parser.add_argument("--errors", choices=("strict", "replace"), default="strict", help="of bytes that are not UTF-8")
     promise = parser.add_argument_group("promise")
@@ -127,7 +127,7 @@ def run(options: argparse.Namespace) -> int:
     except (LangChainDPError, OSError) as error:
         return run_so_far.ended(because(error), FAILED)
     except (RuntimeError, sqlite3.Error) as error:  # of a foreign library: its text may quote what it was given
-        return run_so_far.ended(f"{type(error).__name__} while texts were sanitised; its text is withheld.", FAILED)
+        return run_so_far.ended(f"{type(error).__name__} while texts were sanitized; its text is withheld.", FAILED)
     return DONE
 
 
@@ -149,7 +149,7 @@ class _Run:
     def done(self, seconds: float) -> str:
         lines = self.before + self.lines
         files_ = "" if self.finished == 1 else f" of {self.finished} files"
-        return f"sanitised {lines:,} line{'' if lines == 1 else 's'}{files_} in {seconds:.0f} s."
+        return f"sanitized {lines:,} line{'' if lines == 1 else 's'}{files_} in {seconds:.0f} s."
 
     def ended(self, why: str, code: int) -> int:
         note(f"{why} {self._said()}")
@@ -257,7 +257,7 @@ def _sanitize(
     shown: dict[str, Any] = {"total": sum(sizes), "unit": "B", "unit_scale": True} if sized else {"unit": " lines"}
     with (
         contextlib.closing(_Places()) as places,
-        tqdm(desc="sanitising", disable=None, file=sys.stderr, **shown) as bar,
+        tqdm(desc="sanitizing", disable=None, file=sys.stderr, **shown) as bar,
     ):
         for job in jobs:
             place = 0

@@ -111,4 +111,4 @@ class NonPrivateICL(Runnable[str | Mapping[str, Any], str]):
         return self._labels[max(range(len(counts)), key=lambda index: (counts[index], -index))]
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise PrivateDataError("NonPrivateICL holds private examples and cannot be pickled, copied or serialised.")
+        raise PrivateDataError("NonPrivateICL holds private examples and cannot be pickled, copied or serialized.")

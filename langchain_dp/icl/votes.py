@@ -43,7 +43,7 @@ def votes(
         The subset prompts, once; send back one vote each, in the same order.
 
     Returns:
-        Counts per label, in the public order. Never normalised by the number of voters. Private.
+        Counts per label, in the public order. Never normalized by the number of voters. Private.
 
     Formal guarantee:
         A subset moves at most one vote, and an empty one none: a change inside one subset changes the histogram by

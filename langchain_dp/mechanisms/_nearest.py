@@ -1,6 +1,6 @@
 """Exact nearest neighbours in a public table, by one matrix product in single precision and a check in double.
 
-The nearest vector to x maximises x.w - |w|^2/2. With the second term as one more column of the table this is a single
+The nearest vector to x maximizes x.w - |w|^2/2. With the second term as one more column of the table this is a single
 matrix product, done in blocks that stay in the cache, with an argmax per block. Where rounding could have changed the
 winner, the token is done again in double precision.
 """

@@ -1,6 +1,6 @@
 """The exponential mechanism of metric privacy: a word of a public table, drawn by its distance to a private point.
 
-P(w | x) is proportional to exp(-(eta/2) |x - w|). One half of eta pays for the score, the other for the normaliser, so
+P(w | x) is proportional to exp(-(eta/2) |x - w|). One half of eta pays for the score, the other for the normalizer, so
 that the promise is that of the noise mechanism at the same eta; but the chances are spread over the words and not over
 the space between them, which in many dimensions keeps a word at a far smaller eta.
 

@@ -252,7 +252,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         made: list[OptimizedPrompt] = []
 
         def run(_: str) -> str:
-            made.append(redacted(self._alone, Held(records, halted), "while a prompt was optimised"))
+            made.append(redacted(self._alone, Held(records, halted), "while a prompt was optimized"))
             return made[0].instruction
 
         RunnableLambda(run, name=self.get_name()).invoke(_SHOWN, config)

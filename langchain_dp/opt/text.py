@@ -49,11 +49,11 @@ class Text:
         never = ("\n", *self._stop)
         tokens = list(range(self._engine.vocabulary_size)) if self._numbered() else ["\n", "\n\n", *self._stop]
         return frozenset(
-            token for token in tokens if any(part in self._engine.detokenise([token]) for part in never)
+            token for token in tokens if any(part in self._engine.detokenize([token]) for part in never)
         ) - frozenset(self._engine.end_tokens)
 
     def _numbered(self) -> bool:
         return all(isinstance(token, int) for token in self._engine.end_tokens)
 
     def _spelt(self, tokens: Sequence[Token]) -> str:
-        return self._engine.detokenise(tokens).lstrip()
+        return self._engine.detokenize(tokens).lstrip()

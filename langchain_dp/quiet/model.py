@@ -24,7 +24,7 @@ What cannot be closed from here, and is therefore a limit:
 - Ctrl-C in an event loop without a SIGINT handler of its own (``asyncio.run`` has one) may hit the model's own code,
   and is then that call's abstention
 
-A model that answers one call after the other says so with ``serialises_calls: ClassVar[bool] = True``. For such a
+A model that answers one call after the other says so with ``serializes_calls: ClassVar[bool] = True``. For such a
 model a timeout is refused: it would count the waiting for other members' prompts, always.
 """
 
@@ -107,7 +107,7 @@ class QuietModel:
     def _look(self) -> str | None:
         """Walk over the model, note what must be said of it, and return why it must not be used, or None."""
         found = walk(self._runnable)
-        self._serialises = found.serialises
+        self._serializes = found.serializes
         self.notes: tuple[str, ...] = ()
         if found.unread:
             self.notes = (f"{_UNCHECKED} {', '.join(found.unread[:5])}",)
@@ -124,15 +124,15 @@ class QuietModel:
         """Refuse a timeout that calls of this model could not keep alone. Every call checks it, too.
 
         Raises:
-            InvalidParameter: It is not above zero; or the model, or one inside it, has ``serialises_calls = True``, so
+            InvalidParameter: It is not above zero; or the model, or one inside it, has ``serializes_calls = True``, so
                 that one member's long prompt would use up the time of the others.
         """
         if timeout is None:
             return
         validate.number("timeout", timeout, above=0.0, remedy="Give seconds, or None to wait for the model.")
-        if self._serialises is not None:
+        if self._serializes is not None:
             raise InvalidParameter(
-                f"Expected timeout={timeout!r} to be None: {self._serialises} answers one call after the other, so "
+                f"Expected timeout={timeout!r} to be None: {self._serializes} answers one call after the other, so "
                 "that one record's long prompt would let other calls expire. Leave the timeout out."
             )
 

@@ -85,12 +85,12 @@ class Found:
     Attributes:
         memory: What keeps prompts, in words with the remedy, or None.
         unread: Names of what could not be looked into.
-        serialises: Class of the first part that says it answers one call after the other, or None.
+        serializes: Class of the first part that says it answers one call after the other, or None.
     """
 
     memory: str | None = None
     unread: list[str] = dataclasses.field(default_factory=list)
-    serialises: str | None = None
+    serializes: str | None = None
 
 
 def walk(llm: Any) -> Found:
@@ -111,8 +111,8 @@ def walk(llm: Any) -> Found:
             through = f" (reached through {', '.join(trail)})" if trail else ""
             found.memory = f"Expected llm to keep nothing of its prompts, but {what}{through}. {remedy}"
             break
-        if found.serialises is None and getattr(type(part), "serialises_calls", False) is True:
-            found.serialises = type(part).__name__
+        if found.serializes is None and getattr(type(part), "serializes_calls", False) is True:
+            found.serializes = type(part).__name__
         if (name := kinds.compiled(part)) is not None and name not in found.unread:
             found.unread.append(name)
         trail = (*trail[-3:], _name(part)) if kinds.named(type(part)) else trail

@@ -1,4 +1,4 @@
-"""RAPT: texts privatised under metric privacy before they leave, word by word, over a public vocabulary.
+"""RAPT: texts privatized under metric privacy before they leave, word by word, over a public vocabulary.
 
 Reference: Li, Tan, Liu 2023, "Privacy-preserving prompt tuning for large language model services". Where its noise does
 not give the promise it states, this package draws another: see :mod:`langchain_dp.mechanisms.metric_laplace`.
@@ -10,7 +10,7 @@ from langchain_dp.rapt._tables import load
 from langchain_dp.rapt.calibrate import Calibration, calibrate
 from langchain_dp.rapt.core import Sanitized
 from langchain_dp.rapt.policies import Policies
-from langchain_dp.rapt.privatise import Privatised, TextPrivatiser
+from langchain_dp.rapt.privatize import Privatized, TextPrivatizer
 from langchain_dp.rapt.retriever import SanitizingRetriever
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.selector import SanitizingExampleSelector
@@ -19,12 +19,12 @@ from langchain_dp.rapt.vocabulary import Vocabulary
 __all__ = [
     "Calibration",
     "Policies",
-    "Privatised",
+    "Privatized",
     "RAPTSanitizer",
     "Sanitized",
     "SanitizingExampleSelector",
     "SanitizingRetriever",
-    "TextPrivatiser",
+    "TextPrivatizer",
     "Vocabulary",
     "calibrate",
     "load",

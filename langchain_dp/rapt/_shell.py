@@ -43,10 +43,10 @@ class SanitizerShell(Runnable[Any, Any]):
         document: str | None = None,
         **kwargs: Any,
     ) -> S:
-        """Sanitise one input.
+        """Sanitize one input.
 
         Args:
-            input: What to sanitise. Callbacks see that something was, and the outcome.
+            input: What to sanitize. Callbacks see that something was, and the outcome.
             config: LangChain config.
             user: Whose account is charged. Beside ``user_key``, this one counts.
             document: Which document it is, for its account; by default its content says it, and of a list each
@@ -54,13 +54,13 @@ class SanitizerShell(Runnable[Any, Any]):
             **kwargs: None are taken.
 
         Raises:
-            InvalidParameter: The input is of a kind that cannot be sanitised. Nothing was charged.
+            InvalidParameter: The input is of a kind that cannot be sanitized. Nothing was charged.
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
         no_further(kwargs, remedy=_KNOWN)
         held = Held(input, user, document)
-        released: S = self._call_with_config(lambda _: redacted(self._core.sanitise, held), WITHHELD, config)
+        released: S = self._call_with_config(lambda _: redacted(self._core.sanitize, held), WITHHELD, config)
         return released
 
     async def ainvoke(
@@ -77,7 +77,7 @@ class SanitizerShell(Runnable[Any, Any]):
         held = Held(input, user, document)
 
         async def run(_: Any) -> S:
-            return await asyncio.to_thread(redacted, self._core.sanitise, held)
+            return await asyncio.to_thread(redacted, self._core.sanitize, held)
 
         released: S = await self._acall_with_config(run, WITHHELD, config)
         return released
@@ -92,7 +92,7 @@ class SanitizerShell(Runnable[Any, Any]):
         document: str | None = None,
         **kwargs: Any,
     ) -> list[S]:
-        """Sanitise many inputs at once: one charge for all of them, all or none, and one pass over the table.
+        """Sanitize many inputs at once: one charge for all of them, all or none, and one pass over the table.
 
         Each input is a document. Equal ones get releases of their own, which under a limit for each document add up.
         With ``return_exceptions`` an input that is refused does not keep the others back.
@@ -100,7 +100,7 @@ class SanitizerShell(Runnable[Any, Any]):
         no_further(kwargs, remedy=_KNOWN)
         held = Held(list(inputs), return_exceptions, user, document)
         return self._batch_with_config(
-            lambda _: redacted(self._core.sanitise_all, held),
+            lambda _: redacted(self._core.sanitize_all, held),
             [WITHHELD] * len(inputs),
             config,
             return_exceptions=return_exceptions,
@@ -121,14 +121,14 @@ class SanitizerShell(Runnable[Any, Any]):
         held = Held(list(inputs), return_exceptions, user, document)
 
         async def run(_: Any) -> list[Any]:
-            return await asyncio.to_thread(redacted, self._core.sanitise_all, held)
+            return await asyncio.to_thread(redacted, self._core.sanitize_all, held)
 
         return await self._abatch_with_config(
             run, [WITHHELD] * len(inputs), config, return_exceptions=return_exceptions
         )
 
     def stream(self, input: S, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[S]:  # noqa: A002
-        """Sanitise one input and yield it whole: nothing of it can leave before it is charged."""
+        """Sanitize one input and yield it whole: nothing of it can leave before it is charged."""
         yield from self.transform(iter([input]), config, **kwargs)
 
     async def astream(
@@ -154,7 +154,7 @@ class SanitizerShell(Runnable[Any, Any]):
         document: str | None = None,
         **kwargs: Any,
     ) -> Iterator[S]:
-        """Sanitise what arrives in chunks, as one document; see the class for what is held back until when."""
+        """Sanitize what arrives in chunks, as one document; see the class for what is held back until when."""
         no_further(kwargs, remedy=_KNOWN)
         streaming = Streaming(self._core, user, document)
         first = Held(next(input, NOTHING))  # starts the run before this one first
@@ -239,7 +239,7 @@ class Streaming:
             return list(self._text.finish())
         if self._gathered is NOTHING:
             return []
-        return [self._core.sanitise(self._gathered, self._user, self._document)]
+        return [self._core.sanitize(self._gathered, self._user, self._document)]
 
 
 def _added(before: Any, chunk: Any) -> Any:

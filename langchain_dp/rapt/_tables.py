@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.ports import Embeds, EmbedsSubwords
-from langchain_dp.rapt._tokenisers import INSTALL, ForeignTokeniser, WordPieceTokeniser, never_written
+from langchain_dp.rapt._tokenizers import INSTALL, ForeignTokenizer, WordPieceTokenizer, never_written
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 _NAMED = {
@@ -41,7 +41,7 @@ def load(embeddings: str | PathLike[str] | Embeds | Vocabulary) -> Vocabulary:
 
     Raises:
         InvalidParameter: The table is not there, or is not well formed.
-        MissingExtra: The package of a named table, or of its tokeniser, is not installed.
+        MissingExtra: The package of a named table, or of its tokenizer, is not installed.
     """
     if isinstance(embeddings, Vocabulary):
         return embeddings
@@ -92,7 +92,7 @@ def _from_object(embeds: Embeds) -> Vocabulary:
         name=name,
         unknown=None if unknown is None else vectors[unknown],
         never=tuple(embeds.special_ids),
-        tokeniser=ForeignTokeniser(embeds, len(words)),
+        tokenizer=ForeignTokenizer(embeds, len(words)),
         kind="subword",
     )
 
@@ -167,7 +167,7 @@ def _wordpiece(path: Path, name: str) -> Vocabulary:
         unknown=None if unknown is None else vectors[unknown],
         pad=None if pad is None else vectors[pad],
         never=never_written(words),
-        tokeniser=WordPieceTokeniser(path / "tokenizer.json", words, unknown),
+        tokenizer=WordPieceTokenizer(path / "tokenizer.json", words, unknown),
         kind="subword",
     )
 

@@ -16,7 +16,7 @@ from langchain_dp.rapt.calibrate import Calibration, calibrate
 from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.placeholders import FindsEntities, PlaceholderReleases
 from langchain_dp.rapt.policies import Policies
-from langchain_dp.rapt.privatise import Keep, Mechanism, TextPrivatiser
+from langchain_dp.rapt.privatize import Keep, Mechanism, TextPrivatizer
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 
@@ -87,7 +87,7 @@ def word_releases(
         )
 
     calibration = calibrated() if targets.eta is None else None
-    engine = TextPrivatiser(
+    engine = TextPrivatizer(
         vocabulary,
         targets.eta if calibration is None else calibration.eta,  # type: ignore[arg-type]  # one of them is given
         mechanism=options.mechanism,

@@ -29,7 +29,7 @@ from langchain_dp.rapt.posterior import (
     running_words,
     simulated,
 )
-from langchain_dp.rapt.privatise import Mechanism
+from langchain_dp.rapt.privatize import Mechanism
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -147,7 +147,7 @@ def calibrate(
         eta: No target: what this eta does.
         mechanism: "laplace" or "exponential", as the sanitizer has it: an eta that was found for one
             replaces quite another share of words with the other.
-        texts: PUBLIC texts like those to be privatised: how frequent a word is matters. By default a page of English
+        texts: PUBLIC texts like those to be privatized: how frequent a word is matters. By default a page of English
             that is built in.
         threads: Threads to work with; by default as many as there are processors.
 
@@ -235,7 +235,7 @@ def _running_words(vocabulary: Vocabulary, texts: Sequence[str], *, built_in: bo
     if len(known) < _LEAST_KNOWN or distinct < 2:
         raise InvalidParameter(
             f"Expected texts= to hold at least {_LEAST_KNOWN} running words of the table, got {len(known)} of "
-            f"{len(ids)}. Give public texts like those to be privatised."
+            f"{len(ids)}. Give public texts like those to be privatized."
         )
     what = "the page of English that is built in" if built_in else f"{len(texts):,} given texts"
     return np.sort(known), (

@@ -27,7 +27,7 @@ class Sanitized:
     """What a sanitizer released, with its certificate as of that moment.
 
     Args:
-        value: The sanitised input, in the input's own type.
+        value: The sanitized input, in the input's own type.
         certificate: Under which promise; its notes name what of this input passed in clear or was dropped.
     """
 
@@ -53,11 +53,11 @@ class Core:
         self.releases = releases
         self._rules = Rules(messages, documents, releases.stamp(), releases.mark)
 
-    def sanitise(self, value: V, user: str | None, document: str | None, keys: Sequence[str] = ()) -> V:
+    def sanitize(self, value: V, user: str | None, document: str | None, keys: Sequence[str] = ()) -> V:
         """Release one input; ``keys``: more keys of JSON that pass in clear."""
         return self._released([self._take(value, user, document, keys)])[0]  # type: ignore[no-any-return]  # the same type
 
-    def sanitise_all(
+    def sanitize_all(
         self, values: Sequence[V], tolerant: bool, user: str | None, document: str | None
     ) -> list[V | Exception]:
         """Release many inputs under one charge; ``tolerant``: each on its own where not all of them can be.
@@ -72,7 +72,7 @@ class Core:
         met: Counter[str] = Counter()
         return [self._tried(value, user, document, met) for value in values]
 
-    def sanitise_mappings(
+    def sanitize_mappings(
         self, mappings: Sequence[Mapping[str, Any]], keep: Sequence[str], user_key: str | None
     ) -> list[dict[str, Any]]:
         """Release the values of mappings."""
@@ -80,7 +80,7 @@ class Core:
         return released
 
     def marked(self, reply: AIMessage) -> AIMessage:
-        """Mark what a model answered that was told sanitised text only."""
+        """Mark what a model answered that was told sanitized text only."""
         return marked(reply, self._rules)
 
     def with_certificate(self, value: Any, user: str | None, document: str | None) -> Sanitized:

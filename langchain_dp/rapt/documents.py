@@ -26,10 +26,10 @@ class DocumentRules:
     Args:
         keep: Names that pass in clear. "id" keeps the document's own id, whatever it says; a random UUID always stays,
             and any other id is replaced by one.
-        sanitize: Names whose texts are sanitised, with the page content, as one release.
+        sanitize: Names whose texts are sanitized, with the page content, as one release.
         user_key: Name under which the metadata say whose document it is.
         document_key: Name under which they say which document it is ("id": its own id). None: by its content.
-        keys: Keys inside what is sanitised that pass in clear; all others are sanitised, too.
+        keys: Keys inside what is sanitized that pass in clear; all others are sanitized, too.
     """
 
     keep: Sequence[str] = ()

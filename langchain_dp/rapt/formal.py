@@ -13,7 +13,7 @@ from langchain_dp._util import forks
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger, Owner
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.calibrate import Calibration
-from langchain_dp.rapt.privatise import TextPrivatiser
+from langchain_dp.rapt.privatize import TextPrivatizer
 from langchain_dp.rapt.release import Releases, Texts, withheld
 from langchain_dp.rapt.streams import TextStream
 
@@ -50,7 +50,7 @@ class FormalReleases(Releases):
 
     def __init__(
         self,
-        engine: TextPrivatiser,
+        engine: TextPrivatizer,
         ledger: MetricLedger,
         calibration: Calibration | Callable[[], Calibration],
         *,
@@ -58,7 +58,7 @@ class FormalReleases(Releases):
         chain: str,
     ) -> None:
         super().__init__(engine, ledger, reuse=reuse, chain=chain)
-        self.engine: TextPrivatiser = engine
+        self.engine: TextPrivatizer = engine
         self._calibration = calibration
         self._lock = threading.Lock()
         forks.renew_lock(self)
@@ -106,7 +106,7 @@ class FormalReleases(Releases):
         return TextStream(lambda text: withheld(self.engine.pieces, text))
 
     def stamp(self) -> dict[str, Any]:
-        """What a sanitised message says of itself."""
+        """What a sanitized message says of itself."""
         return {
             "private": self.engine.private,
             "mechanism": self.engine.mechanism,

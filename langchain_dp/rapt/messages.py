@@ -1,6 +1,6 @@
 """Messages taken apart and put together: nothing of the original stays but what is named here.
 
-A sanitised message is built anew, field by field, so that a field nobody thought of cannot carry the raw text on. What
+A sanitized message is built anew, field by field, so that a field nobody thought of cannot carry the raw text on. What
 stays as it was: the role, the order, the number of blocks, names of tools, ids of tool calls, the shape of arguments
 and of JSON, a message id that is a random UUID, and what :class:`MessageRules` lets pass. Another id is replaced by a
 random one, the same for the same id as long as the process lives. What is dropped: ``additional_kwargs``,
@@ -84,9 +84,9 @@ class MessageRules:
 
     Args:
         system: "keep": system messages are the developer's text and stay; "sanitize": they are treated as all others.
-        media: Images, audio, files. "keep": they pass and are named in the report, their titles are sanitised and
+        media: Images, audio, files. "keep": they pass and are named in the report, their titles are sanitized and
             their file names replaced; "drop": they are left out; "refuse": a message that holds one is refused.
-        keys: Keys of JSON that pass in clear, in arguments of tools and in what they answer; all others are sanitised.
+        keys: Keys of JSON that pass in clear, in arguments of tools and in what they answer; all others are sanitized.
     """
 
     system: Literal["keep", "sanitize"] = "keep"
@@ -260,7 +260,7 @@ def _block(
 def _text_file(
     kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap, note: Note
 ) -> dict[str, Any] | None:
-    """A file that holds its text as such, sanitised; None for all others."""
+    """A file that holds its text as such, sanitized; None for all others."""
     if kind in ("text-plain", "file") and isinstance(block.get("text"), str):
         named = {"source_type": "text"} if kind == "file" else {}
         return {"type": kind, **named, "mime_type": "text/plain", "text": swap(block["text"])}
@@ -280,7 +280,7 @@ def _text_file(
 def _media(kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap, note: Note) -> dict[str, Any] | None:
     if rules.media == "refuse":
         raise InvalidParameter(
-            f"Expected messages without media, found a block of type {kind!r}: only text can be sanitised. "
+            f"Expected messages without media, found a block of type {kind!r}: only text can be sanitized. "
             'Leave it out, or let it pass in clear with media="keep".'
         )
     if rules.media == "drop":
@@ -289,7 +289,7 @@ def _media(kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap,
     if kind == "text-plain" or _is_textual(block):
         raise InvalidParameter(
             f"Expected text in a block of text, found it in one of type {kind!r}: what passes as a file is not "
-            "sanitised. Give it as {'type': 'text', 'text': ...}, or leave files out with media=\"drop\"."
+            "sanitized. Give it as {'type': 'text', 'text': ...}, or leave files out with media=\"drop\"."
         )
     note(f"a block of type {kind} passed in clear")
     return _medium(block, swap, note)

@@ -1,4 +1,4 @@
-"""An agent whose model never sees a raw word: the whole history of every model call is sanitised on its way."""
+"""An agent whose model never sees a raw word: the whole history of every model call is sanitized on its way."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ def _nothing(payload: Any) -> dict[str, str]:
 
 
 class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Sanitises the messages of every model call of an agent, with tool calls and tool results, not only the newest.
+    """Sanitizes the messages of every model call of an agent, with tool calls and tool results, not only the newest.
 
     Of system messages and media the sanitizer's ``system`` and ``media`` say whether they pass in clear, as they do by
     default.
 
-    The agent's state keeps the raw messages: tools and the user work with them. What was sanitised in an earlier turn
+    The agent's state keeps the raw messages: tools and the user work with them. What was sanitized in an earlier turn
     is given out again, so that a growing history costs each message once. For the account, each message is a document.
 
     The order of the list counts, as the first wraps all others. BEFORE this one goes what adds private text to a
     request: what an inner one adds passes this one by. AFTER it goes what asks a model of its own about the request,
-    as ``LLMToolSelectorMiddleware`` does: it is then told sanitised messages. What asks a model in a hook on the state,
+    as ``LLMToolSelectorMiddleware`` does: it is then told sanitized messages. What asks a model in a hook on the state,
     as ``SummarizationMiddleware`` does, is told the raw state wherever it stands, so its model must be behind the
     sanitizer itself: ``SummarizationMiddleware(model, summarizer=sanitizer | instruct | model | StrOutputParser())``,
-    in which ``instruct`` adds the request to summarise. ``create_agent`` is stopped by an :class:`InvalidParameter` if
+    in which ``instruct`` adds the request to summarize. ``create_agent`` is stopped by an :class:`InvalidParameter` if
     a middleware that holds a chat model would tell it raw messages, as far as its attributes show one.
 
     The graph's own runs, from the root on, show callbacks and tracers the raw state: call the agent in
     ``with private_run():``.
 
     Args:
-        sanitizer: Sanitises messages. Its ``system`` option also rules over the agent's system prompt.
+        sanitizer: Sanitizes messages. Its ``system`` option also rules over the agent's system prompt.
         user: Whose account is charged: a name, or a function of the request, as of
             ``request.runtime.context``; None for nobody's.
-        replies: "pass": what the model itself answered, from sanitised text, passes in later turns as it is and costs
+        replies: "pass": what the model itself answered, from sanitized text, passes in later turns as it is and costs
             nothing, as long as nobody changes it; "sanitize": it is treated like all other messages.
         trusted: Names of other middleware whose own models are inside the trust boundary and may be told raw messages.
 
@@ -71,7 +71,7 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Formal guarantee:
         That of the sanitizer, for everything that the model is told of the messages; keys of arguments and answers that
-        the agent's tools declare pass in clear. What tools do with arguments that the model made up from sanitised text
+        the agent's tools declare pass in clear. What tools do with arguments that the model made up from sanitized text
         is outside of it, and so are tool and schema descriptions.
     """
 
@@ -129,14 +129,14 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
-        """Call the model with sanitised messages."""
-        return self._marked(handler(self._sanitised(request)))
+        """Call the model with sanitized messages."""
+        return self._marked(handler(self._sanitized(request)))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
         """Async twin of :meth:`wrap_model_call`."""
-        return self._marked(await handler(await asyncio.to_thread(self._sanitised, request)))
+        return self._marked(await handler(await asyncio.to_thread(self._sanitized, request)))
 
     def _marked(self, response: ModelResponse[Any]) -> ModelResponse[Any]:
         if not self._pass_replies:
@@ -145,7 +145,7 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         result = [mark(message) if isinstance(message, AIMessage) else message for message in response.result]
         return dataclasses.replace(response, result=result)
 
-    def _sanitised(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+    def _sanitized(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         user = self._user(request) if callable(self._user) else self._user
         self.sanitizer.check_limit("message", _REMEDY, user=user is not None)
         system = [] if request.system_message is None else [request.system_message]
@@ -182,7 +182,7 @@ def _has(middleware: AgentMiddleware[Any, Any, Any], *hooks: str) -> bool:
 
 
 def _asks_a_model(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
-    """Whether it holds a model, or takes the agent's, and does not sanitise what it tells it."""
+    """Whether it holds a model, or takes the agent's, and does not sanitize what it tells it."""
     held = vars(middleware)
     summarizer = _first(held.get("summarizer"))
     if summarizer is not None:

@@ -28,11 +28,11 @@ Sanitizable = str | BaseMessage | list[BaseMessage] | PromptValue | Document | l
 """What a sanitizer takes, and gives back in the same type."""
 
 REPORT = "rapt"
-"""Key of ``response_metadata`` under which a sanitised message says what it is."""
+"""Key of ``response_metadata`` under which a sanitized message says what it is."""
 
 
 REPLY = "rapt_reply"
-"""Key under which a reply of the model outside is marked: it was made from sanitised text, and is public."""
+"""Key under which a reply of the model outside is marked: it was made from sanitized text, and is public."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -57,7 +57,7 @@ class Rules:
     Args:
         messages: Of messages.
         documents: Of documents.
-        stamp: What a sanitised message says of itself.
+        stamp: What a sanitized message says of itself.
         mark: Keyed mark of texts that are public; nobody else can make it.
     """
 
@@ -78,7 +78,7 @@ class Rules:
             "Of messages: roles, order and number, also of their blocks, names of tools, ids of their calls and "
             "whether these failed are in clear.",
             "Of arguments, answers of tools, JSON and metadata the shape is in clear: nesting, how many entries lists "
-            "and objects have, nulls, and which texts hold JSON. Keys of objects are sanitised, but for "
+            "and objects have, nulls, and which texts hold JSON. Keys of objects are sanitized, but for "
             f"{keys or 'none'} and, in an agent, those that its tools declare.",
             "Of mappings (examples, variables of prompts) the keys are in clear, not those inside their values, and so "
             "are values that keep= names.",
@@ -94,7 +94,7 @@ class Rules:
         if self.documents.keep:
             notes.append(f"Metadata of documents that pass in clear: {', '.join(self.documents.keep)}.")
         if self.documents.sanitize:
-            notes.append(f"Of metadata that are sanitised, keys are in clear: {', '.join(self.documents.sanitize)}.")
+            notes.append(f"Of metadata that are sanitized, keys are in clear: {', '.join(self.documents.sanitize)}.")
         return tuple(notes)
 
 
@@ -102,7 +102,7 @@ def take(value: Any, rules: Rules, *, user: str | None, document: str | None) ->
     """Take an input apart.
 
     Raises:
-        InvalidParameter: A type that cannot be sanitised, with its name and never its content.
+        InvalidParameter: A type that cannot be sanitized, with its name and never its content.
     """
     if isinstance(value, str):
         return Taken([Unit((value,), user, document)], lambda released: released[0][0], Counter())
@@ -123,8 +123,8 @@ def take(value: Any, rules: Rules, *, user: str | None, document: str | None) ->
             "Make messages of it with langchain_core.messages.convert_to_messages, or use batch() for many texts."
         )
     raise InvalidParameter(
-        f"Expected a str, messages, a prompt value or documents to sanitise, not {type(value).__name__}. "
-        'Sanitise the values of a mapping one by one: {"question": sanitizer}.'
+        f"Expected a str, messages, a prompt value or documents to sanitize, not {type(value).__name__}. "
+        'Sanitize the values of a mapping one by one: {"question": sanitizer}.'
     )
 
 
@@ -192,7 +192,7 @@ def _messages(messages: Sequence[BaseMessage], rules: Rules, user: str | None, d
         else:
             public[position] = said
             texts_in(walk(position, _adder(report)))
-            report["a reply of the model, which was told sanitised text only, passed as it is"] += 1
+            report["a reply of the model, which was told sanitized text only, passed as it is"] += 1
         units.append(Unit(texts, user, document))
         notes.update(report)
     return Taken(units, put, notes)
@@ -250,7 +250,7 @@ def _prompt(value: PromptValue, rules: Rules, user: str | None, document: str | 
         if rules.messages.media != "keep":
             raise InvalidParameter(
                 f"Expected a prompt with text, not an image, under media={rules.messages.media!r}: only text can be "
-                "sanitised."
+                "sanitized."
             )
         return Taken([], lambda _: value, Counter({"an image prompt passed in clear": 1}))
     taken = _messages(value.to_messages(), rules, user, document)

@@ -1,6 +1,6 @@
-"""The mode without a formal promise: entities that a recogniser finds become placeholders, and can be put back.
+"""The mode without a formal promise: entities that a recognizer finds become placeholders, and can be put back.
 
-What the recogniser misses, and everything else, passes in clear. Useful where a formal promise would cost too much
+What the recognizer misses, and everything else, passes in clear. Useful where a formal promise would cost too much
 meaning, and said to be what it is: every certificate of this mode is ``private=False``.
 """
 
@@ -22,7 +22,7 @@ from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.rapt.release import Texts, Unit, withheld
 
-REASON = "entities are found by a recogniser, which misses some, and all other text passes in clear"
+REASON = "entities are found by a recognizer, which misses some, and all other text passes in clear"
 
 _PLACEHOLDER = re.compile(r"<([A-Z][A-Z0-9_]*)_([1-9][0-9]*)>")
 _ESCAPED = "LITERAL"
@@ -35,7 +35,7 @@ class FindsEntities(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the recogniser, for certificates."""
+        """Name of the recognizer, for certificates."""
         ...
 
     def find(self, text: str) -> Sequence[tuple[int, int, str]]:
@@ -103,7 +103,7 @@ class PlaceholderReleases:
         return [tuple(withheld(self._replaced_all, unit.texts)) for unit in units]
 
     def stamp(self) -> dict[str, Any]:
-        """What a sanitised message says of itself."""
+        """What a sanitized message says of itself."""
         return {"private": False, "mechanism": self._mechanism}
 
     def mark(self, texts: Texts) -> str:

@@ -1,6 +1,6 @@
 """What happens to the parts of a text that are no ordinary words, each by a named choice.
 
-The default of every policy is to privatise: nothing then leaves in clear but the number of tokens. A kept feature is an
+The default of every policy is to privatize: nothing then leaves in clear but the number of tokens. A kept feature is an
 infinite privacy loss for that feature, and a placeholder still tells what kind of feature stands where; the certificate
 lists both.
 """
@@ -12,10 +12,10 @@ from typing import Literal
 
 from langchain_dp._util import validate
 
-Treatment = Literal["privatise", "keep", "placeholder"]
+Treatment = Literal["privatize", "keep", "placeholder"]
 Kind = Literal["word", "number", "date", "url", "punctuation", "code"]
 
-_TREATMENTS = ("privatise", "keep", "placeholder")
+_TREATMENTS = ("privatize", "keep", "placeholder")
 _FIELD: dict[Kind, str] = {
     "number": "numbers",
     "date": "dates",
@@ -29,8 +29,8 @@ _FIELD: dict[Kind, str] = {
 class Policies:
     """How each kind of feature is treated.
 
-    "privatise" replaces it like a word (a number, date or address that the vocabulary does not hold is an unknown
-    word; code is privatised token by token). "keep" passes it through in clear. "placeholder" writes its kind in
+    "privatize" replaces it like a word (a number, date or address that the vocabulary does not hold is an unknown
+    word; code is privatized token by token). "keep" passes it through in clear. "placeholder" writes its kind in
     brackets, which tells that such a feature stands there and where.
 
     Args:
@@ -44,11 +44,11 @@ class Policies:
             unknown words only. Noise comes on top in both cases. An unknown word is never written out.
     """
 
-    numbers: Treatment = "privatise"
-    dates: Treatment = "privatise"
-    urls: Treatment = "privatise"
-    punctuation: Treatment = "privatise"
-    code: Treatment = "privatise"
+    numbers: Treatment = "privatize"
+    dates: Treatment = "privatize"
+    urls: Treatment = "privatize"
+    punctuation: Treatment = "privatize"
+    code: Treatment = "privatize"
     unknown: Literal["vector", "random"] = "vector"
 
     def __post_init__(self) -> None:
@@ -57,14 +57,14 @@ class Policies:
         validate.one_of("unknown", self.unknown, ("vector", "random"))
 
     def of(self, kind: Kind) -> Treatment:
-        """Treatment of one kind of feature; words are always privatised."""
-        treatment: Treatment = getattr(self, _FIELD[kind]) if kind in _FIELD else "privatise"
+        """Treatment of one kind of feature; words are always privatized."""
+        treatment: Treatment = getattr(self, _FIELD[kind]) if kind in _FIELD else "privatize"
         return treatment
 
     @property
     def in_clear(self) -> bool:
         """Whether any kind of feature is passed through or named."""
-        return any(getattr(self, field) != "privatise" for field in _FIELD.values())
+        return any(getattr(self, field) != "privatize" for field in _FIELD.values())
 
     def notes(self) -> tuple[str, ...]:
         """What these policies let through in clear, and what they do to the promise, for certificates."""
@@ -80,7 +80,7 @@ class Policies:
             "code": "Code blocks",
         }
         treated = [(names[field], getattr(self, field)) for field in _FIELD.values()]
-        notes = [said[treatment].format(name) for name, treatment in treated if treatment != "privatise"]
+        notes = [said[treatment].format(name) for name, treatment in treated if treatment != "privatize"]
         if self.unknown == "random":
             notes.append(
                 "A word outside the table is first replaced by a public word drawn at random: between it and a known "

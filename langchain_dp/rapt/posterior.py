@@ -22,7 +22,7 @@ from langchain_dp.mechanisms._nearest import ROWS, sharded
 from langchain_dp.mechanisms.metric_exponential import MetricExponential, weights
 from langchain_dp.mechanisms.metric_laplace import noise
 from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness
-from langchain_dp.rapt import tokenise
+from langchain_dp.rapt import tokenize
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 Floats = NDArray[np.float64]
@@ -73,7 +73,7 @@ class UnigramPrior:
 
 def running_words(vocabulary: Vocabulary, texts: Sequence[str]) -> Ids:
     """Ids of the running words, in order; that of an unknown word is negative."""
-    return np.array([i for text in texts for i in vocabulary.encode(tokenise.clean(text))], dtype=np.int64)
+    return np.array([i for text in texts for i in vocabulary.encode(tokenize.clean(text))], dtype=np.int64)
 
 
 def known_words(vocabulary: Vocabulary, texts: Sequence[str]) -> Ids:

@@ -1,4 +1,4 @@
-"""One release after the other: look up, record, privatise, keep. The order that no face may change.
+"""One release after the other: look up, record, privatize, keep. The order that no face may change.
 
 A text that was released before is given out again, which costs nothing. Which texts count as the same must itself
 tell nothing: two *different* documents of one call that happen to be equal get releases of their own (their place among
@@ -162,7 +162,7 @@ def withheld(work: Callable[[T], R], texts: T) -> R:
     except Exception as error:  # raised again below, without its text and without this context
         failure = type(error).__name__
     del texts
-    raise Redacted(f"{failure} while texts were sanitised; its text is withheld, and nothing was released.")
+    raise Redacted(f"{failure} while texts were sanitized; its text is withheld, and nothing was released.")
 
 
 def _blank(unit: Unit) -> Texts:

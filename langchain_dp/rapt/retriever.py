@@ -1,4 +1,4 @@
-"""A retriever whose queries, or documents, or both are privatised on their way."""
+"""A retriever whose queries, or documents, or both are privatized on their way."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from langchain_dp.redact import Held, redacted
 
 
 class SanitizingRetriever(BaseRetriever):
-    """Wraps a retriever: the query that leaves is sanitised, or the documents that come back, or both.
+    """Wraps a retriever: the query that leaves is sanitized, or the documents that come back, or both.
 
     ``query=True`` is for a search engine outside the trust boundary: it sees, and so do callbacks and tracers, the
-    sanitised query only. ``documents=True`` is for a private index whose documents go on to a model outside: the inner
-    retriever is then called unseen (no callbacks, no tracing, no logs), and only sanitised documents are shown.
+    sanitized query only. ``documents=True`` is for a private index whose documents go on to a model outside: the inner
+    retriever is then called unseen (no callbacks, no tracing, no logs), and only sanitized documents are shown.
 
     For the account, a query is a document of who asks, and what comes back are documents as of
     :meth:`RAPTSanitizer.transform_documents`. A limit for users holds for queries that come with ``user=``.
 
     Args:
         retriever: The retriever inside, or any Runnable from a str to documents.
-        sanitizer: Sanitises both; its metadata options and user key apply to the documents.
-        query: Whether the query is sanitised.
+        sanitizer: Sanitizes both; its metadata options and user key apply to the documents.
+        query: Whether the query is sanitized.
         documents: Whether the documents are.
         k: At most this many documents are given back (and paid for).
 
     Raises:
-        InvalidParameter: Neither is to be sanitised, a value is of another type, or the sanitizer has a limit that no
+        InvalidParameter: Neither is to be sanitized, a value is of another type, or the sanitizer has a limit that no
             document could ever reach: where neither ``user_key`` nor ``document_key`` is set, each is charged once.
         UnsafeEnvironment: With ``documents=True``, a global setting that would print them.
 
     Formal guarantee:
-        That of the sanitizer, for what it sanitises: one release for each query and each document. Which documents come
-        back depends on the sanitised query only.
+        That of the sanitizer, for what it sanitizes: one release for each query and each document. Which documents come
+        back depends on the sanitized query only.
     """
 
     retriever: Any
@@ -70,7 +70,7 @@ class SanitizingRetriever(BaseRetriever):
             raise InvalidParameter(f"Expected sanitizer of type {type(sanitizer).__name__} to be a RAPTSanitizer.")
         if not (isinstance(query, bool) and isinstance(documents, bool) and (query or documents)):
             raise InvalidParameter(
-                f"Expected query={query!r} or documents={documents!r} to be True: otherwise nothing is sanitised. "
+                f"Expected query={query!r} or documents={documents!r} to be True: otherwise nothing is sanitized. "
                 "Use the inner retriever."
             )
         if k is not None:

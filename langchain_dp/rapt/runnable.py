@@ -1,4 +1,4 @@
-"""RAPT as a Runnable: text, messages, prompts and documents go in, the same types come out privatised."""
+"""RAPT as a Runnable: text, messages, prompts and documents go in, the same types come out privatized."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from langchain_dp.rapt.messages import MessageRules, checked_keys
 from langchain_dp.rapt.parts import Sanitizable
 from langchain_dp.rapt.placeholders import FindsEntities, PlaceholderReleases
 from langchain_dp.rapt.policies import Policies
-from langchain_dp.rapt.privatise import Keep, Mechanism
+from langchain_dp.rapt.privatize import Keep, Mechanism
 from langchain_dp.rapt.restore import Restorer
 from langchain_dp.rapt.vocabulary import Vocabulary
 
@@ -42,13 +42,13 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     ``with private_run():``.
 
     Streams: words leave as soon as two whole words follow them (a date is one feature of up to four words). A stream
-    of one chunk, messages, a fixed ``length``, kept or named code, subwords of a foreign tokeniser, and a ledger with a
+    of one chunk, messages, a fixed ``length``, kept or named code, subwords of a foreign tokenizer, and a ledger with a
     limit per document are gathered first; under such a limit words leave early only if ``document`` says which it is.
     Words that leave before a text is complete are charged as one release of a document of its own, or of
     ``document``, and are not kept for reuse.
 
     A document, for its account and its limit, is what is released as one: a text, a query, one message of a history or
-    of an agent, the gathered chunks of a stream, a ``Document`` with its sanitised metadata, the values of one example.
+    of an agent, the gathered chunks of a stream, a ``Document`` with its sanitized metadata, the values of one example.
     ``document`` (or ``document_key``) says which it is. Without that its words and its user say it, whatever the face:
     equal ones of two calls are one document, and so are those of one call where there is a limit for each document. The
     same words in other company (a text, and the text with a title) are another document, unless they are named alike.
@@ -65,17 +65,17 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
             nearest word, as in the paper. At the same replacement rate the first needs a far smaller eta.
         policies: What happens to numbers, dates, addresses, punctuation, code and unknown words.
         keep: Words that stay in clear, or a function that says which.
-        only: A recogniser of entities (``FindsEntities``): the mode WITHOUT a formal promise. Only what it finds is
+        only: A recognizer of entities (``FindsEntities``): the mode WITHOUT a formal promise. Only what it finds is
             replaced, by placeholders that :meth:`restore` puts back. None of the options above applies then.
         length: Every text comes out at exactly this many tokens.
-        casing: Capitalise what replaces a capitalised word. This puts the casing in clear.
+        casing: Capitalize what replaces a capitalized word. This puts the casing in clear.
         system: "keep": system messages are the developer's own text and pass in clear; "sanitize": like all others.
         media: Images, audio and files in messages. "keep": they pass in clear and are named in the report, but for
             titles and file names, and a file that holds text is refused; "drop"; "refuse".
         keys_keep: Keys of JSON objects that pass in clear, wherever one stands inside arguments and answers of tools,
-            metadata and values of examples: "rows", "name". All other keys are sanitised like words.
+            metadata and values of examples: "rows", "name". All other keys are sanitized like words.
         metadata_keep: Metadata of documents that pass in clear, by key or dotted path ("id": the document's own id).
-        metadata_sanitize: Metadata whose texts are sanitised. All other metadata are dropped.
+        metadata_sanitize: Metadata whose texts are sanitized. All other metadata are dropped.
         user_key: Metadata key (or path) that says whose account a document is charged to.
         document_key: Metadata key that says which document it is ("id": its own id); None: its content says it.
         ledger: Account to charge. None: one in memory, with ``limit``.
@@ -153,15 +153,15 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         """Do what :meth:`invoke` does, without a run: for use inside other components.
 
         Args:
-            value: What to sanitise.
+            value: What to sanitize.
             user: Whose account is charged.
             document: Which document it is, for its account.
             keys_keep: Further keys of JSON objects in messages that pass in clear.
         """
-        return self._core.sanitise(value, user, document, sorted(checked_keys(keys_keep)))
+        return self._core.sanitize(value, user, document, sorted(checked_keys(keys_keep)))
 
     def mark_reply(self, reply: AIMessage) -> AIMessage:
-        """Mark the reply of a model that was told sanitised text only: in later histories it passes as it is.
+        """Mark the reply of a model that was told sanitized text only: in later histories it passes as it is.
 
         It is post-processing of what was released, so it costs nothing. Any change to its texts voids the mark, and
         only this sanitizer's account can make it.
@@ -173,19 +173,19 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     def sanitize_mappings(
         self, mappings: Sequence[Mapping[str, Any]], *, keep: Sequence[str] = (), user_key: str | None = None
     ) -> list[dict[str, Any]]:
-        """Sanitise the values of mappings, such as few-shot examples or the variables of a prompt: one release each.
+        """Sanitize the values of mappings, such as few-shot examples or the variables of a prompt: one release each.
 
         Args:
-            mappings: Their own keys stay; values may be nested, and the keys inside them are sanitised.
+            mappings: Their own keys stay; values may be nested, and the keys inside them are sanitized.
             keep: Keys whose values pass in clear.
             user_key: Key that says whose account is charged; it is not passed on.
         """
-        return self._core.sanitise_mappings(mappings, keep, user_key)
+        return self._core.sanitize_mappings(mappings, keep, user_key)
 
     # ---------------------------------------------------------------------------------------------- documents
 
     def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> list[Document]:
-        """Sanitise documents: the page content and the metadata named in ``metadata_sanitize``, as one release each.
+        """Sanitize documents: the page content and the metadata named in ``metadata_sanitize``, as one release each.
 
         All that are new are charged together, or none. Other metadata are dropped, but for ``metadata_keep``.
 
@@ -215,7 +215,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         user: str | None = None,
         document: str | None = None,
     ) -> Sanitized:
-        """Sanitise one input and return it with its certificate, whose notes name what passed in clear."""
+        """Sanitize one input and return it with its certificate, whose notes name what passed in clear."""
         held: list[Sanitized] = []
 
         def run(_: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Few-shot examples, privatised as they are selected for a prompt."""
+"""Few-shot examples, privatized as they are selected for a prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from langchain_dp.rapt.runnable import RAPTSanitizer
 
 
 class SanitizingExampleSelector(BaseExampleSelector):
-    """Wraps a selector, or a plain list of examples: what it selects is sanitised before it enters a prompt.
+    """Wraps a selector, or a plain list of examples: what it selects is sanitized before it enters a prompt.
 
     For ``FewShotPromptTemplate`` and ``FewShotChatMessagePromptTemplate``. An example that was selected before is given
     out again, at no further cost.
@@ -22,10 +22,10 @@ class SanitizingExampleSelector(BaseExampleSelector):
 
     Args:
         examples: A selector, or the examples themselves, all of which are selected.
-        sanitizer: Sanitises every value of an example, as one release.
+        sanitizer: Sanitizes every value of an example, as one release.
         keep: Keys whose values pass in clear, such as the label.
         user_key: Key under which an example says whose it is; it is not passed on.
-        inputs: Whether the input that the selector compares with examples is sanitised, too: for a selector whose
+        inputs: Whether the input that the selector compares with examples is sanitized, too: for a selector whose
             embeddings are computed outside the trust boundary.
 
     Raises:
@@ -72,28 +72,28 @@ class SanitizingExampleSelector(BaseExampleSelector):
         return self.add_example(example)
 
     def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
-        """Select examples and sanitise them.
+        """Select examples and sanitize them.
 
         Raises:
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
         """
         if self._inner is None:
-            return self._sanitised(self._examples)
-        return self._sanitised(self._inner.select_examples(self._query(input_variables)))
+            return self._sanitized(self._examples)
+        return self._sanitized(self._inner.select_examples(self._query(input_variables)))
 
     async def aselect_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
         """Async twin of :meth:`select_examples`."""
         if self._inner is None:
-            return await asyncio.to_thread(self._sanitised, self._examples)
+            return await asyncio.to_thread(self._sanitized, self._examples)
         query = await asyncio.to_thread(self._query, input_variables)
-        return await asyncio.to_thread(self._sanitised, await self._inner.aselect_examples(query))
+        return await asyncio.to_thread(self._sanitized, await self._inner.aselect_examples(query))
 
     def _query(self, input_variables: dict[str, str]) -> dict[str, Any]:
         if not self._inputs:
             return input_variables
         return self._sanitizer.sanitize_mappings([input_variables])[0]
 
-    def _sanitised(self, examples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def _sanitized(self, examples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         return self._sanitizer.sanitize_mappings(examples, keep=self._keep, user_key=self._user_key)
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
-"""Text that arrives in pieces, sanitised as its words are complete.
+"""Text that arrives in pieces, sanitized as its words are complete.
 
-A word, and a date of several words, must be whole before it can be privatised. So text is held back until two whole
+A word, and a date of several words, must be whole before it can be privatized. So text is held back until two whole
 words follow it: then every date shows itself ("12 of" is none yet, "12 of May" is), and nothing else that belongs
 together has space in it, but code between fences. What is then joined is what one release of the whole text would have
 joined, word for word and mark for mark.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from langchain_dp.rapt import tokenise
+from langchain_dp.rapt import tokenize
 
 _SPACE = re.compile(r"[ \n\t\r]+")
 _HELD = 2  # whole words after a cut
@@ -25,7 +25,7 @@ class TextStream:
     """One text, fed in pieces; each piece of it is released once.
 
     Args:
-        pieces: Releases a stretch of text that no feature crosses, as pieces for ``tokenise.join``.
+        pieces: Releases a stretch of text that no feature crosses, as pieces for ``tokenize.join``.
     """
 
     def __init__(self, pieces: Callable[[str], Sequence[str]]) -> None:
@@ -62,7 +62,7 @@ class TextStream:
             return ""
         # The spacing before a piece hangs on the one before, and on whether a quotation is open there.
         before = [*(['"'] if self._quoted else []), *self._last]
-        joined = tokenise.join([*before, *pieces])[len(tokenise.join(before)) :]
+        joined = tokenize.join([*before, *pieces])[len(tokenize.join(before)) :]
         self._quoted ^= [*self._last, *pieces[:-1]].count('"') % 2 == 1
         self._last = [pieces[-1]]
         return joined
@@ -75,7 +75,7 @@ def _last_cut(text: str) -> int:
     candidates = spaces[:-_HELD] if len(spaces) > _HELD else []
     if not candidates:
         return 0
-    crossed = [(feature.start, feature.end) for feature in tokenise.features(text, code=False)]
+    crossed = [(feature.start, feature.end) for feature in tokenize.features(text, code=False)]
     while candidates:
         cut = candidates.pop()
         while crossed and crossed[-1][0] >= cut:

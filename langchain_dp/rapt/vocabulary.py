@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms._nearest import NearestVector
-from langchain_dp.rapt._tokenisers import PAD, UNKNOWN, Tokeniser, WordTokeniser
+from langchain_dp.rapt._tokenizers import PAD, UNKNOWN, Tokenizer, WordTokenizer
 
 _NAMED = 60
 _ROWS = 8192
@@ -35,7 +35,7 @@ class Vocabulary:
         unknown: Public vector of every word outside the table; the mean of the vectors that may be written by default.
         pad: Public vector of what fills a text up to a fixed length; ``unknown`` by default.
         never: Ids that are never written out (special and unused tokens), whatever the input.
-        tokeniser: How a text is cut; whole words by default.
+        tokenizer: How a text is cut; whole words by default.
         kind: "word" or "subword".
 
     Raises:
@@ -49,7 +49,7 @@ class Vocabulary:
     unknown: NDArray[np.float32] | None = None
     pad: NDArray[np.float32] | None = None
     never: Sequence[int] = ()
-    tokeniser: Tokeniser | None = None
+    tokenizer: Tokenizer | None = None
     kind: Literal["word", "subword"] = "word"
     table: NearestVector = dataclasses.field(init=False)
     index: dict[str, int] = dataclasses.field(init=False)
@@ -75,7 +75,7 @@ class Vocabulary:
             "unknown": unknown,
             "pad": _vector("pad", self.pad, unknown, vectors.shape[1]),
             "never": tuple(self.never),
-            "tokeniser": self.tokeniser or WordTokeniser(words, index),
+            "tokenizer": self.tokenizer or WordTokenizer(words, index),
         }.items():
             object.__setattr__(self, name, value)  # frozen: the only way
 
@@ -112,18 +112,18 @@ class Vocabulary:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text; private, like the text."""
-        assert self.tokeniser is not None  # __post_init__
-        return self.tokeniser.encode(text)
+        assert self.tokenizer is not None  # __post_init__
+        return self.tokenizer.encode(text)
 
     def surfaces(self, text: str) -> list[str]:
         """What stood in the text for each id of :meth:`encode`."""
-        assert self.tokeniser is not None  # __post_init__
-        return self.tokeniser.surfaces(text)
+        assert self.tokenizer is not None  # __post_init__
+        return self.tokenizer.surfaces(text)
 
     def decode(self, ids: Sequence[int]) -> list[str]:
         """Pieces of text of released ids."""
-        assert self.tokeniser is not None  # __post_init__
-        return self.tokeniser.decode(ids)
+        assert self.tokenizer is not None  # __post_init__
+        return self.tokenizer.decode(ids)
 
 
 def _index(words: Sequence[str]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The paper that travels with sanitised text: its unit, its words, and that it passes for nothing else."""
+"""The paper that travels with sanitized text: its unit, its words, and that it passes for nothing else."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_unit_is_said_in_plain_words() -> None:
 
 def test_what_is_not_private_says_so_first() -> None:
     """If it breaks, seeded or merely masked text looks like private text."""
-    masked = paper(private=False, reason="entities are found by a recogniser", eta=math.inf)
+    masked = paper(private=False, reason="entities are found by a recognizer", eta=math.inf)
     assert str(masked).startswith("NOT PRIVATE")
     assert "entities are found" in str(masked)
     assert repr(masked).startswith("MetricCertificate(NOT PRIVATE: entities")

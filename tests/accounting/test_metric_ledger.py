@@ -40,7 +40,7 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_k_releases_of_a_document_cost_k_times_eta(path: pathlib.Path) -> None:
-    """If it breaks, privatising the same text again and again looks free, while the noise averages out."""
+    """If it breaks, privatizing the same text again and again looks free, while the noise averages out."""
     with MetricLedger(path=path) as ledger:
         for _ in range(5):
             spend(ledger, "d", "u", eta=14.2)

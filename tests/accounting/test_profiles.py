@@ -215,7 +215,7 @@ def test_n_copies_cost_what_n_listed_ones_cost(event: dp_event.DpEvent) -> None:
 
 
 def test_events_that_the_library_miscounts_are_refused() -> None:
-    """If it breaks, dp_accounting's randomised response is charged once however often it was run."""
+    """If it breaks, dp_accounting's randomized response is charged once however often it was run."""
     response = dp_event.RandomizedResponseDpEvent(0.5, 2)
     for event in (response, dp_event.ComposedDpEvent([response]), dp_event.SelfComposedDpEvent(response, 5)):
         with pytest.raises(UnsupportedEvent, match="RandomizedResponse"):

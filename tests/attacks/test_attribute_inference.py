@@ -83,7 +83,7 @@ def test_mean_embeddings_are_means_over_words() -> None:
 
 
 def tiny_folder(folder: Path) -> Path:
-    """A BERT of two thousand random weights with a WordPiece tokeniser."""
+    """A BERT of two thousand random weights with a WordPiece tokenizer."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Membership inference where theory gives the answer: normal scores, references per record, randomised response."""
+"""Membership inference where theory gives the answer: normal scores, references per record, randomized response."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_real_port_works_end_to_end() -> None:
     assert 0 <= done.interval[0] <= done.rate <= done.interval[1] <= 1
 
 
-def randomised(epsilon: float, seed: int) -> Callable[[list[Any]], Callable[[str], str]]:
+def randomized(epsilon: float, seed: int) -> Callable[[list[Any]], Callable[[str], str]]:
     """A chain that says whether the canary is there, and lies with chance 1 / (1 + e^epsilon)."""
     coins = random.Random(seed)
 
@@ -213,14 +213,14 @@ CANARY = [*ROWS, {"text": "canary", "label": "yes"}]
 
 
 @pytest.mark.statistical
-def test_randomised_response_is_attacked_up_to_its_bound() -> None:
+def test_randomized_response_is_attacked_up_to_its_bound() -> None:
     """If it breaks, the attack on answers is weaker than the best one, or the bound is not one.
 
     The best accuracy is e/(1+e) = 0.731 at epsilon 1 (Clopper-Pearson, error rate 1e-6); that at 0.5, .622, must be
     told apart.
     """
     done = attack_answers(
-        randomised(1.0, 0),
+        randomized(1.0, 0),
         ROWS,
         CANARY,
         questions=["is it there?"],

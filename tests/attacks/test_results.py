@@ -197,11 +197,11 @@ def test_texts_of_unlike_length_count_as_fewer() -> None:
         assert held >= 900, (texts, held)
 
 
-def test_the_bound_on_telling_data_sets_apart_is_met_by_randomised_response() -> None:
+def test_the_bound_on_telling_data_sets_apart_is_met_by_randomized_response() -> None:
     """If it breaks, an attack looks worse or better beside the promise than it is."""
     for epsilon in (0.0, 0.5, 3.0):
         assert accuracy_bound(epsilon, 0.0) == pytest.approx(math.exp(epsilon) / (1 + math.exp(epsilon)))
-        # A mechanism that says all with chance delta, and is randomised response otherwise.
+        # A mechanism that says all with chance delta, and is randomized response otherwise.
         right = 0.1 + 0.9 * math.exp(epsilon) / (1 + math.exp(epsilon))
         assert accuracy_bound(epsilon, 0.1) == pytest.approx(right)
     assert accuracy_bound(800.0, 0.0) == 1.0

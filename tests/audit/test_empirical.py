@@ -19,7 +19,7 @@ from langchain_dp.errors import InvalidParameter
 pytestmark = pytest.mark.statistical
 
 
-def randomised_response(epsilon: float, delta: float, seed: int) -> Callable[[int], object]:
+def randomized_response(epsilon: float, delta: float, seed: int) -> Callable[[int], object]:
     """The worst mechanism there is: (epsilon, delta)-private, and nothing less."""
     rng = random.Random(seed)
 
@@ -43,7 +43,7 @@ def test_a_worst_case_that_is_sound_is_accused_as_rarely_as_stated(delta: float)
 
     At the claim itself every run of the audit may accuse with probability 0.05: of 60 more than 12 do so with 1e-5.
     """
-    runs = [audit(randomised_response(1.0, delta, seed), delta=delta, runs=1000, error=0.05) for seed in range(60)]
+    runs = [audit(randomized_response(1.0, delta, seed), delta=delta, runs=1000, error=0.05) for seed in range(60)]
     assert sum(each.violated for each in runs) <= 12
     assert all(each.runs == 1000 for each in runs if not each.violated)
 
@@ -51,23 +51,23 @@ def test_a_worst_case_that_is_sound_is_accused_as_rarely_as_stated(delta: float)
 @pytest.mark.parametrize("delta", [0.0, 0.1])
 def test_a_weaker_mechanism_is_accused(delta: float) -> None:
     """If it breaks, the auditor is blind. It needs a quarter of its runs where the claim is far off."""
-    found = audit(randomised_response(2.5, delta, 1), delta=delta)
+    found = audit(randomized_response(2.5, delta, 1), delta=delta)
     assert found.violated
     assert 1.0 < found.epsilon <= 2.5
-    assert audit(randomised_response(8.0, delta, 1), delta=delta).runs == 1000
+    assert audit(randomized_response(8.0, delta, 1), delta=delta).runs == 1000
     assert "DISPROVED" in str(found)
 
 
 def test_mass_that_delta_does_not_cover_is_seen() -> None:
     """If it breaks, an event that is impossible on one side is taken for chance."""
-    found = audit(randomised_response(1.0, 0.2, 1), delta=0.1, epsilon=1.0)
+    found = audit(randomized_response(1.0, 0.2, 1), delta=0.1, epsilon=1.0)
     assert found.violated
     assert found.other_hits == 0 or found.hits / found.other_hits > math.e
 
 
 def test_most_of_a_tight_claim_is_found() -> None:
     """If it breaks, the bound is loose by accident."""
-    found = audit(randomised_response(1.0, 0.0, 5), runs=10_000)
+    found = audit(randomized_response(1.0, 0.0, 5), runs=10_000)
     assert 0.85 < found.share <= 1.0
     assert found.tested <= 8000
 
@@ -116,13 +116,13 @@ def test_the_better_direction_and_set_is_chosen() -> None:
 def test_what_cannot_be_audited_is_refused(changes: dict[str, Any], said: str) -> None:
     """If it breaks, an audit that could never accuse is read as a clean bill."""
     with pytest.raises(InvalidParameter, match=said):
-        audit(randomised_response(1.0, 0.0, 1), **changes)
+        audit(randomized_response(1.0, 0.0, 1), **changes)
 
 
 def test_the_number_of_runs_that_the_refusal_names_is_enough() -> None:
     """If it breaks, the remedy that is offered does not help."""
     with pytest.raises(InvalidParameter) as refused:
-        audit(randomised_response(5.0, 0.0, 1), epsilon=5.0, runs=100)
+        audit(randomized_response(5.0, 0.0, 1), epsilon=5.0, runs=100)
     least = int(str(refused.value).split("at least ")[1].split(":")[0])
     assert audit(lambda bit: bit, epsilon=5.0, runs=math.ceil(least / 0.8) + 1).violated
 
@@ -157,7 +157,7 @@ def test_data_that_cannot_be_compared_is_audited() -> None:
 def test_five_looks_share_the_error() -> None:
     """If it breaks, an auditor that may stop at any of five looks claims the error of one."""
     for truth in (1.0, 6.0):
-        found = audit(randomised_response(truth, 0.0, 2), runs=2000)
+        found = audit(randomized_response(truth, 0.0, 2), runs=2000)
         alone = epsilon_bound(found.hits, found.other_hits, found.tested, delta=0.0, error=found.error / 5)
         assert found.epsilon == pytest.approx(alone)
         assert found.tested in (100, 200, 400, 800, 1600)

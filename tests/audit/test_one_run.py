@@ -21,7 +21,7 @@ pytestmark = pytest.mark.statistical
 
 
 def answered(coins: Sequence[bool], epsilon: float, delta: float, rng: random.Random) -> list[bool]:
-    """Randomised response to every coin; with probability delta everything is shown: (epsilon, delta)-private."""
+    """Randomized response to every coin; with probability delta everything is shown: (epsilon, delta)-private."""
     if rng.random() < delta:
         return list(coins)
     right = math.exp(epsilon) / (1 + math.exp(epsilon))
@@ -41,7 +41,7 @@ def audited(epsilon: float, claim: float, seed: int, *, delta: float = 0.0, cana
 
 
 def test_pure_privacy_is_the_binomial_tail() -> None:
-    """If it breaks, the bound is not that of the theorem at delta = 0, where randomised response meets it."""
+    """If it breaks, the bound is not that of the theorem at delta = 0, where randomized response meets it."""
     for epsilon, right in ((0.0, 0.5), (1.0, 1 / (1 + math.exp(-1)))):
         got = one_run_p_value(canaries=100, guesses=40, correct=30, epsilon=epsilon, delta=0.0)
         assert got == pytest.approx(float(binom.sf(29, 40, right)))

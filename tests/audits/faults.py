@@ -59,7 +59,7 @@ def faults() -> Faults:
         "word noise": {"ball noise": lambda: draws.ball(planted.ball_noise)},
         "word choice": {
             # exp(-eta d) where exp(-(eta/2) d) is due.
-            "no half for the normaliser": lambda: draws.word_choice(
+            "no half for the normalizer": lambda: draws.word_choice(
                 lambda table, eta, keys: draws.chosen_words(table, 2 * eta, keys)
             ),
             "the word itself": lambda: draws.word_choice(planted.word_itself),

@@ -37,8 +37,8 @@ from langchain_dp.opt.data import Data
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.reservation import VALIDATION
 from langchain_dp.opt.voters import PrivateVote
-from langchain_dp.rapt._tokenisers import PAD
-from langchain_dp.rapt.privatise import Items, TextPrivatiser
+from langchain_dp.rapt._tokenizers import PAD
+from langchain_dp.rapt.privatize import Items, TextPrivatizer
 
 StandIn = Callable[..., Any]
 
@@ -238,7 +238,7 @@ def better_of_two(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: 
     return max(drawn, key=lambda each: counts[each.winner])
 
 
-def renormalised(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) -> NoisyMax:
+def renormalized(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) -> NoisyMax:
     """Who abstains is made up for: counts are scaled up to a fixed number of votes."""
     voters = max(sum(counts), 1)
     return real([round(18 * count / voters) for count in counts], sigma, **kwargs)  # type: ignore[no-any-return]
@@ -349,7 +349,7 @@ def shared_releases(real: StandIn, self: MetricLedger, domain: str, text: str) -
     return real(self, domain, text.replace('["two"', '["one"') if domain == "release" else text)
 
 
-def names_in_clear(real: StandIn, self: TextPrivatiser, texts: Sequence[str]) -> Any:
+def names_in_clear(real: StandIn, self: TextPrivatizer, texts: Sequence[str]) -> Any:
     """A word that the table does not hold stays as it is."""
     draw = real(self, texts)
 
@@ -364,27 +364,27 @@ def names_in_clear(real: StandIn, self: TextPrivatiser, texts: Sequence[str]) ->
     return drawn
 
 
-def closer_of_two(real: StandIn, self: TextPrivatiser, ids: Any) -> Any:
+def closer_of_two(real: StandIn, self: TextPrivatizer, ids: Any) -> Any:
     """Every word is drawn twice, and kept if it came once."""
     given = np.array(ids)
     one, other = real(self, given), real(self, given)
     return np.where(other == given, other, one)
 
 
-def one_draw_a_word(real: StandIn, self: TextPrivatiser, ids: Any) -> Any:
+def one_draw_a_word(real: StandIn, self: TextPrivatizer, ids: Any) -> Any:
     """A word that comes again in a text is written as it was before."""
     distinct, places = np.unique(ids, return_inverse=True)
     return real(self, distinct)[places]
 
 
-def pads_by_lot(real: StandIn, self: TextPrivatiser, ids: Any) -> Any:
+def pads_by_lot(real: StandIn, self: TextPrivatizer, ids: Any) -> Any:
     """What fills a text up is any word, each as likely as the next: it tells where the text ends."""
     given = np.array(ids)
     lot = np.random.default_rng().integers(len(self.vocabulary), size=given.shape)
     return np.where(given == PAD, lot, real(self, given))
 
 
-def pads_without_noise(real: StandIn, self: TextPrivatiser, ids: Any) -> Any:
+def pads_without_noise(real: StandIn, self: TextPrivatizer, ids: Any) -> Any:
     """What fills a text up is the word next to the vector of a pad, always."""
     given = np.array(ids)
     pad = self.vocabulary.points(np.array([PAD]))
@@ -461,7 +461,7 @@ SUBSET_PROMPTS: dict[str, list[Swap]] = {
 
 NOISE: dict[str, list[Swap]] = {
     "better noise of two": [(langchain_dp.icl.release, "report_noisy_max", method(better_of_two))],
-    "abstainers made up for": [(langchain_dp.icl.release, "report_noisy_max", method(renormalised))],
+    "abstainers made up for": [(langchain_dp.icl.release, "report_noisy_max", method(renormalized))],
     "no noise where most agree": [(langchain_dp.icl.release, "report_noisy_max", method(agreed))],
 }
 """Faults of what is counted and drawn."""
@@ -509,15 +509,15 @@ FACES: dict[str, list[Swap]] = {
     "the first user pays for all": [(MetricLedger, "spend", first_user_pays)],
     "one user's text for another": [(MetricLedger, "digest", method(shared_releases))],
     "beyond the limit": [(MetricLedger, "spend", method(overdrawn))],
-    "unknown names in clear": [(TextPrivatiser, "prepare", method(names_in_clear))],
-    "closer word of two": [(TextPrivatiser, "release", method(closer_of_two))],
-    "one draw for equal words": [(TextPrivatiser, "release", method(one_draw_a_word))],
+    "unknown names in clear": [(TextPrivatizer, "prepare", method(names_in_clear))],
+    "closer word of two": [(TextPrivatizer, "release", method(closer_of_two))],
+    "one draw for equal words": [(TextPrivatizer, "release", method(one_draw_a_word))],
 }
 """Faults of a sanitizer and its account."""
 
 PADS: dict[str, list[Swap]] = {
-    "pads are any word": [(TextPrivatiser, "release", method(pads_by_lot))],
-    "pads without noise": [(TextPrivatiser, "release", method(pads_without_noise))],
+    "pads are any word": [(TextPrivatizer, "release", method(pads_by_lot))],
+    "pads without noise": [(TextPrivatizer, "release", method(pads_without_noise))],
     "short texts stay short": [(Items, "fit", method(only_cut))],
 }
 """Faults of a fixed length."""

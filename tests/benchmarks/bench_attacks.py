@@ -6,8 +6,8 @@ Reads LANGCHAIN_DP_DATA/<set>/{train,test}.jsonl. Pieces:
   frequencies from its training reviews; and running English with its own frequencies, the attacker's best case;
 - context: the same words, with counts of neighbouring words in the training reviews;
 - attributes: gender and age group of trustpilot's authors from mean token embeddings and from contextual
-  representations, plain and privatised;
-- reconstruction: a local causal model rewrites privatised reviews;
+  representations, plain and privatized;
+- reconstruction: a local causal model rewrites privatized reviews;
 - lira: membership of rows in the prompts of a bench_opt results file (--prompts), by the embedded model and, with
   --gemma, by a second one.
 
@@ -50,7 +50,7 @@ from langchain_dp.attacks import (
 )
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.opt import DISASTER, MPQA, SST2, TREC
-from langchain_dp.rapt import TextPrivatiser, Vocabulary, calibrate, load
+from langchain_dp.rapt import TextPrivatizer, Vocabulary, calibrate, load
 from langchain_dp.rapt._english import TEXTS
 from langchain_dp.records import read_jsonl
 
@@ -154,17 +154,17 @@ def context(options: argparse.Namespace) -> Arms:
 
 
 class OutOfTime(Exception):
-    """The call's time is over; what was privatised so far is kept."""
+    """The call's time is over; what was privatized so far is kept."""
 
 
-def privatised(
+def privatized(
     plain: list[str], mechanism: str, replacement: float, seed: int, options: argparse.Namespace
 ) -> list[str]:
     """Texts as the sanitizer lets them out, kept in files piece by piece; themselves at replacement 0."""
     if not replacement:
         return plain
     found: list[str] = []
-    privatiser = None  # one for all pieces: it keeps the tables of words that it has met
+    privatizer = None  # one for all pieces: it keeps the tables of words that it has met
     options.cache.mkdir(parents=True, exist_ok=True)
     for start in range(0, len(plain), 250):
         part = plain[start : start + 250]
@@ -173,22 +173,22 @@ def privatised(
         if not path.exists():
             if time.monotonic() > options.until:
                 raise OutOfTime
-            if privatiser is None:
+            if privatizer is None:
                 rng = NotPrivateSeededRandomness(1000 * seed + start)
-                privatiser = TextPrivatiser(table(), eta(mechanism, replacement), mechanism=mechanism, rng=rng)  # type: ignore[arg-type]
-            path.write_text(json.dumps([released.text for released in privatiser.privatise(part)]))
+                privatizer = TextPrivatizer(table(), eta(mechanism, replacement), mechanism=mechanism, rng=rng)  # type: ignore[arg-type]
+            path.write_text(json.dumps([released.text for released in privatizer.privatize(part)]))
         found += json.loads(path.read_text())
     return found
 
 
 def attributes(options: argparse.Namespace) -> Arms:
-    """Gender and age group, from plain and privatised reviews."""
+    """Gender and age group, from plain and privatized reviews."""
 
     def run(r: float, m: str, kind: str) -> list[AttackResult]:
         given = {part: reviews(part, options) for part in ("known", "attacked")}
         vectors = {}
         for seed, (part, some) in enumerate(given.items(), start=2):
-            shown = privatised([row["text"] for row in some], m, r, seed, options)
+            shown = privatized([row["text"] for row in some], m, r, seed, options)
             vectors[part] = mean_embeddings(shown, table()) if kind == "mean" else sentence_embeddings()(shown)
         return [
             infer_attribute(
@@ -209,11 +209,11 @@ def attributes(options: argparse.Namespace) -> Arms:
 
 
 def reconstruction(options: argparse.Namespace) -> Arms:
-    """Short reviews, rewritten by the embedded model, which is shown what privatising does to two others."""
+    """Short reviews, rewritten by the embedded model, which is shown what privatizing does to two others."""
 
     def run(r: float, m: str) -> list[AttackResult]:
         plain = [text for text in texts("trustpilot", "test", 403) if 8 <= len(text.split()) <= 30][: 3 + options.texts]
-        pairs = list(zip(privatised(plain, m, r, 4, options), plain, strict=True))
+        pairs = list(zip(privatized(plain, m, r, 4, options), plain, strict=True))
         shown, attacked = pairs[:3], pairs[3 : 3 + options.texts]
         engine = LlamaCppEnsemble(max_tokens=768, slots=8, n_threads=options.threads)
         try:

@@ -1,10 +1,10 @@
-"""Tokens per second of privatised text, beside the matrix product that nobody can do without, and other packages.
+"""Tokens per second of privatized text, beside the matrix product that nobody can do without, and other packages.
 
 On the tables of both installed packages (400,000 x 50 and 30,522 x 384), at the eta that replaces half of the words.
 The noise mechanism, on a page of running English, where every token costs the same:
 
 - floor: the product of the noisy tokens with the table alone, in the same blocks and threads, without noise or argmax;
-- laplace: ``TextPrivatiser.release`` on token ids; from text: ``privatise``, with tokenising and joining;
+- laplace: ``TextPrivatizer.release`` on token ids; from text: ``privatize``, with tokenizing and joining;
 - mldp-text and pypantera: their noise mechanism on the same table and words. They pin other versions of NumPy, so that
   each gets an environment of its own, built once under ``--cache`` with pip; left out with a message where it cannot be
   built.
@@ -13,8 +13,8 @@ The exponential mechanism, on lines of LANGCHAIN_DP_DATA (a folder of folders wi
 word costs a pass over the table when it is met first; left out with a message without such a folder:
 
 - floor: the product of every distinct token with the table alone, once;
-- cold: ``TextPrivatiser.release`` on token ids, nothing kept before; warm: the same tokens again; from text: warm, with
-  tokenising and joining;
+- cold: ``TextPrivatizer.release`` on token ids, nothing kept before; warm: the same tokens again; from text: warm, with
+  tokenizing and joining;
 - ``langchain-dp sanitize`` as a process of its own, start included: seconds and peak memory by length of the text.
 
 Repetitions are interleaved, so that a busy machine slows all of them, and ratios are of medians.
@@ -41,7 +41,7 @@ import numpy as np
 from made import keep, made
 
 from langchain_dp.mechanisms import _nearest as nearest
-from langchain_dp.rapt import TextPrivatiser, Vocabulary, load
+from langchain_dp.rapt import TextPrivatizer, Vocabulary, load
 from langchain_dp.rapt._english import TEXTS
 from langchain_dp.records import read_jsonl
 
@@ -138,14 +138,14 @@ def measure(name: str, options: argparse.Namespace) -> Row:
     vocabulary = load(name)
     ids = running_words(vocabulary, options.tokens)
     threads = options.threads
-    laplace = TextPrivatiser(vocabulary, ETA[name, "laplace"], threads=threads)
+    laplace = TextPrivatizer(vocabulary, ETA[name, "laplace"], threads=threads)
     texts = list(TEXTS) * max(1, options.tokens // 1_000)
     in_texts = sum(len(vocabulary.encode(text)) for text in texts)
     speed = rates(
         {
             "floor, product alone": (len(ids), lambda: floor(vocabulary, ids, threads)),
             "laplace": (len(ids), lambda: laplace.release(ids)),
-            "laplace, from text": (in_texts, lambda: laplace.privatise(texts)),
+            "laplace, from text": (in_texts, lambda: laplace.privatize(texts)),
         },
         options.repetitions,
     )
@@ -200,10 +200,10 @@ def measure_text(name: str, options: argparse.Namespace) -> Row:
     lines = lines_of(options.data, options.megabytes)
     ids = np.array([i for line in lines for i in vocabulary.encode(line)], dtype=np.int64)
     some = lines[: len(lines) // 4]
-    kept = [TextPrivatiser(vocabulary, eta, mechanism="exponential", threads=threads)]
+    kept = [TextPrivatizer(vocabulary, eta, mechanism="exponential", threads=threads)]
 
     def cold() -> None:
-        kept[0] = TextPrivatiser(vocabulary, eta, mechanism="exponential", threads=threads)
+        kept[0] = TextPrivatizer(vocabulary, eta, mechanism="exponential", threads=threads)
         kept[0].release(ids)
 
     speed = rates(
@@ -213,7 +213,7 @@ def measure_text(name: str, options: argparse.Namespace) -> Row:
             "exponential, warm": (len(ids), lambda: kept[0].release(ids)),
             "exponential, from text": (
                 sum(len(vocabulary.encode(line)) for line in some),
-                lambda: kept[0].privatise(some),
+                lambda: kept[0].privatize(some),
             ),
         },
         options.repetitions,

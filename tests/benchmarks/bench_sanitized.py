@@ -1,4 +1,4 @@
-"""What sanitising a text costs in accuracy: `make bench-sanitized`.
+"""What sanitizing a text costs in accuracy: `make bench-sanitized`.
 
 Reads LANGCHAIN_DP_DATA/sst2/{train,test}.jsonl. Test rows go through a RAPTSanitizer and then to the embedded model,
 which classifies them by the vote of a few public examples; the chain is ``sanitizer | classifier``. Every finished

@@ -1,9 +1,9 @@
-"""Prompt tuning on privatised text against its baselines, on real SST-2: `make bench-tuning`.
+"""Prompt tuning on privatized text against its baselines, on real SST-2: `make bench-tuning`.
 
-Reads LANGCHAIN_DP_DATA/sst2/{train,dev,test}.jsonl. Four arms: texts in clear ("clear"), privatised only
-("privatised"), privatised behind plain tokens without L_rec ("plain"), and with it ("reconstruction"). Under one seed
-all arms train on the same rows, and the three private ones on the same release of them; test texts are privatised too,
-once a seed. The learning rate of every arm and method is the one of --rates with the best accuracy on privatised dev
+Reads LANGCHAIN_DP_DATA/sst2/{train,dev,test}.jsonl. Four arms: texts in clear ("clear"), privatized only
+("privatized"), privatized behind plain tokens without L_rec ("plain"), and with it ("reconstruction"). Under one seed
+all arms train on the same rows, and the three private ones on the same release of them; test texts are privatized too,
+once a seed. The learning rate of every arm and method is the one of --rates with the best accuracy on privatized dev
 rows, found with a seed of its own at the first of --replacements, and used at all of them. Every finished run is
 appended to --out, and a restart goes on in the middle of a run (--minutes stops after so long).
 
@@ -40,7 +40,7 @@ from langchain_dp.rapt.tuning import (
     Backbone,
     NotSanitized,
     PlainTokens,
-    PrivatisedExamples,
+    PrivatizedExamples,
     RAPTPromptTuner,
     RAPTProvider,
     Request,
@@ -48,7 +48,7 @@ from langchain_dp.rapt.tuning import (
 )
 from langchain_dp.records import read_jsonl
 
-ARMS = ("clear", "privatised", "plain", "reconstruction")
+ARMS = ("clear", "privatized", "plain", "reconstruction")
 LABELS = ["negative", "positive"]
 PLAIN_LENGTH = 40
 PROMPT_LENGTHS = {"prefix": 10, "prompt": 20}
@@ -249,18 +249,18 @@ def _sanitizer(table: str, replacement: float | None, mechanism: Any) -> RAPTSan
     return RAPTSanitizer(table, target_replacement=replacement, mechanism=mechanism)
 
 
-def _release(tuner: RAPTPromptTuner, path: Path, rows: list[dict[str, Any]]) -> PrivatisedExamples:
+def _release(tuner: RAPTPromptTuner, path: Path, rows: list[dict[str, Any]]) -> PrivatizedExamples:
     """One release of rows, the same for all arms of a seed."""
     if path.exists():
-        stored = PrivatisedExamples.load(path)
+        stored = PrivatizedExamples.load(path)
         if len(stored) == len(rows):
             return stored
-    released = tuner.privatise(rows)
+    released = tuner.privatize(rows)
     released.save(path)
     return released
 
 
-def _accuracy(provider: Any, tuner: RAPTPromptTuner, examples: PrivatisedExamples, seed: int) -> float:
+def _accuracy(provider: Any, tuner: RAPTPromptTuner, examples: PrivatizedExamples, seed: int) -> float:
     assert isinstance(provider, RAPTProvider)
     _, plain = tuner.client.plain_rows(len(examples), np.random.default_rng(seed))
     answer = provider.predict(Request(examples.kind, plain, list(examples.inputs)))
@@ -288,7 +288,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> None:
                 its = json.loads(other_name)
                 same = all(its.get(part) == key[part] for part in ("method", "replacement", *ALIKE))
                 both = sorted(set(found) & set(other))
-                if same and its["arm"] in ("privatised", "plain") and both:
+                if same and its["arm"] in ("privatized", "plain") and both:
                     print(f"    gain over {its['arm']}: {_mean([found[s] - other[s] for s in both])}")
 
 

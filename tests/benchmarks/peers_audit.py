@@ -170,7 +170,7 @@ def opake(scores: np.ndarray, coins: np.ndarray, delta: float) -> float:
 
 
 def one_run(truth: float, claim: float, canaries: int, trials: int, rng: np.random.Generator) -> dict[str, int]:
-    """Accusations of randomised response at ``truth`` nats a canary, with Gaussian scores in between."""
+    """Accusations of randomized response at ``truth`` nats a canary, with Gaussian scores in between."""
     found = {"langchain-dp": 0, "opake-auditing": 0}
     for _ in range(trials):
         seen: list[np.ndarray] = []
@@ -213,7 +213,7 @@ def main() -> None:
             shown = f"{size:,}" if size else f"more than {SIZES[-1]:,}"
             said.append(f"{name}: {shown} ({false}; {time.process_time() - began:.0f} s)")
         print(f"{case.name:<18} epsilon {case.epsilon:.2f} delta {case.delta:g}   {'   '.join(said)}", flush=True)
-    print("\none run, randomised response, claim epsilon 1: accusations")
+    print("\none run, randomized response, claim epsilon 1: accusations")
     for truth, trials in ((1.0, 200), (1.2, 50), (1.5, 50), (2.0, 50)):
         for canaries in (100, 1000):
             found = one_run(truth, 1.0, canaries, trials, rng)

@@ -130,7 +130,7 @@ def run_missing(tables: Sequence[Table], options: argparse.Namespace) -> bool:
 def call(run: Run, seconds: float | None, options: argparse.Namespace) -> int:
     """One benchmark in a process of its own, interrupted when the time is over, which counts as an end without error.
 
-    It works in a folder that git ignores: bench_tuning leaves states and privatised rows there.
+    It works in a folder that git ignores: bench_tuning leaves states and privatized rows there.
     """
     folder = options.results.absolute()
     command = [sys.executable, str(HERE / run.script), *run.options, "--out", str(folder / run.out)]

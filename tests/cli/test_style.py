@@ -300,7 +300,7 @@ RUNS = {
     "ledger": "ledger privacy.ledger",
     "audit": "audit --ledger privacy.ledger --out report.html",
 }
-BARS = {"demo": "zero-shot", "optimize": "testing", "sanitize": "sanitising"}
+BARS = {"demo": "zero-shot", "optimize": "testing", "sanitize": "sanitizing"}
 """Commands that take long show this on a terminal."""
 
 

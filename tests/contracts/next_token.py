@@ -52,7 +52,7 @@ class NextTokenContract(EngineContract):
         return written
 
     def test_it_is_an_engine(self, engine: Any) -> None:
-        """If it breaks, the optimiser refuses the engine, or fails in the middle of a paid run."""
+        """If it breaks, the optimizer refuses the engine, or fails in the middle of a paid run."""
         assert isinstance(engine, VotesNextToken)
         assert engine.name
         assert engine.vocabulary_size > len(engine.end_tokens) > 0
@@ -64,7 +64,7 @@ class NextTokenContract(EngineContract):
         answers = self.tokens(engine, asked(members))
         assert len(set(answers)) > 1
         if self.reads:
-            assert [engine.detokenise([token]).strip() for token in answers if token is not None] == list(WORDS)
+            assert [engine.detokenize([token]).strip() for token in answers if token is not None] == list(WORDS)
         turned = self.tokens(engine, asked(members[::-1]))
         assert turned == answers[::-1]
         assert self.tokens(engine, asked([2, 2])) == [answers[2]] * 2
@@ -131,7 +131,7 @@ class NextTokenContract(EngineContract):
         crowd = [dataclasses.replace(asked([0])[0], draw=i / 40) for i in range(40)]
         taken = {token for token in self.tokens(engine, crowd, hot) if token is not None}
         assert len(taken) > 10
-        assert all(engine.detokenise([token]) != "" for token in taken - engine.end_tokens)
+        assert all(engine.detokenize([token]) != "" for token in taken - engine.end_tokens)
 
     def test_a_penalty_weighs_what_was_written_and_nothing_else(self, engine: Any) -> None:
         """If it breaks, prompts repeat themselves, or the penalty punishes words of private examples."""
@@ -179,13 +179,13 @@ class NextTokenContract(EngineContract):
     def test_tokens_become_their_text(self, engine: Any) -> None:
         """If it breaks, the released prompt is not what was voted for."""
         tokens = self.text(engine, 0, STEPS)
-        assert engine.detokenise(tokens)
-        assert engine.detokenise([]) == ""
-        assert engine.detokenise([*tokens, *engine.end_tokens]) == engine.detokenise(tokens)
+        assert engine.detokenize(tokens)
+        assert engine.detokenize([]) == ""
+        assert engine.detokenize([*tokens, *engine.end_tokens]) == engine.detokenize(tokens)
         if self.reads:
-            assert engine.detokenise(tokens).strip().startswith(WORDS[0])
-            parts = [engine.detokenise([token]) for token in tokens]
-            assert "".join(parts) == engine.detokenise(tokens)
+            assert engine.detokenize(tokens).strip().startswith(WORDS[0])
+            parts = [engine.detokenize([token]) for token in tokens]
+            assert "".join(parts) == engine.detokenize(tokens)
 
     def test_forgetting_changes_no_answer(self, engine: Any) -> None:
         """If it breaks, an answer depends on what was asked before, or a forgotten member is not evaluated anew."""

@@ -59,7 +59,7 @@ def test_both_read_the_same_tokens(on_torch: TransformersEnsemble, on_ggml: Llam
     for text in texts:
         assert on_torch._texts.plain(text) == on_ggml._context.tokenize(text)
         assert on_torch.count_tokens(text) == on_ggml.count_tokens(text)
-        assert on_torch.detokenise(on_torch._texts.plain(text)) == text
+        assert on_torch.detokenize(on_torch._texts.plain(text)) == text
     assert on_torch.vocabulary_size == on_ggml.vocabulary_size
     assert on_torch.end_tokens <= on_ggml.end_tokens
     assert on_torch.name == on_ggml.name

@@ -1,4 +1,4 @@
-"""The contracts, kept by the fake that the optimiser is tested on."""
+"""The contracts, kept by the fake that the optimizer is tested on."""
 
 from __future__ import annotations
 

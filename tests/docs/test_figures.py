@@ -32,7 +32,7 @@ SHOWN_OPT = {
 
 SHOWN_TUNING = {
     "texts in clear": "clear",
-    "privatised only": "privatised",
+    "privatized only": "privatized",
     "with plain tokens, without their loss": "plain",
     "with reconstruction": "reconstruction",
 }
@@ -101,7 +101,7 @@ def test_the_page_quotes_what_was_measured_of_the_ablations() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["exponential", "laplace"])
-def test_the_page_quotes_what_was_measured_of_sanitising(mechanism: str) -> None:
+def test_the_page_quotes_what_was_measured_of_sanitizing(mechanism: str) -> None:
     """If it breaks, the page shows accuracies, or an eta, that no row in the results has."""
     rows = {
         (row["key"][1], row["key"][2]): row
@@ -189,7 +189,7 @@ def test_the_page_quotes_what_writing_took() -> None:
 
 
 @pytest.mark.parametrize(("name", "table"), [("GloVe, 400,000 x 50", "glove"), ("MiniLM, 30,522 x 384", "minilm")])
-def test_the_page_quotes_what_sanitising_took(name: str, table: str) -> None:
+def test_the_page_quotes_what_sanitizing_took(name: str, table: str) -> None:
     """If it breaks, the page shows a speed that no row in the results has."""
     rate = speed("rapt", table=table)
     floor = rate["floor, product alone"]
@@ -203,7 +203,7 @@ def test_the_page_quotes_what_sanitising_took(name: str, table: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "table"), [("GloVe", "glove"), ("MiniLM", "minilm")])
-def test_the_page_quotes_what_sanitising_a_long_text_took(name: str, table: str) -> None:
+def test_the_page_quotes_what_sanitizing_a_long_text_took(name: str, table: str) -> None:
     """If it breaks, the page shows the speed of a list of few words, or one that no row in the results has."""
     (row,) = (
         row

@@ -135,9 +135,9 @@ def printed(table: str, label: str) -> list[float]:
         ("dp-opt-3", "Disaster: DLN-1", 68.1),
         ("dp-opt-3", "Disaster: OPT", 62.8),
         ("dp-opt-3", "Disaster: DP-OPT, epsilon 8", 61.8),
-        ("rapt-1", "Prompt tuning, privatised", 48.9),
+        ("rapt-1", "Prompt tuning, privatized", 48.9),
         ("rapt-1", "Prompt tuning, with reconstruction", 59.1),
-        ("rapt-1", "Prefix tuning, privatised", 50.1),
+        ("rapt-1", "Prefix tuning, privatized", 50.1),
         ("rapt-1", "Prefix tuning, with reconstruction", 71.1),
     ],
 )
@@ -165,7 +165,7 @@ def test_figures_of_the_papers_that_are_not_averaged() -> None:
         assert (gain, more) == pytest.approx((first - source, second - source), abs=0.41)
     assert printed("rapt-4", "GPT-2") == [0.15, 60, 85.3]
     assert printed("rapt-5", "BERT-base") == [76.1, 76.2, 75.8, 76.3, 76.1]
-    for arm in ("privatised", "with reconstruction"):
+    for arm in ("privatized", "with reconstruction"):
         line = next(one for one in BY_NAME["rapt-7"].lines if one.label == f"10 vectors, {arm}")
         assert [float(str(cell)) for cell in line.cells[1:]] == printed("rapt-1", f"Prefix tuning, {arm}")
 
@@ -342,8 +342,8 @@ def test_an_option_that_a_benchmark_lacks_is_said_and_not_tried(
     assert "does not know --arms" in reproduce.listing([table_of("--arms")], bench.results)
 
 
-def test_states_and_privatised_rows_are_left_where_git_does_not_see_them(bench: argparse.Namespace) -> None:
-    """If it breaks, privatised training rows could be committed."""
+def test_states_and_privatized_rows_are_left_where_git_does_not_see_them(bench: argparse.Namespace) -> None:
+    """If it breaks, privatized training rows could be committed."""
     reproduce.run_missing([table_of("one")], bench)
     work = bench.results.with_name("results.work")
     assert (work / ".gitignore").read_text(encoding="utf-8") == "*\n"

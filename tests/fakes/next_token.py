@@ -144,7 +144,7 @@ class WordEngine:
         """Number of pieces."""
         return len(pieces(text))
 
-    def tokenise(self, text: str | list[str]) -> tuple[int, ...]:
+    def tokenize(self, text: str | list[str]) -> tuple[int, ...]:
         """Tokens of a text, or of its pieces, which are all in the vocabulary."""
         parts = pieces(text) if isinstance(text, str) else text
         unknown = [piece for piece in parts if piece not in self._ids]
@@ -152,7 +152,7 @@ class WordEngine:
             raise AssertionError(f"Expected {unknown} to be in the vocabulary. Name them in extra=.")
         return tuple(self._ids[piece] for piece in parts)
 
-    def detokenise(self, tokens: Sequence[Token]) -> str:
+    def detokenize(self, tokens: Sequence[Token]) -> str:
         """The pieces, put together."""
         return b"".join(self._pieces[int(token)] for token in tokens).decode(errors="replace")
 
@@ -216,14 +216,14 @@ class WordEngine:
             said = self._script(place, asked)
             if said is None:
                 return None
-            sentence = self.tokenise(said)
+            sentence = self.tokenize(said)
             logits = [0.0] * len(self._pieces)
             logits[sentence[len(asked.written)] if len(asked.written) < len(sentence) else _END] = _SCRIPTED
         return taken(logits, asked, decoding, never={_CONTROL})
 
     def _read(self, text: str, written: Sequence[Token]) -> list[float]:
         """Logits by what followed the last piece in this very text, by what is in it at all, and by its own whims."""
-        seen = pieces(text) + [self.detokenise([token]) for token in written]
+        seen = pieces(text) + [self.detokenize([token]) for token in written]
         last = seen[-1] if seen else ""
         after = Counter(b for a, b in pairwise(seen) if a.strip(" ") == last.strip(" "))
         whole = Counter(seen)

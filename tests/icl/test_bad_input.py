@@ -219,11 +219,11 @@ def test_a_field_that_is_no_text_is_refused() -> None:
         classifier(examples=examples, prompt=AMAZON)
 
 
-def test_a_timeout_on_a_model_that_serialises_calls_is_refused() -> None:
+def test_a_timeout_on_a_model_that_serializes_calls_is_refused() -> None:
     """One long record lets the calls behind it expire, and moves many votes."""
 
     class OneByOne(VotingChat):
-        serialises_calls: ClassVar[bool] = True
+        serializes_calls: ClassVar[bool] = True
 
     with pytest.raises(InvalidParameter, match=r"timeout=5.0 to be None: OneByOne"):
         classifier(OneByOne(), timeout=5.0)

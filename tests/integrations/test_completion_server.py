@@ -163,7 +163,7 @@ def test_what_is_no_text_is_an_abstention(answer: dict[str, Any], token: str | N
         built = engine(server)
         server.answer = answer
         assert built.next_tokens(asked(0), Decoding()) == [token]
-        assert built.detokenise([] if token is None else [token]) == (token or "")
+        assert built.detokenize([] if token is None else [token]) == (token or "")
 
 
 @pytest.mark.parametrize("lists", [True, False])
@@ -381,9 +381,9 @@ def test_ctrl_c_leaves_without_text_or_frames(other: CompletionServer, call: str
 def test_tokens_are_texts(other: CompletionServer) -> None:
     """If it breaks, numbers of another engine are pasted into a prompt."""
     built = engine(other)
-    assert built.detokenise((" a", "b", "")) == " ab"
+    assert built.detokenize((" a", "b", "")) == " ab"
     with pytest.raises(InvalidParameter, match="texts"):
-        built.detokenise([3])
+        built.detokenize([3])
     with pytest.raises(InvalidParameter, match="texts"):
         built.next_tokens(asked(0), Decoding(banned=frozenset({3})))
     assert built.next_tokens([Continuation(prompt(0), (3,), 0.5), *asked(1)], Decoding()) == [None, " Label:x"]

@@ -192,7 +192,7 @@ def test_no_batch_has_a_single_row_a_gap_or_unequal_steps(
 
 
 def test_scoring_labels_in_between_changes_no_bit_of_either(engine: LlamaCppEnsemble, ask: Ask) -> None:
-    """If it breaks, an optimiser that classifies between two tokens spoils its own votes."""
+    """If it breaks, an optimizer that classifies between two tokens spoils its own votes."""
     words = text(engine, " Say it")
     crowd = [prompt(i) for i in range(5)]
     written = [ask(*(asked(i, words[:count]) for i in range(5)), fresh=count == 0) for count in range(3)]

@@ -260,15 +260,15 @@ def test_tokens_are_spelt_byte_by_byte(engine: LlamaCppEnsemble) -> None:
     """If it breaks, the released prompt is not what the members wrote."""
     text = "Wörter: 😀 und «Anführung»\n\t x"
     tokens = engine._context.tokenize(text)
-    assert engine.detokenise(tokens) == text
+    assert engine.detokenize(tokens) == text
     for cut in range(len(tokens)):
         whole = engine._context.pieces(tokens[:cut]).decode(errors="replace")
-        assert engine.detokenise(tokens[:cut]) == whole
-    assert engine.detokenise([2, *tokens, 0]) == text
-    assert engine.detokenise([]) == ""
+        assert engine.detokenize(tokens[:cut]) == whole
+    assert engine.detokenize([2, *tokens, 0]) == text
+    assert engine.detokenize([]) == ""
     for wrong in ([-1], [304], ["a"], [True]):
         with pytest.raises(InvalidParameter, match="303"):
-            engine.detokenise(wrong)  # type: ignore[arg-type]  # wrong on purpose
+            engine.detokenize(wrong)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_a_single_slot_writes_for_many_members_one_by_one(model_path: str) -> None:

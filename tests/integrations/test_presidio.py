@@ -74,7 +74,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         PresidioEntities()
 
 
-def test_presidio_itself_with_recognisers_that_need_no_model() -> None:
+def test_presidio_itself_with_recognizers_that_need_no_model() -> None:
     """If it breaks, the adapter fits its double and not Presidio."""
     presidio = pytest.importorskip("presidio_analyzer", reason="needs the extra presidio")
     spacy = pytest.importorskip("spacy")

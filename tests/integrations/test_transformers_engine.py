@@ -279,11 +279,11 @@ def test_half_a_letter_becomes_the_sign_for_it(engine: TransformersEnsemble) -> 
     """If it breaks, a text that ends inside a letter raises after it was paid for."""
     whole = engine._texts.plain("é")
     assert len(whole) == 2
-    assert engine.detokenise(whole) == "é"
-    assert engine.detokenise(whole[:1]) == engine.detokenise(whole[1:]) == "\ufffd"
+    assert engine.detokenize(whole) == "é"
+    assert engine.detokenize(whole[:1]) == engine.detokenize(whole[1:]) == "\ufffd"
     for wrong in ([304], [-1], ["a"], [True]):
         with pytest.raises(InvalidParameter, match="whole numbers"):
-            engine.detokenise(wrong)
+            engine.detokenize(wrong)
 
 
 def test_a_long_text_is_counted_without_a_warning_that_tells_its_length(
@@ -304,7 +304,7 @@ def test_a_long_text_is_counted_without_a_warning_that_tells_its_length(
 
 
 def test_limits_count_what_belongs_to_the_caller(engine: TransformersEnsemble) -> None:
-    """If it breaks, the optimiser plans prompts that the engine refuses."""
+    """If it breaks, the optimizer plans prompts that the engine refuses."""
     room = engine.max_prompt_tokens
     assert room == 256 - sum(map(len, engine._texts.turn()))
     taken = engine.count_tokens(HEAD) + engine.count_tokens(TAIL)
@@ -336,7 +336,7 @@ def test_a_closed_engine_says_so_and_holds_nothing() -> None:
         lambda: short_lived.score_labels([prompt(0)], [" a", " b"]),
         lambda: short_lived.warm([prompt(0)]),
         lambda: short_lived.count_tokens("a"),
-        lambda: short_lived.detokenise([70]),
+        lambda: short_lived.detokenize([70]),
     ):
         with pytest.raises(ModelUnavailable, match="closed"):
             call()

@@ -42,7 +42,7 @@ class Digits:
 
 
 def shares(base: Fraction, exponents: list[int], factors: list[int]) -> list[Fraction]:
-    """The law, written out: factors[j] * base^exponents[j], normalised."""
+    """The law, written out: factors[j] * base^exponents[j], normalized."""
     weights = [factor * base**exponent for factor, exponent in zip(factors, exponents, strict=True)]
     return [weight / sum(weights) for weight in weights]
 

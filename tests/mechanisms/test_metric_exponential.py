@@ -95,10 +95,10 @@ def test_draws_follow_the_closed_form() -> None:
 
 @pytest.mark.statistical
 def test_audit_of_a_lone_word_beside_a_crowd() -> None:
-    """If it breaks, the normaliser is not paid for (error rate 1e-6).
+    """If it breaks, the normalizer is not paid for (error rate 1e-6).
 
     A hundred words stand together, 2/eta from a lone one: no chance may change by more than e^2, and leaving out the
-    half of eta for the normaliser gives e^4.
+    half of eta for the normalizer gives e^4.
     """
     eta, runs = 4.0, 20_000
     public = table(np.concatenate([[[0.0]], 2 / eta + 1e-6 * np.arange(100)[:, None]]))

@@ -23,7 +23,7 @@ from langchain_dp.opt.voters import PrivateVote
 
 pytestmark = pytest.mark.statistical
 
-FIRST, SECOND = WordEngine().tokenise("Say Think")
+FIRST, SECOND = WordEngine().tokenize("Say Think")
 """Ties go to the first."""
 
 

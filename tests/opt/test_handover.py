@@ -72,7 +72,7 @@ def test_braces_and_variables_of_the_template_stay_what_they_are() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::langchain_core._api.LangChainBetaWarning")
-def test_the_certificate_survives_langchains_own_serialisation() -> None:
+def test_the_certificate_survives_langchains_own_serialization() -> None:
     """If it breaks, a prompt that is stored by LangChain loses its promise."""
     template = optimizer().invoke(examples())
     again = loads(dumps(template), allowed_objects="all")

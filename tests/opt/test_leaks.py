@@ -211,7 +211,7 @@ def test_errors_hold_no_example(what: str, tmp_path: Path) -> None:
         link = link.__cause__ or link.__context__
 
 
-def test_nothing_private_is_serialised_or_printed(tmp_path: Path) -> None:
+def test_nothing_private_is_serialized_or_printed(tmp_path: Path) -> None:
     """If it breaks, a pickle, a copy, a dump or a repr carries examples out of the process."""
     made = optimizer()
     prompt = made.optimize(examples())
@@ -262,7 +262,7 @@ def test_it_is_a_runnable_like_any_other() -> None:
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
 def test_an_error_reporter_sees_no_record_and_no_key(stop: type[BaseException], tmp_path: Path) -> None:
-    """If it breaks, what serialises the frames of an error sends records, or the key that lets guesses be tested."""
+    """If it breaks, what serializes the frames of an error sends records, or the key that lets guesses be tested."""
 
     def look(bodies: list[str]) -> None:
         raise stop(bodies[0])

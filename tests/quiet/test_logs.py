@@ -296,7 +296,7 @@ def hooked(monkeypatch: pytest.MonkeyPatch, place: Any, name: str) -> list[str]:
     return seen
 
 
-def test_an_error_in_a_finaliser_goes_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_finalizer_goes_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """If it fails, an error that Python can only report to sys.unraisablehook carries a private prompt there."""
     seen = hooked(monkeypatch, sys, "unraisablehook")
     QuietModel(Chat(act=Quoting)).batch([CANARY])

@@ -1,4 +1,4 @@
-"""Who may stop a release: the caller, never the model. And what a model that serialises its calls may not do."""
+"""Who may stop a release: the caller, never the model. And what a model that serializes its calls may not do."""
 
 from __future__ import annotations
 
@@ -283,11 +283,11 @@ def test_an_expired_call_learns_that_nobody_waits() -> None:
 
 
 class OneAtATime(Chat):
-    serialises_calls: ClassVar[bool] = True
+    serializes_calls: ClassVar[bool] = True
 
 
 class OneByOne(Bare):
-    serialises_calls = True
+    serializes_calls = True
 
 
 @BOTH

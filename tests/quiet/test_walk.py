@@ -252,7 +252,7 @@ def test_a_model_that_answers_one_call_after_the_other_is_found(place: str) -> N
     """If it breaks, a timeout is taken for such a model, and one long prompt lets other calls expire."""
 
     class Serial(SyncChat):
-        serialises_calls: ClassVar[bool] = True
+        serializes_calls: ClassVar[bool] = True
 
     quiet = QuietModel(STRUCTURES[place](Serial() | StrOutputParser()))
     with pytest.raises(InvalidParameter, match="Serial answers one call after the other"):

@@ -16,7 +16,7 @@ from fakes import vocabularies
 from langchain_dp.attacks import invert_words, unigram_prior
 from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
-from langchain_dp.rapt import TextPrivatiser, Vocabulary, calibrate, load
+from langchain_dp.rapt import TextPrivatizer, Vocabulary, calibrate, load
 from langchain_dp.rapt import _curves as curves
 from langchain_dp.rapt._curves import ExponentialCurve, LaplaceCurve
 from langchain_dp.rapt._english import TEXTS as ENGLISH
@@ -35,8 +35,8 @@ def curve(mechanism: str, vocabulary: Vocabulary, ids: np.ndarray) -> LaplaceCur
 
 def released_unchanged(mechanism: str, vocabulary: Vocabulary, word: int, eta: float, runs: int) -> int:
     rng = NotPrivateSeededRandomness(word)
-    privatiser = TextPrivatiser(vocabulary, eta, mechanism=mechanism, rng=rng)  # type: ignore[arg-type]  # parametrised
-    return int((privatiser.release(np.full(runs, word)) == word).sum())
+    privatizer = TextPrivatizer(vocabulary, eta, mechanism=mechanism, rng=rng)  # type: ignore[arg-type]  # parametrized
+    return int((privatizer.release(np.full(runs, word)) == word).sum())
 
 
 @pytest.mark.statistical

@@ -152,7 +152,7 @@ def test_the_state_stays_raw_and_the_history_is_paid_once() -> None:
 
 
 @pytest.mark.parametrize("how", ["changed", "copied", "asked for"])
-def test_a_reply_that_is_not_the_models_own_is_sanitised(how: str) -> None:
+def test_a_reply_that_is_not_the_models_own_is_sanitized(how: str) -> None:
     """If it breaks, a message that somebody restored, or that bears a stolen mark, passes in clear."""
     model, kept = Caller(), sanitizer()
     made = agent(model, [RAPTMiddleware(kept, replies="sanitize" if how == "asked for" else "pass")])
@@ -183,7 +183,7 @@ def test_whose_account_pays_may_hang_on_the_request() -> None:
 
 
 def test_the_system_prompt_follows_the_sanitizers_option() -> None:
-    """If it breaks, a system prompt with a user's text in it passes although it was to be sanitised."""
+    """If it breaks, a system prompt with a user's text in it passes although it was to be sanitized."""
     model = Caller()
     made = agent(model, [RAPTMiddleware(sanitizer(system="sanitize"))], system_prompt=f"You help {CANARY}.")
     made.invoke({"messages": [HumanMessage("a")]})
@@ -222,7 +222,7 @@ def summing_up(by: RAPTSanitizer, model: Caller) -> Any:
     """The summary's model behind the sanitizer, as the documentation shows it."""
 
     def instruct(messages: list[BaseMessage]) -> list[BaseMessage]:
-        return [*messages, HumanMessage("Summarise what was said.")]
+        return [*messages, HumanMessage("Summarize what was said.")]
 
     return SummarizationMiddleware(
         model,
@@ -233,7 +233,7 @@ def summing_up(by: RAPTSanitizer, model: Caller) -> Any:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_in_the_documented_order_every_model_is_told_sanitised_text_only(style: str) -> None:
+def test_in_the_documented_order_every_model_is_told_sanitized_text_only(style: str) -> None:
     """If it breaks, the model that selects tools, or that sums the history up, is told raw messages."""
     kept, model, selects, sums = sanitizer(), Caller(), Selects(), Caller()
     made = agent(
@@ -244,7 +244,7 @@ def test_in_the_documented_order_every_model_is_told_sanitised_text_only(style: 
     for asked in (model, selects, sums):
         assert asked.told
         assert CANARY not in repr(asked.told)
-    assert "Summarise" in repr(sums.told)
+    assert "Summarize" in repr(sums.told)
 
 
 def test_in_another_order_they_are_told_everything() -> None:
@@ -328,13 +328,13 @@ def test_a_limit_that_no_message_could_reach_is_refused() -> None:
     "bad", [{"sanitizer": 7}, {"sanitizer": sanitizer(), "user": 7}, {"sanitizer": sanitizer(), "trusted": "name"}]
 )
 def test_bad_parts_are_refused(bad: dict[str, Any]) -> None:
-    """If it breaks, an agent runs with a middleware that sanitises nothing or charges nobody."""
+    """If it breaks, an agent runs with a middleware that sanitizes nothing or charges nobody."""
     with pytest.raises(InvalidParameter, match="Expected"):
         RAPTMiddleware(**bad)
 
 
 def test_the_rest_works_without_langchain() -> None:
-    """If it breaks, sanitising a text needs the agents' package; or its absence is said without the remedy."""
+    """If it breaks, sanitizing a text needs the agents' package; or its absence is said without the remedy."""
     code = (
         "import sys; sys.modules['langchain'] = None\n"
         "import langchain_dp.rapt, langchain_dp.rapt.runnable, langchain_dp.rapt.retriever\n"

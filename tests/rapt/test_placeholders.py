@@ -172,7 +172,7 @@ def test_words_that_were_drawn_cannot_be_put_back() -> None:
 
 
 def test_overlapping_entities_leave_no_end_in_clear() -> None:
-    """If it breaks, the second half of a name that two recognisers saw differently stays."""
+    """If it breaks, the second half of a name that two recognizers saw differently stays."""
 
     class Overlaps:
         name = "overlaps"
@@ -187,7 +187,7 @@ def test_overlapping_entities_leave_no_end_in_clear() -> None:
 
 @pytest.mark.parametrize("span", [(0, 99, "A"), (-1, 2, "A"), (3, 3, "A"), (5, 2, "A")])
 def test_entities_outside_the_text_are_refused(span: tuple[int, int, str]) -> None:
-    """If it breaks, a faulty recogniser shifts what is hidden."""
+    """If it breaks, a faulty recognizer shifts what is hidden."""
 
     class Faulty:
         name = "faulty"
@@ -199,8 +199,8 @@ def test_entities_outside_the_text_are_refused(span: tuple[int, int, str]) -> No
         RAPTSanitizer(only=Faulty()).invoke("0123456789")
 
 
-def test_an_error_of_the_recogniser_says_nothing() -> None:
-    """If it breaks, the exception of a recogniser carries the text out."""
+def test_an_error_of_the_recognizer_says_nothing() -> None:
+    """If it breaks, the exception of a recognizer carries the text out."""
 
     class Broken:
         name = "broken"

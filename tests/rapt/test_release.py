@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.accounting.store.releases import ReleasedTexts
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerMismatch, LedgerUnwritable, PlanError
-from langchain_dp.rapt import Policies, TextPrivatiser, release
-from langchain_dp.rapt._tokenisers import WordTokeniser
+from langchain_dp.rapt import Policies, TextPrivatizer, release
+from langchain_dp.rapt._tokenizers import WordTokenizer
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.vocabulary import Vocabulary
 
@@ -28,7 +28,7 @@ TEXT = "the patient has severe pain in the left arm and a mild fever today , oft
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked children")
 
 
-class Letters(WordTokeniser):
+class Letters(WordTokenizer):
     """Another way to cut."""
 
     def __init__(self) -> None:
@@ -48,9 +48,9 @@ class Watched(MetricLedger):
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, steps: list[str]) -> None:
-    prepare = TextPrivatiser.prepare
+    prepare = TextPrivatizer.prepare
 
-    def spy(self: TextPrivatiser, texts: Sequence[str]) -> object:
+    def spy(self: TextPrivatizer, texts: Sequence[str]) -> object:
         draw = prepare(self, texts)
 
         def drawn() -> object:
@@ -59,7 +59,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, steps: list[str]) -> None:
 
         return drawn
 
-    monkeypatch.setattr(TextPrivatiser, "prepare", spy)
+    monkeypatch.setattr(TextPrivatizer, "prepare", spy)
 
 
 def test_a_release_is_charged_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_a_ledger_that_failed_is_not_charged_again(monkeypatch: pytest.MonkeyPat
 
 
 def test_nothing_is_drawn_when_the_account_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, a refused text was privatised all the same, and may leave by another way."""
+    """If it breaks, a refused text was privatized all the same, and may leave by another way."""
     made = sanitizer(eta=1.0, limit=1.0, cache=False)
     made.invoke(TEXT, user="u")
     steps: list[str] = []
@@ -171,7 +171,7 @@ def test_documents_of_different_names_do_not_share_releases() -> None:
 
 
 def test_other_settings_make_another_release() -> None:
-    """If it breaks, a text is given out as sanitised at an eta, a table or a policy at which it was not."""
+    """If it breaks, a text is given out as sanitized at an eta, a table or a policy at which it was not."""
     ledger = MetricLedger()
     options = [
         {},
@@ -193,7 +193,7 @@ def test_other_settings_make_another_release() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"never": [3]}, {"unknown": np.ones(2)}, {"pad": np.ones(2)}, {"tokeniser": Letters()}],
+    [{"never": [3]}, {"unknown": np.ones(2)}, {"pad": np.ones(2)}, {"tokenizer": Letters()}],
     ids=lambda change: next(iter(change)),
 )
 def test_another_table_of_the_same_words_makes_another_release(change: dict[str, Any]) -> None:
@@ -259,16 +259,16 @@ def test_who_waits_for_a_failed_release_makes_its_own(monkeypatch: pytest.Monkey
     """If it breaks, one failure leaves everybody who waited for the same text hanging, or without an answer."""
     made = sanitizer()
     started, go = threading.Event(), threading.Event()
-    draw = TextPrivatiser.release
+    draw = TextPrivatizer.release
 
-    def fail_once(self: TextPrivatiser, ids: NDArray[np.int64]) -> object:
+    def fail_once(self: TextPrivatizer, ids: NDArray[np.int64]) -> object:
         if not started.is_set():
             started.set()
             go.wait(30)
             raise MemoryError(TEXT)
         return draw(self, ids)
 
-    monkeypatch.setattr(TextPrivatiser, "release", fail_once)
+    monkeypatch.setattr(TextPrivatizer, "release", fail_once)
     failures: list[BaseException] = []
     claims: list[object] = []
     claim = release._Flights.claim
@@ -310,7 +310,7 @@ def test_two_processes_that_ask_for_one_text_give_out_one_draw(
 ) -> None:
     """If it breaks, one text leaves as two draws and is charged once, or is paid for when it was there already."""
     path, others, inside = tmp_path / "metric.db", [], []
-    prepare = TextPrivatiser.prepare
+    prepare = TextPrivatizer.prepare
 
     def elsewhere() -> None:
         if not inside:
@@ -318,7 +318,7 @@ def test_two_processes_that_ask_for_one_text_give_out_one_draw(
             with MetricLedger(path=path) as ledger:  # as another process opens it
                 others.append(sanitizer(ledger=ledger).invoke(TEXT, document="d"))
 
-    def raced(self: TextPrivatiser, texts: Sequence[str]) -> object:
+    def raced(self: TextPrivatizer, texts: Sequence[str]) -> object:
         draw = prepare(self, texts)
         if moment == "looked up":
             elsewhere()
@@ -329,7 +329,7 @@ def test_two_processes_that_ask_for_one_text_give_out_one_draw(
 
         return drawn
 
-    monkeypatch.setattr(TextPrivatiser, "prepare", raced)
+    monkeypatch.setattr(TextPrivatizer, "prepare", raced)
     with MetricLedger(path=path) as ledger:
         assert [sanitizer(ledger=ledger).invoke(TEXT, document="d")] == others
         assert ledger.spent(document="d") == (CLOSE if moment == "looked up" else 2 * CLOSE)
@@ -359,12 +359,12 @@ def test_a_kill_between_charge_and_text_is_charged_again(tmp_path: pathlib.Path)
 
 
 def _die_at(step: str, patch: pytest.MonkeyPatch) -> None:
-    prepare, put = TextPrivatiser.prepare, ReleasedTexts.put
+    prepare, put = TextPrivatizer.prepare, ReleasedTexts.put
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def prepared(self: TextPrivatiser, texts: Sequence[str]) -> object:
+    def prepared(self: TextPrivatizer, texts: Sequence[str]) -> object:
         draw = prepare(self, texts)
         if step == "prepared":
             die()
@@ -374,7 +374,7 @@ def _die_at(step: str, patch: pytest.MonkeyPatch) -> None:
         put(self, released)
         return die()
 
-    patch.setattr(TextPrivatiser, "prepare", prepared)
+    patch.setattr(TextPrivatizer, "prepare", prepared)
     patch.setattr(ReleasedTexts, "put", kept)
 
 
@@ -390,7 +390,7 @@ def _release_for_ever(path: pathlib.Path, pipe: int) -> None:
 
 @forks
 def test_a_kill_between_record_and_release_costs_and_leaks_nothing(tmp_path: pathlib.Path) -> None:
-    """If it breaks, a sanitised text left a killed process and its account does not know."""
+    """If it breaks, a sanitized text left a killed process and its account does not know."""
     path = tmp_path / "metric.db"
     MetricLedger(path=path).close()
     dice = random.Random(3)

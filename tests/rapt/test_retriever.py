@@ -1,4 +1,4 @@
-"""A retriever whose query leaves sanitised, whose documents come back sanitised, or both."""
+"""A retriever whose query leaves sanitized, whose documents come back sanitized, or both."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ STYLES = {
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_query_leaves_sanitised_and_is_seen_by_nobody(style: str, tmp_path: Path) -> None:
+def test_a_query_leaves_sanitized_and_is_seen_by_nobody(style: str, tmp_path: Path) -> None:
     """If it breaks, the search engine outside, a tracer or a callback gets the raw query."""
     inner = shelf(text="public page")
     with leak_surfaces(tmp_path) as surfaces:
@@ -73,7 +73,7 @@ def test_a_query_leaves_sanitised_and_is_seen_by_nobody(style: str, tmp_path: Pa
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("query", [True, False])
-def test_documents_come_back_sanitised_and_are_seen_by_nobody(style: str, query: bool, tmp_path: Path) -> None:
+def test_documents_come_back_sanitized_and_are_seen_by_nobody(style: str, query: bool, tmp_path: Path) -> None:
     """If it breaks, raw documents of a private index reach a tracer, a callback or the model."""
     inner = shelf()
     asked = "public question"
@@ -155,7 +155,7 @@ def test_a_user_without_a_query_is_refused() -> None:
 
 @pytest.mark.parametrize("style", STYLES)
 def test_an_error_reporter_sees_no_document(style: str) -> None:
-    """If it breaks, what serialises the frames of an error sends documents: an empty account is enough."""
+    """If it breaks, what serializes the frames of an error sends documents: an empty account is enough."""
     for inner, options, error in (
         (shelf(), {"limit": CLOSE / 2}, BudgetExceeded),
         (shelf(fails=True), {}, RuntimeError),
@@ -208,7 +208,7 @@ def test_debug_mode_is_refused_where_documents_are_private() -> None:
 
 
 def test_bad_parts_are_refused() -> None:
-    """If it breaks, a wrapper that sanitises nothing looks like one that does."""
+    """If it breaks, a wrapper that sanitizes nothing looks like one that does."""
     good = {"retriever": shelf(), "sanitizer": sanitizer()}
     for bad in ({"query": False}, {"k": 0}, {"retriever": 7}, {"sanitizer": shelf()}, {"quiet": True}):
         with pytest.raises(InvalidParameter, match="Expected"):

@@ -141,7 +141,7 @@ def test_equal_texts_of_a_batch_stay_two_where_another_is_refused() -> None:
     ],
     ids=lambda bad: type(bad).__name__,
 )
-def test_what_cannot_be_sanitised_is_refused_without_its_content(bad: Any) -> None:
+def test_what_cannot_be_sanitized_is_refused_without_its_content(bad: Any) -> None:
     """If it breaks, something unknown passes in clear, or an error message quotes it."""
     made = sanitizer()
     for call in (made.invoke, lambda given: list(made.stream(given)), made.sanitize):

@@ -25,7 +25,7 @@ def report(nth: int, **metadata: Any) -> Document:
 
 
 def test_documents_are_transformed_and_metadata_dropped() -> None:
-    """If it breaks, names in metadata go into the index beside the sanitised text."""
+    """If it breaks, names in metadata go into the index beside the sanitized text."""
     made = sanitizer()
     assert isinstance(made, BaseDocumentTransformer)
     given = [report(1, author=RAW, nested={"path": RAW}), report(2)]
@@ -38,7 +38,7 @@ def test_documents_are_transformed_and_metadata_dropped() -> None:
     assert any("metadata were dropped (2 x)" in note for note in answer.certificate.notes)
 
 
-def test_named_metadata_pass_or_are_sanitised() -> None:
+def test_named_metadata_pass_or_are_sanitized() -> None:
     """If it breaks, a path into nested metadata catches too much or too little."""
     made = sanitizer(
         keys_keep=["today"],
@@ -125,7 +125,7 @@ def test_only_random_ids_stay(given: str | None, options: dict[str, Any], left: 
 
 
 def test_the_ids_of_langchains_index_do_not_confirm_a_guess() -> None:
-    """If it breaks, whoever gets a sanitised document hashes a guess at its content and compares it with the id."""
+    """If it breaks, whoever gets a sanitized document hashes a guess at its content and compares it with the id."""
     from langchain_core.indexing import InMemoryRecordManager, index
     from langchain_core.indexing.in_memory import InMemoryDocumentIndex
 
@@ -173,17 +173,17 @@ def test_empty_documents_pass() -> None:
 
 
 def test_a_document_survives_at_a_high_eta() -> None:
-    """If it breaks, these tests pass because documents are destroyed and not because they are sanitised."""
+    """If it breaks, these tests pass because documents are destroyed and not because they are sanitized."""
     made = sanitizer(eta=FAR, metadata_sanitize=["title"])
     released = made.transform_documents([Document(page_content="severe pain", metadata={"title": ["old man"]})])[0]
     assert (released.page_content, released.metadata) == ("severe pain", {"title": ["old man"]})
 
 
-def test_keys_inside_sanitised_metadata_are_sanitised() -> None:
-    """If it breaks, names that stand as keys inside sanitised metadata leave in clear, or declared ones unsaid."""
+def test_keys_inside_sanitized_metadata_are_sanitized() -> None:
+    """If it breaks, names that stand as keys inside sanitized metadata leave in clear, or declared ones unsaid."""
     made = sanitizer(metadata_sanitize=["record", "note"])
     given = Document(page_content="pain", metadata={"record": '{"quetzal": "the"}', "note": "the doctor"})
     found = made.invoke_with_certificate(given)
     assert "quetzal" not in found.value.metadata["record"]
     notes = " ".join(found.certificate.notes)
-    assert "Of metadata that are sanitised, keys are in clear: record, note." in notes
+    assert "Of metadata that are sanitized, keys are in clear: record, note." in notes

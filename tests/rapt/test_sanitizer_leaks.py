@@ -79,7 +79,7 @@ def test_the_root_run_of_a_chain_needs_a_private_run(style: str, tmp_path: Path)
                 STYLES[style](chain, TEXT, {"callbacks": surfaces.handlers})
             seen = surfaces.where(CANARY)
             assert seen == set() if inside else {"tracer", "handler", "async_handler"} <= seen
-            # The root run is the only one that ever held it: model and cache have seen sanitised text.
+            # The root run is the only one that ever held it: model and cache have seen sanitized text.
             assert "cache" not in seen
 
 
@@ -94,7 +94,7 @@ def test_events_of_the_sanitizer_hold_nothing_raw(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", INPUTS)
 @pytest.mark.parametrize("style", STYLES)
 def test_an_error_reporter_sees_nothing_raw(style: str, kind: str) -> None:
-    """If it breaks, what serialises the frames of an error sends raw texts: an empty account is enough."""
+    """If it breaks, what serializes the frames of an error sends raw texts: an empty account is enough."""
     empty = sanitizer(limit=CLOSE / 2)
     broken = sanitizer(keep=lambda word: bool(1 / 0))
     for made, error in ((empty, BudgetExceeded), (broken, InvalidParameter)):

@@ -173,7 +173,7 @@ def test_media_pass_by_name_or_not_at_all() -> None:
 
 
 def test_a_message_says_what_was_done_to_it() -> None:
-    """If it breaks, nobody downstream can tell sanitised messages from raw ones, or what they lost."""
+    """If it breaks, nobody downstream can tell sanitized messages from raw ones, or what they lost."""
     after = sanitizer().invoke(AIMessage([{"type": "reasoning", "reasoning": RAW}, "a"], response_metadata={"a": 1}))
     said = after.response_metadata["rapt"]
     assert (said["private"], said["eta"], said["mechanism"]) == (True, CLOSE, "exponential")
@@ -245,7 +245,7 @@ ANSWERS: dict[str, BaseMessage] = {
 
 
 @pytest.mark.parametrize("place", ANSWERS)
-def test_keys_that_nobody_declared_are_sanitised(place: str) -> None:
+def test_keys_that_nobody_declared_are_sanitized(place: str) -> None:
     """If it breaks, a name that stands as a key of JSON leaves in clear."""
     message = ANSWERS[place]
     assert RAW in repr(sanitizer(keys_keep=[RAW]).sanitize(message)), "what is declared stays"
@@ -340,7 +340,7 @@ HIDDEN_FILES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("media", ["keep", "drop", "refuse"])
 @pytest.mark.parametrize("kind", TEXT_FILES)
-def test_a_file_that_is_a_text_is_sanitised(kind: str, media: Any) -> None:
+def test_a_file_that_is_a_text_is_sanitized(kind: str, media: Any) -> None:
     """If it breaks, a text passes in clear because it comes as a document."""
     made = sanitizer(media=media)
     released = made.sanitize(HumanMessage([TEXT_FILES[kind]]))
@@ -361,7 +361,7 @@ def test_a_file_that_hides_a_text_is_refused(kind: str) -> None:
     assert sanitizer(media="drop").sanitize(message).content == []
 
 
-def test_what_is_said_about_media_is_sanitised() -> None:
+def test_what_is_said_about_media_is_sanitized() -> None:
     """If it breaks, the title, the name or a note of a file leaves in clear beside it."""
     pdf = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}
     given: list[Any] = [

@@ -15,12 +15,12 @@ from langchain_core.messages import AIMessageChunk, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda
 
-from langchain_dp.rapt import Policies, TextPrivatiser, tokenise
+from langchain_dp.rapt import Policies, TextPrivatizer, tokenize
 from langchain_dp.rapt.streams import TextStream
 
 MARKS = ["'", '"', "(", ")", ".", ",", "n't", "'s", "don't", "man's", "12 may 2020", "may 12th, 2020", "9", "-", "\n\n"]
 EXACT = sanitizer(eta=FAR, cache=False)
-PRIVATISER = TextPrivatiser(TABLE, FAR)
+PRIVATIZER = TextPrivatizer(TABLE, FAR)
 
 
 def cut(text: str, places: list[int]) -> list[str]:
@@ -37,12 +37,12 @@ def cut(text: str, places: list[int]) -> list[str]:
 def test_the_joined_stream_is_one_release(words: list[str], space: str, places: list[int]) -> None:
     """If it breaks, a stream cuts a word or a date, or joins words otherwise than one release of the whole does."""
     text = space.join(words)
-    whole = PRIVATISER.privatise([text])[0]
+    whole = PRIVATIZER.privatize([text])[0]
     drawn: list[int] = []
 
     def pieces(stretch: str) -> list[str]:
         drawn.append(len(TABLE.encode(stretch)))
-        return PRIVATISER.pieces(stretch)
+        return PRIVATIZER.pieces(stretch)
 
     stream = TextStream(pieces)
     said = [part for chunk in cut(text, places) for part in stream.push(chunk)]
@@ -63,9 +63,9 @@ def test_the_joined_stream_is_one_release(words: list[str], space: str, places: 
 def test_what_hangs_together_stays_together(text: str, width: int) -> None:
     """If it breaks, a date of four words, an apostrophe or a quotation falls apart where two chunks meet."""
     chunks = [text[i : i + width] for i in range(0, len(text), width)]
-    stream = TextStream(PRIVATISER.pieces)
+    stream = TextStream(PRIVATIZER.pieces)
     said = [part for chunk in chunks for part in stream.push(chunk)]
-    assert "".join([*said, *stream.finish()]) == PRIVATISER.privatise([text])[0].text
+    assert "".join([*said, *stream.finish()]) == PRIVATIZER.privatize([text])[0].text
 
 
 @pytest.mark.parametrize("width", [1, 3, 100])
@@ -73,7 +73,7 @@ def test_chunks_do_not_show_where_the_spaces_were(width: int) -> None:
     """If it breaks, whoever sees the chunks sees how many tokens each stretch between two spaces had."""
     seen = set()
     for text in ("red blue-green one two three", "red blue - green one two three", "red-blue-green one two"):
-        stream = TextStream(lambda stretch: PRIVATISER.pieces(stretch))
+        stream = TextStream(lambda stretch: PRIVATIZER.pieces(stretch))
         parts = [part for at in range(0, len(text), width) for part in stream.push(text[at : at + width])]
         seen.add(tuple(len(part.split()) for part in [*parts, *stream.finish()]))
     assert seen == {(1,) * 7}
@@ -169,7 +169,7 @@ def test_what_cannot_leave_early_is_gathered(options: dict[str, Any]) -> None:
 
 
 def test_message_chunks_are_gathered_and_text_of_a_model_streams() -> None:
-    """If it breaks, tool calls are sanitised in fragments, or a model's stream cannot be sanitised word by word."""
+    """If it breaks, tool calls are sanitized in fragments, or a model's stream cannot be sanitized word by word."""
 
     def model(_: Any) -> Iterator[AIMessageChunk]:
         for word in WORDS[:20]:
@@ -180,7 +180,7 @@ def test_message_chunks_are_gathered_and_text_of_a_model_streams() -> None:
     assert isinstance(gathered[0], AIMessageChunk)
     streamed = list((RunnableLambda(model) | StrOutputParser() | EXACT).stream("x"))
     assert len(streamed) > 10
-    assert "".join(streamed) == tokenise.join(WORDS[:20])
+    assert "".join(streamed) == tokenize.join(WORDS[:20])
 
 
 def test_empty_and_odd_streams() -> None:

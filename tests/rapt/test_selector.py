@@ -38,7 +38,7 @@ def selector(**options: Any) -> SanitizingExampleSelector:
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-def test_a_few_shot_prompt_holds_sanitised_examples(how: str) -> None:
+def test_a_few_shot_prompt_holds_sanitized_examples(how: str) -> None:
     """If it breaks, private examples stand in a prompt as they are, or their labels are lost."""
     made = FewShotPromptTemplate(
         example_selector=selector(), example_prompt=SHOT, suffix="Text: {question}", input_variables=["question"]
@@ -49,7 +49,7 @@ def test_a_few_shot_prompt_holds_sanitised_examples(how: str) -> None:
     assert prompt.endswith("Text: pain")
 
 
-def test_a_chat_prompt_holds_sanitised_examples() -> None:
+def test_a_chat_prompt_holds_sanitized_examples() -> None:
     """If it breaks, the chat kind of few-shot prompt goes around the selector."""
     shots = FewShotChatMessagePromptTemplate(
         example_selector=selector(),

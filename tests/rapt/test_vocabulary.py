@@ -17,7 +17,7 @@ from fakes.vocabularies import PIECES, WORDS, Letters
 from pyarrow import parquet
 
 from langchain_dp.errors import InvalidParameter, MissingExtra
-from langchain_dp.rapt import Vocabulary, load, tokenise
+from langchain_dp.rapt import Vocabulary, load, tokenize
 from langchain_dp.rapt._tables import read_strings
 
 EYE = np.eye(3)
@@ -136,7 +136,7 @@ def test_wordpiece_texts_are_neither_cut_nor_padded(tmp_path: Path) -> None:
     pieces = ["the", "doctor", "saw", "the", "play", "##ing", ",", "don", "'", "t", None, None]
     assert [None if i < 0 else PIECES[i] for i in found] == pieces
     assert vocabulary.surfaces(text)[:6] == ["The", "doctor", "saw", "the", "play", "ing"]
-    assert tokenise.join(vocabulary.decode(found[:10])) == "the doctor saw the playing, don't"
+    assert tokenize.join(vocabulary.decode(found[:10])) == "the doctor saw the playing, don't"
     assert vocabulary.encode("") == []
 
 
@@ -146,7 +146,7 @@ def test_other_models_are_sent_to_an_object(tmp_path: Path) -> None:
         load(vocabularies.wordpiece_folder(tmp_path / "model", model="BPE"))
 
 
-def test_a_missing_tokeniser_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tokenizer_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, the user of a subword table meets a bare ImportError."""
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(MissingExtra, match=r"langchain-dp\[rapt\]"):
@@ -170,12 +170,12 @@ def test_objects_with_words_and_vectors(tmp_path: Path) -> None:
     assert cuts.encode("ab?") == [2, 3, -1]
     assert not cuts.allowed[:2].any()
     assert cuts.allowed[2:].all()
-    assert tokenise.join(cuts.decode([2, 3, 28, 4])) == "ab c"
+    assert tokenize.join(cuts.decode([2, 3, 28, 4])) == "ab c"
     assert cuts.decode([28]) == []
 
 
-def test_an_objects_tokeniser_is_checked() -> None:
-    """If it breaks, ids of another table are looked up, or a tokeniser's error prints private text."""
+def test_an_objects_tokenizer_is_checked() -> None:
+    """If it breaks, ids of another table are looked up, or a tokenizer's error prints private text."""
 
     class Wrong(Letters):
         def encode(self, text: str) -> list[int]:
@@ -252,10 +252,10 @@ def test_glove_is_read_whole() -> None:
 def test_minilm_is_read_without_torch() -> None:
     """If it breaks, a sanitizer needs torch, or control tokens leave."""
     code = (
-        "import sys\nfrom langchain_dp.rapt import load, tokenise\nv = load('minilm')\n"
+        "import sys\nfrom langchain_dp.rapt import load, tokenize\nv = load('minilm')\n"
         "assert (len(v), v.dimension, int((~v.allowed).sum())) == (30522, 384, 999), v\n"
         "assert v.words[1996] == 'the'\n"
-        "assert tokenise.join(v.decode(v.encode('The playful dogs!'))) == 'the playful dogs!'\n"
+        "assert tokenize.join(v.decode(v.encode('The playful dogs!'))) == 'the playful dogs!'\n"
         "assert not {'torch', 'transformers', 'pyarrow'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Every privatisation of a training text is charged, before it is made, and the certificate says how often it was."""
+"""Every privatization of a training text is charged, before it is made, and the certificate says how often it was."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rapt_tuning import tiny
 
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
-from langchain_dp.rapt.tuning import NotSanitized, PrivatisedExamples, RAPTClassifier, RAPTPromptTuner
+from langchain_dp.rapt.tuning import NotSanitized, PrivatizedExamples, RAPTClassifier, RAPTPromptTuner
 from langchain_dp.rapt.tuning.training import Trainer
 
 ETA = 3.0
@@ -36,13 +36,13 @@ def test_once_is_one_release_a_text_whatever_the_epochs() -> None:
         "training_eta": ETA,
         "training_mechanism": "exponential",
         "inference_eta": ETA,
-        "training_privatised": "once",
+        "training_privatized": "once",
         "training_texts": 16,
         "training_epochs": 3,
         "training_releases_of_a_text": 1,
     }
     notes = " ".join(training.notes)
-    assert "privatised once and stored" in notes
+    assert "privatized once and stored" in notes
     assert "labels of the training texts are in clear" in notes
 
 
@@ -50,7 +50,7 @@ def test_each_epoch_anew_costs_each_time() -> None:
     """If it breaks, fresh noise for every epoch is paid once: its true price is the number of epochs."""
     ledger = MetricLedger()
     rows = [{"text": f"the {word} was good", "label": tiny.LABELS[i % 2]} for i, word in enumerate(tiny.WORDS[:16])]
-    classifier = tuned(ledger, rows, epochs=3, privatise="epoch")
+    classifier = tuned(ledger, rows, epochs=3, privatize="epoch")
     assert len(list(ledger.entries())) == 48
     training = classifier.training
     assert training is not None
@@ -73,14 +73,14 @@ def test_each_epoch_sees_other_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
         with monkeypatch.context() as patch:
             patch.setattr(Trainer, "_epoch", watched)
-            made = tiny.tuner(by=tiny.sanitizer(eta=tiny.CLOSE), epochs=3, privatise=mode)
+            made = tiny.tuner(by=tiny.sanitizer(eta=tiny.CLOSE), epochs=3, privatize=mode)
             made.fit(tiny.examples(16), progress=False)
         assert len(seen) == 3
         assert len(set(seen)) == different
 
 
 def test_a_limit_stops_training_before_anything_is_drawn() -> None:
-    """If it breaks, texts are privatised beyond what their owners agreed to."""
+    """If it breaks, texts are privatized beyond what their owners agreed to."""
     rows = [{**row, "author": "one"} for row in tiny.examples(16)]
     ledger = MetricLedger(15 * ETA, document_limit=100.0)
     made = tiny.tuner(by=tiny.sanitizer(eta=ETA, ledger=ledger))
@@ -104,7 +104,7 @@ def test_texts_are_charged_to_their_authors() -> None:
     made.fit(tiny.examples(18), progress=False)
     assert [ledger.spent(user=f"author {i}") for i in range(3)] == pytest.approx([6 * ETA] * 3)
     others = [{**row, "author": "another", "text": f"{row['text']} movie"} for row in tiny.examples(2)]
-    made.privatise(others)
+    made.privatize(others)
     assert ledger.spent(user="another") == pytest.approx(2 * ETA)
     with pytest.raises(InvalidParameter, match="example 2 to have a string under user_key='author'"):
         made.fit([*tiny.examples(2), {"text": "good", "label": "positive"}], progress=False)
@@ -132,7 +132,7 @@ def test_plain_tokens_are_free() -> None:
     assert not list(ledger.entries())
 
 
-def test_plain_tokens_are_privatised_like_texts() -> None:
+def test_plain_tokens_are_privatized_like_texts() -> None:
     """If it breaks, reconstruction is a copy: the model sees the tokens that it should recover from noise."""
     base = tiny.backbone()
     length = 24
@@ -150,9 +150,9 @@ def test_stored_releases_are_not_charged_again(tmp_path: Path) -> None:
     """If it breaks, what was paid for cannot be used twice: in two trainings, or after a crash."""
     ledger = MetricLedger()
     made = tiny.tuner(by=tiny.sanitizer(eta=ETA, ledger=ledger, cache=False))
-    released = made.privatise(tiny.examples(16))
+    released = made.privatize(tiny.examples(16))
     released.save(tmp_path / "released.json")
-    stored = PrivatisedExamples.load(tmp_path / "released.json")
+    stored = PrivatizedExamples.load(tmp_path / "released.json")
     assert (stored.inputs, stored.labels) == (released.inputs, released.labels)
     assert stored.certificate == released.certificate
     for _ in range(2):
@@ -161,8 +161,8 @@ def test_stored_releases_are_not_charged_again(tmp_path: Path) -> None:
     made.fit(tiny.examples(16), checkpoint=tmp_path / "state", progress=False)
     made.fit(tiny.examples(16), checkpoint=tmp_path / "state", progress=False)
     assert len(list(ledger.entries())) == 32
-    with pytest.raises(InvalidParameter, match="raw examples under privatise='epoch'"):
-        tiny.tuner(privatise="epoch").fit(stored, progress=False)
+    with pytest.raises(InvalidParameter, match="raw examples under privatize='epoch'"):
+        tiny.tuner(privatize="epoch").fit(stored, progress=False)
 
 
 def test_a_crash_between_epochs_costs_no_epoch_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,9 +181,9 @@ def test_a_crash_between_epochs_costs_no_epoch_twice(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_step", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            tuned(ledger, rows, fit, privatise="epoch", epochs=3)
+            tuned(ledger, rows, fit, privatize="epoch", epochs=3)
     assert len(list(ledger.entries())) == 32
-    tuned(ledger, rows, fit, privatise="epoch", epochs=3)
+    tuned(ledger, rows, fit, privatize="epoch", epochs=3)
     assert len(list(ledger.entries())) == 48
 
 
@@ -191,7 +191,7 @@ def test_no_privacy_says_so() -> None:
     """If it breaks, a baseline on raw text carries a promise."""
     made = tiny.tuner(by=NotSanitized(tiny.backbone().table()))
     classifier = made.fit(tiny.examples(16), progress=False)
-    for certificate in (classifier.training, classifier.certificate(), made.privatise(tiny.examples(8)).certificate):
+    for certificate in (classifier.training, classifier.certificate(), made.privatize(tiny.examples(8)).certificate):
         assert certificate is not None
         assert not certificate.private
         assert "NOT PRIVATE" in repr(certificate)

@@ -67,7 +67,7 @@ def test_a_map_keeps_groups_apart(tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="perplexity"):
         attribute_map(points[:5])
     plot_attribute_map(points, ["f", "m"] * 20, tmp_path / "map.png")
-    plot_layer_distances({"privatised": np.arange(3.0)}, tmp_path / "layers.png")
+    plot_layer_distances({"privatized": np.arange(3.0)}, tmp_path / "layers.png")
     assert (tmp_path / "map.png").read_bytes()[:4] == (tmp_path / "layers.png").read_bytes()[:4] == b"\x89PNG"
     with pytest.raises(InvalidParameter, match="as many values as points"):
         plot_attribute_map(points, ["f"], tmp_path / "map.png")
@@ -77,7 +77,7 @@ def test_a_picture_has_a_title(tmp_path: Path) -> None:
     """If it breaks, nobody knows which of two maps is that of the model in clear."""
     for title in ("tuned in clear", None):
         plot_attribute_map(np.zeros((2, 2)), ["f", "m"], tmp_path / "map.svg", title=title)
-        plot_layer_distances({"privatised": np.arange(3.0)}, tmp_path / "layers.svg", title=title)
+        plot_layer_distances({"privatized": np.arange(3.0)}, tmp_path / "layers.svg", title=title)
         for name in ("map.svg", "layers.svg"):  # text is drawn as outlines, under a comment
             assert ("<!-- tuned in clear -->" in (tmp_path / name).read_text(encoding="utf-8")) == bool(title)
 

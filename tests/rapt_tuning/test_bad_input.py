@@ -31,7 +31,7 @@ def test_bad_examples_are_refused_before_anything_is_charged(rows: Any, match: s
     """If it breaks, texts are paid for and lost, or an error shows one."""
     ledger = MetricLedger()
     made = tiny.tuner(by=tiny.sanitizer(eta=1.0, ledger=ledger))
-    for call in (made.fit, made.privatise):
+    for call in (made.fit, made.privatize):
         with pytest.raises(InvalidParameter, match=match) as refused:
             call(rows)
         assert "quetzal" not in str(refused.value)
@@ -55,7 +55,7 @@ def test_private_records_are_taken() -> None:
         {"batch_size": 0},
         {"epochs": -1},
         {"max_tokens": 0},
-        {"privatise": "never"},
+        {"privatize": "never"},
         {"precision": "int8"},
         {"patience": 0},
         {"reconstruction": "yes"},
@@ -101,10 +101,10 @@ def test_bad_tuners_are_refused() -> None:
         ({"backbone": "nowhere"}, "'minilm' or a folder"),
         ({"backbone": torch.nn.Linear(2, 2)}, "Expected backbone of type 'Linear'"),
         ({"backbone": tiny.model("bert")}, "Expected tokenizer=None only with a folder"),
-        ({"verbaliser": {"negative": "bad"}}, "one word for each"),
-        ({"verbaliser": {"negative": "bad", "positive": "bad"}}, "different tokens"),
-        ({"verbaliser": {"negative": "bad", "positive": "zebra"}}, "'zebra' of label 'positive'"),
-        ({"verbaliser": tiny.VERBALISER, "template": "no mask"}, "to hold {mask} once"),
+        ({"verbalizer": {"negative": "bad"}}, "one word for each"),
+        ({"verbalizer": {"negative": "bad", "positive": "bad"}}, "different tokens"),
+        ({"verbalizer": {"negative": "bad", "positive": "zebra"}}, "'zebra' of label 'positive'"),
+        ({"verbalizer": tiny.VERBALIZER, "template": "no mask"}, "to hold {mask} once"),
         ({"settings": tiny.settings(device="quantum")}, "device='quantum'"),
     ):
         with pytest.raises(InvalidParameter, match=match):
@@ -145,8 +145,8 @@ def test_a_second_fit_starts_anew() -> None:
 def test_stored_texts_of_another_table_are_refused() -> None:
     """If it breaks, token ids of one table are read as those of another."""
     base = tiny.backbone("roberta")
-    stored = tiny.tuner(base).privatise(tiny.examples(8))
-    with pytest.raises(InvalidParameter, match="Privatise them with this tuner"):
+    stored = tiny.tuner(base).privatize(tiny.examples(8))
+    with pytest.raises(InvalidParameter, match="Privatize them with this tuner"):
         tiny.tuner().fit(stored, progress=False)
 
 
@@ -161,7 +161,7 @@ def test_a_client_checks_its_arguments() -> None:
 
 
 class Finds:
-    """A recogniser of nothing."""
+    """A recognizer of nothing."""
 
     name = "nothing"
 

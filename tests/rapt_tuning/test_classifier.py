@@ -129,7 +129,7 @@ def test_equal_questions_stay_two_where_another_is_refused(trained: RAPTClassifi
 
 @pytest.mark.parametrize("style", ["invoke", "ainvoke", "batch", "abatch"])
 def test_an_error_reporter_sees_no_question(style: str, trained: RAPTClassifier) -> None:
-    """If it breaks, what serialises the frames of an error sends questions: an empty account is enough."""
+    """If it breaks, what serializes the frames of an error sends questions: an empty account is enough."""
     empty = with_sanitizer(trained, eta=4.0, ledger=MetricLedger(1.0))
     lost = with_sanitizer(trained)
     lost.provider = lambda body: _lost()
@@ -254,7 +254,7 @@ def test_one_text_is_no_list_of_letters(trained: RAPTClassifier, name: str, text
 
 
 def test_what_cannot_answer_is_refused_before_a_question_is_charged(trained: RAPTClassifier) -> None:
-    """If it breaks, a question is privatised and paid for, and then an AttributeError says that nobody is there."""
+    """If it breaks, a question is privatized and paid for, and then an AttributeError says that nobody is there."""
     client = trained.client
     plain = RAPTClient(tiny.sanitizer(), tiny.PlainTokens(length=2), max_tokens=12)
     words = RAPTClient(tiny.sanitizer(), client.plain.settings, kind="text")
@@ -294,13 +294,13 @@ def test_it_stands_in_a_chain(trained: RAPTClassifier) -> None:
     assert chain.invoke({"text": "the movie was very good"}) == "POSITIVE"
 
 
-@pytest.mark.parametrize("verbalised", [False, True])
+@pytest.mark.parametrize("verbalized", [False, True])
 @pytest.mark.parametrize("method", ["prompt", "prefix", "adapter", "full"])
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_a_saved_classifier_answers_as_before(family: str, method: str, verbalised: bool, tmp_path: Path) -> None:
+def test_a_saved_classifier_answers_as_before(family: str, method: str, verbalized: bool, tmp_path: Path) -> None:
     """If it breaks, weights, labels, plain tokens or template are lost on disk."""
     base = tiny.backbone(family)
-    made = tiny.tuner(base, method=method, epochs=1, verbalised=verbalised).fit(tiny.examples(16), progress=False)
+    made = tiny.tuner(base, method=method, epochs=1, verbalized=verbalized).fit(tiny.examples(16), progress=False)
     made.save(tmp_path)
     # What is not learned must come from the backbone: another one would give other answers.
     back = RAPTClassifier.load(tmp_path, tiny.sanitizer(base), backbone=tiny.model(family), tokenizer=base.tokenizer)
@@ -359,7 +359,7 @@ def test_weights_of_other_shapes_are_refused(tmp_path: Path) -> None:
 def test_certificates_tell_training_from_questions(trained: RAPTClassifier) -> None:
     """If it breaks, a reader takes the promise for training texts for that of questions."""
     asked = with_sanitizer(trained, eta=4.0)
-    assert "trained on texts privatised at eta=1e+06" in " ".join(asked.certificate().notes)
+    assert "trained on texts privatized at eta=1e+06" in " ".join(asked.certificate().notes)
     assert asked.certificate().eta == 4.0
     assert asked.training == trained.training
     assert "trained on" not in " ".join(trained.certificate().notes)
@@ -369,8 +369,8 @@ def test_a_client_of_another_eta_says_so_without_the_training(trained: RAPTClass
     """If it breaks, a loaded client asks at an eta that the model never saw, and no certificate tells."""
     trained.save(tmp_path)
     for options, said in (
-        ({"eta": 4.0}, "at eta=1e+06 (exponential); questions are privatised at eta=4 (exponential)"),
-        ({"mechanism": "laplace"}, "at eta=1e+06 (exponential); questions are privatised at eta=1e+06 (laplace)"),
+        ({"eta": 4.0}, "at eta=1e+06 (exponential); questions are privatized at eta=4 (exponential)"),
+        ({"mechanism": "laplace"}, "at eta=1e+06 (exponential); questions are privatized at eta=1e+06 (laplace)"),
         ({}, ""),
     ):
         client = RAPTClient.load(tmp_path, tiny.sanitizer(**options))
@@ -382,12 +382,12 @@ def test_a_client_of_another_eta_says_so_without_the_training(trained: RAPTClass
         assert again.trained == client.trained
     in_clear = RAPTClient.load(tmp_path, NotSanitized(tiny.backbone().table()))
     notes = " ".join(RAPTClassifier(in_clear, trained.provider).certificate().notes)
-    assert "questions are privatised at eta=inf (none)" in notes
+    assert "questions are privatized at eta=inf (none)" in notes
     fields = json.loads((tmp_path / "client.json").read_bytes())
     del fields["trained"], fields["plain_seed"]  # as an earlier version wrote it
     (tmp_path / "client.json").write_text(json.dumps(fields))
     old = RAPTClassifier(RAPTClient.load(tmp_path, tiny.sanitizer(eta=4.0)), trained.provider)
-    assert "at eta=1e+06; questions are privatised at eta=4" in " ".join(old.certificate().notes)
+    assert "at eta=1e+06; questions are privatized at eta=4" in " ".join(old.certificate().notes)
 
 
 def test_it_is_not_pickled(trained: RAPTClassifier) -> None:

@@ -1,4 +1,4 @@
-"""The two parts in two processes: the client hands out privatised tokens, the provider gets nothing else."""
+"""The two parts in two processes: the client hands out privatized tokens, the provider gets nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from langchain_dp.rapt import RAPTSanitizer, tuning
 from langchain_dp.rapt.tuning import (
     NotSanitized,
     PlainTokens,
-    PrivatisedExamples,
+    PrivatizedExamples,
     RAPTClassifier,
     RAPTClient,
     RAPTProvider,
@@ -150,8 +150,8 @@ def test_the_raw_text_would_have_been_found(kind: Any) -> None:
             assert looks_raw(body) == raw
 
 
-def test_privatised_tokens_reach_the_backbone_one_for_one() -> None:
-    """If it breaks, privatised tokens are joined to text and cut anew: other tokens than those that were paid for."""
+def test_privatized_tokens_reach_the_backbone_one_for_one() -> None:
+    """If it breaks, privatized tokens are joined to text and cut anew: other tokens than those that were paid for."""
     base = tiny.backbone()
     made = tiny.tuner(base, tiny.sanitizer(base, eta=tiny.CLOSE))
     assert made.client.kind == "tokens"
@@ -280,18 +280,18 @@ def test_a_client_needs_neither_torch_nor_a_model(tmp_path: Path) -> None:
         "from langchain_dp.rapt.tuning import RAPTClassifier, RAPTClient\n"
         f"client = RAPTClient.load({str(tmp_path)!r}, RAPTSanitizer(TABLE, eta=5.0))\n"
         "rows = [{'text': 'the heart', 'label': 'no'}, {'text': 'a heart', 'label': 'yes'}]\n"
-        "examples = client.privatise(rows, labels=['no', 'yes'])\n"
+        "examples = client.privatize(rows, labels=['no', 'yes'])\n"
         f"examples.save({str(tmp_path / 'examples.json')!r})\n"
         'answer = b\'{"labels": ["no", "yes"], "probabilities": [[0.1, 0.9]]}\'\n'
         "print(RAPTClassifier(client, lambda body: answer).invoke('the heart'))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "yes", done.stderr
-    stored = PrivatisedExamples.load(tmp_path / "examples.json")
+    stored = PrivatizedExamples.load(tmp_path / "examples.json")
     assert (stored.kind, stored.labels, stored.certificate.releases) == ("text", ["no", "yes"], 2)
 
 
-def test_a_client_privatises_training_texts_as_a_tuner_does() -> None:
+def test_a_client_privatizes_training_texts_as_a_tuner_does() -> None:
     """If it breaks, what a client sends cannot be trained on, or is not charged to its authors."""
     base = tiny.backbone()
     ledger = MetricLedger()
@@ -299,8 +299,8 @@ def test_a_client_privatises_training_texts_as_a_tuner_does() -> None:
     made = tiny.tuner(base, by, epochs=1)
     client = RAPTClient(by, max_tokens=12)
     rows = [{**row, "text": f"{row['text']} {'very ' * 20}"} for row in tiny.examples(9)]
-    examples = client.privatise(rows, labels=tiny.LABELS, user_key="author")
-    same = made.privatise(rows)
+    examples = client.privatize(rows, labels=tiny.LABELS, user_key="author")
+    same = made.privatize(rows)
     assert (examples.kind, examples.labels, examples.truncated) == (same.kind, same.labels, same.truncated)
     assert [len(row) for row in examples.inputs] == [12] * 9
     assert [ledger.spent(user=f"author {i}") for i in range(3)] == pytest.approx([9.0] * 3)
@@ -312,7 +312,7 @@ def test_a_client_privatises_training_texts_as_a_tuner_does() -> None:
         ({"labels": ["one", "two"]}, "label of example 0"),
     ):
         with pytest.raises(InvalidParameter, match=said):
-            client.privatise(rows, **({"labels": tiny.LABELS} | bad))  # type: ignore[arg-type]  # wrong on purpose
+            client.privatize(rows, **({"labels": tiny.LABELS} | bad))  # type: ignore[arg-type]  # wrong on purpose
     assert len(list(ledger.entries())) == 18
 
 
@@ -341,7 +341,7 @@ def test_a_public_seed_draws_plain_tokens_and_nothing_else(kind: Any, mechanism:
     spelt = [row if kind == "text" else [two._rows._word(i) for i in row] for row in ids]
     kept = max(np.mean([[a == b for a, b in zip(mine, row, strict=True)] for mine in spelt]) for row in rows)
     # 1,440 words at random: one in 32 is its own, so that more than one in 10 happens in no run of 10^9.
-    assert kept < 0.1, "plain tokens are privatised all the same"
+    assert kept < 0.1, "plain tokens are privatized all the same"
     near = client(7, tiny.FAR)._rows.before(two.plain, [[i] for i in range(20)], 7)
     assert {str(row) for row in near} <= {str(row if kind == "text" else two.plain.candidates[ids].tolist())
                                           for row, ids in zip(rows, two.plain.rows, strict=True)}  # fmt: skip
@@ -411,7 +411,7 @@ def test_a_sanitizer_keeps_the_plain_words_of_few_vocabularies() -> None:
 
 
 def test_requests_say_nothing_in_a_repr() -> None:
-    """If it breaks, a log shows privatised texts, which are still what a user wrote, in part."""
+    """If it breaks, a log shows privatized texts, which are still what a user wrote, in part."""
     request = tiny.tuner().client.request(["the movie"])
     assert "movie" not in repr(request)
     assert len(Request.from_json(request.to_json())) == 1

@@ -24,26 +24,26 @@ TARGETS = torch.tensor([[0, 1, 2, 3], [4, 5, 6, 7]])
 
 
 def built(
-    family: str, method: str, *, verbalised: bool = False, reconstruct: int = 20, **changes: Any
+    family: str, method: str, *, verbalized: bool = False, reconstruct: int = 20, **changes: Any
 ) -> tuple[TunedModel, Batch, Backbone]:
     base = tiny.backbone(family)
     settings = tiny.settings(method=method, **changes)
-    words = label_words(base, tiny.LABELS, tiny.VERBALISER) if verbalised else None
+    words = label_words(base, tiny.LABELS, tiny.VERBALIZER) if verbalized else None
     own = copy.deepcopy(base)
     model = TunedModel(own, settings, labels=2, words=words, reconstruct=reconstruct)
-    template = "it was {mask}" if verbalised and base.family == "encoder" else None
+    template = "it was {mask}" if verbalized and base.family == "encoder" else None
     rows, _ = Assembler(own, max_tokens=12, plain_length=4, virtual=settings.virtual_tokens, template=template).rows(
         Request("tokens", PLAIN, TEXTS)
     )
     return model, collate(rows, own.pad), base
 
 
-@pytest.mark.parametrize("verbalised", [False, True])
+@pytest.mark.parametrize("verbalized", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_what_may_learn_has_a_gradient_and_nothing_else_moves(family: str, method: str, verbalised: bool) -> None:
+def test_what_may_learn_has_a_gradient_and_nothing_else_moves(family: str, method: str, verbalized: bool) -> None:
     """If it breaks, a prompt never learns (its gradient is cut off), or a step moves the frozen backbone."""
-    model, batch, base = built(family, method, verbalised=verbalised)
+    model, batch, base = built(family, method, verbalized=verbalized)
     model.eval()
     own = {name for name, _ in model.named_parameters()}
     before = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
@@ -95,7 +95,7 @@ def test_every_vector_of_a_prompt_or_prefix_in_every_layer_is_used(family: str) 
 
 def test_t5_learns_a_prefix_of_its_decoder_where_the_decoder_answers() -> None:
     """If it breaks, the decoder's own prefix is built but never attended to."""
-    model, batch, _ = built("t5", "prefix", verbalised=True)
+    model, batch, _ = built("t5", "prefix", verbalized=True)
     model.eval()
     model.losses(batch, torch.tensor([0, 1]), TARGETS).total.backward()
     assert len(model.prefixes) == 2
@@ -186,10 +186,10 @@ def test_activations_are_those_of_the_tokens(family: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-@pytest.mark.parametrize("verbalised", [False, True])
-def test_padding_does_not_reach_a_text(family: str, verbalised: bool) -> None:
+@pytest.mark.parametrize("verbalized", [False, True])
+def test_padding_does_not_reach_a_text(family: str, verbalized: bool) -> None:
     """If it breaks, an answer depends on what else is in the batch."""
-    model, batch, _ = built(family, "prefix", verbalised=verbalised)
+    model, batch, _ = built(family, "prefix", verbalized=verbalized)
     model.eval()
     length = int(batch.attended[1].sum())
     alone = Batch(
@@ -199,10 +199,10 @@ def test_padding_does_not_reach_a_text(family: str, verbalised: bool) -> None:
     assert torch.allclose(model.logits(alone, model.activations(alone)[0]), together, atol=1e-5)
 
 
-@pytest.mark.parametrize(("family", "verbalised"), [("bert", False), ("roberta", False), ("t5", False), ("t5", True)])
-def test_labels_are_read_from_the_text_only(family: str, verbalised: bool) -> None:
+@pytest.mark.parametrize(("family", "verbalized"), [("bert", False), ("roberta", False), ("t5", False), ("t5", True)])
+def test_labels_are_read_from_the_text_only(family: str, verbalized: bool) -> None:
     """If it breaks, a head or T5's decoder reads plain tokens, which say nothing of the label."""
-    model, batch, _ = built(family, "prefix", verbalised=verbalised)
+    model, batch, _ = built(family, "prefix", verbalized=verbalized)
     model.eval()
     states = model.activations(batch)[0].detach()
     other = torch.where(batch.text[:, :, None], states, states + 7.0)

@@ -19,7 +19,7 @@ from langchain_dp.rapt.policies import Policies
 from langchain_dp.rapt.tuning import (
     Backbone,
     NotSanitized,
-    PrivatisedExamples,
+    PrivatizedExamples,
     RAPTClassifier,
     RAPTClient,
     RAPTPromptTuner,
@@ -35,10 +35,10 @@ def base() -> Backbone:
     return tiny.backbone()
 
 
-def released(base: Backbone, rows: Any = None, by: Any = None, **options: Any) -> PrivatisedExamples:
-    """Rows, privatised by a client of another account."""
+def released(base: Backbone, rows: Any = None, by: Any = None, **options: Any) -> PrivatizedExamples:
+    """Rows, privatized by a client of another account."""
     client = RAPTClient(by or tiny.sanitizer(base, **options), max_tokens=12)
-    return client.privatise(rows or tiny.examples(8), labels=tiny.LABELS)
+    return client.privatize(rows or tiny.examples(8), labels=tiny.LABELS)
 
 
 def training(base: Backbone, examples: Any, fit: dict[str, Any] | None = None, **options: Any) -> MetricCertificate:
@@ -50,17 +50,17 @@ def training(base: Backbone, examples: Any, fit: dict[str, Any] | None = None, *
 
 
 def test_a_training_is_certified_at_the_eta_of_its_texts(base: Backbone, tmp_path: Path) -> None:
-    """If it breaks, texts that were hardly privatised are certified at the eta of whoever trains on them."""
+    """If it breaks, texts that were hardly privatized are certified at the eta of whoever trains on them."""
     examples = released(base, tiny.examples(16), eta=LOUD)
     examples.save(tmp_path / "examples.json")
-    for given in (examples, PrivatisedExamples.load(tmp_path / "examples.json")):
+    for given in (examples, PrivatizedExamples.load(tmp_path / "examples.json")):
         found, own = training(base, given), examples.certificate
         for name in ("mechanism", "eta", "table", "replaced", "neighbor_distance", "releases", "document_spent"):
             assert getattr(found, name) == getattr(own, name), name
         assert (found.eta, found.releases, found.private) == (LOUD, 16, True)
         assert (found.parameters["training_eta"], found.parameters["inference_eta"]) == (LOUD, QUIET)
         assert set(own.notes) <= set(found.notes)
-        assert "privatised at eta=1e+06; plain tokens were, and questions will be, at eta=0.01" in " ".join(found.notes)
+        assert "privatized at eta=1e+06; plain tokens were, and questions will be, at eta=0.01" in " ".join(found.notes)
 
 
 def test_both_etas_travel_with_a_saved_classifier(base: Backbone, tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ def test_both_etas_travel_with_a_saved_classifier(base: Backbone, tmp_path: Path
     (tmp_path / "certificate.json").unlink()
     for one in (made, back, RAPTClassifier.load(tmp_path, by, backbone=base)):
         notes = " ".join(one.certificate().notes)
-        assert "trained on texts privatised at eta=1e+06 (exponential); questions are privatised at eta=0.01" in notes
+        assert "trained on texts privatized at eta=1e+06 (exponential); questions are privatized at eta=0.01" in notes
 
 
-def test_validation_texts_do_not_hide_how_training_texts_were_privatised(base: Backbone, tmp_path: Path) -> None:
+def test_validation_texts_do_not_hide_how_training_texts_were_privatized(base: Backbone, tmp_path: Path) -> None:
     """If it breaks, validation texts as loud as the questions make it look as if training texts had been, too."""
     by = tiny.sanitizer(base, eta=LOUD)
     held = released(base, eta=LOUD)
@@ -86,7 +86,7 @@ def test_validation_texts_do_not_hide_how_training_texts_were_privatised(base: B
     (tmp_path / "certificate.json").unlink()
     for one in (made, back, RAPTClassifier.load(tmp_path, by, backbone=base)):
         notes = " ".join(one.certificate().notes)
-        assert "trained on texts privatised at eta=0.01 (exponential); questions are privatised at eta=1e+06" in notes
+        assert "trained on texts privatized at eta=0.01 (exponential); questions are privatized at eta=1e+06" in notes
     assert made.training is not None
     assert made.training.parameters["training_mechanism"] == "exponential"
 
@@ -127,10 +127,10 @@ def test_texts_under_another_promise_are_used_knowingly_only(base: Backbone, opt
     assert set(own.notes) <= set(found.notes)
 
 
-def test_texts_in_clear_are_no_surprise_to_a_tuner_that_sanitises_nothing(base: Backbone) -> None:
+def test_texts_in_clear_are_no_surprise_to_a_tuner_that_sanitizes_nothing(base: Backbone) -> None:
     """If it breaks, a baseline on stored texts needs a promise that it does not make; or private texts lose theirs."""
     made = tiny.tuner(base, NotSanitized(base.table()), epochs=1)
-    stored = made.privatise(tiny.examples(8))
+    stored = made.privatize(tiny.examples(8))
     found = made.fit(stored, progress=False).training
     assert found is not None
     assert not found.private
@@ -144,7 +144,7 @@ def test_text_of_another_table_is_used_knowingly_and_its_tokens_never(base: Back
     rows = [{"text": f"the heart {i}", "label": tiny.LABELS[i % 2]} for i in range(8)]
     made = tiny.tuner(base, RAPTSanitizer(WORDS_TABLE, eta=QUIET), epochs=1, max_tokens=8)
     client = RAPTClient(RAPTSanitizer(base.table(), eta=LOUD), kind="text")
-    foreign = client.privatise(rows, labels=tiny.LABELS)
+    foreign = client.privatize(rows, labels=tiny.LABELS)
     with pytest.raises(InvalidParameter, match="their table is"):
         made.fit(foreign, progress=False)
     found = made.fit(foreign, accept_other_promise=True, progress=False).training
@@ -153,23 +153,23 @@ def test_text_of_another_table_is_used_knowingly_and_its_tokens_never(base: Back
     with pytest.raises(InvalidParameter, match="over one table"):
         made.fit(foreign, validation=rows, accept_other_promise=True, progress=False)
     ids = released(tiny.backbone(seed=1), eta=QUIET)
-    with pytest.raises(InvalidParameter, match="Privatise them with this tuner"):
+    with pytest.raises(InvalidParameter, match="Privatize them with this tuner"):
         tiny.tuner(base, tiny.sanitizer(base, eta=QUIET)).fit(ids, accept_other_promise=True, progress=False)
 
 
 def test_texts_without_a_certificate_are_refused(base: Backbone, tmp_path: Path) -> None:
-    """If it breaks, texts of which nobody knows how they were privatised come under a promise."""
+    """If it breaks, texts of which nobody knows how they were privatized come under a promise."""
     examples = released(base)
     for nothing in (None, "private", examples.certificate.to_dict()):
-        with pytest.raises(InvalidParameter, match="come with the certificate of their privatisation"):
+        with pytest.raises(InvalidParameter, match="come with the certificate of their privatization"):
             dataclasses.replace(examples, certificate=nothing)
     path = tmp_path / "examples.json"
     examples.save(path)
     whole = json.loads(path.read_bytes())
     for change in ({"certificate": None}, {}):
         path.write_text(json.dumps({name: one for name, one in whole.items() if name != "certificate"} | change))
-        with pytest.raises(InvalidParameter, match="come with the certificate of their privatisation"):
-            PrivatisedExamples.load(path)
+        with pytest.raises(InvalidParameter, match="come with the certificate of their privatization"):
+            PrivatizedExamples.load(path)
 
 
 def test_validation_texts_are_part_of_the_promise(base: Backbone) -> None:
@@ -179,7 +179,7 @@ def test_validation_texts_are_part_of_the_promise(base: Backbone) -> None:
     assert (found.eta, found.releases) == (LOUD, 24)
     assert found.document_spent == pytest.approx(LOUD + QUIET)
     assert (found.parameters["training_eta"], found.parameters["validation_eta"]) == (QUIET, LOUD)
-    assert "validation texts were privatised at eta=1e+06" in " ".join(found.notes)
+    assert "validation texts were privatized at eta=1e+06" in " ".join(found.notes)
     clear = released(base, by=NotSanitized(base.table()))
     found = training(base, train, {"validation": clear, "accept_other_promise": True})
     assert not found.private
@@ -211,7 +211,7 @@ def test_every_epoch_is_counted_though_the_account_ended(
 
     def fit() -> tuple[MetricLedger, MetricCertificate | None]:
         ledger = MetricLedger()
-        made = tiny.tuner(base, tiny.sanitizer(base, eta=3.0, ledger=ledger), epochs=3, privatise="epoch")
+        made = tiny.tuner(base, tiny.sanitizer(base, eta=3.0, ledger=ledger), epochs=3, privatize="epoch")
         return ledger, made.fit(rows, checkpoint=tmp_path, progress=False).training
 
     step, taken = Trainer._step, []
@@ -253,7 +253,7 @@ def test_a_checkpoint_goes_on_with_the_release_that_it_began_with(base: Backbone
     training(base, loud, {"checkpoint": tmp_path})
     assert training(base, loud, {"checkpoint": tmp_path}).eta == LOUD
     for other in (quiet, tiny.examples(8)):
-        with pytest.raises(InvalidParameter, match="differs in privatised examples"):
+        with pytest.raises(InvalidParameter, match="differs in privatized examples"):
             training(base, other, {"checkpoint": tmp_path})
 
 
@@ -297,8 +297,8 @@ def test_other_kept_words_are_another_promise(base: Backbone, before: Any, after
     with pytest.raises(InvalidParameter, match="under other settings"):
         second.fit(tiny.examples(8), checkpoint=tmp_path, progress=False)
     with pytest.raises(InvalidParameter, match="under other settings"):
-        second.fit(first.privatise(tiny.examples(8)), progress=False)
-    assert first.fit(first.privatise(tiny.examples(8)), progress=False).training is not None
+        second.fit(first.privatize(tiny.examples(8)), progress=False)
+    assert first.fit(first.privatize(tiny.examples(8)), progress=False).training is not None
 
 
 def test_nobody_invents_how_a_model_was_trained(base: Backbone, tmp_path: Path) -> None:

@@ -24,11 +24,11 @@ def weights(classifier: RAPTClassifier) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in classifier.provider.model.learned().items()}
 
 
-@pytest.mark.parametrize("verbalised", [False, True])
+@pytest.mark.parametrize("verbalized", [False, True])
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_it_learns_a_task_that_two_words_decide(family: str, verbalised: bool) -> None:
+def test_it_learns_a_task_that_two_words_decide(family: str, verbalized: bool) -> None:
     """If it breaks, labels, texts and plain tokens are not those that belong together."""
-    made = tiny.tuner(tiny.backbone(family), method="full", epochs=30, learning_rate=0.01, verbalised=verbalised)
+    made = tiny.tuner(tiny.backbone(family), method="full", epochs=30, learning_rate=0.01, verbalized=verbalized)
     classifier = made.fit(tiny.examples(40), progress=False)
     held = tiny.examples(24, seed=5)
     answers = classifier.batch([row["text"] for row in held])
@@ -122,7 +122,7 @@ class Interrupted(BaseException):
 def test_an_interrupted_training_goes_on_to_the_same_weights(
     method: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If it breaks, a resumed training is another one: optimiser, order, dropout or place are lost."""
+    """If it breaks, a resumed training is another one: optimizer, order, dropout or place are lost."""
     rows = tiny.examples(24)
 
     def fit(**where: Any) -> RAPTClassifier:

@@ -19,7 +19,7 @@ _LINES = """good great fine lovely bad awful dull poor movie film plot actor sce
 the was with and very quite rather it in of a negative positive"""
 WORDS = _LINES.split()
 LABELS = ["negative", "positive"]
-VERBALISER = {"negative": "bad", "positive": "good"}
+VERBALIZER = {"negative": "bad", "positive": "good"}
 FAMILIES = ("bert", "roberta", "t5")
 CLOSE = 1e-6
 """An eta at which every word comes out at random."""
@@ -93,7 +93,7 @@ def tuner(
     base: Backbone | None = None,
     by: RAPTSanitizer | NotSanitized | None = None,
     *,
-    verbalised: bool = False,
+    verbalized: bool = False,
     **changes: Any,
 ) -> RAPTPromptTuner:
     """A tuner of small settings."""
@@ -103,7 +103,7 @@ def tuner(
         labels=LABELS,
         backbone=base,
         settings=settings(**changes),
-        verbaliser=VERBALISER if verbalised else None,
+        verbalizer=VERBALIZER if verbalized else None,
     )
 
 

@@ -1,8 +1,8 @@
 """The key of a ledger's hashes lies beside the ledger: whoever holds one of the two files cannot test a guess.
 
-A ledger's own file holds the charges, and what must never be apart from them: the journal of each run and the sanitised
+A ledger's own file holds the charges, and what must never be apart from them: the journal of each run and the sanitized
 texts that were released. Of private data it holds keyed hashes only: of the records of a run, of documents, of users,
-and of the texts that were sanitised.
+and of the texts that were sanitized.
 
 Their key is 32 bytes from the operating system in ``<ledger>.key``, readable by its owner alone. (A run has a key of
 its own, which splits its records. It is kept in the journal under a mask that only the ledger's key gives.) So:

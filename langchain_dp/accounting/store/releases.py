@@ -1,4 +1,4 @@
-"""Sanitised texts that have left, kept in their ledger so that the same text need not be released again.
+"""Sanitized texts that have left, kept in their ledger so that the same text need not be released again.
 
 That a text is being released is written with its charge; what it was released as, when it is drawn; and only then may
 it leave. A charge without a text is one whose outcome nobody knows: the text is charged again and drawn anew. Which
@@ -118,7 +118,7 @@ _KIND = "metric ledger"
 def _take_over(connection: sqlite3.Connection, path: str, ledger_id: str) -> None:
     if not os.path.exists(path):
         return
-    remedy = "Delete it, or restore it: without it, texts that are sanitised again are charged again."
+    remedy = "Delete it, or restore it: without it, texts that are sanitized again are charged again."
     try:
         with contextlib.closing(open_connection(path)) as old:
             old.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")

@@ -121,7 +121,7 @@ FACES: dict[str, Face] = {
     "examples": _examples,
     "agent": _agent,
 }
-"""Every way to sanitise texts of a user, each a document."""
+"""Every way to sanitize texts of a user, each a document."""
 
 _ONE_CALL = {"batch", "abatch", "messages", "documents", "mappings", "found", "examples", "agent"}
 """Faces that release all texts in one call: two of them that are equal are two documents."""

@@ -219,7 +219,7 @@ class Witness(NamingEngine):
         self.see(question, "\n".join(shots), turns[0], said, self._charged())
         return said
 
-    def detokenise(self, tokens: Sequence[Token]) -> str:
+    def detokenize(self, tokens: Sequence[Token]) -> str:
         """A word a token."""
         return "".join(f" word{token}" for token in tokens)
 

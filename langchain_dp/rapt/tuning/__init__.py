@@ -1,7 +1,7 @@
-"""RAPT's prompt tuning: learn a task from privatised text, and to reconstruct privatised plain tokens beside it.
+"""RAPT's prompt tuning: learn a task from privatized text, and to reconstruct privatized plain tokens beside it.
 
-A frozen backbone learns a prompt (or prefix, or adapters) from privatised texts and, with it, to reconstruct a public
-row of *plain tokens* that is privatised like the text before which it stands. Tuning needs the extra ``tuning``;
+A frozen backbone learns a prompt (or prefix, or adapters) from privatized texts and, with it, to reconstruct a public
+row of *plain tokens* that is privatized like the text before which it stands. Tuning needs the extra ``tuning``;
 :class:`RAPTClient`, the part that a user of somebody else's model runs, needs neither torch nor the model. Names are
 imported when they are first used.
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from langchain_dp.rapt.tuning.backbone import Backbone, BackboneTable
     from langchain_dp.rapt.tuning.classifier import RAPTClassifier
     from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
-    from langchain_dp.rapt.tuning.examples import PrivatisedExamples
+    from langchain_dp.rapt.tuning.examples import PrivatizedExamples
     from langchain_dp.rapt.tuning.provider import RAPTProvider
     from langchain_dp.rapt.tuning.settings import PlainTokens, TuningSettings
     from langchain_dp.rapt.tuning.training import TrainingReport
@@ -37,7 +37,7 @@ __all__ = [
     "BackboneTable",
     "NotSanitized",
     "PlainTokens",
-    "PrivatisedExamples",
+    "PrivatizedExamples",
     "RAPTClassifier",
     "RAPTClient",
     "RAPTPromptTuner",
@@ -57,7 +57,7 @@ _HOME = {
     "BackboneTable": ".backbone",
     "NotSanitized": ".client",
     "PlainTokens": ".settings",
-    "PrivatisedExamples": ".examples",
+    "PrivatizedExamples": ".examples",
     "RAPTClassifier": ".classifier",
     "RAPTClient": ".client",
     "RAPTPromptTuner": ".tuner",

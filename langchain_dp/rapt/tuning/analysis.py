@@ -26,7 +26,7 @@ def layer_representations(provider: RAPTProvider, request: Request) -> Floats:
 
     Args:
         provider: A tuned model.
-        request: Privatised texts, from the client of this model; clear ones for a model tuned without privatisation.
+        request: Privatized texts, from the client of this model; clear ones for a model tuned without privatization.
 
     Returns:
         (layers + 1, texts, hidden size), the inputs of the first layer first.

@@ -33,7 +33,7 @@ class Backbone:
         model: "minilm" (the package of the extra ``minilm``), a folder that ``save_pretrained`` wrote, or a model of
             transformers, which is copied.
         tokenizer: Tokenizer of a given model; by default that of the folder.
-        words: Whether a head that predicts words is needed, for a verbaliser.
+        words: Whether a head that predicts words is needed, for a verbalizer.
 
     Raises:
         InvalidParameter: There is no such folder, transformers cannot load it, or it is of another family.
@@ -65,8 +65,8 @@ class Backbone:
         self.head: Any = next((getattr(model, name) for name in ("cls", "lm_head") if hasattr(model, name)), None)
         if words and self.head is None:
             raise InvalidParameter(
-                "Expected a backbone that predicts words, such as BertForMaskedLM, for a verbaliser. This one has no "
-                "such head: leave out verbaliser=."
+                "Expected a backbone that predicts words, such as BertForMaskedLM, for a verbalizer. This one has no "
+                "such head: leave out verbalizer=."
             )
         self.hidden_size = int(getattr(model.config, "hidden_size", 0) or model.config.d_model)
         self.fingerprint = _fingerprint(self.encoder)

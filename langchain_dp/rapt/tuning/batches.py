@@ -1,4 +1,4 @@
-"""From privatised rows to tensors: where plain tokens, text and mask stand in every input."""
+"""From privatized rows to tensors: where plain tokens, text and mask stand in every input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.tuning.backbone import Backbone
-from langchain_dp.rapt.tuning.wire import Plain, Privatised, Request
+from langchain_dp.rapt.tuning.wire import Plain, Privatized, Request
 
 MASK = "{mask}"
 
@@ -23,7 +23,7 @@ class Row:
         ids: Its tokens, special ones among them.
         plain: Where each plain token begins.
         text: First place of the text, and the place behind its last.
-        mask: Where the word is predicted; -1 without a verbaliser.
+        mask: Where the word is predicted; -1 without a verbalizer.
     """
 
     ids: list[int]
@@ -114,7 +114,7 @@ class Assembler:
             cut += was_cut
         return rows, cut
 
-    def _row(self, plain: Plain, text: Privatised) -> tuple[Row, bool]:
+    def _row(self, plain: Plain, text: Privatized) -> tuple[Row, bool]:
         first, last = self._backbone.frame
         ids, places = list(first), []
         for token in plain:

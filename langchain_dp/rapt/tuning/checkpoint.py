@@ -1,6 +1,6 @@
 """Where training stands, in files that are each there whole or not at all.
 
-They hold texts as they were privatised: in clear only from :class:`~langchain_dp.rapt.tuning.NotSanitized`.
+They hold texts as they were privatized: in clear only from :class:`~langchain_dp.rapt.tuning.NotSanitized`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.tuning.examples import PrivatisedExamples
+from langchain_dp.rapt.tuning.examples import PrivatizedExamples
 from langchain_dp.rapt.tuning.model import TunedModel
 from langchain_dp.rapt.tuning.settings import TuningSettings
 
@@ -64,7 +64,7 @@ class Progress:
 
 
 class Checkpoint:
-    """A folder with the state of training and the privatised texts of the epoch under way.
+    """A folder with the state of training and the privatized texts of the epoch under way.
 
     Args:
         folder: Made if absent.
@@ -120,13 +120,13 @@ class Checkpoint:
                 f"{', '.join(others)}. Give the same values, or another folder."
             )
 
-    def examples(self, name: str) -> PrivatisedExamples | None:
-        """Privatised texts that were stored under a name: they are not privatised, and not charged, again."""
+    def examples(self, name: str) -> PrivatizedExamples | None:
+        """Privatized texts that were stored under a name: they are not privatized, and not charged, again."""
         path = self._folder / f"{name}.json"
-        return PrivatisedExamples.load(path) if path.exists() else None
+        return PrivatizedExamples.load(path) if path.exists() else None
 
-    def keep(self, name: str, examples: PrivatisedExamples) -> None:
-        """Store privatised texts. Those of earlier epochs make room."""
+    def keep(self, name: str, examples: PrivatizedExamples) -> None:
+        """Store privatized texts. Those of earlier epochs make room."""
         examples.save(self._folder / f"{name}.json")
         if name.startswith("epoch-"):
             for path in self._folder.glob("epoch-*.json"):

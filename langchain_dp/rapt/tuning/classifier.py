@@ -1,4 +1,4 @@
-"""The tuned classifier as a Runnable: text in, sanitised inside, a label out."""
+"""The tuned classifier as a Runnable: text in, sanitized inside, a label out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CERTIFICATE = "certificate.json"
 
 
 class RAPTClassifier(Runnable[str, str]):
-    """Answers with a label. The text is sanitised first; only the release reaches the model.
+    """Answers with a label. The text is sanitized first; only the release reaches the model.
 
     Callbacks and tracers see that something was asked, and the label, never the text. The root run of a chain shows
     the chain's own input all the same: run it in ``with private_run():``.
@@ -42,11 +42,11 @@ class RAPTClassifier(Runnable[str, str]):
     The same question can get other probabilities, and near one half another label, from call to call: a text that was
     asked before is given the release of then, but the plain tokens before it are drawn anew, with new noise. They are
     public, so this protects nothing. ``classifier.client.plain_seed = 0`` derives them from that public seed and the
-    privatised text: equal privatised texts then get equal probabilities, but for rounding. Questions are the same
-    privatised text only where the sanitizer's ``cache`` gives releases out again, to the same user.
+    privatized text: equal privatized texts then get equal probabilities, but for rounding. Questions are the same
+    privatized text only where the sanitizer's ``cache`` gives releases out again, to the same user.
 
     Args:
-        client: Sanitises.
+        client: Sanitizes.
         provider: The tuned model; or a function that posts a JSON body to one and returns the body of its answer. An
             address alone is none.
         training: Certificate of the training texts.
@@ -132,7 +132,7 @@ class RAPTClassifier(Runnable[str, str]):
         """Classify many texts: one charge for all of them, all or none, and few passes of the model.
 
         With ``return_exceptions`` a text that is refused does not keep the others back, and what goes wrong with the
-        provider is the result of the texts it was asked about: nothing is privatised, or charged, a second time.
+        provider is the result of the texts it was asked about: nothing is privatized, or charged, a second time.
 
         Raises: As :meth:`invoke`; and InvalidParameter where one string stands in place of a list.
         """
@@ -240,7 +240,7 @@ class RAPTClassifier(Runnable[str, str]):
     def certificate(self) -> MetricCertificate:
         """The promise for questions, with what is spent so far; that of the training texts is ``training``.
 
-        Its notes say so where questions are privatised at another eta, or by another mechanism, than training texts
+        Its notes say so where questions are privatized at another eta, or by another mechanism, than training texts
         were. Without ``training`` the client's file says what those were.
         """
         trained = self.client.trained if self.training is None else TrainedOn.of(self.training)

@@ -1,4 +1,4 @@
-"""The client's part: sanitises, puts plain tokens before, and hands out nothing else. No torch, no model."""
+"""The client's part: sanitizes, puts plain tokens before, and hands out nothing else. No torch, no model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Embeds
-from langchain_dp.rapt import tokenise
+from langchain_dp.rapt import tokenize
 from langchain_dp.rapt._tables import load
 from langchain_dp.rapt.formal import COUNTED, REUSED, UNNAMED, FormalReleases
 from langchain_dp.rapt.release import Releases, Unit
@@ -26,7 +26,7 @@ from langchain_dp.rapt.tuning.engine import CUT, TokenEngine
 from langchain_dp.rapt.tuning.examples import (
     LABELS_IN_CLEAR,
     Examples,
-    PrivatisedExamples,
+    PrivatizedExamples,
     RawExamples,
     checked,
     checked_labels,
@@ -36,17 +36,17 @@ from langchain_dp.rapt.tuning.plain import Ids, PlainSource
 from langchain_dp.rapt.tuning.plain_rows import PlainRows
 from langchain_dp.rapt.tuning.promise import ACCOUNT, FREE, SETTINGS, TrainedOn
 from langchain_dp.rapt.tuning.settings import PlainTokens
-from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, Privatised, Request
+from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, Privatized, Request
 from langchain_dp.rapt.vocabulary import Vocabulary, table_name
 
 FORMAT = "langchain-dp rapt client 1"
 FILE = "client.json"
-NOT_PRIVATE = "the texts are not privatised"
+NOT_PRIVATE = "the texts are not privatized"
 AGAIN = (
-    "Every question is privatised and charged like a training text; a question that was asked before is given the "
+    "Every question is privatized and charged like a training text; a question that was asked before is given the "
     "release of then."
 )
-EACH = "Every question is privatised and charged like a training text, each time it is asked."
+EACH = "Every question is privatized and charged like a training text, each time it is asked."
 
 _SHOWN = 160  # letters of a foreign certificate that an error repeats
 
@@ -67,27 +67,27 @@ class NotSanitized:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ReleasedRows:
-    """Privatised texts, and how many of them were cut."""
+    """Privatized texts, and how many of them were cut."""
 
-    inputs: list[Privatised]
+    inputs: list[Privatized]
     truncated: int
 
 
 class RAPTClient:
-    """What a user of somebody else's model runs: text in, a :class:`Request` of privatised tokens out.
+    """What a user of somebody else's model runs: text in, a :class:`Request` of privatized tokens out.
 
     Args:
-        sanitizer: Charges and privatises. :class:`NotSanitized` is for baselines.
+        sanitizer: Charges and privatizes. :class:`NotSanitized` is for baselines.
         plain: The plain tokens of the model's training.
-        kind: "tokens" where the sanitizer's table is the vocabulary of the backbone: then the privatised tokens
+        kind: "tokens" where the sanitizer's table is the vocabulary of the backbone: then the privatized tokens
             themselves reach it, one for one. "text" for any other table: the backbone's tokenizer cuts the text.
-        max_tokens: Longest text in tokens, under "tokens"; what is longer is cut before it is privatised.
+        max_tokens: Longest text in tokens, under "tokens"; what is longer is cut before it is privatized.
         plain_seed: Public seed from which :meth:`request` draws the plain tokens before a text, and their noise, so
-            that equal privatised texts make equal requests; None: they are drawn anew each time. Also an attribute,
+            that equal privatized texts make equal requests; None: they are drawn anew each time. Also an attribute,
             which may be set later.
 
     Attributes:
-        trained: How the texts were privatised that the model was trained on, where training or a file says so.
+        trained: How the texts were privatized that the model was trained on, where training or a file says so.
 
     Raises:
         InvalidParameter: A value is of another type, or the sanitizer's is the mode without a formal promise.
@@ -121,8 +121,8 @@ class RAPTClient:
         self._formal: FormalReleases | None = None
         if isinstance(sanitizer, RAPTSanitizer):
             self._formal = sanitizer._formal()
-            privatiser = self._formal.engine
-            self.vocabulary = privatiser.vocabulary
+            privatizer = self._formal.engine
+            self.vocabulary = privatizer.vocabulary
             engine = TokenEngine(self._formal.engine, self.max_tokens) if kind == "tokens" else self._formal.engine
             self._releases = {
                 fresh: Releases(
@@ -141,7 +141,7 @@ class RAPTClient:
     # ------------------------------------------------------------------------------------------------- releases
 
     def request(self, texts: Sequence[str], *, user: str | None = None) -> Request:
-        """Privatise texts and put plain tokens before them: all are charged together, or none.
+        """Privatize texts and put plain tokens before them: all are charged together, or none.
 
         Args:
             texts: Private texts.
@@ -184,10 +184,10 @@ class RAPTClient:
         parts = (slice(start, start + at_once) for start in range(0, len(inputs), at_once))
         return [Request(self.kind, plain[part], inputs[part]) for part in parts]
 
-    def privatise(
+    def privatize(
         self, examples: Examples, *, labels: Sequence[str], user_key: str | None = None
-    ) -> PrivatisedExamples:
-        """Privatise labelled texts, once, as they may be stored and sent to a provider: charged together, or none.
+    ) -> PrivatizedExamples:
+        """Privatize labelled texts, once, as they may be stored and sent to a provider: charged together, or none.
 
         Args:
             examples: Mappings with ``text`` and ``label``, or records.
@@ -200,15 +200,15 @@ class RAPTClient:
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
         labels = checked_labels(labels)
-        return self.privatise_checked(checked(examples, labels, user_key=user_key), labels)
+        return self.privatize_checked(checked(examples, labels, user_key=user_key), labels)
 
-    def privatise_checked(self, raw: RawExamples, labels: Sequence[str], *, fresh: bool = False) -> PrivatisedExamples:
+    def privatize_checked(self, raw: RawExamples, labels: Sequence[str], *, fresh: bool = False) -> PrivatizedExamples:
         """The same for examples that were checked before; ``fresh`` as for :meth:`release`."""
         released = self.release(raw, fresh=fresh)
         # The account is named so that who joins two certificates knows whether they count the same releases.
         account = {ACCOUNT: self.account} if self.account else {}
         account |= {SETTINGS: self.settings} if self.settings else {}
-        return PrivatisedExamples(
+        return PrivatizedExamples(
             self.kind,
             released.inputs,
             [labels[number] for number in raw.labels],
@@ -217,11 +217,11 @@ class RAPTClient:
         )
 
     def release(self, examples: RawExamples, *, fresh: bool = False, met: Counter[str] | None = None) -> ReleasedRows:
-        """Privatise texts, without plain tokens.
+        """Privatize texts, without plain tokens.
 
         Args:
             examples: Private texts and whose they are.
-            fresh: Whether texts that were released before are privatised, and charged, again.
+            fresh: Whether texts that were released before are privatized, and charged, again.
             met: Counts equal texts over several calls that belong together; the same empty counter for each of them.
         """
         for position, text in enumerate(examples.texts):
@@ -234,7 +234,7 @@ class RAPTClient:
         if self.kind == "text":
             return ReleasedRows(list(released), 0)
         pieces = [text.split() for text in released]
-        inputs: list[Privatised] = [[int(i) for i in row if i != CUT] for row in pieces]
+        inputs: list[Privatized] = [[int(i) for i in row if i != CUT] for row in pieces]
         return ReleasedRows(inputs, sum(row[-1:] == [CUT] for row in pieces))
 
     def plain_rows(self, count: int, coins: np.random.Generator) -> tuple[Ids, list[Plain]]:
@@ -244,8 +244,8 @@ class RAPTClient:
     def _in_clear(self, texts: Sequence[str]) -> ReleasedRows:
         if self.kind == "text":
             return ReleasedRows(list(texts), 0)
-        rows = [self.vocabulary.encode(tokenise.clean(text)) for text in texts]
-        inputs: list[Privatised] = [row[: self.max_tokens] for row in rows]
+        rows = [self.vocabulary.encode(tokenize.clean(text)) for text in texts]
+        inputs: list[Privatized] = [row[: self.max_tokens] for row in rows]
         return ReleasedRows(inputs, sum(len(row) > self.max_tokens for row in rows))
 
     # ---------------------------------------------------------------------------------------------- the promise
@@ -272,7 +272,7 @@ class RAPTClient:
         Args:
             notes: What else it says.
             parameters: Likewise.
-            fresh: Whether it is for texts that were privatised anew, as :meth:`release` can.
+            fresh: Whether it is for texts that were privatized anew, as :meth:`release` can.
         """
         said = (f"The {self.plain.settings.length} plain tokens before every text are public; {FREE}", *notes)
         if self._formal is not None:
@@ -296,7 +296,7 @@ class RAPTClient:
 
     @property
     def private(self) -> bool:
-        """Whether texts are privatised, by noise that nobody can reproduce."""
+        """Whether texts are privatized, by noise that nobody can reproduce."""
         return self._formal is not None and self._formal.engine.private
 
     @property
@@ -316,7 +316,7 @@ class RAPTClient:
 
     @property
     def settings(self) -> str:
-        """Short digest of what of a text is privatised, and how, but for eta; empty if texts pass in clear.
+        """Short digest of what of a text is privatized, and how, but for eta; empty if texts pass in clear.
 
         Two functions of kept words never have one: nobody can tell whether they keep the same words.
         """
@@ -335,7 +335,7 @@ class RAPTClient:
         """In what another certificate promises something else than this client does, but for eta and limits.
 
         Args:
-            certificate: Of privatised examples.
+            certificate: Of privatized examples.
 
         Returns:
             A few words for each difference: privacy, mechanism, table, settings, or what passes in clear.
@@ -349,7 +349,7 @@ class RAPTClient:
             found.append(f"their table is {certificate.table[:_SHOWN]!r}, here it is {self.table!r}")
         told = certificate.parameters.get(SETTINGS)
         if told is not None and self.settings and told != self.settings:
-            found.append("they were privatised under other settings: other kept words, policies, lengths or vectors")
+            found.append("they were privatized under other settings: other kept words, policies, lengths or vectors")
         aside = {REUSED, *COUNTED, UNNAMED, LABELS_IN_CLEAR}  # of the account, and of every training
         theirs = {note for note in certificate.notes if note not in aside and not note.endswith(FREE)}
         own = set(self.in_clear) - aside

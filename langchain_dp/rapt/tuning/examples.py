@@ -1,4 +1,4 @@
-"""Labelled texts on their way into training: raw ones are checked, privatised ones can be stored."""
+"""Labelled texts on their way into training: raw ones are checked, privatized ones can be stored."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.tuning.wire import MOST, Kind, Privatised, Request
+from langchain_dp.rapt.tuning.wire import MOST, Kind, Privatized, Request
 from langchain_dp.records import PrivateRecords
 
-FORMAT = "langchain-dp privatised examples 1"
+FORMAT = "langchain-dp privatized examples 1"
 LABELS_IN_CLEAR = "The labels of the training texts are in clear."
 
 Examples = Iterable[Mapping[str, Any]] | PrivateRecords
 """Raw examples: mappings with ``text`` and ``label``."""
 
 _NO_CERTIFICATE = (
-    "Expected privatised examples to come with the certificate of their privatisation, got {}. Privatise them with a "
-    "RAPTClient or a RAPTPromptTuner. Where nobody knows how they were privatised, say so: MetricCertificate("
+    "Expected privatized examples to come with the certificate of their privatization, got {}. Privatize them with a "
+    "RAPTClient or a RAPTPromptTuner. Where nobody knows how they were privatized, say so: MetricCertificate("
     "mechanism='unknown', eta=math.inf, table=..., private=False, reason='...')."
 )
 
@@ -50,17 +50,17 @@ class RawExamples:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class PrivatisedExamples:
-    """Training texts as a provider may see them: privatised, with their labels in clear.
+class PrivatizedExamples:
+    """Training texts as a provider may see them: privatized, with their labels in clear.
 
     The certificate travels with the texts, into files too, and the certificate of a training repeats what it says. It
-    is not signed: it is the word of whoever privatised the texts.
+    is not signed: it is the word of whoever privatized the texts.
 
     Args:
         kind: "tokens" or "text", as of :class:`~langchain_dp.rapt.tuning.wire.Request`.
-        inputs: Privatised texts, without plain tokens.
+        inputs: Privatized texts, without plain tokens.
         labels: Names of their labels. They are in clear.
-        truncated: How many texts were longer than the limit and were cut before they were privatised.
+        truncated: How many texts were longer than the limit and were cut before they were privatized.
         certificate: Under which promise.
 
     Raises:
@@ -68,7 +68,7 @@ class PrivatisedExamples:
     """
 
     kind: Kind
-    inputs: Sequence[Privatised]
+    inputs: Sequence[Privatized]
     labels: Sequence[str]
     truncated: int
     certificate: MetricCertificate
@@ -78,14 +78,14 @@ class PrivatisedExamples:
             raise InvalidParameter(_NO_CERTIFICATE.format(f"one of type {type(self.certificate).__name__}"))
         if len(self.inputs) != len(self.labels):
             raise InvalidParameter(
-                f"Expected as many labels as privatised texts, got {len(self.labels)} and {len(self.inputs)}."
+                f"Expected as many labels as privatized texts, got {len(self.labels)} and {len(self.inputs)}."
             )
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def __repr__(self) -> str:
-        return f"PrivatisedExamples({len(self)}, {self.certificate!r})"
+        return f"PrivatizedExamples({len(self)}, {self.certificate!r})"
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write one JSON file, whole or not at all."""
@@ -100,7 +100,7 @@ class PrivatisedExamples:
         write_whole(Path(path), json.dumps(fields).encode())
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> PrivatisedExamples:
+    def load(cls, path: str | PathLike[str]) -> PrivatizedExamples:
         """Read what :meth:`save` wrote.
 
         Raises:

@@ -27,7 +27,7 @@ class Losses:
     """Of one batch.
 
     Args:
-        total: What is minimised.
+        total: What is minimized.
         task: L_task, the mean over the batch.
         reconstruction: L_rec, the mean over the batch of the sum, or mean, over the plain tokens; 0 without the task.
         correct: Texts whose label comes out most probable.
@@ -48,7 +48,7 @@ class TunedModel(nn.Module):
         backbone: Its model becomes part of this one: frozen, unless the method says otherwise.
         settings: Method, lengths and starting values.
         labels: Number of labels.
-        words: For a verbaliser, the token that stands for each label; None: a linear head of its own.
+        words: For a verbalizer, the token that stands for each label; None: a linear head of its own.
         reconstruct: Size |T| of the reconstruction head's vocabulary; 0: no such head.
 
     Raises:
@@ -66,7 +66,7 @@ class TunedModel(nn.Module):
     ) -> None:
         super().__init__()
         if words is not None and len(set(words)) < labels:
-            raise InvalidParameter("Expected verbaliser to name words that begin with different tokens, one a label.")
+            raise InvalidParameter("Expected verbalizer to name words that begin with different tokens, one a label.")
         self.backbone = backbone
         self.settings = settings
         self.seq2seq = backbone.family == "seq2seq"
@@ -77,7 +77,7 @@ class TunedModel(nn.Module):
             torch.manual_seed(settings.seed)  # type: ignore[no-untyped-call]  # torch's own
             self._build(labels, words is not None, reconstruct)
 
-    def _build(self, labels: int, verbalised: bool, reconstruct: int) -> None:
+    def _build(self, labels: int, verbalized: bool, reconstruct: int) -> None:
         backbone, settings = self.backbone, self.settings
         self.full: Any = backbone.model
         self.full.requires_grad_(False)
@@ -85,16 +85,16 @@ class TunedModel(nn.Module):
         self.prompt: nn.Embedding | None = None
         self.prefixes = nn.ModuleList()
         self.body: Any = backbone.encoder
-        used = self.full if verbalised else self.body  # a decoder that nobody asks must not learn, nor be saved
+        used = self.full if verbalized else self.body  # a decoder that nobody asks must not learn, nor be saved
         if settings.method == "full":
             used.requires_grad_(True)
         elif settings.method == "adapter":
             layers.adapt(used, settings.adapter_size)
         elif settings.method == "prefix":
-            self._add_prefix(verbalised)
+            self._add_prefix(verbalized)
         elif settings.method == "prompt":
             self._add_prompt()
-        self.head = None if verbalised else nn.Linear(backbone.hidden_size, labels)
+        self.head = None if verbalized else nn.Linear(backbone.hidden_size, labels)
         self.reconstruction: nn.Sequential | None = None
         if reconstruct:
             self.reconstruction = nn.Sequential(
@@ -126,7 +126,7 @@ class TunedModel(nn.Module):
             else:
                 learned.weight.normal_(std=float(table.weight.std()))
 
-    def _add_prefix(self, verbalised: bool) -> None:
+    def _add_prefix(self, verbalized: bool) -> None:
         length = self.settings.virtual_tokens
         if not self.seq2seq:
             started = self._keys_and_values(self.body)
@@ -141,7 +141,7 @@ class TunedModel(nn.Module):
             return
         # peft hands prefixes to the decoder only.
         config = self.full.config
-        stacks = [self.full.get_encoder(), *([self.full.get_decoder()] if verbalised else [])]
+        stacks = [self.full.get_encoder(), *([self.full.get_decoder()] if verbalized else [])]
         started = self._keys_and_values(stacks[0])
         for number, stack in enumerate(stacks):
             attentions = layers.self_attentions(stack)
@@ -235,7 +235,7 @@ class TunedModel(nn.Module):
         Args:
             batch: Inputs.
             labels: (B,) numbers of labels.
-            targets: (B, m) indices in T of the plain tokens before they were privatised.
+            targets: (B, m) indices in T of the plain tokens before they were privatized.
         """
         states = self.activations(batch)[0]
         logits = self.logits(batch, states).float()

@@ -1,6 +1,6 @@
-"""The plain tokens: public words before every text, drawn by public coins and privatised like private ones.
+"""The plain tokens: public words before every text, drawn by public coins and privatized like private ones.
 
-They are public, so neither drawing nor privatising them costs anything; that they are privatised with the same noise is
+They are public, so neither drawing nor privatizing them costs anything; that they are privatized with the same noise is
 what makes reconstructing them teach the model something about the noise.
 """
 
@@ -69,13 +69,13 @@ class PlainSource:
         """Size |T| of the reconstruction head's vocabulary."""
         return len(self.candidates)
 
-    def draw(self, count: int, coins: np.random.Generator, privatise: Callable[[Ids], Ids] | None) -> tuple[Ids, Ids]:
+    def draw(self, count: int, coins: np.random.Generator, privatize: Callable[[Ids], Ids] | None) -> tuple[Ids, Ids]:
         """Rows for so many texts.
 
         Args:
             count: Number of texts.
             coins: Public coins.
-            privatise: The mechanism M on ids of the table; None leaves the tokens as they are.
+            privatize: The mechanism M on ids of the table; None leaves the tokens as they are.
 
         Returns:
             What is to be reconstructed, as indices in T, and what is sent, as ids of the table: each (count, m).
@@ -86,8 +86,8 @@ class PlainSource:
         else:
             targets = self.rows[coins.integers(0, len(self.rows), size=count)]
         ids: Ids = self.candidates[targets]
-        if privatise is not None and ids.size:
-            ids = privatise(ids.reshape(-1)).reshape(ids.shape)
+        if privatize is not None and ids.size:
+            ids = privatize(ids.reshape(-1)).reshape(ids.shape)
         return targets, ids
 
     def _give(self, vocabulary: Vocabulary, words: Sequence[Sequence[str]]) -> None:

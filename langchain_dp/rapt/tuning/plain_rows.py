@@ -1,4 +1,4 @@
-"""Plain tokens as they are sent: privatised by the sanitizer's law, with noise of any source, since they are public."""
+"""Plain tokens as they are sent: privatized by the sanitizer's law, with noise of any source, since they are public."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from langchain_dp._util import forks
 from langchain_dp.mechanisms.metric_exponential import BUCKETS, MetricExponential
 from langchain_dp.mechanisms.metric_laplace import metric_laplace
 from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Randomness
-from langchain_dp.rapt import tokenise
-from langchain_dp.rapt.privatise import TextPrivatiser
+from langchain_dp.rapt import tokenize
+from langchain_dp.rapt.privatize import TextPrivatizer
 from langchain_dp.rapt.tuning.plain import Ids, PlainSource
-from langchain_dp.rapt.tuning.wire import Kind, Plain, Privatised
+from langchain_dp.rapt.tuning.wire import Kind, Plain, Privatized
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 _KEPT = 4 * BUCKETS + 1024  # bytes a word
 _BYTES = 2**27
 _SIZES = 2  # of |T|: a sanitizer keeps the tables of those that were used last
 _BLOCK = 8_192  # tokens whose vectors are in memory together
-_SHARED: weakref.WeakKeyDictionary[TextPrivatiser, OrderedDict[int, MetricExponential]] = weakref.WeakKeyDictionary()
+_SHARED: weakref.WeakKeyDictionary[TextPrivatizer, OrderedDict[int, MetricExponential]] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
 forks.renew_lock(sys.modules[__name__], "_LOCK")
 
@@ -41,7 +41,7 @@ class PlainRows:
         kind: "tokens" for ids of the table, "text" for words.
     """
 
-    def __init__(self, vocabulary: Vocabulary, engine: TextPrivatiser | None, kind: Kind) -> None:
+    def __init__(self, vocabulary: Vocabulary, engine: TextPrivatizer | None, kind: Kind) -> None:
         self._vocabulary = vocabulary
         self._engine = engine
         self._kind = kind
@@ -57,16 +57,16 @@ class PlainRows:
             coins: Public coins that choose among the rows.
             noise: Where the noise comes from; None: from where the sanitizer's does.
         """
-        privatise = (
-            None if self._engine is None else functools.partial(self._privatised, self._engine, len(source), noise)
+        privatize = (
+            None if self._engine is None else functools.partial(self._privatized, self._engine, len(source), noise)
         )
-        targets, ids = source.draw(count, coins, privatise)
+        targets, ids = source.draw(count, coins, privatize)
         if self._kind == "tokens":
             return targets, ids.tolist()
         return targets, [[self._word(i) for i in row] for row in ids.tolist()]
 
-    def before(self, source: PlainSource, inputs: Sequence[Privatised], seed: int | None) -> list[Plain]:
-        """Rows before privatised texts: new ones, or, with a public seed, those that seed and text determine."""
+    def before(self, source: PlainSource, inputs: Sequence[Privatized], seed: int | None) -> list[Plain]:
+        """Rows before privatized texts: new ones, or, with a public seed, those that seed and text determine."""
         if seed is None:
             return self.draw(source, len(inputs), np.random.default_rng())[1]
         found: dict[int, Plain] = {}
@@ -81,23 +81,23 @@ class PlainRows:
                 [found[number]] = self.draw(source, 1, coins, noise)[1]
         return [found[number] for number in numbers]
 
-    def _privatised(self, engine: TextPrivatiser, size: int, noise: Randomness | None, ids: Ids) -> Ids:
+    def _privatized(self, engine: TextPrivatizer, size: int, noise: Randomness | None, ids: Ids) -> Ids:
         """M on public ids. The tables of the exponential mechanism stay in memory: there are only |T| words."""
-        privatiser, table, points = engine, self._vocabulary.table, self._vocabulary.points
-        noise = noise or privatiser._rng
-        if privatiser.mechanism != "exponential":
+        privatizer, table, points = engine, self._vocabulary.table, self._vocabulary.points
+        noise = noise or privatizer._rng
+        if privatizer.mechanism != "exponential":
             blocks = [ids[start : start + _BLOCK] for start in range(0, len(ids), _BLOCK)]
-            threads = privatiser.threads
+            threads = privatizer.threads
             return np.concatenate(
                 [metric_laplace(points(b), table, engine.eta, rng=noise, threads=threads) for b in blocks]
             )
         return _words(engine, size).draw(ids, points, rng=noise)
 
     def _word(self, place: int) -> str:
-        return "".join(self._vocabulary.decode([place])).replace(tokenise.GLUE, "")
+        return "".join(self._vocabulary.decode([place])).replace(tokenize.GLUE, "")
 
 
-def _words(engine: TextPrivatiser, size: int) -> MetricExponential:
+def _words(engine: TextPrivatizer, size: int) -> MetricExponential:
     """The mechanism on |T| words. Its tables take long to work out: all clients of one sanitizer share them."""
     with _LOCK:
         shared = _SHARED.setdefault(engine, OrderedDict())

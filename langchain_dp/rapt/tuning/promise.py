@@ -14,13 +14,13 @@ ACCOUNT = "account"
 """Parameter that tells accounts apart and shows nothing of them: two certificates of one count the same releases."""
 
 SETTINGS = "settings"
-"""Parameter: digest of what of a text was privatised, and how; see ``RAPTClient.settings``."""
+"""Parameter: digest of what of a text was privatized, and how; see ``RAPTClient.settings``."""
 
 TRAINING_ETA = "training_eta"
 TRAINING_MECHANISM = "training_mechanism"
-"""Parameters of a training certificate: how the training texts alone were privatised."""
+"""Parameters of a training certificate: how the training texts alone were privatized."""
 
-FREE = "privatising them is free."
+FREE = "privatizing them is free."
 """How the note on plain tokens ends."""
 
 _SPENT = ("user_spent", "document_spent")
@@ -30,7 +30,7 @@ _SAME = 1e-6  # an eta that was calibrated on another machine may differ in its 
 
 @dataclasses.dataclass(frozen=True)
 class TrainedOn:
-    """How the texts were privatised that a model was trained on.
+    """How the texts were privatized that a model was trained on.
 
     Args:
         eta: Loss of one release, in nats per unit of distance; infinite if they were in clear.
@@ -41,14 +41,14 @@ class TrainedOn:
     mechanism: str | None = None
 
     def note(self, eta: float, mechanism: str) -> str | None:
-        """What a reader must know where questions are privatised otherwise; None where they are not."""
+        """What a reader must know where questions are privatized otherwise; None where they are not."""
         same = self.eta == eta or math.isclose(self.eta, eta, rel_tol=_SAME)
         if same and self.mechanism in (None, mechanism):
             return None
         how = "" if self.mechanism is None else f" ({self.mechanism})"
         return (
-            f"The model was trained on texts privatised at eta={self.eta:g}{how}; "
-            f"questions are privatised at eta={eta:g} ({mechanism})."
+            f"The model was trained on texts privatized at eta={self.eta:g}{how}; "
+            f"questions are privatized at eta={eta:g} ({mechanism})."
         )
 
     @classmethod
@@ -83,8 +83,8 @@ def joined(one: MetricCertificate, other: MetricCertificate) -> MetricCertificat
     """
     if one.table != other.table:
         raise InvalidParameter(
-            f"Expected training and validation texts privatised over one table, got {one.table!r} and {other.table!r}. "
-            "Privatise both over one."
+            f"Expected training and validation texts privatized over one table, got {one.table!r} and {other.table!r}. "
+            "Privatize both over one."
         )
     worse = max(one, other, key=lambda each: (not each.private, each.eta))
     account = one.parameters.get(ACCOUNT)
@@ -129,7 +129,7 @@ def of_training(
     Args:
         train: Of the training texts.
         held: Of the validation texts, if there are any.
-        inference_eta: At which questions, and all plain tokens, are privatised.
+        inference_eta: At which questions, and all plain tokens, are privatized.
         notes: What training adds.
         parameters: Likewise.
 
@@ -145,10 +145,10 @@ def of_training(
         if not held.private and train.private:
             said.append(f"The validation texts are NOT private: {held.reason}.")
         elif (held.eta, held.mechanism) != (train.eta, train.mechanism):
-            said.append(f"The validation texts were privatised at eta={held.eta:g} ({held.mechanism}).")
+            said.append(f"The validation texts were privatized at eta={held.eta:g} ({held.mechanism}).")
     if not math.isclose(train.eta, inference_eta, rel_tol=_SAME) and train.eta != inference_eta:
         said.append(
-            f"The training texts were privatised at eta={train.eta:g}; plain tokens were, and questions will be, at "
+            f"The training texts were privatized at eta={train.eta:g}; plain tokens were, and questions will be, at "
             f"eta={inference_eta:g}."
         )
     told = {name: _told(eta) for name, eta in etas.items()}

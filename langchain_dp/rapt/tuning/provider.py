@@ -1,4 +1,4 @@
-"""The provider's part: a tuned model that takes privatised tokens or privatised text, and never a raw one."""
+"""The provider's part: a tuned model that takes privatized tokens or privatized text, and never a raw one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FORMAT = "langchain-dp rapt provider 1"
 
 
 class RAPTProvider:
-    """Answers requests of privatised texts with probabilities of the labels.
+    """Answers requests of privatized texts with probabilities of the labels.
 
     It holds no sanitizer, no account and no raw text: what it can be told is a :class:`Request`. The reconstruction
     head is not part of it.
@@ -39,8 +39,8 @@ class RAPTProvider:
         labels: The public labels.
         kind: What it was tuned on, and takes: token ids ("tokens") or text ("text"). The other kind is refused, so that
             a model of tokens cannot be sent a raw text by mistake.
-        verbaliser: Word that stands for each label; None: a head of its own.
-        template: Public text behind every input, for a verbaliser.
+        verbalizer: Word that stands for each label; None: a head of its own.
+        template: Public text behind every input, for a verbalizer.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RAPTProvider:
         *,
         labels: Sequence[str],
         kind: Kind,
-        verbaliser: Mapping[str, str] | None,
+        verbalizer: Mapping[str, str] | None,
         template: str,
     ) -> None:
         self.labels = tuple(labels)
@@ -58,9 +58,9 @@ class RAPTProvider:
         self.model = model
         self.backbone = backbone
         self.settings = model.settings
-        self._verbaliser = verbaliser
+        self._verbalizer = verbalizer
         self._template = template
-        self.assembler = assembler(backbone, model.settings, verbaliser, template)
+        self.assembler = assembler(backbone, model.settings, verbalizer, template)
         self._device = str(next(iter(model.learned().values())).device)
 
     @property
@@ -108,7 +108,7 @@ class RAPTProvider:
             "labels": list(self.labels),
             "kind": self.kind,
             "settings": self.settings.to_dict(),
-            "verbaliser": None if self._verbaliser is None else dict(self._verbaliser),
+            "verbalizer": None if self._verbalizer is None else dict(self._verbalizer),
             "template": self._template,
             "backbone": {"kind": self.backbone.kind, "fingerprint": self.backbone.fingerprint},
         }
@@ -137,11 +137,11 @@ class RAPTProvider:
             MissingExtra: The package of "minilm" is not installed.
         """
         facts = read_json(Path(folder) / PROVIDER, FORMAT)
-        verbaliser: Mapping[str, str] | None = facts["verbaliser"]
+        verbalizer: Mapping[str, str] | None = facts["verbalizer"]
         if isinstance(backbone, Backbone):
             base = copy.deepcopy(backbone)
         else:
-            base = Backbone(backbone, tokenizer=tokenizer, words=verbaliser is not None)
+            base = Backbone(backbone, tokenizer=tokenizer, words=verbalizer is not None)
         wanted = facts["backbone"]
         if base.fingerprint != wanted["fingerprint"]:
             raise InvalidParameter(
@@ -150,7 +150,7 @@ class RAPTProvider:
             )
         settings = TuningSettings.from_dict(facts["settings"])
         model = TunedModel(
-            base, settings, labels=len(facts["labels"]), words=label_words(base, facts["labels"], verbaliser)
+            base, settings, labels=len(facts["labels"]), words=label_words(base, facts["labels"], verbalizer)
         )
         try:
             tensors = load_file(Path(folder) / WEIGHTS)
@@ -165,7 +165,7 @@ class RAPTProvider:
             base,
             labels=facts["labels"],
             kind=facts["kind"],
-            verbaliser=verbaliser,
+            verbalizer=verbalizer,
             template=facts["template"],
         )
 
@@ -174,7 +174,7 @@ class RAPTProvider:
 
 
 def assembler(
-    backbone: Backbone, settings: TuningSettings, verbaliser: Mapping[str, str] | None, template: str
+    backbone: Backbone, settings: TuningSettings, verbalizer: Mapping[str, str] | None, template: str
 ) -> Assembler:
     """What makes rows of requests for a model of these settings."""
     return Assembler(
@@ -182,27 +182,27 @@ def assembler(
         max_tokens=settings.max_tokens,
         plain_length=settings.plain.length,
         virtual=settings.virtual_tokens,
-        template=template if verbaliser is not None and backbone.family == "encoder" else None,
+        template=template if verbalizer is not None and backbone.family == "encoder" else None,
     )
 
 
-def label_words(backbone: Backbone, labels: Sequence[str], verbaliser: Mapping[str, str] | None) -> list[int] | None:
+def label_words(backbone: Backbone, labels: Sequence[str], verbalizer: Mapping[str, str] | None) -> list[int] | None:
     """First token of every label's word.
 
     Raises:
         InvalidParameter: A label has no word, or its word has no token.
     """
-    if verbaliser is None:
+    if verbalizer is None:
         return None
-    if set(verbaliser) != set(labels):
-        raise InvalidParameter(f"Expected verbaliser to name one word for each of {list(labels)}.")
+    if set(verbalizer) != set(labels):
+        raise InvalidParameter(f"Expected verbalizer to name one word for each of {list(labels)}.")
     found = []
     for label in labels:
         # Tokenizers of bytes know a word inside a text by the blank before it.
         space = "" if backbone.family == "seq2seq" or backbone.kind == "bert" else " "
-        tokens = backbone.cut(space + verbaliser[label])
+        tokens = backbone.cut(space + verbalizer[label])
         if not tokens or tokens[0] == backbone.unknown:
-            raise InvalidParameter(f"Expected the word {verbaliser[label]!r} of label {label!r} to have a token.")
+            raise InvalidParameter(f"Expected the word {verbalizer[label]!r} of label {label!r} to have a token.")
         found.append(tokens[0])
     return found
 

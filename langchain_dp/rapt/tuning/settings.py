@@ -17,12 +17,12 @@ _PROMPT_LENGTH = {"prompt": 150, "prefix": 10}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlainTokens:
-    """The public tokens that stand before every text, are privatised with it, and are to be reconstructed.
+    """The public tokens that stand before every text, are privatized with it, and are to be reconstructed.
 
     Args:
         length: Their number m; 0 for none. The paper has 40.
         choice: "fixed": the same tokens before every text, as in the paper's main results; "sets": one of ``sets``
-            rows, drawn for each text; "fresh": drawn anew for each text, so that no position can be memorised.
+            rows, drawn for each text; "fresh": drawn anew for each text, so that no position can be memorized.
         sets: Number of rows under "sets".
         vocabulary: Size |T| of the set of tokens that they are drawn from, and of the reconstruction head's output;
             fewer if the table has fewer that fit. The paper has 7,630.
@@ -85,7 +85,7 @@ class TuningSettings:
         batch_size: Texts a step.
         epochs: Passes over the texts, at most.
         max_tokens: Longest text, in tokens; what is longer is cut, counted and reported.
-        privatise: "once": every training text is privatised once, and the release is used in all epochs; "epoch":
+        privatize: "once": every training text is privatized once, and the release is used in all epochs; "epoch":
             anew for each epoch, each time at the full price.
         patience: Stop when the validation loss did not fall for so many epochs, and keep the best; None: never.
         device: "auto", "cpu", "cuda", ...
@@ -110,7 +110,7 @@ class TuningSettings:
     batch_size: int = 128
     epochs: int = 4
     max_tokens: int = 128
-    privatise: Literal["once", "epoch"] = "once"
+    privatize: Literal["once", "epoch"] = "once"
     patience: int | None = None
     device: str = "auto"
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -138,7 +138,7 @@ class TuningSettings:
         validate.one_of("start", self.start, ("words", "random"))
         validate.one_of("reconstruction_reduction", self.reconstruction_reduction, ("sum", "mean"))
         validate.one_of("pooling", self.pooling, ("mean", "first"))
-        validate.one_of("privatise", self.privatise, ("once", "epoch"))
+        validate.one_of("privatize", self.privatize, ("once", "epoch"))
         validate.one_of("precision", self.precision, ("float32", "bfloat16", "float16"))
 
     @property

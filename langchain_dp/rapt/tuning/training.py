@@ -1,4 +1,4 @@
-"""The training loop: privatised rows in, learned tensors and a report out. Nothing private passes here."""
+"""The training loop: privatized rows in, learned tensors and a report out. Nothing private passes here."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.tuning.batches import Assembler, Row, collate
 from langchain_dp.rapt.tuning.checkpoint import Checkpoint, Progress
 from langchain_dp.rapt.tuning.model import TunedModel
-from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, Privatised, Request
+from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, Privatized, Request
 
 Rows = tuple[Any, list[Plain]]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class TrainingTexts:
-    """Privatised texts of one epoch, with the numbers of their labels."""
+    """Privatized texts of one epoch, with the numbers of their labels."""
 
-    inputs: Sequence[Privatised]
+    inputs: Sequence[Privatized]
     labels: Sequence[int]
 
 
@@ -36,7 +36,7 @@ class TrainingReport:
     """What training did.
 
     Args:
-        steps: Steps of the optimiser.
+        steps: Steps of the optimizer.
         epochs: One mapping an epoch: loss, task, reconstruction, accuracy, recovered (share of plain tokens), and
             validation_loss and validation_accuracy if there was a validation.
         best_epoch: Number of the epoch whose weights were kept, from 0.
@@ -63,7 +63,7 @@ class Trainer:
     Args:
         model: Its learned tensors are changed.
         assembler: Makes rows of requests.
-        kind: What privatised inputs are.
+        kind: What privatized inputs are.
         plain: Draws plain tokens for so many texts with public coins: what is to be reconstructed, and what is sent.
         pad: Token that fills batches up.
         device: Where to compute.

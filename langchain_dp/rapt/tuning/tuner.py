@@ -1,4 +1,4 @@
-"""Tuning a backbone on privatised text, with the privatised plain tokens to be reconstructed."""
+"""Tuning a backbone on privatized text, with the privatized plain tokens to be reconstructed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
 from langchain_dp.rapt.tuning.examples import (
     LABELS_IN_CLEAR,
     Examples,
-    PrivatisedExamples,
+    PrivatizedExamples,
     RawExamples,
     checked,
     checked_labels,
@@ -32,19 +32,19 @@ from langchain_dp.rapt.tuning.training import Trainer, TrainingReport, TrainingT
 
 
 class RAPTPromptTuner:
-    """Learns to classify privatised texts: prompt tuning, prefix tuning, adapters or all weights.
+    """Learns to classify privatized texts: prompt tuning, prefix tuning, adapters or all weights.
 
-    Every training text is privatised by the sanitizer and charged to its ledger; public plain tokens, privatised by the
+    Every training text is privatized by the sanitizer and charged to its ledger; public plain tokens, privatized by the
     same mechanism, stand before it; the model learns the labels and, with a head that is thrown away afterwards, to
-    reconstruct the plain tokens. The result is a Runnable that sanitises what it is asked.
+    reconstruct the plain tokens. The result is a Runnable that sanitizes what it is asked.
 
     Args:
-        sanitizer: Privatises training texts and, later, questions. :class:`NotSanitized` is for baselines.
+        sanitizer: Privatizes training texts and, later, questions. :class:`NotSanitized` is for baselines.
         labels: The public labels.
         backbone: "minilm", a folder, a model of transformers (which is copied), or a :class:`Backbone`.
         tokenizer: Tokenizer of a given model.
         settings: What is learned and how; the paper's values by default.
-        verbaliser: A word for each label, predicted by the backbone's own head for words (in a T5, by its decoder);
+        verbalizer: A word for each label, predicted by the backbone's own head for words (in a T5, by its decoder);
             None: a linear head on the text's activations.
         template: Public text behind every input of an encoder, with ``{mask}`` where the word is predicted.
         user_key: Key of an example that says whose account is charged.
@@ -55,7 +55,7 @@ class RAPTPromptTuner:
 
     Formal guarantee:
         That of the sanitizer: metric privacy for the words of every training text, one release each, or one release an
-        epoch under ``privatise="epoch"``. The labels, the number of texts and their lengths are in clear. The tuned
+        epoch under ``privatize="epoch"``. The labels, the number of texts and their lengths are in clear. The tuned
         model is post-processing of the releases. It is NOT differentially private in the number or presence of texts.
         Source: Li, Tan, Liu 2023, section 3.2.
     """
@@ -68,7 +68,7 @@ class RAPTPromptTuner:
         backbone: str | PathLike[str] | Backbone | Any = "minilm",
         tokenizer: Any = None,
         settings: TuningSettings | None = None,
-        verbaliser: Mapping[str, str] | None = None,
+        verbalizer: Mapping[str, str] | None = None,
         template: str = "It was {mask}.",
         user_key: str | None = None,
     ) -> None:
@@ -77,50 +77,50 @@ class RAPTPromptTuner:
         self.labels = checked_labels(labels)
         self.settings = settings or TuningSettings()
         if not isinstance(backbone, Backbone):
-            backbone = Backbone(backbone, tokenizer=tokenizer, words=verbaliser is not None)
+            backbone = Backbone(backbone, tokenizer=tokenizer, words=verbalizer is not None)
         self.backbone: Backbone = backbone
-        self._verbaliser, self._template, self._user_key = verbaliser, template, user_key
-        self._words = label_words(backbone, self.labels, verbaliser)
+        self._verbalizer, self._template, self._user_key = verbalizer, template, user_key
+        self._words = label_words(backbone, self.labels, verbalizer)
         self._device = chosen_device(self.settings.device)
         draft = RAPTClient(sanitizer, self.settings.plain, max_tokens=self.settings.max_tokens)
         self.client = draft
         if not backbone.matches(draft.vocabulary):
             self.client = RAPTClient(sanitizer, self.settings.plain, kind="text", max_tokens=self.settings.max_tokens)
-        self._assembler = assembler(backbone, self.settings, verbaliser, template)
+        self._assembler = assembler(backbone, self.settings, verbalizer, template)
 
-    def privatise(self, examples: Examples) -> PrivatisedExamples:
-        """Privatise labelled texts as :meth:`RAPTClient.privatise` does, which needs no model."""
-        return self.client.privatise(examples, labels=self.labels, user_key=self._user_key)
+    def privatize(self, examples: Examples) -> PrivatizedExamples:
+        """Privatize labelled texts as :meth:`RAPTClient.privatize` does, which needs no model."""
+        return self.client.privatize(examples, labels=self.labels, user_key=self._user_key)
 
     def fit(
         self,
-        examples: Examples | PrivatisedExamples,
+        examples: Examples | PrivatizedExamples,
         *,
-        validation: Examples | PrivatisedExamples | None = None,
+        validation: Examples | PrivatizedExamples | None = None,
         checkpoint: str | PathLike[str] | None = None,
         checkpoint_every: int | None = None,
         progress: bool = True,
         accept_other_promise: bool = False,
     ) -> RAPTClassifier:
-        """Privatise, train, and return the classifier.
+        """Privatize, train, and return the classifier.
 
         The classifier's ``training`` certificate repeats that of the training texts: their mechanism, eta, table,
-        releases and notes. Where they were privatised at another eta than this tuner's sanitizer works at, it names
+        releases and notes. Where they were privatized at another eta than this tuner's sanitizer works at, it names
         both. With validation texts, eta is the larger of the two, and releases of two accounts are added up.
 
         Args:
-            examples: Mappings with ``text`` and ``label``; or what :meth:`privatise` gave, at no further cost.
-            validation: The same for early stopping; they are privatised once and charged like the others.
-            checkpoint: Folder to keep the state in, privatised texts among it; an interrupted call goes on from it
+            examples: Mappings with ``text`` and ``label``; or what :meth:`privatize` gave, at no further cost.
+            validation: The same for early stopping; they are privatized once and charged like the others.
+            checkpoint: Folder to keep the state in, privatized texts among it; an interrupted call goes on from it
                 when it is repeated, without a further charge for what is stored there.
             checkpoint_every: Steps between two states, beside one after each epoch.
             progress: Whether to show a bar with loss and accuracy.
-            accept_other_promise: Whether privatised texts may come under another promise than this tuner's: of
+            accept_other_promise: Whether privatized texts may come under another promise than this tuner's: of
                 another mechanism, with other things in clear, or not private at all. The certificate says what theirs
                 says. Without it they are refused.
 
         Raises:
-            InvalidParameter: As for :meth:`privatise`; privatised texts are under another promise; or the checkpoint
+            InvalidParameter: As for :meth:`privatize`; privatized texts are under another promise; or the checkpoint
                 is of other settings.
             BudgetExceeded: An account has too little left; nothing was charged for what was refused.
         """
@@ -129,9 +129,9 @@ class RAPTPromptTuner:
                 f"Expected patience={self.settings.patience} only with validation=: without it nothing tells when to "
                 "stop. Give some labelled texts as validation."
             )
-        again = self.settings.privatise == "epoch"
-        if again and isinstance(examples, PrivatisedExamples):
-            raise InvalidParameter("Expected raw examples under privatise='epoch': they are privatised anew each time.")
+        again = self.settings.privatize == "epoch"
+        if again and isinstance(examples, PrivatizedExamples):
+            raise InvalidParameter("Expected raw examples under privatize='epoch': they are privatized anew each time.")
         other = accept_other_promise
         train = self._checked(examples, "example", both=True, other=other)
         held = None if validation is None else self._checked(validation, "validation example", both=False, other=other)
@@ -143,7 +143,7 @@ class RAPTPromptTuner:
             words=self._words,
             reconstruct=len(self.client.plain) if self.settings.reconstruction else 0,
         )
-        released: list[PrivatisedExamples] = []
+        released: list[PrivatizedExamples] = []
 
         def texts(epoch: int) -> TrainingTexts:
             if again or not released:
@@ -171,20 +171,20 @@ class RAPTPromptTuner:
             texts(max(0, len(report.epochs) - 1))
         return self._classifier(model.eval(), report, released[0], held_released)
 
-    def _checked(self, examples: Examples | PrivatisedExamples, what: str, *, both: bool, other: bool) -> Any:
-        if not isinstance(examples, PrivatisedExamples):
+    def _checked(self, examples: Examples | PrivatizedExamples, what: str, *, both: bool, other: bool) -> Any:
+        if not isinstance(examples, PrivatizedExamples):
             return checked(examples, self.labels, user_key=self._user_key, what=what, both=both)
         # Ids of another table are other words: no promise makes sense of them.
         same_words = examples.kind == "text" or examples.certificate.table == self.client.table
         if examples.kind != self.client.kind or not same_words:
             raise InvalidParameter(
-                f"Expected {what}s privatised over {self.client.table!r} as {self.client.kind}, got "
-                f"{examples.certificate.table!r} as {examples.kind}. Privatise them with this tuner."
+                f"Expected {what}s privatized over {self.client.table!r} as {self.client.kind}, got "
+                f"{examples.certificate.table!r} as {examples.kind}. Privatize them with this tuner."
             )
         if not other and (found := self.client.differences(examples.certificate)):
             raise InvalidParameter(
                 f"Expected {what}s under the promise of this tuner's sanitizer, but {'; '.join(found)}. "
-                "Privatise them with this tuner or its client, give the tuner their sanitizer, or give "
+                "Privatize them with this tuner or its client, give the tuner their sanitizer, or give "
                 "accept_other_promise=True: the training certificate then says what theirs says."
             )
         if not set(examples.labels) <= set(self.labels) or (both and len(set(examples.labels)) < 2):
@@ -197,13 +197,13 @@ class RAPTPromptTuner:
         identity: dict[str, str | int] = {
             "backbone": self.backbone.fingerprint,
             "labels": " | ".join(self.labels),
-            "verbaliser": str(self._verbaliser),
+            "verbalizer": str(self._verbalizer),
             "table": self.client.table,
             "eta": repr(self.client.eta),
             "texts": len(train),
             "validation texts": 0 if held is None else len(held),
-            "privatised examples": _digest(train),
-            "privatised validation examples": _digest(held),
+            "privatized examples": _digest(train),
+            "privatized validation examples": _digest(held),
         }
         # Texts of the same account only can be told apart: the key of an account that ended with its process is gone.
         marks = {
@@ -220,20 +220,20 @@ class RAPTPromptTuner:
         examples: Any,
         *,
         fresh: bool = False,
-        before: PrivatisedExamples | None = None,
-    ) -> PrivatisedExamples:
-        if isinstance(examples, PrivatisedExamples):
+        before: PrivatizedExamples | None = None,
+    ) -> PrivatizedExamples:
+        if isinstance(examples, PrivatizedExamples):
             return examples
         if (found := self._kept(state, name)) is not None:
             return found
-        found = self.client.privatise_checked(examples, self.labels, fresh=fresh)
+        found = self.client.privatize_checked(examples, self.labels, fresh=fresh)
         if before is not None:  # of an earlier epoch, perhaps under an account that ended with its process
             found = dataclasses.replace(found, certificate=joined(found.certificate, before.certificate))
         if state is not None:
             state.keep(name, found)
         return found
 
-    def _kept(self, state: Checkpoint | None, name: str) -> PrivatisedExamples | None:
+    def _kept(self, state: Checkpoint | None, name: str) -> PrivatizedExamples | None:
         found = None if state is None else state.examples(name)
         if found is not None and (others := self.client.differences(found.certificate)):
             raise InvalidParameter(
@@ -242,20 +242,20 @@ class RAPTPromptTuner:
             )
         return found
 
-    def _texts(self, examples: PrivatisedExamples) -> TrainingTexts:
+    def _texts(self, examples: PrivatizedExamples) -> TrainingTexts:
         return TrainingTexts(examples.inputs, [self.labels.index(label) for label in examples.labels])
 
     def _classifier(
-        self, model: TunedModel, report: TrainingReport, train: PrivatisedExamples, held: PrivatisedExamples | None
+        self, model: TunedModel, report: TrainingReport, train: PrivatizedExamples, held: PrivatizedExamples | None
     ) -> RAPTClassifier:
         truncated, texts = max(train.truncated, report.truncated), len(train)
         epochs = len(report.epochs)
-        once = self.settings.privatise == "once"
+        once = self.settings.privatize == "once"
         notes = [
             LABELS_IN_CLEAR,
-            "Every training text was privatised once and stored: all epochs saw the one release."
+            "Every training text was privatized once and stored: all epochs saw the one release."
             if once
-            else f"Every training text was privatised anew for each of {epochs} epochs, each time at the full price: "
+            else f"Every training text was privatized anew for each of {epochs} epochs, each time at the full price: "
             "the releases of a text add up.",
         ]
         if truncated:
@@ -264,7 +264,7 @@ class RAPTPromptTuner:
                 "cut."
             )
         parameters: dict[str, float | int | str] = {
-            "training_privatised": self.settings.privatise,
+            "training_privatized": self.settings.privatize,
             "training_texts": texts,
             "training_epochs": epochs,
             "training_releases_of_a_text": 1 if once else epochs,
@@ -283,7 +283,7 @@ class RAPTPromptTuner:
             model.backbone,
             labels=self.labels,
             kind=self.client.kind,
-            verbaliser=self._verbaliser,
+            verbalizer=self._verbalizer,
             template=self._template,
         )
         model.reconstruction = None
@@ -295,7 +295,7 @@ class RAPTPromptTuner:
 
 def _digest(examples: Any) -> str:
     """Which stored release is trained on: a certificate must not cover texts that another one was resumed with."""
-    if not isinstance(examples, PrivatisedExamples):
+    if not isinstance(examples, PrivatizedExamples):
         return ""
     said = [examples.certificate.to_dict(), list(examples.inputs), list(examples.labels)]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()

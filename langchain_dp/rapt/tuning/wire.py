@@ -1,4 +1,4 @@
-"""What crosses the boundary between client and provider: privatised tokens or privatised text, and nothing else."""
+"""What crosses the boundary between client and provider: privatized tokens or privatized text, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Literal
 from langchain_dp.errors import InvalidParameter
 
 Kind = Literal["tokens", "text"]
-Privatised = list[int] | str
-"""A privatised text: token ids of the backbone, or text that its tokenizer is to cut."""
+Privatized = list[int] | str
+"""A privatized text: token ids of the backbone, or text that its tokenizer is to cut."""
 Plain = list[int] | list[str]
-"""Privatised plain tokens: ids of the backbone, or words."""
+"""Privatized plain tokens: ids of the backbone, or words."""
 
 PROVIDER, WEIGHTS = "provider.json", "model.safetensors"
 """Files of a saved provider, by whose names a client's machine knows them without torch."""
@@ -25,12 +25,12 @@ MOST = 4_096
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Request:
-    """Privatised texts and the privatised plain tokens before them, as a provider takes them.
+    """Privatized texts and the privatized plain tokens before them, as a provider takes them.
 
     Args:
         kind: "tokens": ids of the backbone's vocabulary (-1: unknown); "text": text for the backbone's tokenizer.
-        plain: Privatised plain tokens, one row a text; empty rows if there are none.
-        inputs: Privatised texts, of the same kind.
+        plain: Privatized plain tokens, one row a text; empty rows if there are none.
+        inputs: Privatized texts, of the same kind.
 
     Raises:
         InvalidParameter: Something of another form; the message holds nothing of it.
@@ -38,7 +38,7 @@ class Request:
 
     kind: Kind
     plain: Sequence[Plain]
-    inputs: Sequence[Privatised]
+    inputs: Sequence[Privatized]
 
     def __post_init__(self) -> None:
         if self.kind not in ("tokens", "text"):
@@ -61,7 +61,7 @@ class Request:
         return len(self.inputs)
 
     def __repr__(self) -> str:
-        return f"Request({self.kind}, {len(self)} privatised texts)"
+        return f"Request({self.kind}, {len(self)} privatized texts)"
 
     def to_json(self) -> bytes:
         """UTF-8 JSON."""

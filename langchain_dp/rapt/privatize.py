@@ -1,4 +1,4 @@
-"""Texts in, privatised texts out: every token goes through a mechanism of metric privacy on its own."""
+"""Texts in, privatized texts out: every token goes through a mechanism of metric privacy on its own."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES, MetricExponential
 from langchain_dp.mechanisms.metric_laplace import checked_eta, metric_laplace
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
-from langchain_dp.rapt import tokenise
-from langchain_dp.rapt._tokenisers import PAD, UNKNOWN, ForeignTokeniser
+from langchain_dp.rapt import tokenize
+from langchain_dp.rapt._tokenizers import PAD, UNKNOWN, ForeignTokenizer
 from langchain_dp.rapt.policies import Kind, Policies
 from langchain_dp.rapt.vocabulary import Vocabulary, table_name
 
@@ -32,12 +32,12 @@ _DRAWN = 8 * _BLOCK  # tokens drawn together by the other mechanism, which asks 
 
 
 @dataclasses.dataclass(frozen=True)
-class Privatised:
-    """One privatised text.
+class Privatized:
+    """One privatized text.
 
     Args:
         text: What may leave.
-        tokens: Privatised tokens, pads among them. Each cost eta per unit of distance.
+        tokens: Privatized tokens, pads among them. Each cost eta per unit of distance.
         kept: Features that are in clear by the user's choice, placeholders among them.
     """
 
@@ -46,7 +46,7 @@ class Privatised:
     kept: int
 
 
-class TextPrivatiser:
+class TextPrivatizer:
     """Replaces every token of a text by a random word of a public vocabulary, near words more often than far ones.
 
     Args:
@@ -57,8 +57,8 @@ class TextPrivatiser:
         policies: What happens to numbers, dates, addresses, marks, code and unknown words.
         keep: Words that stay in clear, compared in lower case, or a function that says so of a feature's text.
         length: Every text comes out as exactly this many tokens and kept features: shorter ones are filled with
-            privatised pads, longer ones are cut. By default a text keeps its length, which is then in clear.
-        casing: Whether a word that replaces a capitalised one is capitalised. This puts the casing in clear.
+            privatized pads, longer ones are cut. By default a text keeps its length, which is then in clear.
+        casing: Whether a word that replaces a capitalized one is capitalized. This puts the casing in clear.
         rng: Source of randomness; operating-system entropy by default.
         threads: Threads to search with; by default as many as there are processors.
         cache_bytes: Memory of the exponential mechanism for what it keeps of words seen before, at least 0. A word
@@ -72,7 +72,7 @@ class TextPrivatiser:
         of any output changes by at most exp(eta * sum_i |x_i - x'_i|), x_i the public vector of token i; all unknown
         words have the same vector, but under ``Policies(unknown="random")``: there |x_i - x'_i| is 0 between two
         unknown words, and between an unknown and a known one the distance of that to the farthest word that may be
-        written. Privatising the same text k times costs k times as much. This is metric privacy: eta is not an epsilon,
+        written. Privatizing the same text k times costs k times as much. This is metric privacy: eta is not an epsilon,
         and close words are protected more than far ones.
     """
 
@@ -102,7 +102,7 @@ class TextPrivatiser:
         self.threads = None if threads is None else validate.integer("threads", threads, at_least=1)
         self.casing = casing
         if casing:
-            vocabulary.surfaces("")  # refused now where the tokeniser cannot tell
+            vocabulary.surfaces("")  # refused now where the tokenizer cannot tell
         self._rng = rng or SystemRandomness()
         self._exponential = (
             None
@@ -152,9 +152,9 @@ class TextPrivatiser:
 
     @property
     def streams(self) -> bool:
-        """Whether a text can be privatised in stretches: its tokens are written one by one, and none spans much."""
-        code = self.policies.code != "privatise"
-        return not (self.pads or code or isinstance(self.vocabulary.tokeniser, ForeignTokeniser))
+        """Whether a text can be privatized in stretches: its tokens are written one by one, and none spans much."""
+        code = self.policies.code != "privatize"
+        return not (self.pads or code or isinstance(self.vocabulary.tokenizer, ForeignTokenizer))
 
     def notes(self) -> tuple[str, ...]:
         """What is passed through in clear, for certificates."""
@@ -174,8 +174,8 @@ class TextPrivatiser:
             notes.append("The noise is seeded: whoever knows the seed can remove it. NOT private.")
         return tuple(notes)
 
-    def privatise(self, texts: Sequence[str]) -> list[Privatised]:
-        """Privatise texts, each token with its own noise.
+    def privatize(self, texts: Sequence[str]) -> list[Privatized]:
+        """Privatize texts, each token with its own noise.
 
         Args:
             texts: Private texts.
@@ -188,12 +188,12 @@ class TextPrivatiser:
         """
         return self.prepare(texts)()
 
-    def prepare(self, texts: Sequence[str]) -> Callable[[], list[Privatised]]:
-        """Do all of :meth:`privatise` that can fail on a text, and return what draws the words.
+    def prepare(self, texts: Sequence[str]) -> Callable[[], list[Privatized]]:
+        """Do all of :meth:`privatize` that can fail on a text, and return what draws the words.
 
         Whoever charges for a release does so in between: a text that cannot be cut costs nothing.
 
-        Raises: As :meth:`privatise`.
+        Raises: As :meth:`privatize`.
         """
         if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
             raise InvalidParameter(
@@ -202,7 +202,7 @@ class TextPrivatiser:
         parsed = [self._parse(number, text) for number, text in enumerate(texts)]
         ids = np.fromiter((i for items in parsed for i in items.ids), dtype=np.int64)
 
-        def draw() -> list[Privatised]:
+        def draw() -> list[Privatized]:
             released = self.release(ids)
             results, start = [], 0
             for items in parsed:
@@ -214,12 +214,12 @@ class TextPrivatiser:
         return draw
 
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
-        """As :meth:`prepare`; what is returned draws the privatised texts alone."""
+        """As :meth:`prepare`; what is returned draws the privatized texts alone."""
         draw = self.prepare(texts)
         return lambda: [released.text for released in draw()]
 
     def release(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Privatise token ids: one released id of the vocabulary per given one.
+        """Privatize token ids: one released id of the vocabulary per given one.
 
         Args:
             ids: Ids of the vocabulary; -1 for an unknown word and -2 for a pad.
@@ -244,11 +244,11 @@ class TextPrivatiser:
     def _parse(self, number: int, text: str) -> Items:
         if not isinstance(text, str):
             raise InvalidParameter(f"Expected texts[{number}] of type {type(text).__name__} to be a string.")
-        text = tokenise.clean(text)
+        text = tokenize.clean(text)
         items = Items()
         start = 0
         if self.policies.in_clear or self._keep:
-            for feature in tokenise.features(text, code=self.policies.code != "privatise"):
+            for feature in tokenize.features(text, code=self.policies.code != "privatize"):
                 clear = self._in_clear(feature.kind, text[feature.start : feature.end])
                 if clear is not None:
                     self._add(items, text[start : feature.start])
@@ -260,14 +260,14 @@ class TextPrivatiser:
         return items
 
     def _in_clear(self, kind: Kind, surface: str) -> str | None:
-        """What is written for a feature without privatising it; None for nearly all."""
+        """What is written for a feature without privatizing it; None for nearly all."""
         treatment = self.policies.of(kind)
         if treatment == "placeholder":
             return f"[{kind.upper()}]"
         if treatment == "keep":
             return surface
         if not callable(self._keep):
-            return surface if tokenise.normal(surface) in self._keep else None
+            return surface if tokenize.normal(surface) in self._keep else None
         failure = ""
         try:
             return surface if self._keep(surface) else None
@@ -282,17 +282,17 @@ class TextPrivatiser:
                 items.surfaces += self.vocabulary.surfaces(text)
 
     def pieces(self, text: str) -> list[str]:
-        """Privatise a stretch of a text, as pieces for ``langchain_dp.rapt.tokenise.join``.
+        """Privatize a stretch of a text, as pieces for ``langchain_dp.rapt.tokenize.join``.
 
-        Stretches that no feature crosses, privatised one after the other and joined at the end, follow the law of the
-        whole text privatised at once; not under ``length``, which counts the whole.
+        Stretches that no feature crosses, privatized one after the other and joined at the end, follow the law of the
+        whole text privatized at once; not under ``length``, which counts the whole.
         """
         items = self._parse(0, text)
         return self._pieces(items, self.release(np.array(items.ids, dtype=np.int64)).tolist())
 
-    def _write(self, items: Items, released: list[int]) -> Privatised:
+    def _write(self, items: Items, released: list[int]) -> Privatized:
         pieces = self._pieces(items, released)
-        return Privatised(tokenise.join(pieces), tokens=len(released), kept=len(items.literals))
+        return Privatized(tokenize.join(pieces), tokens=len(released), kept=len(items.literals))
 
     def _pieces(self, items: Items, released: list[int]) -> list[str]:
         pieces: list[str] = []
@@ -300,7 +300,7 @@ class TextPrivatiser:
         for end, literal in [*items.literals, (len(released), None)]:
             words = self.vocabulary.decode(released[start:end])
             if self.casing:
-                words = [tokenise.cased(*pair) for pair in zip(words, items.surfaces[start:end], strict=True)]
+                words = [tokenize.cased(*pair) for pair in zip(words, items.surfaces[start:end], strict=True)]
             pieces += words
             if literal is not None:
                 pieces.append(literal)
@@ -310,7 +310,7 @@ class TextPrivatiser:
 
 @dataclasses.dataclass(repr=False)
 class Items:
-    """A parsed text: ids to privatise, and what stands in clear before which id. Private."""
+    """A parsed text: ids to privatize, and what stands in clear before which id. Private."""
 
     ids: list[int] = dataclasses.field(default_factory=list)
     surfaces: list[str] = dataclasses.field(default_factory=list)
@@ -331,16 +331,16 @@ def _kept_words(keep: Sequence[str]) -> frozenset[str]:
     if isinstance(keep, str) or not all(isinstance(word, str) for word in keep):
         raise InvalidParameter("Expected keep= to be a list of words, or a function. Give ['word'].")
     for word in keep:
-        if len(list(tokenise.features(word))) != 1:
+        if len(list(tokenize.features(word))) != 1:
             raise InvalidParameter(
                 f"Expected keep={word!r} to be one word each. Give the words of a phrase one by one."
             )
-    return frozenset(map(tokenise.normal, keep))
+    return frozenset(map(tokenize.normal, keep))
 
 
 def _rest(vocabulary: Vocabulary) -> str:
     """Digest of what else of a table a release depends on: special vectors, what is not written, how it cuts."""
-    how = vocabulary.tokeniser.embeds if isinstance(vocabulary.tokeniser, ForeignTokeniser) else vocabulary.tokeniser
+    how = vocabulary.tokenizer.embeds if isinstance(vocabulary.tokenizer, ForeignTokenizer) else vocabulary.tokenizer
     digest = hashlib.sha256(f"{type(how).__module__}.{type(how).__qualname__} {sorted(vocabulary.never)}".encode())
     for special in (vocabulary.unknown, vocabulary.pad):
         digest.update(np.ascontiguousarray(special).tobytes())

@@ -1,4 +1,4 @@
-"""Texts in, privatised texts out: what may leave, what may not, and what is said about it."""
+"""Texts in, privatized texts out: what may leave, what may not, and what is said about it."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from scipy import stats
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
-from langchain_dp.rapt import Policies, RAPTSanitizer, TextPrivatiser, Vocabulary, load
+from langchain_dp.rapt import Policies, RAPTSanitizer, TextPrivatizer, Vocabulary, load
 
 SMALL = vocabularies.small()
 MECHANISMS = ("laplace", "exponential")
 NO_NOISE = 1e12
 
 
-def privatiser(eta: float = 2.0, *, seed: int | None = 1, vocabulary: Vocabulary = SMALL, **options) -> TextPrivatiser:
+def privatizer(eta: float = 2.0, *, seed: int | None = 1, vocabulary: Vocabulary = SMALL, **options) -> TextPrivatizer:
     rng = None if seed is None else NotPrivateSeededRandomness(seed)
-    return TextPrivatiser(vocabulary, eta, rng=rng, **options)
+    return TextPrivatizer(vocabulary, eta, rng=rng, **options)
 
 
 def out(text: str, **options) -> str:
-    """A text with next to no noise: what is left is tokenising, policies and joining."""
-    return privatiser(NO_NOISE, **options).privatise([text])[0].text
+    """A text with next to no noise: what is left is tokenizing, policies and joining."""
+    return privatizer(NO_NOISE, **options).privatize([text])[0].text
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_without_noise_known_text_stays(mechanism: str) -> None:
     """If it breaks, words move against their vectors, or the joining changes the text."""
     text = "the doctor was at paris, u.s. (it isn't well-known)!"
-    result = privatiser(NO_NOISE, mechanism=mechanism).privatise([text, "", " \n"])
+    result = privatizer(NO_NOISE, mechanism=mechanism).privatize([text, "", " \n"])
     assert [r.text for r in result] == ["the doctor was at paris, u.s. (it isn't well-known)!", "", ""]
     assert [(r.tokens, r.kept) for r in result] == [(14, 0), (0, 0), (0, 0)]
 
@@ -48,10 +48,10 @@ def test_unknown_words_never_leave() -> None:
     names = "Zebulon 4471 caf\u00e9 2024-03-05 x.y@z.org https://z.org `zq` \U0001f44d \u6771 \u05e9\u05dc \ud800"
     nearest = WORDS[int(SMALL.table.find(np.array([SMALL.unknown], dtype=float))[0])]
     for mechanism in MECHANISMS:
-        released = privatiser(NO_NOISE, mechanism=mechanism).privatise([names])[0]
+        released = privatizer(NO_NOISE, mechanism=mechanism).privatize([names])[0]
         assert set(released.text.split()) <= {nearest}
         assert released.tokens == 13
-        noisy = privatiser(0.5, mechanism=mechanism).privatise([names] * 20)
+        noisy = privatizer(0.5, mechanism=mechanism).privatize([names] * 20)
         assert not any(word in r.text for r in noisy for word in ("Zeb", "zeb", "4471", "zq", "caf"))
 
 
@@ -73,14 +73,14 @@ def test_the_promise_of_random_unknown_words_is_the_stated_one(mechanism: str) -
     table = Vocabulary(["low", "mid", "high"], np.array([[0.0], [5.0], [10.0]]))
     runs, outputs = 4000, {}
     for unknown in ("vector", "random"):
-        made = privatiser(2.0, vocabulary=table, mechanism=mechanism, policies=Policies(unknown=unknown))
+        made = privatizer(2.0, vocabulary=table, mechanism=mechanism, policies=Policies(unknown=unknown))
         for word in ("zanzibar", "mid"):
             outputs[unknown, word] = Counter(made.release(np.array(table.encode(word) * runs)).tolist())[0]
         found = outputs[unknown, "zanzibar"], outputs[unknown, "mid"], runs
         assert violates(*found, epsilon=0.0, delta=0.0) is (unknown == "random")
     assert not violates(*found, epsilon=2.0 * 5.0, delta=0.0)
     assert "farthest public word" in " ".join(made.notes())
-    assert "farthest" not in " ".join(privatiser(2.0, vocabulary=table, mechanism=mechanism).notes())
+    assert "farthest" not in " ".join(privatizer(2.0, vocabulary=table, mechanism=mechanism).notes())
 
 
 @pytest.mark.statistical
@@ -93,7 +93,7 @@ def test_the_original_word_stays_possible(mechanism: str) -> None:
     vocabulary = Vocabulary(["a", "b", "c"], np.array([[0.0, 0], [1, 0], [0, 1]]))
     runs = 600
     for word in "abc":
-        released = privatiser(1.0, vocabulary=vocabulary, mechanism=mechanism).privatise([word] * runs)
+        released = privatizer(1.0, vocabulary=vocabulary, mechanism=mechanism).privatize([word] * runs)
         counts = Counter(r.text for r in released)
         assert set(counts) == {"a", "b", "c"}
         assert lower(counts[word], runs) > 0.2
@@ -115,7 +115,7 @@ def test_audit_through_the_whole_path(mechanism: str) -> None:
         hits = [
             sum(
                 r.text == "lone"
-                for r in privatiser(eta, vocabulary=vocabulary, mechanism=mechanism).privatise([x] * runs)
+                for r in privatizer(eta, vocabulary=vocabulary, mechanism=mechanism).privatize([x] * runs)
             )
             for x in ("lone", "Zebulon")
         ]
@@ -129,7 +129,7 @@ def test_a_text_is_released_by_the_same_law_whatever_stands_beside_it() -> None:
     counts = []
     for others in beside:
         together = [
-            r for seed in range(60) for r in privatiser(4.0, seed=seed).privatise([*others, *["heart"] * 20])[20:]
+            r for seed in range(60) for r in privatizer(4.0, seed=seed).privatize([*others, *["heart"] * 20])[20:]
         ]
         counts.append(sum(r.text == "heart" for r in together))
     runs = 60 * 20
@@ -143,7 +143,7 @@ def test_a_text_is_released_by_the_same_law_whatever_stands_beside_it() -> None:
 def test_the_content_of_one_text_leaves_the_noise_of_the_next_alone(mechanism: str) -> None:
     """If it breaks, noise is shared or drawn by content: equal token counts must give the second text equal words."""
     runs = [
-        [r.text for r in privatiser(1.0, mechanism=mechanism).privatise([first, "the heart of the city"])]
+        [r.text for r in privatizer(1.0, mechanism=mechanism).privatize([first, "the heart of the city"])]
         for first in ("the dog", "Zebulon pill")
     ]
     assert runs[0][1] == runs[1][1]
@@ -153,11 +153,11 @@ def test_the_content_of_one_text_leaves_the_noise_of_the_next_alone(mechanism: s
 def test_two_releases_differ_unless_seeded() -> None:
     """If it breaks, noise is reused: the difference of two texts is then released without any."""
     text = "the doctor and the nurse " * 10
-    assert len({privatiser(1.0, seed=None).privatise([text])[0].text for _ in range(3)}) == 3
-    assert privatiser(1.0).privatise([text]) == privatiser(1.0).privatise([text])
-    one = privatiser(1.0)
-    assert one.privatise([text]) != one.privatise([text])
-    assert privatiser(1.0, seed=None).private
+    assert len({privatizer(1.0, seed=None).privatize([text])[0].text for _ in range(3)}) == 3
+    assert privatizer(1.0).privatize([text]) == privatizer(1.0).privatize([text])
+    one = privatizer(1.0)
+    assert one.privatize([text]) != one.privatize([text])
+    assert privatizer(1.0, seed=None).private
     assert not one.private
     assert any("NOT private" in note for note in one.notes())
 
@@ -166,7 +166,7 @@ def test_two_releases_differ_unless_seeded() -> None:
 def test_spaces_and_casing_do_not_leave(mechanism: str) -> None:
     """If it breaks, line breaks, indents or capitals of the private text pass in clear."""
     texts = ["the dog was at sea", "THE  Dog\twas\n\nat\u3000Sea ", "\u202ethe\x00dog was\u200bat sea"]
-    assert len({privatiser(1.0, mechanism=mechanism).privatise([text])[0].text for text in texts}) == 1
+    assert len({privatizer(1.0, mechanism=mechanism).privatize([text])[0].text for text in texts}) == 1
 
 
 @pytest.mark.parametrize("kind", ["numbers", "dates", "urls", "punctuation", "code"])
@@ -181,7 +181,7 @@ def test_a_policy_reaches_its_own_kind_only(kind: str, treatment: str) -> None:
         "punctuation": "[PUNCTUATION]",
         "code": "[CODE]",
     }
-    result = privatiser(NO_NOISE, policies=Policies(**{kind: treatment})).privatise([" ".join(features.values())])[0]
+    result = privatizer(NO_NOISE, policies=Policies(**{kind: treatment})).privatize([" ".join(features.values())])[0]
     shown = features[kind] if treatment == "keep" else names[kind]
     assert shown in result.text
     for other, feature in features.items():
@@ -191,26 +191,26 @@ def test_a_policy_reaches_its_own_kind_only(kind: str, treatment: str) -> None:
 
 def test_kept_words_stay_and_are_named() -> None:
     """If it breaks, a word that must stay is lost, more stays than was chosen, or a certificate does not say so."""
-    result = privatiser(NO_NOISE, keep=["Ibuprofen", "zq-7"]).privatise(["the IBUPROFEN, zq-7 zq"])[0]
+    result = privatizer(NO_NOISE, keep=["Ibuprofen", "zq-7"]).privatize(["the IBUPROFEN, zq-7 zq"])[0]
     assert result.text.startswith("the IBUPROFEN, zq-7 ")
     assert not result.text.endswith("zq")
     assert (result.tokens, result.kept) == (3, 2)
-    noisy = privatiser(0.5, keep=["ibuprofen"])
-    assert all("ibuprofen" in r.text for r in noisy.privatise(["the ibuprofen heart"] * 20))
+    noisy = privatizer(0.5, keep=["ibuprofen"])
+    assert all("ibuprofen" in r.text for r in noisy.privatize(["the ibuprofen heart"] * 20))
     assert any("1 chosen words" in note and "ibuprofen" in note for note in noisy.notes())
 
 
 def test_kept_words_by_a_function() -> None:
     """If it breaks, the choice of the user's function is lost, or its error prints the word it was asked about."""
-    chosen = privatiser(NO_NOISE, keep=lambda word: word.startswith("zq"))
-    assert chosen.privatise(["the zq1 heart"])[0].text == "the zq1 heart"
+    chosen = privatizer(NO_NOISE, keep=lambda word: word.startswith("zq"))
+    assert chosen.privatize(["the zq1 heart"])[0].text == "the zq1 heart"
     assert any("function keep=" in note for note in chosen.notes())
 
     def broken(word: str) -> bool:
         raise KeyError(word)
 
     with pytest.raises(InvalidParameter, match="KeyError") as caught:
-        privatiser(keep=broken).privatise(["secret"])
+        privatizer(keep=broken).privatize(["secret"])
     assert "secret" not in str(caught.value)
     assert caught.value.__context__ is None, "it would hold the word"
 
@@ -219,11 +219,11 @@ def test_kept_words_by_a_function() -> None:
 def test_a_fixed_length_hides_the_length(mechanism: str) -> None:
     """If it breaks, short texts show, a long text is not cut, or pads come out without noise."""
     texts = ["", "the dog", "the doctor and the nurse was at the house"]
-    fixed = privatiser(1.0, mechanism=mechanism, length=5)
-    results = fixed.privatise(texts)
+    fixed = privatizer(1.0, mechanism=mechanism, length=5)
+    results = fixed.privatize(texts)
     assert [r.tokens for r in results] == [5, 5, 5]
-    assert len({r.text for r in fixed.privatise([""] * 30)}) > 20, "pads get noise of their own"
-    assert [r.text for r in privatiser(NO_NOISE, length=5, mechanism=mechanism).privatise(texts[2:])] == [
+    assert len({r.text for r in fixed.privatize([""] * 30)}) > 20, "pads get noise of their own"
+    assert [r.text for r in privatizer(NO_NOISE, length=5, mechanism=mechanism).privatize(texts[2:])] == [
         "the doctor and the nurse"
     ]
     assert any("5 tokens" in note and "cut" in note for note in fixed.notes())
@@ -232,17 +232,17 @@ def test_a_fixed_length_hides_the_length(mechanism: str) -> None:
 
 def test_kept_features_count_towards_a_fixed_length() -> None:
     """If it breaks, kept words make a text longer than all others."""
-    fixed = privatiser(NO_NOISE, length=4, keep=["zq"])
-    counts = [(r.tokens, r.kept) for r in fixed.privatise(["zq zq", "the zq zq dog zq zq", "zq " * 9, "the " * 9])]
+    fixed = privatizer(NO_NOISE, length=4, keep=["zq"])
+    counts = [(r.tokens, r.kept) for r in fixed.privatize(["zq zq", "the zq zq dog zq zq", "zq " * 9, "the " * 9])]
     assert counts == [(2, 2), (2, 2), (0, 4), (4, 0)]
-    assert fixed.privatise(["the zq zq dog zq zq"])[0].text == "the zq zq dog"
+    assert fixed.privatize(["the zq zq dog zq zq"])[0].text == "the zq zq dog"
 
 
 def test_pads_are_drawn_like_words(tmp_path: Path) -> None:
     """If it breaks, a pad's own token leaves, or pads are told from words by their spelling."""
     pytest.importorskip("tokenizers")
     vocabulary = load(vocabularies.wordpiece_folder(tmp_path / "model"))
-    released = privatiser(1e-3, vocabulary=vocabulary, length=30).privatise([""])[0]
+    released = privatizer(1e-3, vocabulary=vocabulary, length=30).privatize([""])[0]
     assert "[" not in released.text
     assert released.tokens == 30
 
@@ -250,35 +250,35 @@ def test_pads_are_drawn_like_words(tmp_path: Path) -> None:
 def test_casing_is_taken_over_only_when_asked(tmp_path: Path) -> None:
     """If it breaks, capitals pass in clear unsaid, or casing=True loses them."""
     assert out("The DOCTOR was") == "the doctor was"
-    cased = privatiser(NO_NOISE, casing=True)
-    assert cased.privatise(["The DOCTOR was, Zq"])[0].text.startswith("The DOCTOR was, ")
+    cased = privatizer(NO_NOISE, casing=True)
+    assert cased.privatize(["The DOCTOR was, Zq"])[0].text.startswith("The DOCTOR was, ")
     assert any("Capital letters are in clear" in note for note in cased.notes())
-    assert privatiser(NO_NOISE, casing=True, length=4).privatise(["The DOCTOR"])[0].tokens == 4
+    assert privatizer(NO_NOISE, casing=True, length=4).privatize(["The DOCTOR"])[0].tokens == 4
     with pytest.raises(InvalidParameter, match="casing=False"):
-        privatiser(vocabulary=load(Letters()), casing=True)
+        privatizer(vocabulary=load(Letters()), casing=True)
     pytest.importorskip("tokenizers")
     pieces = load(vocabularies.wordpiece_folder(tmp_path / "model"))
     assert out("The PLAYING doctor", vocabulary=pieces, casing=True) == "The PLAYING doctor"
     assert out("The PLAYING doctor", vocabulary=pieces) == "the playing doctor"
 
 
-def test_foreign_tokenisers_are_privatised_token_by_token() -> None:
+def test_foreign_tokenizers_are_privatized_token_by_token() -> None:
     """If it breaks, byte pairs and sentence pieces cannot be used, or their special tokens come out."""
     letters = load(Letters())
     assert out("Hello, you", vocabulary=letters, policies=Policies(punctuation="keep")) == "hello, you"
-    noisy = privatiser(0.01, vocabulary=letters).privatise(["hello \ud800 there"] * 30)
+    noisy = privatizer(0.01, vocabulary=letters).privatize(["hello \ud800 there"] * 30)
     assert {r.tokens for r in noisy} == {13}
     assert not any("<" in r.text for r in noisy)
 
 
 def test_notes_name_all_that_is_in_clear() -> None:
     """If it breaks, a certificate is silent about a feature that leaves."""
-    assert privatiser(seed=None).notes() == ("The number of tokens of every text is in clear.",)
+    assert privatizer(seed=None).notes() == ("The number of tokens of every text is in clear.",)
     loud = Policies(numbers="keep", dates="placeholder", urls="keep", punctuation="keep", code="placeholder")
-    notes = " ".join(privatiser(policies=loud, keep=["a"], casing=True).notes())
+    notes = " ".join(privatizer(policies=loud, keep=["a"], casing=True).notes())
     for name in ("Numbers are passed", "Dates are replaced", "Addresses", "Punctuation", "Code blocks are replaced"):
         assert name in notes
-    many = privatiser(keep=[f"w{i}" for i in range(30)]).notes()
+    many = privatizer(keep=[f"w{i}" for i in range(30)]).notes()
     assert any("30 chosen words" in note and note.endswith("....") for note in many)
 
 
@@ -288,7 +288,7 @@ def test_any_text_goes_through(text: str, length: int) -> None:
     """If it breaks, one odd character stops a run, or reaches a wire that cannot carry it."""
     free = Policies(numbers="keep", dates="placeholder", code="keep", urls="keep", punctuation="keep")
     for options in ({}, {"policies": free, "casing": True}, {"length": length, "policies": free}):
-        result = privatiser(1.0, **options).privatise([text])[0]
+        result = privatizer(1.0, **options).privatize([text])[0]
         result.text.encode("utf-8")
         if "length" in options:
             assert result.tokens + result.kept == length
@@ -297,31 +297,31 @@ def test_any_text_goes_through(text: str, length: int) -> None:
 def test_a_text_of_a_megabyte_goes_through() -> None:
     """If it breaks, long documents fill the memory or lose their end."""
     text = "the doctor was at the house. " * 36_000
-    result = privatiser(NO_NOISE, vocabulary=vocabularies.small(2), threads=1).privatise([text])[0]
+    result = privatizer(NO_NOISE, vocabulary=vocabularies.small(2), threads=1).privatize([text])[0]
     assert result.tokens == 7 * 36_000
     assert result.text == text.strip()
 
 
-def test_ids_are_privatised_one_by_one() -> None:
+def test_ids_are_privatized_one_by_one() -> None:
     """If it breaks, a trainer that works on ids gets other tokens than texts do, or its own array is changed."""
     given_ids = np.array([5, -1, -2, 7])
-    released = privatiser(NO_NOISE).release(given_ids)
+    released = privatizer(NO_NOISE).release(given_ids)
     assert released[[0, 3]].tolist() == [5, 7]
     assert given_ids.tolist() == [5, -1, -2, 7]
     assert released.min() >= 0
     for bad in (np.array([len(SMALL)]), np.array([-3]), np.zeros((2, 2), dtype=int)):
         with pytest.raises(InvalidParameter, match="row of numbers"):
-            privatiser().release(bad)
+            privatizer().release(bad)
 
 
-def test_threads_may_share_a_privatiser() -> None:
-    """If it breaks, a server that privatises in several threads mixes up its texts."""
-    shared = privatiser(NO_NOISE, seed=None, mechanism="exponential")
+def test_threads_may_share_a_privatizer() -> None:
+    """If it breaks, a server that privatizes in several threads mixes up its texts."""
+    shared = privatizer(NO_NOISE, seed=None, mechanism="exponential")
     texts = [f"{word} " * 50 for word in WORDS[:12]]
     results: list[list[str]] = []
 
     def work() -> None:
-        results.append([r.text for r in shared.privatise(texts)])
+        results.append([r.text for r in shared.privatize(texts)])
 
     workers = [threading.Thread(target=work) for _ in range(4)]
     for worker in workers:
@@ -350,39 +350,39 @@ def test_threads_may_share_a_privatiser() -> None:
     ],
 )
 def test_bad_settings_are_refused_at_once(options: dict, message: str) -> None:
-    """If it breaks, a typo runs for hours and then fails, or privatises nothing."""
+    """If it breaks, a typo runs for hours and then fails, or privatizes nothing."""
     with pytest.raises(InvalidParameter, match=message):
-        privatiser(**options)
+        privatizer(**options)
 
 
 def test_the_bound_of_memory_reaches_what_keeps_words() -> None:
     """If it breaks, whoever has little memory cannot say so, or says it in vain."""
     ids = np.arange(len(WORDS))
     made = RAPTSanitizer(SMALL, eta=2.0, cache_bytes=4_000)._core.releases.engine
-    for few in (made, privatiser(mechanism="exponential", cache_bytes=4_000)):
+    for few in (made, privatizer(mechanism="exponential", cache_bytes=4_000)):
         few.release(ids)
         assert 0 < len(few._exponential._cached) <= 7
-    usual = privatiser(mechanism="exponential")
+    usual = privatizer(mechanism="exponential")
     usual.release(ids)
     assert len(usual._exponential._cached) == len(ids)
 
 
 @pytest.mark.parametrize("field", ["numbers", "dates", "urls", "punctuation", "code", "unknown"])
 def test_bad_policies_are_refused(field: str) -> None:
-    """If it breaks, a misspelt policy passes features in clear, or silently privatises what must stay."""
+    """If it breaks, a misspelt policy passes features in clear, or silently privatizes what must stay."""
     with pytest.raises(InvalidParameter, match=f"{field}='hide'"):
         Policies(**{field: "hide"})  # type: ignore[arg-type]  # the point of the test
 
 
 @pytest.mark.parametrize("texts", ["one text", b"x", 5, None])
 def test_what_is_no_list_of_texts_is_refused(texts: object) -> None:
-    """If it breaks, one string is privatised letter by letter."""
+    """If it breaks, one string is privatized letter by letter."""
     with pytest.raises(InvalidParameter, match="list of strings"):
-        privatiser().privatise(texts)  # type: ignore[arg-type]  # the point of the test
+        privatizer().privatize(texts)  # type: ignore[arg-type]  # the point of the test
 
 
 def test_what_is_no_text_is_refused_without_being_shown() -> None:
     """If it breaks, a record that is no string is turned into one, or its content is in the error."""
     with pytest.raises(InvalidParameter, match=r"texts\[1\] of type dict") as caught:
-        privatiser().privatise(["the", {"secret": 1}])  # type: ignore[list-item]  # the point of the test
+        privatizer().privatize(["the", {"secret": 1}])  # type: ignore[list-item]  # the point of the test
     assert "secret" not in str(caught.value)

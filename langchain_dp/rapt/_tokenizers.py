@@ -1,4 +1,4 @@
-"""How the two kinds of vocabularies cut a text into ids, and what a foreign tokeniser must offer."""
+"""How the two kinds of vocabularies cut a text into ids, and what a foreign tokenizer must offer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.ports import EmbedsSubwords
-from langchain_dp.rapt import tokenise
+from langchain_dp.rapt import tokenize
 
 UNKNOWN = -1
 """Id of every word that a vocabulary does not hold."""
@@ -19,7 +19,7 @@ PAD = -2
 INSTALL = "Install it with: pip install 'langchain-dp[{}]'."
 
 
-class Tokeniser(Protocol):
+class Tokenizer(Protocol):
     """Cuts a text into ids of a vocabulary, and writes ids as pieces of a text."""
 
     def encode(self, text: str) -> list[int]:
@@ -31,11 +31,11 @@ class Tokeniser(Protocol):
         ...
 
     def decode(self, ids: Sequence[int]) -> list[str]:
-        """Pieces of text for :func:`langchain_dp.rapt.tokenise.join`."""
+        """Pieces of text for :func:`langchain_dp.rapt.tokenize.join`."""
         ...
 
 
-class WordTokeniser:
+class WordTokenizer:
     """Words of a table of whole words, looked up in lower case unless the table holds the casing of the text."""
 
     def __init__(self, words: Sequence[str], index: dict[str, int]) -> None:
@@ -56,7 +56,7 @@ class WordTokeniser:
 
     def _tokens(self, text: str) -> list[tuple[int, str]]:
         tokens: list[tuple[int, str]] = []
-        for feature in tokenise.features(text, code=False):
+        for feature in tokenize.features(text, code=False):
             surface = text[feature.start : feature.end]
             found = self._find(surface)
             if found < 0 and feature.kind == "word":
@@ -68,19 +68,19 @@ class WordTokeniser:
     def _pieces(self, surface: str) -> list[str]:
         """Smaller words of a word that the table does not hold."""
         pieces: list[str] = []
-        for part in tokenise.ending(surface):
-            pieces += [part] if self._find(part) >= 0 else tokenise.joints(part)
+        for part in tokenize.ending(surface):
+            pieces += [part] if self._find(part) >= 0 else tokenize.joints(part)
         return pieces
 
     def _find(self, surface: str) -> int:
         exact = self._index.get(surface)
-        return self._index.get(tokenise.normal(surface), UNKNOWN) if exact is None else exact
+        return self._index.get(tokenize.normal(surface), UNKNOWN) if exact is None else exact
 
 
-class WordPieceTokeniser:
-    """The tokeniser of a BERT-like model, from its ``tokenizer.json``.
+class WordPieceTokenizer:
+    """The tokenizer of a BERT-like model, from its ``tokenizer.json``.
 
-    Its own cutting to a longest text and padding are switched off: every token is privatised, none dropped unseen.
+    Its own cutting to a longest text and padding are switched off: every token is privatized, none dropped unseen.
 
     Raises:
         MissingExtra: The package tokenizers is not installed.
@@ -98,7 +98,7 @@ class WordPieceTokeniser:
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception:  # the package raises no type of its own
-            raise InvalidParameter(f"Expected {str(path)!r} to be a tokeniser's file. Fetch the model again.") from None
+            raise InvalidParameter(f"Expected {str(path)!r} to be a tokenizer's file. Fetch the model again.") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
@@ -114,10 +114,10 @@ class WordPieceTokeniser:
     def decode(self, ids: Sequence[int]) -> list[str]:
         """The subwords; one that the table begins with ``##`` continues the one before."""
         words = (self._words[i] for i in ids)
-        return [tokenise.GLUE + word[2:] if word.startswith("##") and len(word) > 2 else word for word in words]
+        return [tokenize.GLUE + word[2:] if word.startswith("##") and len(word) > 2 else word for word in words]
 
 
-class ForeignTokeniser:
+class ForeignTokenizer:
     """Whatever cuts texts for an object that the user gives: byte pairs, sentence pieces."""
 
     def __init__(self, embeds: EmbedsSubwords, size: int) -> None:
@@ -137,20 +137,20 @@ class ForeignTokeniser:
         if any(not 0 <= i < self._size for i in ids):
             raise InvalidParameter(
                 f"Expected embeddings.encode to give ids from 0 to {self._size - 1}, got one outside. "
-                "Use the tokeniser that belongs to the vectors."
+                "Use the tokenizer that belongs to the vectors."
             )
         return [UNKNOWN if i == unknown else i for i in ids]
 
     def surfaces(self, text: str) -> list[str]:
-        """Refused: a foreign tokeniser does not say where its pieces stood."""
+        """Refused: a foreign tokenizer does not say where its pieces stood."""
         raise InvalidParameter(
-            "Expected casing=True with a table of words or of WordPiece tokens; this tokeniser does not say where its "
+            "Expected casing=True with a table of words or of WordPiece tokens; this tokenizer does not say where its "
             "pieces stood. Give casing=False."
         )
 
     def decode(self, ids: Sequence[int]) -> list[str]:
         """Released ids as one piece of text."""
-        text = tokenise.clean(self.embeds.decode(ids)).strip()
+        text = tokenize.clean(self.embeds.decode(ids)).strip()
         return [text] if text else []
 
 

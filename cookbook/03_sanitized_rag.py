@@ -12,7 +12,7 @@
 # ---
 
 # %% [markdown]
-# # 3. Retrieval over sanitised documents
+# # 3. Retrieval over sanitized documents
 #
 # **Who is kept from what.** A vector store and a chat model outside the building must not be certain of any word that
 # patients wrote, or that the staff search for. Every word of both is drawn anew before it leaves; at the setting below
@@ -95,7 +95,7 @@ for document in retriever.invoke(question):
     print(document.id, document.page_content)
 
 # %% [markdown]
-# The store saw a sanitised query. The one above is kept, so that asking again costs nothing and shows nothing new:
+# The store saw a sanitized query. The one above is kept, so that asking again costs nothing and shows nothing new:
 
 # %%
 print(sanitizer.invoke(question))
@@ -125,8 +125,8 @@ with private_run():
 # %% [markdown]
 # ## What it costs in search
 #
-# Of the four messages that the clear question finds among the clear texts, how many does the sanitised question find
-# among the sanitised ones? Chance is 4 in the number of messages.
+# Of the four messages that the clear question finds among the clear texts, how many does the sanitized question find
+# among the sanitized ones? Chance is 4 in the number of messages.
 
 # %%
 clear = InMemoryVectorStore(embeddings)

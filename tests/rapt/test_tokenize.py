@@ -10,11 +10,11 @@ from fakes.rapt import CLOSE, TABLE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from langchain_dp.rapt import Policies, TextPrivatiser, tokenise
+from langchain_dp.rapt import Policies, TextPrivatizer, tokenize
 
 
 def cut(text: str, *, code: bool = True) -> list[tuple[str, str]]:
-    return [(feature.kind, text[feature.start : feature.end]) for feature in tokenise.features(text, code=code)]
+    return [(feature.kind, text[feature.start : feature.end]) for feature in tokenize.features(text, code=code)]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_features_of_every_script_and_kind(text: str, expected: list[str]) -> No
 
 
 def test_code_is_prose_unless_asked_for() -> None:
-    """If it breaks, privatised code is one unknown word, or kept code is torn apart."""
+    """If it breaks, privatized code is one unknown word, or kept code is torn apart."""
     assert cut("`a b`", code=False) == [
         ("punctuation", "`"),
         ("word", "a"),
@@ -72,14 +72,14 @@ def test_code_is_prose_unless_asked_for() -> None:
 
 @given(st.text(max_size=200))
 def test_nothing_but_space_lies_between_features(text: str) -> None:
-    """If it breaks, a part of a text is neither privatised nor kept: it is lost, or it never was charged."""
+    """If it breaks, a part of a text is neither privatized nor kept: it is lost, or it never was charged."""
     end = 0
-    for feature in tokenise.features(tokenise.clean(text)):
-        between = tokenise.clean(text)[end : feature.start]
+    for feature in tokenize.features(tokenize.clean(text)):
+        between = tokenize.clean(text)[end : feature.start]
         assert end <= feature.start < feature.end
         assert not any(letter.isalnum() for letter in between), between
         end = feature.end
-    assert not any(letter.isalnum() for letter in tokenise.clean(text)[end:])
+    assert not any(letter.isalnum() for letter in tokenize.clean(text)[end:])
 
 
 @pytest.mark.parametrize(
@@ -107,22 +107,22 @@ def test_nothing_but_space_lies_between_features(text: str) -> None:
 def test_no_text_takes_forever(piece: str, end: str) -> None:
     """If it breaks, one message of 100,000 letters stops the process: a pattern tries every way to fail."""
     text = piece * (100_000 // len(piece)) + end
-    assert sum(1 for _ in tokenise.features(text)) >= 1
+    assert sum(1 for _ in tokenize.features(text)) >= 1
 
 
 def test_lone_surrogates_become_a_mark_that_can_be_written() -> None:
-    """If it breaks, a broken emoji stops the tokeniser, or reaches a wire that cannot encode it."""
-    assert tokenise.clean("a\ud83d b\udc4d \U0001f44d") == "a\ufffd b\ufffd \U0001f44d"
-    tokenise.clean("\ud800").encode()
+    """If it breaks, a broken emoji stops the tokenizer, or reaches a wire that cannot encode it."""
+    assert tokenize.clean("a\ud83d b\udc4d \U0001f44d") == "a\ufffd b\ufffd \U0001f44d"
+    tokenize.clean("\ud800").encode()
 
 
 def test_words_are_compared_in_one_form() -> None:
     """If it breaks, the same word in another casing or composition is unknown, or not kept."""
-    assert tokenise.normal("Caf\u0065\u0301") == tokenise.normal("CAF\u00c9") == "caf\u00e9"
-    assert tokenise.normal("Don\u2019t") == "don't"
-    assert tokenise.ending("don\u2019t") == ["do", "n't"]
-    assert tokenise.ending("'s") == ["'s"]
-    assert tokenise.joints("state-of-art's") == ["state", "-", "of", "-", "art", "'", "s"]
+    assert tokenize.normal("Caf\u0065\u0301") == tokenize.normal("CAF\u00c9") == "caf\u00e9"
+    assert tokenize.normal("Don\u2019t") == "don't"
+    assert tokenize.ending("don\u2019t") == ["do", "n't"]
+    assert tokenize.ending("'s") == ["'s"]
+    assert tokenize.joints("state-of-art's") == ["state", "-", "of", "-", "art", "'", "s"]
 
 
 @pytest.mark.parametrize(
@@ -139,13 +139,13 @@ def test_words_are_compared_in_one_form() -> None:
 )
 def test_words_are_joined_as_running_text(pieces: list[str], text: str) -> None:
     """If it breaks, what a model reads is not spaced as text is."""
-    assert tokenise.join(pieces) == text
+    assert tokenize.join(pieces) == text
 
 
 def test_subwords_are_glued() -> None:
     """If it breaks, subwords stand apart."""
-    assert tokenise.join(["play", "\x00ing", "\x00.", "##ing"]) == "playing. ##ing"
-    assert not list(tokenise.features(tokenise.GLUE)), "no text may bring the mark along"
+    assert tokenize.join(["play", "\x00ing", "\x00.", "##ing"]) == "playing. ##ing"
+    assert not list(tokenize.features(tokenize.GLUE)), "no text may bring the mark along"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_subwords_are_glued() -> None:
 )
 def test_casing_is_taken_over(word: str, like: str, expected: str) -> None:
     """If it breaks, casing=True writes what it should not, or marks of subwords are hidden."""
-    assert tokenise.cased(word, like) == expected
+    assert tokenize.cased(word, like) == expected
 
 
 def _says(letter: str) -> bool:
@@ -179,7 +179,7 @@ def test_no_character_of_unicode_passes_as_a_mark_that_says_a_letter_or_a_digit(
     """If it breaks, kept punctuation lets a name through in braille, or in circled, letterlike or script letters."""
     for point in range(sys.maxunicode + 1):
         letter = chr(point)
-        found = [feature.kind for feature in tokenise.features(letter)]
+        found = [feature.kind for feature in tokenize.features(letter)]
         if found == ["punctuation"]:
             assert unicodedata.category(letter)[0] in "PS", hex(point)
             assert not _says(letter), hex(point)
@@ -190,9 +190,9 @@ def test_no_character_of_unicode_passes_as_a_mark_that_says_a_letter_or_a_digit(
 
 
 @pytest.mark.parametrize("policy", ["punctuation", "numbers"])
-def test_a_name_in_other_letters_is_sanitised_where_marks_or_numbers_are_kept(policy: str) -> None:
+def test_a_name_in_other_letters_is_sanitized_where_marks_or_numbers_are_kept(policy: str) -> None:
     """If it breaks, who keeps punctuation, or numbers, lets names through that are written in symbols."""
-    privatiser = TextPrivatiser(TABLE, CLOSE, policies=Policies(**{policy: "keep"}))
+    privatizer = TextPrivatizer(TABLE, CLOSE, policies=Policies(**{policy: "keep"}))
     for name in (
         "\u281a\u2815\u2813\u281d",  # braille
         "\u24bf\u24de\u24d7\u24dd \u24a5\u24aa\u24a3\u24a9",  # circled, in parentheses
@@ -202,7 +202,7 @@ def test_a_name_in_other_letters_is_sanitised_where_marks_or_numbers_are_kept(po
         "\u2460\u2461\u2462 \u2168\u2160 \u2776\u2777 \xb2\xb3\xb9 \xbd",  # numbers
         "\u237a\u2375\u2373 \u240a\u2400",  # of APL, pictures of controls
     ):
-        released = privatiser.privatise([name])[0]
+        released = privatizer.privatize([name])[0]
         assert released.kept == 0
         assert not set(released.text) & set(name.replace(" ", ""))
-    assert privatiser.privatise(["one, 2 three"])[0].kept == 1
+    assert privatizer.privatize(["one, 2 three"])[0].kept == 1
