@@ -71,9 +71,15 @@ class Exponential:
 
 
 def exponential(counts: Sequence[int], epsilon: float, *, rng: Randomness | None = None) -> int:
-    """One release of :class:`Exponential` at the weight ``epsilon``, in nats; arguments, errors and guarantee as there.
+    """One release of :class:`Exponential`, with its errors and guarantee. It costs an ``ExponentialEvent(epsilon)``.
 
-    It costs an ``ExponentialEvent(epsilon)``.
+    Args:
+        counts: One whole number of at least 0 per candidate.
+        epsilon: Weight of one more count in the exponent, in nats.
+        rng: Source of randomness; operating-system entropy by default.
+
+    Returns:
+        Index of the candidate.
     """
     return Exponential(ExponentialEvent(epsilon)).release(counts, rng=rng)
 

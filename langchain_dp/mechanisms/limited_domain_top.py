@@ -129,9 +129,21 @@ def limited_domain(
     moved_votes: bool = True,
     rng: Randomness | None = None,
 ) -> T | None:
-    """One release of :class:`LimitedDomain` at ``epsilon0`` and ``delta0``; arguments, errors and guarantee as there.
+    """One release of :class:`LimitedDomain`, with its errors and its guarantee.
 
     It costs a ``LimitedDomainEvent(epsilon0, delta0)``, or one at the rate at which voters were drawn.
+
+    Args:
+        votes: Votes per token, whole numbers of at least 0.
+        epsilon0: Bounded-range parameter, in nats.
+        delta0: Mass that the threshold may miss, in (0, 1).
+        domain: The public outcomes, or their number where there are more than ``kbar``.
+        kbar: Number of candidates beside bottom, at least 1.
+        moved_votes: Whether a record can turn one vote into another.
+        rng: Source of randomness; operating-system entropy by default.
+
+    Returns:
+        A token, or None.
     """
     mechanism = LimitedDomain(LimitedDomainEvent(epsilon0, delta0), domain=domain, kbar=kbar, moved_votes=moved_votes)
     return mechanism.release(votes, rng=rng)

@@ -91,9 +91,17 @@ def metric_laplace(
     rng: Randomness | None = None,
     threads: int | None = None,
 ) -> NDArray[np.int64]:
-    """One release of :class:`MetricLaplace` at ``eta``; arguments, errors and guarantee as there.
+    """One release of :class:`MetricLaplace`, with its errors and its guarantee. It costs a ``MetricEvent(eta)``.
 
-    It costs a ``MetricEvent(eta)``.
+    Args:
+        points: Private points, (m, d): one per token.
+        table: Public table, the same whatever the points are.
+        eta: Privacy loss per unit of distance, at least 1e-9.
+        rng: Source of randomness; operating-system entropy by default.
+        threads: Threads to search with; by default as many as there are processors.
+
+    Returns:
+        One row number per point.
     """
     return MetricLaplace(MetricEvent(checked_eta(eta)), table, threads=threads).release(points, rng=rng)
 

@@ -88,9 +88,17 @@ class ReportNoisyMax:
 
 
 def report_noisy_max(counts: Sequence[int], sigma: float, *, rng: Randomness | None = None) -> NoisyMax:
-    """One release of :class:`ReportNoisyMax` at ``sigma``, in votes; arguments, errors and guarantee as there.
+    """One release of :class:`ReportNoisyMax`, with its errors and its guarantee.
 
     It costs a ``NoisyMaxEvent(sigma)``, or one at the rate at which voters were drawn.
+
+    Args:
+        counts: Votes per label, in the public order of the labels.
+        sigma: Standard deviation of the noise per count, in votes, at least 0.3.
+        rng: Source of randomness; operating-system entropy by default.
+
+    Returns:
+        Winner and noisy counts.
     """
     return ReportNoisyMax(NoisyMaxEvent(sigma)).release(counts, rng=rng)
 
