@@ -46,7 +46,7 @@ CHAINS: dict[str, tuple[Callable[[], Any], set[type]]] = {
     ),
     "text": (lambda: rapt.sanitizer().invoke("the patient has pain"), {MetricExponential}),
     "noisy text": (lambda: rapt.sanitizer(mechanism="laplace").invoke("the patient has pain"), {MetricLaplace}),
-    "stream": (lambda: list(rapt.sanitizer().stream("the patient has pain")), {MetricExponential}),
+    "stream": (lambda: list(rapt.sanitizer().transform(iter(["the patient ", "has pain"]))), {MetricExponential}),
 }
 """Everything that releases, with the mechanisms that it draws by."""
 
