@@ -113,6 +113,18 @@ def test_a_file_is_one_idea_in_a_folder_of_its_kind() -> None:
         assert path.parent.name not in path.stem.split("_"), path
 
 
+def test_no_name_that_a_package_offers_hides_a_file_of_its_own() -> None:
+    """If it breaks, ``package.name`` is a function, and the file of that name cannot be reached by it."""
+    hidden = [
+        name
+        for package, path in modules().items()
+        if path.name == "__init__.py"
+        for name in (f"{package}.{offered.split('.')[-1]}" for offered in imports(path) if offered not in modules())
+        if name in modules()
+    ]
+    assert hidden == ["langchain_dp.rapt.calibrate"]  # the one that is left
+
+
 def files(*places: str) -> list[Path]:
     return [
         path
