@@ -113,6 +113,18 @@ def test_a_file_is_one_idea_in_a_folder_of_its_kind() -> None:
         assert path.parent.name not in path.stem.split("_"), path
 
 
+def test_no_name_that_a_package_offers_hides_a_file_of_its_own() -> None:
+    """If it breaks, ``package.name`` is a function, and the file of that name cannot be reached by it."""
+    hidden = [
+        name
+        for package, path in modules().items()
+        if path.name == "__init__.py"
+        for name in (f"{package}.{offered.split('.')[-1]}" for offered in imports(path) if offered not in modules())
+        if name in modules()
+    ]
+    assert hidden == ["langchain_dp.rapt.calibrate"]  # the one that is left
+
+
 def files(*places: str) -> list[Path]:
     return [
         path
@@ -131,9 +143,25 @@ def test_the_core_imports_no_langchain_and_no_model(path: Path) -> None:
     assert not [name for name in {"langchain_core", "langsmith", *MODELS} if touches(path, name)]
 
 
-def test_mechanisms_never_see_the_ledger() -> None:
-    """If it breaks, a mechanism could decide about its own budget."""
-    assert not [path for path in files("mechanisms") if touches(path, "langchain_dp.accounting")]
+def test_mechanisms_know_what_they_cost_and_never_see_the_ledger() -> None:
+    """If it breaks, a mechanism could decide about its own budget: of the accounting it may know the events alone."""
+    known = {name for path in files("mechanisms") for name in imports(path) if "langchain_dp.accounting" in name}
+    assert known
+    assert not [name for name in known if not name.startswith("langchain_dp.accounting.events")]
+
+
+def test_chains_draw_by_a_mechanism_that_carries_its_event() -> None:
+    """If it breaks, a chain draws by a function of bare numbers, and could charge for others."""
+    functions = {name.split(".")[-1] for name in drawn_with(PACKAGE / "mechanisms/__init__.py")}
+    assert len(functions) >= 4
+    for path in files("icl", "opt", "rapt", "ensemble"):
+        assert not [name for name in drawn_with(path) if name.split(".")[-1] in functions], path
+
+
+def drawn_with(path: Path) -> list[str]:
+    """Functions of the mechanisms that a file imports."""
+    found = [name for name in imports(path) if name.startswith("langchain_dp.mechanisms.") and name not in modules()]
+    return [name for name in found if name.split(".")[-1].islower()]
 
 
 def test_the_package_never_imports_integrations() -> None:

@@ -119,6 +119,9 @@ def epsilon(
 
 
 def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Neighbors) -> float:
+    for event, _ in events:
+        if refusal := _refusal(event, neighbors):
+            raise UnsupportedEvent(f"{refusal}.")
     # What thresholds may miss is lost whatever the noise. Once little else is left, the library has no grid to work on.
     kept = sum(
         count * math.log1p(-event.sampling_probability * event.delta0)
@@ -146,7 +149,7 @@ def _beyond(event: DpEvent, neighbors: Neighbors, interval: float, delta: float)
     """Whether one release alone loses more than delta beyond the grid: the library cannot compose nothing but that."""
     if isinstance(event, NoisyMaxEvent) and event.sigma < _LEAST_SIGMA:
         return True
-    if not isinstance(event, _OWN_EVENTS) or _refusal(event, neighbors):
+    if not isinstance(event, _OWN_EVENTS):
         return False
     return float(privacy_loss(event, neighbors, interval).get_delta_for_epsilon(_LARGEST_LOSS)) > delta
 
@@ -173,6 +176,11 @@ def _spread(event: DpEvent) -> float:
 def _refusal(event: DpEvent, neighbors: Neighbors) -> str:
     if isinstance(event, MetricEvent):
         return "Metric privacy is a unit of its own (nats per unit of distance) and is never added to an epsilon"
+    if isinstance(event, NoisyMaxEvent) and event.sampling == "resample" and neighbors is Neighbors.REPLACE_SPECIAL:
+        return (
+            'NoisyMaxEvent with sampling="resample" is not accounted for under REPLACE_SPECIAL (zero-out): use '
+            'sampling="fixed" or Neighbors.REPLACE_ONE'
+        )
     if (
         isinstance(event, LimitedDomainEvent)
         and event.sampling == "resample"
@@ -200,9 +208,6 @@ def _noisy_max(event: NoisyMaxEvent, neighbors: Neighbors, interval: float) -> P
     zero_out = neighbors is Neighbors.REPLACE_SPECIAL
     if event.sampling == "fixed" and not zero_out:
         return _symmetric(functools.partial(profiles.noisy_max_fixed, sigma=sigma, q=q), interval)
-    if event.sampling == "resample" and zero_out:
-        mixed = functools.partial(profiles.noisy_max_resample_zero_out, sigma=sigma, q=q)
-        return _pair(functools.partial(mixed, forward=True), functools.partial(mixed, forward=False), interval)
     if event.sampling == "resample" and neighbors is Neighbors.REPLACE_ONE:
         # Old and new record share the coins of their slot: by advanced joint convexity the pair is below the
         # remove profile at epsilon >= 0 in both directions, and below its reflection (the add profile) at < 0.

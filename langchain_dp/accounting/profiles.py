@@ -33,7 +33,6 @@ Profile = Callable[[Array], Array]
 
 _STEP = 0.2  # trapezoid step in standard deviations: the rule is exponentially accurate for Gaussians
 _TAIL = 10.0  # standard deviations beyond which a Gaussian holds less than 1e-22
-_LEGENDRE = 80, 200  # Gauss-Legendre nodes where the end of the integral moves with epsilon; more below half a vote
 _FAR = 50.0  # nats beyond which expit is its own exponential, to the last bit
 _BLOCK = 2_000_000  # entries of one (epsilon x node) block, to bound memory
 
@@ -99,49 +98,6 @@ def noisy_max_fixed(epsilons: Array, *, sigma: float, q: float) -> Array:
         return np.asarray(inner.sum(axis=1) * _STEP * sigma)
 
     return np.asarray(np.maximum(_in_blocks(block, g, nodes.size), 0.0))
-
-
-def noisy_max_resample_zero_out(
-    epsilons: Array, *, sigma: float, q: float, forward: bool, same_vote: bool = True
-) -> Array:
-    """Scheme "resample", zero-out: pointwise largest profile over what the ghost's slot may hold, epsilon >= 0.
-
-    The slot's other records vote u; with the record v, with the ghost nothing. So
-    P = (1-q) N(u) + q N(v) against Q = (1-q) N(u) + q N(0), with u and v orthogonal units, or u = v, or no other
-    record in the slot (then both centres u are 0). ``forward`` is P against Q, else Q against P. ``same_vote=False``
-    leaves out the case u = v, which is not sound: it is there for the test that shows so.
-    """
-    unit: Profile = lambda eps: gaussian(eps, distance=1.0, sigma=sigma)  # noqa: E731  # a one-line closure
-    # slot otherwise empty: Poisson pair, record present against absent; u = v: the same with the roles exchanged
-    alone = (poisson_remove if forward else poisson_add)(unit, q, epsilons)
-    together = (poisson_add if forward else poisson_remove)(unit, q, epsilons) if same_vote else alone
-    low, high = -_TAIL * sigma, 1 + _TAIL * sigma
-    abscissas, weights = np.polynomial.legendre.leggauss(_LEGENDRE[sigma < 0.5])
-
-    def block(g: Array) -> Array:
-        beta = (1 - q) * (g - 1)
-        # Backward, q n0 > beta nu + q g n0 r(y) has solutions only up to this x, and the integrand falls flat there.
-        end = np.full_like(g, high)
-        if not forward:
-            end = np.minimum(0.5 + sigma**2 * (math.log(q) - np.log(np.maximum(beta, 1e-300))), high)
-        half = np.maximum(end - low, 0.0) / 2
-        x = low + half * (1 + abscissas)  # x runs along u, y along v; r(y) = exp((y - 1/2) / sigma^2)
-        weight_0, weight_u = _density(x, sigma), _density(x - 1.0, sigma)
-        log_ratio_u = (x - 0.5) / sigma**2  # ln N(u) / N(0)
-        if forward:  # accept above y*, where q n0 r(y) = beta nu + q g n0
-            threshold = np.logaddexp(np.log(np.maximum(beta / q, 1e-300)) + log_ratio_u, np.log(g))
-            y_star = sigma * threshold + 0.5 / sigma
-            accept_v, accept_0 = ndtr(1 / sigma - y_star), ndtr(-y_star)
-            inner = q * weight_0 * (accept_v - g * accept_0) - beta * weight_u * accept_0
-        else:  # accept below y*, where q n0 = beta nu + q g n0 r(y)
-            room = np.maximum(-np.expm1(np.log(np.maximum(beta / q, 1e-300)) + log_ratio_u), 1e-300)
-            y_star = sigma * (np.log(room) - np.log(g)) + 0.5 / sigma
-            accept_0, accept_v = ndtr(y_star), ndtr(y_star - 1 / sigma)
-            inner = q * weight_0 * (accept_0 - g * accept_v) - beta * weight_u * accept_0
-        return np.asarray((inner * weights * half).sum(axis=1))
-
-    apart = _in_blocks(block, np.exp(epsilons)[:, None], abscissas.size)
-    return np.asarray(np.maximum.reduce([alone, together, apart, np.zeros_like(apart)]))
 
 
 def _nodes(sigma: float, low: float, high: float) -> Array:

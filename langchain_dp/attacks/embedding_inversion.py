@@ -24,7 +24,7 @@ from langchain_dp.attacks import checks
 from langchain_dp.attacks.result import AttackResult
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms._nearest import ROWS
-from langchain_dp.mechanisms.metric_laplace import checked_eta, noise
+from langchain_dp.mechanisms.metric_noise import checked_eta, noise
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 from langchain_dp.rapt.posterior import (
     Channel,

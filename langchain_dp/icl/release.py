@@ -15,7 +15,7 @@ from langchain_dp.icl.reservation import AnswerReservation
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.voters import Voter
 from langchain_dp.icl.votes import SubsetPrompt, Vote, votes
-from langchain_dp.mechanisms import Randomness, report_noisy_max
+from langchain_dp.mechanisms import Randomness, ReportNoisyMax
 from langchain_dp.quiet.calls import in_own_thread
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.redact import Held, aredacted, redacted
@@ -56,6 +56,7 @@ class Releaser:
         self._labels = tuple(labels)
         self._subset_prompts = subset_prompts
         self._voter = voter
+        self._mechanism = ReportNoisyMax(reservation.event)
         self._rng = rng
         self._vote_shares = vote_shares
         self._max_calls = max_calls
@@ -160,10 +161,10 @@ class Releaser:
         """The order of every release: spend (durable), draw subsets, count votes, draw noise, name the winner."""
         check_environment()
         self._voter.check_environment()
-        plan, event = self.reservation.plan, self.reservation.event
-        plan.spend(event, chain=plan.name)
+        plan = self.reservation.plan
+        plan.spend(self._mechanism.event, chain=plan.name)
         counts = yield from votes(self._subset_prompts.draw(question), len(self._labels))
-        result = report_noisy_max(counts, event.sigma, rng=self._rng)
+        result = self._mechanism.release(counts, rng=self._rng)
         shares = dict(zip(self._labels, result.shares(), strict=True)) if self._vote_shares else None
         return Released(self._labels[result.winner], shares)
 

@@ -1,17 +1,27 @@
-"""How a release is drawn. One mechanism a file, pure, randomness passed in; none ever sees the ledger."""
+"""How a release is drawn. One mechanism a file, pure, randomness passed in; none ever sees the ledger.
+
+A mechanism is a frozen dataclass of public parameters. It holds the event that it costs, and no second copy of what
+the event says: charge ``mechanism.event``, then draw by ``mechanism.release(...)``. The functions only draw.
+"""
 
 from __future__ import annotations
 
-from langchain_dp.mechanisms.exponential import exponential
-from langchain_dp.mechanisms.limited_domain import limited_domain
-from langchain_dp.mechanisms.metric_laplace import metric_laplace
-from langchain_dp.mechanisms.noisy_max import NoisyMax, report_noisy_max
+from langchain_dp.mechanisms.exponential_choice import Exponential, exponential
+from langchain_dp.mechanisms.limited_domain_top import LimitedDomain, limited_domain
+from langchain_dp.mechanisms.metric_exponential import MetricExponential
+from langchain_dp.mechanisms.metric_noise import MetricLaplace, metric_laplace
+from langchain_dp.mechanisms.noisy_max import NoisyMax, ReportNoisyMax, report_noisy_max
 from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Randomness, SystemRandomness
 
 __all__ = [
+    "Exponential",
+    "LimitedDomain",
+    "MetricExponential",
+    "MetricLaplace",
     "NoisyMax",
     "NotPrivateSeededRandomness",
     "Randomness",
+    "ReportNoisyMax",
     "SystemRandomness",
     "exponential",
     "limited_domain",

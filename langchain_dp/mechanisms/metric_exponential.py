@@ -15,6 +15,7 @@ Palamidessi 2013, "Broadening the scope of differential privacy using metrics" (
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 from collections import OrderedDict
@@ -24,9 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from langchain_dp._util import forks, validate
+from langchain_dp.accounting.events import MetricEvent
 from langchain_dp.mechanisms._bits import words
 from langchain_dp.mechanisms._nearest import BUCKET, NearestVector, sharded
-from langchain_dp.mechanisms.metric_laplace import checked, checked_eta
+from langchain_dp.mechanisms.metric_noise import checked, checked_eta
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 
 Ids = NDArray[np.int64]
@@ -46,19 +48,23 @@ _LEAST = 2.0**-100  # of a bound: a bucket of that weight counts as 1/_WHOLE
 _WHOLE = float(2**63 - 2**40)  # chances are whole multiples of 1/_WHOLE; with rounding their sum stays below 2^63
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class MetricExponential:
-    """Draws words by their distance to a private point.
+    """Draw words by their distance to a private point.
 
     Args:
+        event: What one draw costs; its ``eta`` is the privacy loss per unit of distance, at least 1e-9.
         table: Public table, the same whatever the points are.
-        eta: Privacy loss per unit of distance, at least 1e-9.
         cache_bytes: Memory for what is kept of words seen before, at least 0; the least recently used make room. How
             long a draw takes shows whether a word was seen before.
         threads: Threads to work with; by default as many as there are processors.
 
+    Raises:
+        InvalidParameter: A parameter is out of bounds.
+
     Formal guarantee:
         For two inputs of the same number of points, the chance of any output changes by at most
-        exp(eta * sum_i |x_i - x'_i|): one draw costs a ``MetricEvent(eta)``. It holds for real numbers. Here distances
+        exp(eta * sum_i |x_i - x'_i|): one draw costs ``event``. It holds for real numbers. Here distances
         and weights are worked out in double precision, which moves them by about 1e-8 in relative terms, and bounds and
         weights are rounded to multiples of 2^-63 at both steps, which moves the chance of any set of words by at most
         (buckets + rows a bucket) * 2^-63, below 1e-15. Every row that may be written keeps a chance above 0 from
@@ -67,31 +73,35 @@ class MetricExponential:
         often one is refused, like what is cached, shows in the time alone.
     """
 
-    def __init__(
-        self, table: NearestVector, eta: float, *, cache_bytes: int = CACHE_BYTES, threads: int | None = None
-    ) -> None:
-        self.eta = checked_eta(eta)
-        self._table = table
-        self._threads = threads
-        rows = len(table.vectors)
-        self._size = min(BUCKET, 1 << max(0, (-(-rows // BUCKETS) - 1).bit_length()))
-        self._open: NDArray[np.bool_] = np.logical_or.reduceat(table.allowed, np.arange(0, rows, self._size))
-        kept = 4 * len(self._open) + _BESIDE
-        self._most = validate.integer("cache_bytes", cache_bytes, at_least=0) // kept
-        self._cached: OrderedDict[int, tuple[float, Bounds]] = OrderedDict()
-        self._lock = threading.Lock()
-        forks.renew_lock(self)
+    event: MetricEvent
+    table: NearestVector
+    _: dataclasses.KW_ONLY
+    cache_bytes: int = CACHE_BYTES
+    threads: int | None = None
+    _size: int = dataclasses.field(init=False, repr=False)  # rows of a bucket
+    _open: NDArray[np.bool_] = dataclasses.field(init=False, repr=False)  # buckets with a row that may be written
+    _kept: _Kept = dataclasses.field(init=False, repr=False)
 
-    def draw(self, keys: Ids, points: Callable[[Ids], NDArray[np.floating]], *, rng: Randomness | None = None) -> Ids:
-        """One row of the table per key.
+    def __post_init__(self) -> None:
+        checked_eta(self.event.eta)
+        rows = len(self.table.vectors)
+        size = min(BUCKET, 1 << max(0, (-(-rows // BUCKETS) - 1).bit_length()))
+        usable = np.logical_or.reduceat(self.table.allowed, np.arange(0, rows, size))
+        room = validate.integer("cache_bytes", self.cache_bytes, at_least=0) // (4 * len(usable) + _BESIDE)
+        vars(self).update(_size=size, _open=usable, _kept=_Kept(room))  # frozen: the only way
+
+    def release(
+        self, keys: Ids, points: Callable[[Ids], NDArray[np.floating]], *, rng: Randomness | None = None
+    ) -> Ids:
+        """One row of the table per key. Only these may leave.
 
         Args:
             keys: Private; equal keys have equal points, now and in later calls.
             points: Points of keys, (k, d): called once for the distinct keys of a call, some at a time.
             rng: Source of randomness; operating-system entropy by default.
 
-        Returns:
-            One row number per key. Only these may leave.
+        Raises:
+            InvalidParameter: The points do not fit the table.
         """
         source = rng or SystemRandomness()
         bits = _bits(source, len(keys))
@@ -102,11 +112,11 @@ class MetricExponential:
         for start in range(0, len(distinct), _GROUP):
             group = distinct[start : start + _GROUP]
             taken = order[first[start] : ends[start + len(group)]]
-            asked = checked(points(group), self._table)
+            asked = checked(points(group), self.table)
             nearest, bounds = self._bounded(group, asked)
             which = np.searchsorted(group, keys[taken])
             rows[taken] = self._drawn(asked, nearest, bounds, which, bits[taken], source)
-            self._keep(group, nearest, bounds)
+            self._kept.keep(group, nearest, bounds)
         return rows
 
     def _bounded(self, keys: Ids, points: Points) -> tuple[Points, Bounds]:
@@ -116,27 +126,16 @@ class MetricExponential:
         """
         nearest, bounds = np.empty(len(keys)), np.empty((len(keys), len(self._open)), dtype=np.float32)
         missing = []
-        with self._lock:
-            for i, key in enumerate(keys.tolist()):
-                kept = self._cached.get(key)
-                if kept is None:
-                    missing.append(i)
-                else:
-                    nearest[i], bounds[i] = kept
+        for i, kept in enumerate(self._kept.of(keys)):
+            if kept is None:
+                missing.append(i)
+            else:
+                nearest[i], bounds[i] = kept
         blocks = [b.tolist() for b in np.array_split(missing, -(-len(missing) // _TOGETHER))] if missing else []
-        found = sharded(lambda block: self._bound(points[block]), blocks, self._threads if len(blocks) > 1 else 1)
+        found = sharded(lambda block: self._bound(points[block]), blocks, self.threads if len(blocks) > 1 else 1)
         for block, (distance, bound) in zip(blocks, found, strict=True):
             nearest[block], bounds[block] = distance, bound
         return nearest, bounds
-
-    def _keep(self, keys: Ids, nearest: Points, bounds: Bounds) -> None:
-        """Keep copies: a view would keep the bounds of the whole group."""
-        with self._lock:
-            for key, distance, bound in zip(keys.tolist(), nearest.tolist(), bounds, strict=True):
-                self._cached[key] = distance, bound.copy()
-                self._cached.move_to_end(key)
-            while len(self._cached) > self._most:
-                self._cached.popitem(last=False)
 
     def _bound(self, points: Points) -> tuple[Points, Bounds]:
         """Distance to the nearest row, and bounds of all buckets, of every point; one pass over the table.
@@ -148,9 +147,9 @@ class MetricExponential:
         """
         least = np.empty((len(points), len(self._open)), dtype=np.float32)
         sums = np.empty_like(least)
-        slower = np.float32(-min(self.eta / 2, 1e30) * (1 - 2.0**-21))
+        slower = np.float32(-min(self.event.eta / 2, 1e30) * (1 - 2.0**-21))
         more = 1 + (self._size + 64) * 2.0**-23
-        for start, squares in self._table.below(points, len(self._open) * self._size):
+        for start, squares in self.table.below(points, len(self._open) * self._size):
             apart = squares.reshape(len(points), -1, self._size)
             here = slice(start // self._size, start // self._size + apart.shape[1])
             np.sqrt(apart, out=apart)
@@ -169,7 +168,7 @@ class MetricExponential:
                 exact[bucket] = self._distances(bucket, point[None])
             nearest[i] = min(distance.min() for distance in exact.values())
             further = np.maximum(least[i].astype(np.float64) - nearest[i], 0.0)
-            bounds[i] = np.maximum(np.exp(-self.eta / 2 * further) * sums[i] * more, _LEAST)
+            bounds[i] = np.maximum(np.exp(-self.event.eta / 2 * further) * sums[i] * more, _LEAST)
             for bucket, distance in exact.items():
                 bounds[i, bucket] = _tight(self._weights(distance, nearest[i]))
         bounds[:, ~self._open] = 0
@@ -178,15 +177,15 @@ class MetricExponential:
     def _distances(self, bucket: int, points: Points) -> Points:
         """Distances to the rows of a bucket, (points, rows); infinite to those that are never written."""
         rows = slice(bucket * self._size, (bucket + 1) * self._size)
-        distance = distances(self._table, points, rows)
-        distance[:, ~self._table.allowed[rows]] = np.inf
+        distance = distances(self.table, points, rows)
+        distance[:, ~self.table.allowed[rows]] = np.inf
         return distance
 
     def _weights(self, distance: Points, nearest: Points | float) -> Points:
         """Weights of rows at these distances, at most 1."""
         distance -= nearest
         np.maximum(distance, 0.0, out=distance)
-        distance *= -self.eta / 2
+        distance *= -self.event.eta / 2
         return np.exp(distance, out=distance)
 
     def _drawn(
@@ -221,7 +220,7 @@ class MetricExponential:
         def work(block: slice) -> None:
             bucket, few = int(pairs[block.start]) // len(points), pairs[block] % len(points)
             weight = self._weights(self._distances(bucket, points[few]), nearest[few, None])
-            allowed = self._table.allowed[bucket * self._size : (bucket + 1) * self._size]
+            allowed = self.table.allowed[bucket * self._size : (bucket + 1) * self._size]
             chances = np.cumsum(_whole(weight / bounds[few, bucket, None].astype(np.float64), allowed), axis=1)
             for number, (line, drawn) in enumerate(zip(chances, drawn_of[block], strict=True)):
                 places = np.searchsorted(line, bits[drawn, 1], side="right")
@@ -230,8 +229,30 @@ class MetricExponential:
                     bounds[few[number], bucket] = _tight(weight[number])
 
         rows = np.full(len(which), -1)
-        list(sharded(work, blocks, self._threads if len(blocks) > 1 else 1))
+        list(sharded(work, blocks, self.threads if len(blocks) > 1 else 1))
         return rows
+
+
+class _Kept:
+    """Bounds of the words that were drawn for last. Copies: a view would keep the bounds of a whole group."""
+
+    def __init__(self, most: int) -> None:
+        self.words: OrderedDict[int, tuple[float, Bounds]] = OrderedDict()
+        self._most = most
+        self._lock = threading.Lock()
+        forks.renew_lock(self)
+
+    def of(self, keys: Ids) -> list[tuple[float, Bounds] | None]:
+        with self._lock:
+            return [self.words.get(key) for key in keys.tolist()]
+
+    def keep(self, keys: Ids, nearest: Points, bounds: Bounds) -> None:
+        with self._lock:
+            for key, distance, bound in zip(keys.tolist(), nearest.tolist(), bounds, strict=True):
+                self.words[key] = distance, bound.copy()
+                self.words.move_to_end(key)
+            while len(self.words) > self._most:
+                self.words.popitem(last=False)
 
 
 def weights(table: NearestVector, points: Points, eta: float) -> Iterator[tuple[int, NDArray[np.float64]]]:

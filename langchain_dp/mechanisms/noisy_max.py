@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from langchain_dp._util import validate
+from langchain_dp.accounting.events import NoisyMaxEvent
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness, discrete_gaussian
 
 GRID = 1024
@@ -39,32 +40,67 @@ class NoisyMax:
         return tuple(float(count / total) for count in positive)
 
 
-def report_noisy_max(counts: Sequence[int], sigma: float, *, rng: Randomness | None = None) -> NoisyMax:
-    """Add noise of scale ``sigma`` to every count and report the largest.
+@dataclasses.dataclass(frozen=True)
+class ReportNoisyMax:
+    """Add Gaussian noise to every count and report the largest.
 
     Args:
-        counts: Votes per label of the public label set, in its public order. All zero is fine: the noise is
-            drawn all the same.
+        event: What one release costs; its ``sigma`` is the standard deviation of the noise per count, in votes, at
+            least 0.3. Who is asked is drawn elsewhere, at the event's rate.
+
+    Raises:
+        InvalidParameter: sigma is out of bounds.
+
+    Formal guarantee:
+        If one record moves at most one vote, one release is dominated by the Gaussian pair at distance sqrt(2)
+        (Panda, Wang, Wu, Mittal 2023, Theorem 2) and costs ``event``. The winner is post-processing of the noisy
+        histogram.
+
+    Charge first, then draw::
+
+        mechanism = ReportNoisyMax(NoisyMaxEvent(2.0))
+        ledger.spend(mechanism.event)
+        label = mechanism.release([31, 7]).winner
+    """
+
+    event: NoisyMaxEvent
+
+    def __post_init__(self) -> None:
+        remedy = "Calibrate it with calibrate_noisy_max."
+        validate.number("sigma", self.event.sigma, at_least=LEAST_SIGMA, remedy=remedy)
+
+    def release(self, counts: Sequence[int], *, rng: Randomness | None = None) -> NoisyMax:
+        """Winner and noisy counts. Only these may leave; the counts given may not.
+
+        Args:
+            counts: Votes per label of the public label set, in its public order. All zero is fine: the noise is
+                drawn all the same.
+            rng: Source of randomness; operating-system entropy by default.
+
+        Raises:
+            InvalidParameter: There are fewer than two labels.
+        """
+        validate.integer("number of labels", len(counts), at_least=2)
+        rng = rng or SystemRandomness()
+        variance = (Fraction(self.event.sigma) * GRID) ** 2
+        noisy = tuple(Fraction(count * GRID + discrete_gaussian(rng, variance), GRID) for count in counts)
+        return NoisyMax(winner=_largest(noisy), noisy_counts=noisy)
+
+
+def report_noisy_max(counts: Sequence[int], sigma: float, *, rng: Randomness | None = None) -> NoisyMax:
+    """One release of :class:`ReportNoisyMax`, with its errors and its guarantee.
+
+    It costs a ``NoisyMaxEvent(sigma)``, or one at the rate at which voters were drawn.
+
+    Args:
+        counts: Votes per label, in the public order of the labels.
         sigma: Standard deviation of the noise per count, in votes, at least 0.3.
         rng: Source of randomness; operating-system entropy by default.
 
     Returns:
-        Winner and noisy counts. Only these may leave; the counts given may not.
-
-    Raises:
-        InvalidParameter: sigma is out of bounds, or there are fewer than two labels.
-
-    Formal guarantee:
-        If one record moves at most one vote, one call is dominated by the Gaussian pair at distance sqrt(2)
-        (Panda, Wang, Wu, Mittal 2023, Theorem 2) and costs a ``NoisyMaxEvent``. The winner is post-processing of the
-        noisy histogram.
+        Winner and noisy counts.
     """
-    validate.integer("number of labels", len(counts), at_least=2)
-    validate.number("sigma", sigma, at_least=LEAST_SIGMA, remedy="Calibrate it with calibrate_noisy_max.")
-    rng = rng or SystemRandomness()
-    variance = (Fraction(sigma) * GRID) ** 2
-    noisy = tuple(Fraction(count * GRID + discrete_gaussian(rng, variance), GRID) for count in counts)
-    return NoisyMax(winner=_largest(noisy), noisy_counts=noisy)
+    return ReportNoisyMax(NoisyMaxEvent(sigma)).release(counts, rng=rng)
 
 
 def _largest(noisy: Sequence[Fraction]) -> int:

@@ -10,6 +10,7 @@ from langchain_dp.accounting import (
     ExponentialEvent,
     LimitedDomainEvent,
     Neighbors,
+    PartEvent,
     PrivacyBudget,
     PrivacyCertificate,
     PrivacyLedger,
@@ -19,13 +20,13 @@ from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.ensemble.subsets import SubsetSampler
 from langchain_dp.errors import InvalidParameter, PlanError
-from langchain_dp.mechanisms import Randomness, exponential
+from langchain_dp.mechanisms import Exponential, Randomness
 from langchain_dp.opt import journal as journals
 from langchain_dp.opt.data import Data, Split, fingerprint, marks, prepare, scheme_for, secret_key
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.handover import OptimizedPrompt, described
 from langchain_dp.opt.journal import Journal
-from langchain_dp.opt.reservation import PromptReservation, choose_noise, reserve
+from langchain_dp.opt.reservation import VALIDATION, PromptReservation, choose_noise, reserve
 from langchain_dp.opt.run import Run
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
@@ -234,13 +235,15 @@ class PrivateRuns:
 
     def _select(self, data: Data, run: Run, reservation: PromptReservation) -> int:
         if self._drawn is None:
-            if reservation.plan.remaining(reservation.charged_selection):
+            mechanism = Exponential(reservation.selection)
+            charged = PartEvent(VALIDATION, mechanism.event)
+            if reservation.plan.remaining(charged):
                 self._forward.watch(self._settings.instruction)  # a server that is gone already costs nothing
-                reservation.plan.spend(reservation.charged_selection, chain=self._name)
+                reservation.plan.spend(charged, chain=self._name)
                 self._undrawn = os.getpid()
             counts = run.counts(self._forward, data.rows(data.validation))
             self._undrawn = 0  # first: who is stopped from here on has lost it
-            self._drawn = exponential(counts, reservation.selection.epsilon, rng=self._rng)
+            self._drawn = mechanism.release(counts, rng=self._rng)
         return self._drawn
 
     def released(self) -> list[str]:

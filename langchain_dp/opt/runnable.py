@@ -93,8 +93,9 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         The prompt, every candidate and every count in the certificate are together (epsilon, delta)-differentially
         private in the examples, with the budget's neighbours (replace-one by default: their number is public). The
         claim is the preset budget of the plan, whatever was used of it. Times, the initial instruction and the local
-        model are outside of it. Source: Hong et al. 2024, Algorithms 1, 2 and 4, with noise scale, threshold and
-        accounting of :mod:`langchain_dp.mechanisms.limited_domain` and :mod:`langchain_dp.accounting`, not the paper's.
+        model are outside of it. Source: Hong et al. 2024, Algorithms 1, 2 and 4, with the noise scale, threshold
+        and accounting of :class:`langchain_dp.mechanisms.LimitedDomain` and :mod:`langchain_dp.accounting`, not the
+        paper's.
     """
 
     def __init__(

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
+from langchain_dp.accounting import PartEvent
 from langchain_dp.ensemble.asking import ask_together
 from langchain_dp.ensemble.subsets import Subset, SubsetSampler
-from langchain_dp.mechanisms import limited_domain
-from langchain_dp.mechanisms.randomness import Randomness
+from langchain_dp.mechanisms import LimitedDomain, Randomness
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.plan import count_votes
-from langchain_dp.opt.reservation import PromptReservation
+from langchain_dp.opt.reservation import TRAINING, PromptReservation
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import Demonstration
 from langchain_dp.opt.text import Text
@@ -160,28 +160,23 @@ class PrivateVote:
         rng: Randomness,
     ) -> None:
         self._subset_votes = subset_votes
-        self._reservation = reservation
-        self._kbar = kbar
+        self._plan = reservation.plan
+        self._mechanism: LimitedDomain[Token] = LimitedDomain(
+            reservation.token, domain=subset_votes.domain, kbar=kbar, moved_votes=reservation.moved_votes
+        )
+        self._charged = PartEvent(TRAINING, self._mechanism.event)
         self._chain = chain
         self._rng = rng
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
         """One call of the mechanism: charge, draw, ask, count, release."""
-        self._reservation.plan.spend(self._reservation.charged_token, chain=self._chain)
+        self._plan.spend(self._charged, chain=self._chain)
         votes = self._subset_votes.votes(self._subset_votes.draw(), message, written)
-        return limited_domain(
-            votes,
-            epsilon0=self._reservation.token.epsilon0,
-            delta0=self._reservation.token.delta0,
-            domain=self._subset_votes.domain,
-            kbar=self._kbar,
-            moved_votes=self._reservation.moved_votes,
-            rng=self._rng,
-        )
+        return self._mechanism.release(votes, rng=self._rng)
 
     def left(self) -> int:
         """Calls that the plan still holds."""
-        return self._reservation.plan.remaining(self._reservation.charged_token)
+        return self._plan.remaining(self._charged)
 
     def close(self) -> None:
         """Drop what is cached of the subsets."""

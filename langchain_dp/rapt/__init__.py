@@ -1,7 +1,7 @@
 """RAPT: texts privatized under metric privacy before they leave, word by word, over a public vocabulary.
 
 Reference: Li, Tan, Liu 2023, "Privacy-preserving prompt tuning for large language model services". Where its noise does
-not give the promise it states, this package draws another: see :mod:`langchain_dp.mechanisms.metric_laplace`.
+not give the promise it states, this package draws another: see :mod:`langchain_dp.mechanisms.metric_noise`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 from langchain_dp._util import validate
 from langchain_dp._util.pictures import new_figure
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.mechanisms.metric_laplace import checked_eta
+from langchain_dp.mechanisms.metric_noise import checked_eta
 from langchain_dp.rapt._curves import Curve, ExponentialCurve, LaplaceCurve
 from langchain_dp.rapt._english import TEXTS
 from langchain_dp.rapt.posterior import (

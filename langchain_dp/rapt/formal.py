@@ -102,7 +102,7 @@ class FormalReleases(Releases):
         Its content is not known yet, so without a name it is a document of its own.
         """
         owner = Owner(f"\0stream {uuid.uuid4().hex}" if document is None else document, user)
-        self.ledger.spend(self.engine.eta, [owner], table=self.engine.table, chain=self._chain)
+        self.ledger.spend(self.engine.event.eta, [owner], table=self.engine.table, chain=self._chain)
         return TextStream(lambda text: withheld(self.engine.pieces, text))
 
     def stamp(self) -> dict[str, Any]:

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from langchain_dp.accounting import MetricEvent
 from langchain_dp.mechanisms._nearest import ROWS, sharded
 from langchain_dp.mechanisms.metric_exponential import MetricExponential, weights
-from langchain_dp.mechanisms.metric_laplace import noise
+from langchain_dp.mechanisms.metric_noise import noise
 from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness
 from langchain_dp.rapt import tokenize
 from langchain_dp.rapt.vocabulary import Vocabulary
@@ -248,8 +249,8 @@ def simulated(vocabulary: Vocabulary, mechanism: str, threads: int | None) -> Re
         return np.concatenate(list(sharded(vocabulary.table.find, noisy, threads)))
 
     def exponential(ids: Ids, eta: float) -> Ids:
-        drawn = MetricExponential(vocabulary.table, eta, cache_bytes=0, threads=threads)
-        return drawn.draw(ids, vocabulary.points, rng=NotPrivateSeededRandomness(_RELEASES))
+        drawn = MetricExponential(MetricEvent(eta), vocabulary.table, cache_bytes=0, threads=threads)
+        return drawn.release(ids, vocabulary.points, rng=NotPrivateSeededRandomness(_RELEASES))
 
     return laplace if mechanism == "laplace" else exponential
 

@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from langchain_dp._util import validate
+from langchain_dp.accounting import MetricEvent
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES, MetricExponential
-from langchain_dp.mechanisms.metric_laplace import checked_eta, metric_laplace
+from langchain_dp.mechanisms import MetricExponential, MetricLaplace
+from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
+from langchain_dp.mechanisms.metric_noise import checked_eta
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 from langchain_dp.rapt import tokenize
 from langchain_dp.rapt._tokenizers import PAD, UNKNOWN, ForeignTokenizer
@@ -95,7 +97,7 @@ class TextPrivatizer:
                 f"Expected vocabulary of type {type(vocabulary).__name__} to be a Vocabulary. Give load('glove')."
             )
         self.vocabulary = vocabulary
-        self.eta = checked_eta(eta)
+        event = MetricEvent(checked_eta(eta))
         self.mechanism: Mechanism = validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
         self.policies = policies
         self.length = None if length is None else validate.integer("length", length, at_least=1)
@@ -104,14 +106,24 @@ class TextPrivatizer:
         if casing:
             vocabulary.surfaces("")  # refused now where the tokenizer cannot tell
         self._rng = rng or SystemRandomness()
-        self._exponential = (
-            None
+        self._words: MetricLaplace | MetricExponential = (
+            MetricLaplace(event, vocabulary.table, threads=self.threads)
             if mechanism == "laplace"
-            else MetricExponential(vocabulary.table, eta, cache_bytes=cache_bytes, threads=self.threads)
+            else MetricExponential(event, vocabulary.table, cache_bytes=cache_bytes, threads=self.threads)
         )
         self._keep = keep if callable(keep) else _kept_words(keep)
         # A function has no name that lasts: what was kept under one is not reused under another.
         self._named_keep = secrets.token_hex(16) if callable(keep) else sorted(keep)
+
+    @property
+    def event(self) -> MetricEvent:
+        """What one release costs: the event of the mechanism that draws it."""
+        return self._words.event
+
+    @property
+    def eta(self) -> float:
+        """Privacy loss of one release, in nats per unit of distance."""
+        return self.event.eta
 
     @property
     def private(self) -> bool:
@@ -231,14 +243,14 @@ class TextPrivatizer:
             choices = np.flatnonzero(self.vocabulary.allowed)
             for place in np.flatnonzero(ids == UNKNOWN):
                 ids[place] = choices[self._rng.randbelow(len(choices))]
-        points, table = self.vocabulary.points, self.vocabulary.table
-        step = _BLOCK if self._exponential is None else _DRAWN
+        points, words = self.vocabulary.points, self._words
+        step = _BLOCK if isinstance(words, MetricLaplace) else _DRAWN
         for start in range(0, len(ids), step):
             block = ids[start : start + step]
-            if self._exponential is None:
-                block[:] = metric_laplace(points(block), table, self.eta, rng=self._rng, threads=self.threads)
+            if isinstance(words, MetricLaplace):
+                block[:] = words.release(points(block), rng=self._rng)
             else:
-                block[:] = self._exponential.draw(block, points, rng=self._rng)
+                block[:] = words.release(block, points, rng=self._rng)
         return ids
 
     def _parse(self, number: int, text: str) -> Items:

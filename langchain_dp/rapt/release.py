@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from langchain_dp._util import forks
+from langchain_dp.accounting import MetricEvent
 from langchain_dp.accounting.metric import AlreadyReleased, MetricLedger, Owner
 from langchain_dp.errors import LangChainDPError
 from langchain_dp.redact import Redacted
@@ -51,8 +52,8 @@ class Engine(Protocol):
     """What draws words, and under which public settings."""
 
     @property
-    def eta(self) -> float:
-        """Loss of one release, in nats per unit of distance."""
+    def event(self) -> MetricEvent:
+        """What one release costs."""
         ...
 
     @property
@@ -146,7 +147,7 @@ class Releases:
             return {}
         draw = withheld(self.engine.written, [text for unit in units.values() for text in unit.texts])
         self.ledger.spend(
-            self.engine.eta, [owners[key] for key in units], table=self.engine.table, chain=self._chain, keys=keys
+            self.engine.event.eta, [owners[key] for key in units], table=self.engine.table, chain=self._chain, keys=keys
         )
         fresh = iter(withheld(lambda _: draw(), None))
         return {key: tuple(next(fresh) for _ in unit.texts) for key, unit in units.items()}

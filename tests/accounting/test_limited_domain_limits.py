@@ -18,8 +18,8 @@ from langchain_dp.accounting import (
     epsilon,
 )
 from langchain_dp.accounting.profiles import limited_domain_fixed
-from langchain_dp.mechanisms.exponential import below_exp
-from langchain_dp.mechanisms.limited_domain import _candidates
+from langchain_dp.mechanisms import LimitedDomain
+from langchain_dp.mechanisms.exponential_choice import below_exp
 
 
 @pytest.mark.parametrize("neighbors", Neighbors)
@@ -42,7 +42,7 @@ def test_what_leaves_room_in_delta_still_has_an_epsilon() -> None:
 def chance(votes: dict[int, int], epsilon0: float, delta0: float, token: int) -> Fraction:
     """Exact probability of a token, by the law that the mechanism draws from."""
     base = below_exp(Fraction(epsilon0) / 2)
-    law = _candidates(votes, delta0=delta0, domain=1000, kbar=10, moved_votes=True)
+    law = LimitedDomain(LimitedDomainEvent(epsilon0, delta0), domain=1000)._candidates(votes)
     masses = {outcome: factor * base**exponent for outcome, exponent, factor in law}
     return masses[token] / sum(masses.values())
 

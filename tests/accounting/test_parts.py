@@ -28,8 +28,8 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError, UnsupportedEvent
-from langchain_dp.mechanisms.exponential import below_exp
-from langchain_dp.mechanisms.limited_domain import _candidates
+from langchain_dp.mechanisms import LimitedDomain
+from langchain_dp.mechanisms.exponential_choice import below_exp
 
 ONE = Neighbors.REPLACE_ONE
 TOKEN, CHOICE = LimitedDomainEvent(0.4, 1e-7, 0.2), ExponentialEvent(1.0)
@@ -128,7 +128,8 @@ DELTAS = (0.02, 0.06, 0.1, 0.2)
 def token_law(votes: tuple[int, ...]) -> np.ndarray:
     """Law of LimitedDomain over the three tokens and bottom."""
     base = below_exp(Fraction(EPSILON0) / 2)
-    triples = _candidates(Counter(votes) + KNOWN, delta0=DELTA0, domain=TOKENS, kbar=2, moved_votes=True)
+    mechanism = LimitedDomain(LimitedDomainEvent(EPSILON0, DELTA0), domain=TOKENS, kbar=2)
+    triples = mechanism._candidates(Counter(votes) + KNOWN)
     weights = {outcome: float(m * base**x) for outcome, x, m in triples}
     return np.array([weights.get(outcome, 0.0) for outcome in (0, 1, 2, None)]) / sum(weights.values())
 

@@ -49,23 +49,6 @@ def test_fixed_scheme_equals_an_integral_over_the_plane(sigma: float, q: float) 
 
 
 @pytest.mark.parametrize(("sigma", "q"), SCALES)
-@pytest.mark.parametrize("forward", [True, False])
-def test_resample_zero_out_equals_an_integral_over_the_plane(sigma: float, q: float, forward: bool) -> None:
-    """If it breaks, resampling under zero-out is charged for another pair than it has."""
-    step = sigma / 60
-    nothing, u, v = (plane(sigma, centre, step) for centre in ((0, 0), (1, 0), (0, 1)))
-    p, r = (1 - q) * u + q * v, (1 - q) * u + q * nothing
-    first, second = (p, r) if forward else (r, p)
-    got = profiles.noisy_max_resample_zero_out(AT, sigma=sigma, q=q, forward=forward, same_vote=False)
-    alone = (profiles.poisson_remove if forward else profiles.poisson_add)(
-        functools.partial(profiles.gaussian, distance=1.0, sigma=sigma), q, AT
-    )
-    for eps, value, floor in zip(AT, got, alone, strict=True):
-        oracle = np.maximum(first - math.exp(eps) * second, 0).sum()
-        assert value == pytest.approx(max(oracle, floor), rel=2e-3, abs=1e-9)
-
-
-@pytest.mark.parametrize(("sigma", "q"), SCALES)
 def test_order_of_the_schemes(sigma: float, q: float) -> None:
     """If it breaks, the fixed scheme is undercharged (below zero-out) or dearer than resampling can explain."""
     eps = np.linspace(0.0, 1.0, 200)
@@ -185,6 +168,8 @@ def test_refused_events_say_why() -> None:
     """If it breaks, an event without a proof is composed, or refused without a remedy."""
     with pytest.raises(UnsupportedEvent, match='use sampling="fixed"'):
         epsilon([(LimitedDomainEvent(1.0, 1e-6, 0.1, "resample"), 5)], 1e-5, neighbors=ONE)
+    with pytest.raises(UnsupportedEvent, match=r"^NoisyMaxEvent .*resample.* Neighbors\.REPLACE_ONE\.$"):
+        epsilon([(NoisyMaxEvent(1.0, 0.1, "resample"), 5)], 1e-5, neighbors=ZERO)
     with pytest.raises(UnsupportedEvent, match="unit of its own"):
         epsilon([(MetricEvent(10.0), 1)], 1e-5)
     with pytest.raises(InvalidParameter, match=r"sampling_probability=1.2 in \(0.0, 1.0\]"):

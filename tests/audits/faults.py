@@ -96,7 +96,7 @@ def faults() -> Faults:
             **under(functools.partial(icl.subset_prompts, icl.SETTINGS[:2]), swaps.SUBSET_PROMPTS),
             **under(functools.partial(icl.subset_prompts, icl.SETTINGS[:1], 300), swaps.NOISE),
             **under(functools.partial(icl.subset_prompts, icl.SETTINGS[1:2], 300), swaps.SHARES),
-            **under(functools.partial(icl.subset_prompts, icl.SETTINGS[6:]), swaps.ELSEWHERE),
+            **under(functools.partial(icl.subset_prompts, icl.SETTINGS[-1:]), swaps.ELSEWHERE),
         },
         "tokens": {
             **under(functools.partial(opt.tokens, opt.WRITING[:1], 2), swaps.TOKENS),

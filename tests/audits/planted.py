@@ -18,7 +18,7 @@ from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, cal
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.mechanisms import NoisyMax, exponential, limited_domain, report_noisy_max
 from langchain_dp.mechanisms._nearest import NearestVector
-from langchain_dp.mechanisms.metric_laplace import noise
+from langchain_dp.mechanisms.metric_noise import noise
 from langchain_dp.mechanisms.randomness import Randomness, shuffled
 from langchain_dp.opt.voters import PrivateVote
 
@@ -61,14 +61,8 @@ class UnchargedRetries(PrivateVote):
         for _ in range(4):
             if token is not None:
                 break
-            token = limited_domain(
-                self._subset_votes.votes(self._subset_votes.draw(), message, written),
-                epsilon0=self._reservation.token.epsilon0,
-                delta0=self._reservation.token.delta0,
-                domain=self._subset_votes.domain,
-                kbar=self._kbar,
-                rng=self._rng,
-            )
+            votes = self._subset_votes.votes(self._subset_votes.draw(), message, written)
+            token = self._mechanism.release(votes, rng=self._rng)
         return token
 
 

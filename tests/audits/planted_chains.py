@@ -16,13 +16,19 @@ from typing import Any
 import numpy as np
 
 import langchain_dp.ensemble.subsets
-import langchain_dp.icl.release
 import langchain_dp.icl.reservation
 import langchain_dp.opt.data
 import langchain_dp.opt.private
-import langchain_dp.opt.voters
-from audits.planted import UnchargedRetries, best_of_all, clamped_kbar, threshold_plus_one
-from langchain_dp.accounting import ExponentialEvent, LedgerPlan, LimitedDomainEvent, MetricLedger, Neighbors, pld
+from audits.planted import UnchargedRetries, best_of_all
+from langchain_dp.accounting import (
+    ExponentialEvent,
+    LedgerPlan,
+    LimitedDomainEvent,
+    MetricLedger,
+    Neighbors,
+    NoisyMaxEvent,
+    pld,
+)
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.ensemble.subsets import FixedPartition
 from langchain_dp.errors import BudgetExceeded
@@ -32,7 +38,7 @@ from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.reservation import AnswerReservation
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.voters import EngineVoter, ModelVoter
-from langchain_dp.mechanisms import NoisyMax
+from langchain_dp.mechanisms import Exponential, LimitedDomain, NoisyMax, ReportNoisyMax
 from langchain_dp.opt.data import Data
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.reservation import VALIDATION
@@ -232,35 +238,34 @@ def neighbour_looks_in(real: StandIn, self: SubsetPrompts, question: str) -> Any
 # ------------------------------------------------------------------------------------------------------- noise
 
 
-def better_of_two(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) -> NoisyMax:
+def better_of_two(real: StandIn, self: ReportNoisyMax, counts: Sequence[int], **kwargs: Any) -> NoisyMax:
     """Noise is drawn twice, and the draw kept in which the larger count wins."""
-    drawn: list[NoisyMax] = [real(counts, sigma, **kwargs) for _ in range(2)]
+    drawn: list[NoisyMax] = [real(self, counts, **kwargs) for _ in range(2)]
     return max(drawn, key=lambda each: counts[each.winner])
 
 
-def renormalized(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) -> NoisyMax:
+def renormalized(real: StandIn, self: ReportNoisyMax, counts: Sequence[int], **kwargs: Any) -> NoisyMax:
     """Who abstains is made up for: counts are scaled up to a fixed number of votes."""
     voters = max(sum(counts), 1)
-    return real([round(18 * count / voters) for count in counts], sigma, **kwargs)  # type: ignore[no-any-return]
+    return real(self, [round(18 * count / voters) for count in counts], **kwargs)  # type: ignore[no-any-return]
 
 
-def agreed(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) -> NoisyMax:
+def agreed(real: StandIn, self: ReportNoisyMax, counts: Sequence[int], **kwargs: Any) -> NoisyMax:
     """Where most agree there is nothing to hide: hardly any noise."""
-    if max(counts) > 0.6 * sum(counts):
-        return real(counts, 0.3, **kwargs)  # type: ignore[no-any-return]
-    return real(counts, sigma, **kwargs)  # type: ignore[no-any-return]
+    little = ReportNoisyMax(NoisyMaxEvent(0.3))
+    return real(little if max(counts) > 0.6 * sum(counts) else self, counts, **kwargs)  # type: ignore[no-any-return]
 
 
-def raw_shares(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) -> NoisyMax:
+def raw_shares(real: StandIn, self: ReportNoisyMax, counts: Sequence[int], **kwargs: Any) -> NoisyMax:
     """The winner is drawn with noise, and the shares are those of the raw votes."""
-    return NoisyMax(real(counts, sigma, **kwargs).winner, tuple(map(Fraction, counts)))
+    return NoisyMax(real(self, counts, **kwargs).winner, tuple(map(Fraction, counts)))
 
 
-def silent_without_noise(real: StandIn, counts: Sequence[int], sigma: float, **kwargs: Any) -> NoisyMax:
+def silent_without_noise(real: StandIn, self: ReportNoisyMax, counts: Sequence[int], **kwargs: Any) -> NoisyMax:
     """A label that nobody voted for gets no noise: to win, or to have a share, shows that it had a vote."""
     noisy = [
         noise if count else Fraction(0)
-        for count, noise in zip(counts, real(counts, sigma, **kwargs).noisy_counts, strict=True)
+        for count, noise in zip(counts, real(self, counts, **kwargs).noisy_counts, strict=True)
     ]
     return NoisyMax(max(range(len(noisy)), key=noisy.__getitem__), tuple(noisy))
 
@@ -280,10 +285,21 @@ def end_for_free(real: StandIn, self: PrivateVote, message: int, written: Any) -
     return token
 
 
-def drawn_again(real: StandIn, votes: Any, **settings: Any) -> Any:
+def drawn_again(real: StandIn, self: LimitedDomain[Any], votes: Any, **kwargs: Any) -> Any:
     """Where nothing stands out, the noise is drawn again over the same votes."""
-    token = real(votes, **settings)
-    return real(votes, **settings) if token is None else token
+    token = real(self, votes, **kwargs)
+    return real(self, votes, **kwargs) if token is None else token
+
+
+def lower_threshold(real: StandIn, self: LimitedDomain[Any], votes: Any, **kwargs: Any) -> Any:
+    """The threshold for votes that appear, used where votes move."""
+    return real(dataclasses.replace(self, moved_votes=False), votes, **kwargs)
+
+
+def clamped(real: StandIn, self: LimitedDomain[Any], votes: Any, **kwargs: Any) -> Any:
+    """Kbar is clamped below the number of distinct votes."""
+    most = max(min(self.kbar, sum(map(bool, votes.values())) - 1), 1)
+    return real(dataclasses.replace(self, kbar=most), votes, **kwargs)
 
 
 def training_sees_all(real: StandIn, record_ids: Sequence[str], *args: Any, **kwargs: Any) -> Any:
@@ -314,9 +330,9 @@ def choice_for_free(real: StandIn, self: LedgerPlan, event: Any, *args: Any, **k
         real(self, event, *args, **kwargs)
 
 
-def best_candidate(real: StandIn, counts: Sequence[int], weight: float, **kwargs: Any) -> int:
+def best_candidate(real: StandIn, self: Exponential, counts: Sequence[int], **kwargs: Any) -> int:
     """No noise at all."""
-    return best_of_all(counts, weight)
+    return best_of_all(counts, self.event.epsilon)
 
 
 # ------------------------------------------------------------------------------------------------------- texts
@@ -460,15 +476,15 @@ SUBSET_PROMPTS: dict[str, list[Swap]] = {
 """Faults of who votes and what is shown."""
 
 NOISE: dict[str, list[Swap]] = {
-    "better noise of two": [(langchain_dp.icl.release, "report_noisy_max", method(better_of_two))],
-    "abstainers made up for": [(langchain_dp.icl.release, "report_noisy_max", method(renormalized))],
-    "no noise where most agree": [(langchain_dp.icl.release, "report_noisy_max", method(agreed))],
+    "better noise of two": [(ReportNoisyMax, "release", method(better_of_two))],
+    "abstainers made up for": [(ReportNoisyMax, "release", method(renormalized))],
+    "no noise where most agree": [(ReportNoisyMax, "release", method(agreed))],
 }
 """Faults of what is counted and drawn."""
 
 SHARES: dict[str, list[Swap]] = {
-    "shares without noise": [(langchain_dp.icl.release, "report_noisy_max", method(raw_shares))],
-    "no noise where nobody voted": [(langchain_dp.icl.release, "report_noisy_max", method(silent_without_noise))],
+    "shares without noise": [(ReportNoisyMax, "release", method(raw_shares))],
+    "no noise where nobody voted": [(ReportNoisyMax, "release", method(silent_without_noise))],
 }
 """Faults of what is released beside the label."""
 
@@ -489,14 +505,14 @@ TOKENS: dict[str, list[Swap]] = {
 """Faults of who pays for a token, who is asked, and what is shown."""
 
 VOTES: dict[str, list[Swap]] = {
-    "+1 where votes move": [(langchain_dp.opt.voters, "limited_domain", lambda real: threshold_plus_one)],
-    "clamped kbar of a run": [(langchain_dp.opt.voters, "limited_domain", lambda real: clamped_kbar)],
-    "noise drawn again": [(langchain_dp.opt.voters, "limited_domain", method(drawn_again))],
+    "+1 where votes move": [(LimitedDomain, "release", method(lower_threshold))],
+    "clamped kbar of a run": [(LimitedDomain, "release", method(clamped))],
+    "noise drawn again": [(LimitedDomain, "release", method(drawn_again))],
 }
 """Faults of what comes out of the votes."""
 
 CHOICE: dict[str, list[Swap]] = {
-    "the best candidate of a run": [(langchain_dp.opt.private, "exponential", method(best_candidate))],
+    "the best candidate of a run": [(Exponential, "release", method(best_candidate))],
     "a choice for free": [(LedgerPlan, "spend", method(choice_for_free))],
     "chosen by those who taught": [(Data, "rows", method(teaching_rows))],
 }

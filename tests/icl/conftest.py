@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from langchain_dp.icl import release
+from langchain_dp.mechanisms import ReportNoisyMax
 
 
 @pytest.fixture
 def histograms(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The votes that reached the noise, one list of counts per release."""
     seen: list[list[int]] = []
-    draw = release.report_noisy_max
+    draw = ReportNoisyMax.release
 
-    def spy(counts: Sequence[int], *args: Any, **kwargs: Any) -> Any:
+    def spy(self: ReportNoisyMax, counts: Sequence[int], **kwargs: Any) -> Any:
         seen.append(list(counts))
-        return draw(counts, *args, **kwargs)
+        return draw(self, counts, **kwargs)
 
-    monkeypatch.setattr(release, "report_noisy_max", spy)
+    monkeypatch.setattr(ReportNoisyMax, "release", spy)
     return seen

@@ -29,7 +29,7 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_dp import DPICLClassifier, PrivacyBudget, PrivacyLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, UnsafeEnvironment
-from langchain_dp.icl import release
+from langchain_dp.mechanisms import ReportNoisyMax
 
 
 def votes_over_many(chain: DPICLClassifier, releases: int) -> Counter[str]:
@@ -237,7 +237,7 @@ def test_an_error_reporter_sees_no_votes(stop: Any, call: str, monkeypatch: pyte
         raise made
 
     reporter, chain = Reporting(), classifier(VotingChat())
-    monkeypatch.setattr(release, "report_noisy_max", struck)
+    monkeypatch.setattr(ReportNoisyMax, "release", struck)
     expected = RuntimeError if stop is ValueError else stop
     with pytest.raises(expected):
         {

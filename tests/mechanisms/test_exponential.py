@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from langchain_dp.accounting import profiles
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, exponential
-from langchain_dp.mechanisms.exponential import below_exp, draw
+from langchain_dp.mechanisms.exponential_choice import below_exp, draw
 
 EPSILONS = np.linspace(0.0, 2.5, 26)
 

@@ -6,8 +6,9 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,8 @@ from audit_tools import lower, upper, violates
 
 from langchain_dp.accounting import LimitedDomainEvent, Neighbors, pld, profiles
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.mechanisms import NotPrivateSeededRandomness, limited_domain
-from langchain_dp.mechanisms.exponential import below_exp
-from langchain_dp.mechanisms.limited_domain import _candidates
+from langchain_dp.mechanisms import LimitedDomain, NotPrivateSeededRandomness, limited_domain
+from langchain_dp.mechanisms.exponential_choice import below_exp
 
 ADD, ONE, ZERO = Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_ONE, Neighbors.REPLACE_SPECIAL
 TOKENS = 4
@@ -27,10 +27,15 @@ PARAMETERS = [(1.8, 0.01), (0.8, 0.05), (0.5, 0.3)]  # epsilon0, delta0
 Votes = tuple[int, ...]
 
 
-def exact(votes: dict[int, int], epsilon0: float, **candidates: object) -> dict[int | None, Fraction]:
+def triples(votes: Mapping[Any, int], *, delta0: float, **settings: Any) -> list[tuple[Any, int, int]]:
+    """What the law is made of; it is raised to a base elsewhere."""
+    return LimitedDomain(LimitedDomainEvent(1.0, delta0), **settings)._candidates(votes)
+
+
+def exact(votes: dict[int, int], epsilon0: float, **candidates: Any) -> dict[int | None, Fraction]:
     """The law that is drawn, as fractions."""
     base = below_exp(Fraction(epsilon0) / 2)
-    weights = {outcome: m * base**x for outcome, x, m in _candidates(votes, **candidates)}  # type: ignore[arg-type]
+    weights = {outcome: m * base**x for outcome, x, m in triples(votes, **candidates)}
     return {outcome: weight / sum(weights.values()) for outcome, weight in weights.items()}
 
 
@@ -96,7 +101,7 @@ def test_ties_go_to_the_smaller_token() -> None:
     """If it breaks, which of two equal tokens is a candidate hangs on the order of the votes."""
     same = {"delta0": 0.1, "domain": 99, "kbar": 1, "moved_votes": True}
     ranked = [{2: 3, 1: 3, 0: 1}, {0: 1, 1: 3, 2: 3}, {"b": 3, "B": 3}, {"1": 3, 7: 3}]  # whole numbers before strings
-    assert [_candidates(votes, **same)[0][0] for votes in ranked] == [1, 1, "B", 7]
+    assert [triples(votes, **same)[0][0] for votes in ranked] == [1, 1, "B", 7]
 
 
 def test_votes_outside_the_domain_are_abstentions() -> None:
@@ -104,7 +109,7 @@ def test_votes_outside_the_domain_are_abstentions() -> None:
     labels = ["a", "b", "c"]
     for kbar in (3, 2):
         inside, outside = (
-            _candidates(votes, delta0=0.1, domain=labels, kbar=kbar, moved_votes=True)
+            triples(votes, delta0=0.1, domain=labels, kbar=kbar, moved_votes=True)
             for votes in ({"a": 2}, {"a": 2, "zzz": 9})
         )
         assert inside == outside

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from langchain_dp.accounting import MetricEvent
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.mechanisms import metric_exponential as module
@@ -65,7 +66,7 @@ def test_the_whole_numbers_keep_the_promise_for_every_pair_and_word(eta: float) 
     points = np.concatenate([vectors[:30], vectors[:10] + 1e-3, vectors[:1] + 5])
     apart = np.linalg.norm(points[:, None] - points[None], axis=2)
     for used, kept in [(eta, True), (3 * eta, False)]:
-        exact = chances(MetricExponential(public, used), public, points)
+        exact = chances(MetricExponential(MetricEvent(used), public), public, points)
         assert exact.sum(axis=1) == pytest.approx(np.ones(len(points)), abs=1e-12)
         assert (exact[:, ~public.allowed] == 0).all()
         assert (exact[:, public.allowed] > 0).all(), "unequal supports"
@@ -83,7 +84,9 @@ def test_draws_follow_the_closed_form() -> None:
     vectors = PUBLIC.standard_normal((100, 2))
     public = table(vectors, (3, 50))
     keys = np.repeat([7, 99], 20_000)
-    drawn = MetricExponential(public, 4.0).draw(keys, lambda ids: vectors[ids], rng=NotPrivateSeededRandomness(1))
+    drawn = MetricExponential(MetricEvent(4.0), public).release(
+        keys, lambda ids: vectors[ids], rng=NotPrivateSeededRandomness(1)
+    )
     for key in (7, 99):
         observed = np.bincount(drawn[keys == key], minlength=100)
         for eta, accepted in [(4.0, True), (4.0 * 2 / 3, False), (6.0, False)]:
@@ -104,7 +107,7 @@ def test_audit_of_a_lone_word_beside_a_crowd() -> None:
     public = table(np.concatenate([[[0.0]], 2 / eta + 1e-6 * np.arange(100)[:, None]]))
     points = np.array([[0.0], [2 / eta]])
     for used, disproved in [(eta, False), (2 * eta, True)]:
-        drawn = MetricExponential(public, used).draw(
+        drawn = MetricExponential(MetricEvent(used), public).release(
             np.repeat([0, 1], runs), lambda ids: points[ids], rng=NotPrivateSeededRandomness(2)
         )
         hits = [int((drawn[:runs] == 0).sum()), int((drawn[runs:] == 0).sum())]
@@ -116,7 +119,7 @@ def test_extreme_eta_gives_any_word_or_the_word(eta: float) -> None:
     """If it breaks, weights underflow to nothing and the draw fails or always gives one word."""
     vectors = PUBLIC.standard_normal((90, 3)) * 50
     keys = np.repeat(np.arange(90), 30)
-    drawn = MetricExponential(table(vectors), eta).draw(
+    drawn = MetricExponential(MetricEvent(eta), table(vectors)).release(
         keys, lambda ids: vectors[ids], rng=NotPrivateSeededRandomness(4)
     )
     assert (drawn == keys).all() if eta > 1 else len(set(drawn[keys == 0].tolist())) > 15
@@ -127,7 +130,7 @@ def test_words_that_are_never_written_never_come_out() -> None:
     vectors = PUBLIC.standard_normal((200, 2))
     never = tuple(range(0, 64))
     for eta in (0.1, 10.0, 1e6):
-        drawn = MetricExponential(table(vectors, never), eta).draw(
+        drawn = MetricExponential(MetricEvent(eta), table(vectors, never)).release(
             np.repeat(np.arange(64), 50), lambda ids: vectors[ids], rng=NotPrivateSeededRandomness(5)
         )
         assert drawn.min() >= 64
@@ -136,14 +139,14 @@ def test_words_that_are_never_written_never_come_out() -> None:
 def drawn_in_parts(mechanism: MetricExponential, keys: np.ndarray, vectors: np.ndarray) -> list[int]:
     rng = NotPrivateSeededRandomness(6)
     parts = (keys[start : start + 500] for start in range(0, len(keys), 500))
-    return [int(x) for part in parts for x in mechanism.draw(part, lambda ids: vectors[ids], rng=rng)]
+    return [int(x) for part in parts for x in mechanism.release(part, lambda ids: vectors[ids], rng=rng)]
 
 
 def test_what_is_kept_changes_nothing() -> None:
     """If it breaks, a word that made room is drawn with another word's chances."""
     vectors = PUBLIC.standard_normal((700, 3))
     public, keys = table(vectors), PUBLIC.integers(0, 700, 3_000)
-    some = (MetricExponential(public, 3.0, cache_bytes=size) for size in (0, 20_000, 2**27))
+    some = (MetricExponential(MetricEvent(3.0), public, cache_bytes=size) for size in (0, 20_000, 2**27))
     drawn = [drawn_in_parts(mechanism, keys, vectors) for mechanism in some]
     assert drawn[0] == drawn[1] == drawn[2]
 
@@ -153,17 +156,17 @@ def test_memory_stays_below_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BUCKETS", 512)
     vectors = PUBLIC.standard_normal((4_000, 3))
     public, keys = table(vectors), PUBLIC.permutation(4_000)
-    mechanism = MetricExponential(public, 3.0, cache_bytes=2_000_000)
-    mechanism.draw(keys[:8], lambda ids: vectors[ids])  # what is loaded once
+    mechanism = MetricExponential(MetricEvent(3.0), public, cache_bytes=2_000_000)
+    mechanism.release(keys[:8], lambda ids: vectors[ids])  # what is loaded once
     tracemalloc.start()
     try:
         for start in range(0, 4_000, 250):
-            mechanism.draw(keys[start : start + 250], lambda ids: vectors[ids])
+            mechanism.release(keys[start : start + 250], lambda ids: vectors[ids])
         kept = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert 700 < len(mechanism._cached) < 900
-    assert all(bound.base is None for _, bound in mechanism._cached.values())
+    assert 700 < len(mechanism._kept.words) < 900
+    assert all(bound.base is None for _, bound in mechanism._kept.words.values())
     assert kept < 2_000_000
 
 
@@ -181,9 +184,9 @@ def test_a_word_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = PUBLIC.standard_normal((300, 3))
     for room, least in ((0, 600), (2**20, 300)):
         prepared.clear()
-        mechanism = MetricExponential(table(vectors), 3.0, cache_bytes=room)
+        mechanism = MetricExponential(MetricEvent(3.0), table(vectors), cache_bytes=room)
         for _ in range(2):
-            mechanism.draw(PUBLIC.permutation(np.repeat(np.arange(300), 5)), lambda ids: vectors[ids])
+            mechanism.release(PUBLIC.permutation(np.repeat(np.arange(300), 5)), lambda ids: vectors[ids])
         assert sum(prepared) == least
 
 
@@ -222,9 +225,9 @@ def test_a_bound_lies_above_the_weight_of_its_bucket(seed: int, eta: float) -> N
         assert (squares <= true)[:, public.allowed].all()
         assert (true - squares <= 4e-7 * (vectors.shape[1] + 8) * lengths)[:, public.allowed].all()
         assert (squares[:, ~public.allowed] > 1e30).all()
-    mechanism = MetricExponential(public, max(eta / float(exact.mean()), 1e-9))
+    mechanism = MetricExponential(MetricEvent(max(eta / float(exact.mean()), 1e-9)), public)
     exact[:, ~public.allowed] = np.inf
-    weight = np.exp(-mechanism.eta / 2 * (exact - exact.min(axis=1, keepdims=True)))
+    weight = np.exp(-mechanism.event.eta / 2 * (exact - exact.min(axis=1, keepdims=True)))
     nearest, bounds = mechanism._bound(points)
     sums = np.add.reduceat(weight, np.arange(0, len(vectors), mechanism._size), axis=1)
     assert nearest == pytest.approx(exact.min(axis=1), rel=1e-9, abs=1e-30)
@@ -239,9 +242,9 @@ def test_the_law_is_that_of_brute_force(seed: int, eta: float) -> None:
     public = table(vectors, (0, 5))
     scaled = eta / np.median(np.linalg.norm(points[:, None] - vectors[None], axis=2))
     expected = np.array([closed_form(public, point, scaled) for point in points])
-    exact = chances(MetricExponential(public, scaled), public, points)
+    exact = chances(MetricExponential(MetricEvent(scaled), public), public, points)
     assert exact == pytest.approx(expected, rel=1e-6, abs=1e-17)
-    wrong = chances(MetricExponential(public, 1.01 * scaled), public, points)
+    wrong = chances(MetricExponential(MetricEvent(1.01 * scaled), public), public, points)
     assert wrong != pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
@@ -263,9 +266,9 @@ def test_refusals_do_not_change_the_law(loose: float, monkeypatch: pytest.Monkey
     vectors = PUBLIC.standard_normal((100, 2))
     public = table(vectors, (3, 50))
     # Few draws a call and nothing kept: every call begins with bounds that are loose.
-    mechanism, runs = MetricExponential(public, 4.0, cache_bytes=0), 4_000
+    mechanism, runs = MetricExponential(MetricEvent(4.0), public, cache_bytes=0), 4_000
     rng = NotPrivateSeededRandomness(12)
-    drawn = [mechanism.draw(np.full(5, 7), lambda ids: vectors[ids], rng=rng) for _ in range(runs // 5)]
+    drawn = [mechanism.release(np.full(5, 7), lambda ids: vectors[ids], rng=rng) for _ in range(runs // 5)]
     observed = np.bincount(np.concatenate(drawn), minlength=100)
     for eta, accepted in [(4.0, True), (4.0 * 2 / 3, False), (6.0, False)]:
         expected = closed_form(public, vectors[7].astype(np.float32), eta) * runs
@@ -291,11 +294,11 @@ def test_a_bound_that_says_nothing_refuses_once(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(MetricExponential, "_bound", loose)
     monkeypatch.setattr(MetricExponential, "_tried", counted)
     vectors = PUBLIC.standard_normal((100, 2))
-    mechanism = MetricExponential(table(vectors), 4.0)
-    mechanism.draw(np.arange(10), lambda ids: vectors[ids], rng=NotPrivateSeededRandomness(3))
+    mechanism = MetricExponential(MetricEvent(4.0), table(vectors))
+    mechanism.release(np.arange(10), lambda ids: vectors[ids], rng=NotPrivateSeededRandomness(3))
     assert 1 < len(tries) <= len(mechanism._open) + 1
     tries.clear()
-    mechanism.draw(np.arange(10), lambda ids: vectors[ids], rng=NotPrivateSeededRandomness(4))
+    mechanism.release(np.arange(10), lambda ids: vectors[ids], rng=NotPrivateSeededRandomness(4))
     assert len(tries) <= 2, "what was found out is not kept"
 
 
@@ -305,7 +308,7 @@ def test_points_and_tables_of_any_length_are_drawn_for(length: float) -> None:
     vectors = PUBLIC.standard_normal((200, 3))
     public = table(np.concatenate([vectors, length * vectors[:2]]))
     points = public.vectors.astype(float)
-    drawn = MetricExponential(public, 1e6).draw(
+    drawn = MetricExponential(MetricEvent(1e6), public).release(
         np.arange(202), lambda ids: points[ids], rng=NotPrivateSeededRandomness(7)
     )
     assert (drawn == np.arange(202)).all()
@@ -314,11 +317,11 @@ def test_points_and_tables_of_any_length_are_drawn_for(length: float) -> None:
 def test_a_token_has_its_own_draw() -> None:
     """If it breaks, what one token becomes hangs on its neighbours in the batch, or on what was cached before."""
     vectors = PUBLIC.standard_normal((80, 3))
-    mechanism = MetricExponential(table(vectors), 2.0, threads=2)
+    mechanism = MetricExponential(MetricEvent(2.0), table(vectors), threads=2)
     first, other, second = (PUBLIC.integers(0, 80, 300) for _ in range(3))
 
     def run(*parts: np.ndarray) -> np.ndarray:
-        return mechanism.draw(np.concatenate(parts), lambda ids: vectors[ids], rng=NotPrivateSeededRandomness(8))
+        return mechanism.release(np.concatenate(parts), lambda ids: vectors[ids], rng=NotPrivateSeededRandomness(8))
 
     assert (run(first, second)[300:] == run(other, second)[300:]).all()
     assert (run(first, second) == run(first, second)).all()
@@ -327,13 +330,13 @@ def test_a_token_has_its_own_draw() -> None:
 def test_the_operating_system_draws_anew() -> None:
     """If it breaks, two releases of one text are the same although nobody gave a seed."""
     vectors = PUBLIC.standard_normal((80, 3))
-    mechanism = MetricExponential(table(vectors), 1.0)
-    assert len({tuple(mechanism.draw(np.arange(80), lambda ids: vectors[ids]).tolist()) for _ in range(2)}) == 2
-    assert mechanism.draw(np.zeros(0, dtype=np.int64), lambda ids: vectors[ids]).shape == (0,)
+    mechanism = MetricExponential(MetricEvent(1.0), table(vectors))
+    assert len({tuple(mechanism.release(np.arange(80), lambda ids: vectors[ids]).tolist()) for _ in range(2)}) == 2
+    assert mechanism.release(np.zeros(0, dtype=np.int64), lambda ids: vectors[ids]).shape == (0,)
 
 
 @pytest.mark.parametrize("eta", [0.0, -2.0, math.nan, math.inf])
 def test_bad_eta_is_named(eta: float) -> None:
     """If it breaks, words are drawn by no law at all."""
     with pytest.raises(InvalidParameter, match="eta="):
-        MetricExponential(table(np.eye(3)), eta)
+        MetricExponential(MetricEvent(eta), table(np.eye(3)))

@@ -25,7 +25,7 @@ from langchain_dp.accounting import LedgerPlan, PartEvent
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.ensemble.subsets import SubsetSampler
 from langchain_dp.errors import BudgetExceeded
-from langchain_dp.opt import private, voters
+from langchain_dp.mechanisms import Exponential, LimitedDomain
 from langchain_dp.opt.voters import PrivateVote
 
 HALF = PrivacyBudget(100.0, 0.05)
@@ -35,10 +35,10 @@ HALF = PrivacyBudget(100.0, 0.05)
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every draw of a mechanism, in order: what it was, and "bottom" where it released nothing."""
     draws: list[str] = []
-    tokens, choose = voters.limited_domain, private.exponential
+    tokens, choose = LimitedDomain.release, Exponential.release
 
-    def limited(votes: Mapping[Any, int], **settings: Any) -> Any:
-        answer = tokens(votes, **settings)
+    def limited(self: LimitedDomain[Any], votes: Mapping[Any, int], **settings: Any) -> Any:
+        answer = tokens(self, votes, **settings)
         draws.append("bottom" if answer is None else "token")
         return answer
 
@@ -46,8 +46,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         draws.append("selection")
         return choose(*args, **settings)
 
-    monkeypatch.setattr(voters, "limited_domain", limited)
-    monkeypatch.setattr(private, "exponential", exponential)
+    monkeypatch.setattr(LimitedDomain, "release", limited)
+    monkeypatch.setattr(Exponential, "release", exponential)
     return draws
 
 

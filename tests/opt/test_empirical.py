@@ -6,6 +6,7 @@ alone in its subset and votes for the token that it names; the neighbour names t
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from typing import Any
@@ -18,7 +19,8 @@ from fakes.optimizers import optimizer
 from langchain_dp import PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting import LedgerPlan, LimitedDomainEvent, PartEvent, epsilon
 from langchain_dp.accounting.events import event_from_json
-from langchain_dp.opt import data, voters
+from langchain_dp.mechanisms import LimitedDomain
+from langchain_dp.opt import data
 from langchain_dp.opt.voters import PrivateVote
 
 pytestmark = pytest.mark.statistical
@@ -92,10 +94,13 @@ def test_noise_is_as_wide_as_it_is_charged() -> None:
 
 def test_half_the_noise_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, the audit above is blind."""
-    draw = voters.limited_domain
-    monkeypatch.setattr(
-        voters, "limited_domain", lambda votes, *, epsilon0, **rest: draw(votes, epsilon0=2 * epsilon0, **rest)
-    )
+    draw = LimitedDomain.release
+
+    def half(self: LimitedDomain[Any], votes: Any, **rest: Any) -> Any:
+        event = dataclasses.replace(self.event, epsilon0=2 * self.event.epsilon0)
+        return draw(dataclasses.replace(self, event=event), votes, **rest)
+
+    monkeypatch.setattr(LimitedDomain, "release", half)
     one, charged = released(7, 7, 1400, **TIE)
     other, _ = released(6, 8, 1400, **TIE)
     assert exceeds(one, other, charged, 0.05)
@@ -112,9 +117,11 @@ def test_the_threshold_is_as_high_as_it_is_charged(monkeypatch: pytest.MonkeyPat
     assert other[SECOND] == 0
     assert not exceeds(one, other, charged, 0.22)
     assert lower(one[SECOND], 1300) <= 0.2 <= upper(one[SECOND], 1300)
-    draw = voters.limited_domain
+    draw = LimitedDomain.release
     monkeypatch.setattr(
-        voters, "limited_domain", lambda votes, *, moved_votes, **rest: draw(votes, moved_votes=False, **rest)
+        LimitedDomain,
+        "release",
+        lambda self, votes, **rest: draw(dataclasses.replace(self, moved_votes=False), votes, **rest),
     )
     assert exceeds(released(2, 4, 1300, **LOST)[0], other, charged, 0.22)
 

@@ -33,7 +33,8 @@ from fakes.optimizers import (
 import langchain_dp.opt
 from langchain_dp import PrivacyBudget, PrivacyLedger, PrivateRecords
 from langchain_dp.errors import LedgerError, PlanError
-from langchain_dp.opt import DPPromptOptimizer, OptimizedPrompt, private
+from langchain_dp.mechanisms import Exponential
+from langchain_dp.opt import DPPromptOptimizer, OptimizedPrompt
 from langchain_dp.opt.journal import Journal
 
 OPT = os.path.dirname(langchain_dp.opt.__file__)
@@ -142,7 +143,7 @@ def test_a_choice_that_could_not_be_kept_has_not_left(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Journal, "save", failing)
     draws: list[int] = []
-    monkeypatch.setattr(private, "exponential", lambda *counts, **options: draws.append(2) or 2)
+    monkeypatch.setattr(Exponential, "release", lambda *counts, **options: draws.append(2) or 2)
     with pytest.raises(OSError, match="No space"):
         made.invoke(examples())
     assert made._private is not None

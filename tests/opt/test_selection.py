@@ -30,7 +30,8 @@ from hypothesis import strategies as st
 from langchain_dp import PrivacyBudget
 from langchain_dp.accounting import ExponentialEvent, epsilon
 from langchain_dp.errors import ModelUnavailable
-from langchain_dp.opt import OptPrompts, private
+from langchain_dp.mechanisms import Exponential
+from langchain_dp.opt import OptPrompts
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.select import correct_answers
 from langchain_dp.ports import MemberPrompt
@@ -179,11 +180,11 @@ def test_the_choice_is_left_to_the_mechanism_at_the_weight_that_was_charged(
     """If it breaks, the best candidate is taken as it is, with another weight, or another one is handed over."""
     asked: list[tuple[list[int], float, bool]] = []
 
-    def chosen(counts: list[int], weight: float, *, rng: Any) -> int:
-        asked.append((counts, weight, rng.private))
+    def chosen(self: Exponential, counts: list[int], *, rng: Any) -> int:
+        asked.append((counts, self.event.epsilon, rng.private))
         return winner
 
-    monkeypatch.setattr(private, "exponential", chosen)
+    monkeypatch.setattr(Exponential, "release", chosen)
     # "Say yes." and its end take four calls
     engine = WordEngine(lambda place, asked: "Say yes." if len(engine.calls) <= 4 else "Think.")
     made = optimizer(engine)

@@ -25,8 +25,8 @@ from fakes.optimizers import (
 from langchain_dp import PrivateRecords
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.ensemble.subsets import SubsetSampler
-from langchain_dp.mechanisms import NotPrivateSeededRandomness
-from langchain_dp.opt import OptPrompts, voters
+from langchain_dp.mechanisms import LimitedDomain, NotPrivateSeededRandomness
+from langchain_dp.opt import OptPrompts
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.plan import count_votes
 from langchain_dp.opt.settings import Settings
@@ -39,14 +39,15 @@ from langchain_dp.ports import MemberPrompt
 def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What the mechanism was told, call by call, with what it answered."""
     calls: list[dict[str, Any]] = []
-    draw = voters.limited_domain
+    draw = LimitedDomain.release
 
-    def spy(votes: Mapping[Any, int], **settings: Any) -> Any:
-        answer = draw(votes, **settings)
-        calls.append({"votes": Counter(votes), "answer": answer} | settings)
+    def spy(self: LimitedDomain[Any], votes: Mapping[Any, int], **settings: Any) -> Any:
+        answer = draw(self, votes, **settings)
+        told = vars(self) | {"epsilon0": self.event.epsilon0, "delta0": self.event.delta0}
+        calls.append({"votes": Counter(votes), "answer": answer} | told | settings)
         return answer
 
-    monkeypatch.setattr(voters, "limited_domain", spy)
+    monkeypatch.setattr(LimitedDomain, "release", spy)
     return calls
 
 

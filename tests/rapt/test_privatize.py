@@ -361,10 +361,10 @@ def test_the_bound_of_memory_reaches_what_keeps_words() -> None:
     made = RAPTSanitizer(SMALL, eta=2.0, cache_bytes=4_000)._core.releases.engine
     for few in (made, privatizer(mechanism="exponential", cache_bytes=4_000)):
         few.release(ids)
-        assert 0 < len(few._exponential._cached) <= 7
+        assert 0 < len(few._words._kept.words) <= 7
     usual = privatizer(mechanism="exponential")
     usual.release(ids)
-    assert len(usual._exponential._cached) == len(ids)
+    assert len(usual._words._kept.words) == len(ids)
 
 
 @pytest.mark.parametrize("field", ["numbers", "dates", "urls", "punctuation", "code", "unknown"])

@@ -18,9 +18,10 @@ from fakes.rapt import TABLE as WORDS_TABLE
 from rapt_tuning import tiny
 
 from langchain_dp._util import lazy
+from langchain_dp.accounting import MetricEvent
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import InvalidParameter, MissingExtra
-from langchain_dp.mechanisms.metric_exponential import MetricExponential
+from langchain_dp.mechanisms import MetricExponential
 from langchain_dp.rapt import RAPTSanitizer, tuning
 from langchain_dp.rapt.tuning import (
     NotSanitized,
@@ -384,9 +385,9 @@ def test_clients_of_one_sanitizer_work_out_the_plain_words_once(monkeypatch: pyt
     """If it breaks, every tuner over a table of 30,000 words waits for 15 seconds, or takes those of another."""
     made: list[float] = []
 
-    def counted(table: Any, eta: float, **options: Any) -> MetricExponential:
-        made.append(eta)
-        return MetricExponential(table, eta, **options)
+    def counted(event: MetricEvent, *args: Any, **options: Any) -> MetricExponential:
+        made.append(event.eta)
+        return MetricExponential(event, *args, **options)
 
     monkeypatch.setattr(plain_rows, "MetricExponential", counted)
     base = tiny.backbone()

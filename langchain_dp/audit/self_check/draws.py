@@ -15,6 +15,7 @@ from langchain_dp._util.binomial import lower_limit, upper_limit
 from langchain_dp.accounting import (
     ExponentialEvent,
     LimitedDomainEvent,
+    MetricEvent,
     Neighbors,
     NoisyMaxEvent,
     PrivacyBudget,
@@ -25,7 +26,7 @@ from langchain_dp.audit.self_check.check import ERROR, Check, Finding, count, ex
 from langchain_dp.mechanisms import NoisyMax, SystemRandomness, exponential, limited_domain, report_noisy_max
 from langchain_dp.mechanisms._nearest import NearestVector
 from langchain_dp.mechanisms.metric_exponential import MetricExponential
-from langchain_dp.mechanisms.metric_laplace import metric_laplace, noise
+from langchain_dp.mechanisms.metric_noise import metric_laplace, noise
 from langchain_dp.mechanisms.randomness import Randomness
 
 TokenDraw = Callable[..., int | None]
@@ -160,7 +161,7 @@ def words(runs: int = 10_000) -> Finding:
 
 def chosen_words(table: NearestVector, eta: float, keys: NDArray[np.int64]) -> NDArray[np.int64]:
     """This package: keys that are points on a line."""
-    return MetricExponential(table, eta, threads=1).draw(keys, lambda each: each[:, None].astype(float))
+    return MetricExponential(MetricEvent(eta), table, threads=1).release(keys, lambda each: each[:, None].astype(float))
 
 
 UNSEEN = {0: 30, 1: 30, 2: 1}, {0: 30, 1: 30, 2: 0}

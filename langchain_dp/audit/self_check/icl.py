@@ -74,7 +74,6 @@ SETTINGS = [
     AnswerSetting("fixed", _ADD, vote_shares=True),
     AnswerSetting("resample", _ADD),
     AnswerSetting("fixed", _ZERO),
-    AnswerSetting("resample", _ZERO),
     AnswerSetting("fixed", _R1, asked_elsewhere=True),
 ]
 """Schemes, neighbours, and a model that is asked call by call."""

@@ -22,7 +22,7 @@ class TokenEngine:
     """
 
     def __init__(self, words: TextPrivatizer, max_tokens: int) -> None:
-        self.eta, self.table, self.pads = words.eta, words.table, words.pads
+        self.event, self.table, self.pads = words.event, words.table, words.pads
         self._privatizer = words
         self._max_tokens = max_tokens
         settings = {**json.loads(words.settings), "written": "ids", "max_tokens": max_tokens}

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from langchain_dp._util import forks
-from langchain_dp.mechanisms.metric_exponential import BUCKETS, MetricExponential
-from langchain_dp.mechanisms.metric_laplace import metric_laplace
+from langchain_dp.mechanisms import MetricExponential, MetricLaplace
+from langchain_dp.mechanisms.metric_exponential import BUCKETS
 from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Randomness
 from langchain_dp.rapt import tokenize
 from langchain_dp.rapt.privatize import TextPrivatizer
@@ -87,11 +87,9 @@ class PlainRows:
         noise = noise or privatizer._rng
         if privatizer.mechanism != "exponential":
             blocks = [ids[start : start + _BLOCK] for start in range(0, len(ids), _BLOCK)]
-            threads = privatizer.threads
-            return np.concatenate(
-                [metric_laplace(points(b), table, engine.eta, rng=noise, threads=threads) for b in blocks]
-            )
-        return _words(engine, size).draw(ids, points, rng=noise)
+            noisy = MetricLaplace(engine.event, table, threads=privatizer.threads)
+            return np.concatenate([noisy.release(points(b), rng=noise) for b in blocks])
+        return _words(engine, size).release(ids, points, rng=noise)
 
     def _word(self, place: int) -> str:
         return "".join(self._vocabulary.decode([place])).replace(tokenize.GLUE, "")
@@ -106,6 +104,6 @@ def _words(engine: TextPrivatizer, size: int) -> MetricExponential:
                 shared.popitem(last=False)
             table, threads = engine.vocabulary.table, engine.threads
             most = min(_KEPT * size, _BYTES)
-            shared[size] = MetricExponential(table, engine.eta, cache_bytes=most, threads=threads)
+            shared[size] = MetricExponential(engine.event, table, cache_bytes=most, threads=threads)
         shared.move_to_end(size)
         return shared[size]

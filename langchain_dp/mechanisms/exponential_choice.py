@@ -17,10 +17,12 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from langchain_dp._util import validate
+from langchain_dp.accounting.events import ExponentialEvent
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 
@@ -30,30 +32,56 @@ _LARGEST_EXPONENT = 256  # a larger base changes nothing that one could see, and
 _BLOCK_BITS = 128  # digits drawn at first: for counts below 2^32 and 2^16 outcomes they settle all but 2^-60 of draws
 
 
-def exponential(counts: Sequence[int], epsilon: float, *, rng: Randomness | None = None) -> int:
-    """Choose an index by the exponential mechanism: P(j) proportional to b^(counts[j]), b just below e^epsilon.
+@dataclasses.dataclass(frozen=True)
+class Exponential:
+    """Choose a candidate by the exponential mechanism: P(j) proportional to b^(counts[j]), b just below e^epsilon.
 
     Args:
-        counts: One whole number of at least 0 per candidate of a public list, such as how many held-out records each
-            candidate prompt answers right.
+        event: What one choice costs; its ``epsilon`` is the weight of one more count in the exponent, in nats.
+
+    Formal guarantee:
+        If a record adds at most one to each count and takes nothing from any (it joins, leaves or becomes a ghost),
+        one call is epsilon-bounded-range, hence epsilon-DP [2]; 2 epsilon if a record is replaced. It costs ``event``.
+        The base is rounded down: a smaller base is a smaller epsilon.
+
+    Charge first, then draw::
+
+        mechanism = Exponential(ExponentialEvent(0.5))
+        ledger.spend(mechanism.event)
+        best = mechanism.release([41, 38, 44])
+    """
+
+    event: ExponentialEvent
+
+    def release(self, counts: Sequence[int], *, rng: Randomness | None = None) -> int:
+        """Index of one candidate. Only this may leave; the counts may not.
+
+        Args:
+            counts: One whole number of at least 0 per candidate of a public list, such as how many held-out records
+                each candidate prompt answers right.
+            rng: Source of randomness; operating-system entropy by default.
+
+        Raises:
+            InvalidParameter: There are no candidates, or a count is no whole number.
+        """
+        validate.integer("number of counts", len(counts), at_least=1, remedy="Give one count per candidate.")
+        check_counts(counts)
+        base = below_exp(Fraction(self.event.epsilon))
+        return draw(rng or SystemRandomness(), base, list(counts), [1] * len(counts))
+
+
+def exponential(counts: Sequence[int], epsilon: float, *, rng: Randomness | None = None) -> int:
+    """One release of :class:`Exponential`, with its errors and guarantee. It costs an ``ExponentialEvent(epsilon)``.
+
+    Args:
+        counts: One whole number of at least 0 per candidate.
         epsilon: Weight of one more count in the exponent, in nats.
         rng: Source of randomness; operating-system entropy by default.
 
     Returns:
-        Index of the candidate. Only this may leave; the counts may not.
-
-    Raises:
-        InvalidParameter: epsilon is out of bounds, there are no candidates, or a count is no whole number.
-
-    Formal guarantee:
-        If a record adds at most one to each count and takes nothing from any (it joins, leaves or becomes a ghost),
-        one call is epsilon-bounded-range, hence epsilon-DP [2]; 2 epsilon if a record is replaced. It costs an
-        ``ExponentialEvent(epsilon)``. The base is rounded down: a smaller base is a smaller epsilon.
+        Index of the candidate.
     """
-    validate.integer("number of counts", len(counts), at_least=1, remedy="Give one count per candidate.")
-    check_counts(counts)
-    weight = Fraction(validate.number("epsilon", epsilon, above=0.0))
-    return draw(rng or SystemRandomness(), below_exp(weight), list(counts), [1] * len(counts))
+    return Exponential(ExponentialEvent(epsilon)).release(counts, rng=rng)
 
 
 def check_counts(counts: Iterable[int]) -> None:

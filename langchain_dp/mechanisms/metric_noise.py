@@ -11,18 +11,76 @@ metrics"; Wu et al. 2017, "Bolt-on differential privacy", Appendix E (the noise)
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from langchain_dp._util import validate
+from langchain_dp.accounting.events import MetricEvent
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms._bits import Words
 from langchain_dp.mechanisms._nearest import ROWS, NearestVector, sharded
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 
 _STEP = 2**14  # numbers drawn at once: their bits and functions stay in a core's cache
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MetricLaplace:
+    """Add noise to every point and report the nearest allowed row of a public table.
+
+    Args:
+        event: What one release costs; its ``eta`` is the privacy loss per unit of distance, at least 1e-9.
+        table: Public table, the same whatever the points are.
+        threads: Threads to search with; by default as many as there are processors.
+
+    Raises:
+        InvalidParameter: eta is out of bounds.
+
+    Formal guarantee:
+        For two inputs of the same number of points, the chance of any output changes by at most
+        exp(eta * sum_i |x_i - x'_i|): one release costs ``event``. This is proven for real numbers. Here the
+        noise is drawn in double precision from 52 random bits a number, so that noisy points have holes and no noise
+        is longer than 37/eta a dimension. The noisy points never leave: the nearest row sums them up to cells far
+        larger than the holes, whose chances are off by an amount of the order of 2^-52 a dimension. That is an
+        estimate and no proof; an output less likely than that may never come out. Exact sampling, as for the votes, is
+        not known in many dimensions.
+    """
+
+    event: MetricEvent
+    table: NearestVector
+    _: dataclasses.KW_ONLY
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        checked_eta(self.event.eta)
+
+    def release(self, points: NDArray[np.floating], *, rng: Randomness | None = None) -> NDArray[np.int64]:
+        """One row number per point. Only these may leave; neither the points nor the noisy points may.
+
+        Args:
+            points: Private points, (m, d): one per token.
+            rng: Source of randomness; operating-system entropy by default.
+
+        Raises:
+            InvalidParameter: The points do not fit the table.
+        """
+        points = checked(points, self.table)
+        source = rng or SystemRandomness()
+
+        def blocks() -> Iterator[tuple[NDArray[np.float64], Noise]]:
+            for start in range(0, len(points), ROWS):
+                block = points[start : start + ROWS]
+                yield block, Noise(len(block), points.shape[1], self.event.eta, source)
+
+        def nearest(block: tuple[NDArray[np.float64], Noise]) -> NDArray[np.int64]:
+            private, unformed = block
+            return self.table.find(private + unformed.vectors())
+
+        found = list(sharded(nearest, blocks(), self.threads if len(points) > ROWS else 1))
+        return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
 
 def metric_laplace(
@@ -33,7 +91,7 @@ def metric_laplace(
     rng: Randomness | None = None,
     threads: int | None = None,
 ) -> NDArray[np.int64]:
-    """Add noise to every point and report the nearest allowed row of a public table.
+    """One release of :class:`MetricLaplace`, with its errors and its guarantee. It costs a ``MetricEvent(eta)``.
 
     Args:
         points: Private points, (m, d): one per token.
@@ -43,35 +101,9 @@ def metric_laplace(
         threads: Threads to search with; by default as many as there are processors.
 
     Returns:
-        One row number per point. Only these may leave; neither the points nor the noisy points may.
-
-    Raises:
-        InvalidParameter: eta is out of bounds, or the points do not fit the table.
-
-    Formal guarantee:
-        For two inputs of the same number of points, the chance of any output changes by at most
-        exp(eta * sum_i |x_i - x'_i|): one call costs a ``MetricEvent(eta)``. This is proven for real numbers. Here the
-        noise is drawn in double precision from 52 random bits a number, so that noisy points have holes and no noise
-        is longer than 37/eta a dimension. The noisy points never leave: the nearest row sums them up to cells far
-        larger than the holes, whose chances are off by an amount of the order of 2^-52 a dimension. That is an
-        estimate and no proof; an output less likely than that may never come out. Exact sampling, as for the votes, is
-        not known in many dimensions.
+        One row number per point.
     """
-    eta = checked_eta(eta)
-    points = checked(points, table)
-    source = rng or SystemRandomness()
-
-    def blocks() -> Iterator[tuple[NDArray[np.float64], Noise]]:
-        for start in range(0, len(points), ROWS):
-            block = points[start : start + ROWS]
-            yield block, Noise(len(block), points.shape[1], eta, source)
-
-    def nearest(block: tuple[NDArray[np.float64], Noise]) -> NDArray[np.int64]:
-        private, unformed = block
-        return table.find(private + unformed.vectors())
-
-    found = list(sharded(nearest, blocks(), threads if len(points) > ROWS else 1))
-    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+    return MetricLaplace(MetricEvent(checked_eta(eta)), table, threads=threads).release(points, rng=rng)
 
 
 class Noise:
