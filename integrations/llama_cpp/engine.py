@@ -44,9 +44,9 @@ _LARGEST_BATCH = 2048
 class LlamaCppEnsemble(LocalEngine):
     """Label scores and next tokens of many prompts through one local GGUF model.
 
-    Implements ``ports.ScoresLabels``, ``ports.VotesNextToken`` and ``ports.ScoresNextToken``. A prompt is head + body + tail, tokenized part by
-    part. The cache of head and body is kept per member: a question then costs its own tokens only, and one more token
-    of a text costs one row a member.
+    Implements ``ports.ScoresLabels``, ``ports.VotesNextToken`` and ``ports.ScoresNextToken``. A prompt is head + body +
+    tail, tokenized part by part. The cache of head and body is kept per member: a question then costs its own tokens
+    only, and one more token of a text costs one row a member.
 
     Args:
         model_path: GGUF file; None is the embedded SmolLM2-135M-Instruct, prepared for this CPU on first use.

@@ -32,9 +32,9 @@ Answer = TypeVar("Answer")
 class TransformersEnsemble(LocalEngine):
     """Next tokens and label scores through one causal language model on torch.
 
-    Implements ``ports.VotesNextToken``, ``ports.ScoresLabels`` and ``ports.ScoresNextToken``. Members are evaluated one at a time, each with a
-    key/value cache of its own, never in padded batches. A prompt is head + body + tail, tokenized part by part;
-    special tokens that are spelt out in them are plain text.
+    Implements ``ports.VotesNextToken``, ``ports.ScoresLabels`` and ``ports.ScoresNextToken``. Members are evaluated one
+    at a time, each with a key/value cache of its own, never in padded batches. A prompt is head + body + tail,
+    tokenized part by part; special tokens that are spelt out in them are plain text.
 
     Args:
         model: Folder of a saved model, or a loaded causal language model, which is moved, cast and put into evaluation
