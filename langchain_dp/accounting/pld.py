@@ -169,7 +169,8 @@ def _spread(event: DpEvent) -> float:
     if isinstance(event, ExponentialEvent):
         return event.epsilon / 2
     if isinstance(event, TextRoundEvent):
-        return event.sampling_probability * event.epsilon0 * math.sqrt(event.tokens) / 2
+        most = event.epsilon0 * event.tokens  # a share of it, so that the grid stays within its bound of points
+        return max(event.sampling_probability * event.epsilon0 * math.sqrt(event.tokens) / 2, most / 4000)
     return 2e-3
 
 

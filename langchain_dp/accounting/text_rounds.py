@@ -22,7 +22,7 @@ import numpy as np
 from langchain_dp.accounting.profiles import Array, amplified
 
 _MOST_POINTS = 1024  # about so many points for the losses of one sign
-_LEAST, _MOST = 8, 32  # points for the range of one token
+_LEAST, _MOST = 8, 128  # points for the range of one token
 _LARGEST = 700.0  # nats whose exponential is finite; beyond, the profile keeps the value that it has there
 
 
