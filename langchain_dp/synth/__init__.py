@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from langchain_dp.synth.answers import AnswerPrompts, DPAnswerGenerator
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
 from langchain_dp.synth.filters import Filters
 from langchain_dp.synth.prompts import SynthesisPrompts
@@ -9,6 +10,8 @@ from langchain_dp.synth.report import SynthesisPlan
 from langchain_dp.synth.runnable import DPExampleSynthesizer
 
 __all__ = [
+    "AnswerPrompts",
+    "DPAnswerGenerator",
     "DPExampleSynthesizer",
     "Filters",
     "SynthesisPlan",

@@ -57,8 +57,7 @@ class SynthesisRuns:
         if self._design is not None and self._plan is not None:
             return PrivacyBudget(self._plan.epsilon, self._plan.delta, self.neighbors), self._design
         share = affordable(self._ledger, self._budget)
-        labels = len(self._settings.labels)
-        return share, designed(self._settings, share, records, texts=labels, rounds=self._settings.rounds)
+        return share, designed(self._settings, share, records)
 
     def run(
         self, records: PrivateRecords, *, advance: Callable[[Written], None], halted: Callable[[], bool] = lambda: False
@@ -123,13 +122,10 @@ class SynthesisRuns:
         assert design is not None
         assert plan is not None
         writer = TextWriter(
-            self._engine, self._settings.prompts, design.noise, candidates=self._settings.candidates,
+            self._engine, self._settings.prompts.after, design.noise, candidates=self._settings.candidates,
             chat=self._settings.chat, rng=self._rng,
         )  # fmt: skip
-        names = records.ids()
-        counted = self.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
-        slots = {name: str(slot) if counted else name for slot, name in enumerate(names)}
-        members = Members(journal.key, slots)
+        members = Members(journal.key, slots_of(records, self.neighbors))
         there = {(one.number, one.label) for one in journal.written}
         seen: set[Hashable] = set()
         try:
@@ -179,29 +175,41 @@ class SynthesisRuns:
         plan, design = self._plan, self._design
         if plan is None or design is None:
             raise InvalidParameter("Expected a run to have started. Call invoke(examples) first, or plan(examples).")
-        seeded = not self._rng.private
-        groups = design.scheme == "groups"
-        return plan.certificate(
-            design.charged(0),
-            mechanism="exponential mechanism on clipped differences from the public model, token by token",
-            model=self._engine.name,
-            private=not seeded,
-            reason="drawn from not_private_seed: whoever knows the seed can remove the noise" if seeded else "",
-            notes=(
-                "the local model sees the examples; the texts alone leave, and may be shown to anybody and kept",
-                "each record is in one of the disjoint groups and pays for that one alone"
-                if groups
-                else "every record takes part in a round by a secret coin",
-                *self._weak(),
-                *getattr(self._engine, "notes", ()),
-            ),
-            parameters=parameters(design),
+        return certified(
+            plan, design, self._engine, self._rng,
+            "the local model sees the examples; the texts alone leave, and may be shown to anybody and kept",
         )  # fmt: skip
 
-    def _weak(self) -> tuple[str, ...]:
-        assert self._plan is not None
-        assert self._design is not None
-        return weak(self._design, self._plan.epsilon, self._plan.delta)
+
+def slots_of(records: PrivateRecords, neighbors: Neighbors) -> dict[str, str]:
+    """What a record's coins hang on: its slot where the number of records is public, else its id."""
+    counted = neighbors is not Neighbors.ADD_OR_REMOVE_ONE
+    return {name: str(slot) if counted else name for slot, name in enumerate(records.ids())}
+
+
+def certified(
+    plan: LedgerPlan, design: Design, engine: ScoresNextToken, rng: Randomness, *notes: str, quick: bool = False
+) -> PrivacyCertificate:
+    """The promise of a plan of rounds as it stands, with ``notes`` of what leaves."""
+    groups = design.scheme == "groups"
+    return plan.certificate(
+        None if groups else design.charged(0),
+        mechanism="exponential mechanism on clipped differences from the public model, token by token",
+        model=engine.name,
+        private=rng.private,
+        reason="" if rng.private else "drawn from not_private_seed: whoever knows the seed can remove the noise",
+        notes=(
+            *notes,
+            "each record is in one of the disjoint groups and pays for that one alone"
+            if groups
+            else "every record takes part in a round by a secret coin",
+            "style and common knowledge of many records come through, what few records hold does not",
+            *weak(design, plan.epsilon, plan.delta),
+            *getattr(engine, "notes", ()),
+        ),
+        parameters=parameters(design),
+        quick=quick,
+    )
 
 
 def parameters(design: Design) -> dict[str, Any]:

@@ -99,63 +99,98 @@ class Design:
         return [(self.charged(0), self.rounds)]
 
 
-def designed(settings: Settings, budget: PrivacyBudget, records: int, *, texts: int, rounds: int) -> Design:
+def designed(settings: Settings, budget: PrivacyBudget, records: int) -> Design:
     """The design with the larger clip among those that ``settings.scheme`` admits.
 
     Args:
         settings: Public settings.
         budget: The promise.
         records: Number of records; used only where it is public.
-        texts: Texts of one round: the number of labels.
-        rounds: Rounds.
 
     Raises:
         InvalidParameter: There are too few records, or the rate is missing under add/remove.
     """
     public = budget.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
-    found = []
-    if settings.scheme != "groups":
-        found.append(_in_rounds(settings, budget, records if public else None, texts, rounds))
     if settings.scheme == "groups" or (settings.scheme == "auto" and public):
-        found.append(_in_groups(settings, budget, records if public else None, texts, rounds))
-    made = [design for design in found if isinstance(design, Design)]
-    if not made:
-        raise InvalidParameter(next(reason for reason in found if isinstance(reason, str)))
+        groups = _in_groups(settings, budget, records if public else None)
+        if settings.scheme == "groups" and isinstance(groups, str):
+            raise InvalidParameter(groups)
+        if isinstance(groups, Design) and (settings.scheme == "groups" or records < _wanted(settings)):
+            return groups
+    else:
+        groups = ""
+    rounds = in_rounds(
+        budget,
+        records=records,
+        texts=len(settings.labels),
+        rounds=settings.rounds,
+        members=settings.members,
+        tokens=settings.max_new_tokens,
+        temperature=settings.temperature,
+        rate=settings.sampling_probability,
+    )
     # A clip beyond ENOUGH adds next to nothing, and every member costs the model time.
-    return max(made, key=lambda design: (min(design.noise.clip, ENOUGH), -design.noise.members))
+    found = [rounds, groups] if isinstance(groups, Design) else [rounds]
+    return max(found, key=lambda design: (min(design.noise.clip, ENOUGH), -design.noise.members))
 
 
-def _noise(settings: Settings, budget: PrivacyBudget, members: int, rounds: int, rate: float) -> ClippedSum:
-    epsilon0 = calibrate_text_round(budget, rounds=rounds, tokens=settings.max_new_tokens, sampling_probability=rate)
-    clip = ClippedSum.largest_clip(epsilon0, members=members, temperature=settings.temperature)
-    return ClippedSum(clip, members, settings.max_new_tokens, rate, settings.temperature)
+def in_rounds(
+    budget: PrivacyBudget, *, records: int, texts: int, rounds: int, members: int, tokens: int, temperature: float,
+    rate: float | None,
+) -> Design:  # fmt: skip
+    """Rounds in which every record takes part by a coin, with the largest clip that the budget allows.
 
+    Args:
+        budget: The promise.
+        records: Number of records; used only where it is public.
+        texts: Texts of one round, each with members of its own.
+        rounds: Rounds.
+        members: Expected members of one text.
+        tokens: Tokens of one text at most.
+        temperature: Of the distribution that a token is drawn from.
+        rate: Rate of the records; None derives it.
 
-def _in_rounds(settings: Settings, budget: PrivacyBudget, records: int | None, texts: int, rounds: int) -> Design | str:
-    rate = settings.sampling_probability
-    if rate is None and records is None:
-        return (
+    Raises:
+        InvalidParameter: There are too few records, or the rate is missing under add/remove.
+    """
+    wanted = members * texts
+    counted = budget.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
+    if rate is None and not counted:
+        raise InvalidParameter(
             "Expected sampling_probability= to be given under add/remove neighbours, where the number of records is "
-            f"private: {settings.members * texts} members of a round over about as many records as you have."
+            f"private: {wanted} members of a round over about as many records as you have."
         )
-    if rate is None:
-        wanted = settings.members * texts
-        if not records or wanted > records:
-            return (
-                f"Expected at least members * labels = {settings.members} * {texts} = {wanted} records, but there are "
-                f"{records}. Lower members=, or give more records."
-            )
-        rate = wanted / records
-    return Design("rounds", rounds, _noise(settings, budget, settings.members, rounds, rate), records)
+    if rate is None and wanted > records:
+        raise InvalidParameter(
+            f"Expected at least members * texts of a round = {members} * {texts} = {wanted} records, but there are "
+            f"{records}. Lower members=, or give more records."
+        )
+    noise = _noise(budget, rounds, rate or wanted / records, members=members, tokens=tokens, temperature=temperature)
+    return Design("rounds", rounds, noise, records if counted else None)
 
 
-def _in_groups(settings: Settings, budget: PrivacyBudget, records: int | None, texts: int, rounds: int) -> Design | str:
+def _wanted(settings: Settings) -> int:
+    return settings.members * len(settings.labels)
+
+
+def _noise(
+    budget: PrivacyBudget, rounds: int, rate: float, *, members: int, tokens: int, temperature: float
+) -> ClippedSum:
+    epsilon0 = calibrate_text_round(budget, rounds=rounds, tokens=tokens, sampling_probability=rate)
+    clip = ClippedSum.largest_clip(epsilon0, members=members, temperature=temperature)
+    return ClippedSum(clip, members, tokens, rate, temperature)
+
+
+def _in_groups(settings: Settings, budget: PrivacyBudget, records: int | None) -> Design | str:
+    """Disjoint groups, or why not."""
     if records is None:
         return 'Expected scheme="rounds" under add/remove neighbours, where the number of records is private.'
-    members = records // (rounds * texts)
+    texts = len(settings.labels)
+    members = records // (settings.rounds * texts)
     if members < FEW:
         return (
-            f"Expected at least {FEW} records a text, but {records} records in {rounds} groups of {texts} texts each "
-            f'are {members}. Lower count=, or use scheme="rounds".'
+            f"Expected at least {FEW} records a text, but {records} records in {settings.rounds} groups of {texts} "
+            f'texts each are {members}. Lower count=, or use scheme="rounds".'
         )
-    return Design("groups", rounds, _noise(settings, budget, members, 1, 1.0), records)
+    noise = _noise(budget, 1, 1.0, members=members, tokens=settings.max_new_tokens, temperature=settings.temperature)
+    return Design("groups", settings.rounds, noise, records)

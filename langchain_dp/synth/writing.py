@@ -17,7 +17,6 @@ from langchain_dp.ports import Continuation, MemberPrompt, ScoresNextToken, Toke
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
 from langchain_dp.redact import interruption
-from langchain_dp.synth.prompts import SynthesisPrompts
 
 _COIN_BITS = 256
 
@@ -56,7 +55,7 @@ class TextWriter:
 
     Args:
         engine: The local model.
-        prompts: Templates.
+        end: What ends a text, beside the model's own end.
         noise: How a token is drawn.
         candidates: Tokens of the public model's that are considered.
         chat: Ask in the model's chat template.
@@ -68,11 +67,11 @@ class TextWriter:
     """
 
     def __init__(
-        self, engine: ScoresNextToken, prompts: SynthesisPrompts, noise: ClippedSum, *, candidates: int, chat: bool,
+        self, engine: ScoresNextToken, end: str, noise: ClippedSum, *, candidates: int, chat: bool,
         rng: Randomness,
     ) -> None:  # fmt: skip
         self._engine = engine
-        self._prompts = prompts
+        self._end = end.strip(" ") or end
         self._noise = noise
         self._candidates = candidates
         self._chat = chat
@@ -108,10 +107,6 @@ class TextWriter:
     def ended(self, tokens: Sequence[Token]) -> bool:
         """Whether a text of these tokens has come to its own end, rather than to the largest number of tokens."""
         return bool(tokens) and (tokens[-1] in self._engine.end_tokens or self._end in self._engine.detokenize(tokens))
-
-    @property
-    def _end(self) -> str:
-        return self._prompts.after.strip(" ") or self._prompts.after
 
     def _is_barren(self, token: Token) -> bool:
         if token not in self._barren:

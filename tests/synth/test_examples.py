@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fakes.scorer import WordScorer
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_tests.integration_tests import RetrieversIntegrationTests
@@ -15,7 +16,6 @@ from langchain_dp.synth import Filters, SyntheticExample, SyntheticExamples
 from langchain_dp.synth.filters import counted, judged
 from langchain_dp.synth.journal import Written
 from langchain_dp.synth.selecting import WordRetriever
-from tests.fakes.scorer import WordScorer
 
 PAPER = PrivacyCertificate(mechanism="a test", epsilon=3.0, delta=1e-5, neighbors=Neighbors.REPLACE_ONE)
 LABELS = {"delivery": "complaints about late parcels", "billing": "questions about invoices"}

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.scorer import WordScorer
 
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError
 from langchain_dp.records import PrivateRecords
 from langchain_dp.synth import DPExampleSynthesizer
 from langchain_dp.synth.writing import Members
-from tests.fakes.scorer import WordScorer
 
 LABELS = {"delivery": "complaints about late parcels", "billing": "questions about invoices"}
 BUDGET = PrivacyBudget(3.0, 1e-5)
