@@ -130,8 +130,9 @@ class TextRoundEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no t
     def __post_init__(self) -> None:
         epsilon0 = validate.number("epsilon0", self.epsilon0, above=0.0, at_most=MOST_EPSILON0)
         # A ledger keeps every number as a float.
-        whole = isinstance(self.tokens, float) and self.tokens.is_integer()
-        tokens = validate.integer("tokens", int(self.tokens) if whole else self.tokens, at_least=1, at_most=MOST_TOKENS)
+        given: float = self.tokens
+        whole = int(given) if isinstance(given, float) and given.is_integer() else self.tokens
+        tokens = validate.integer("tokens", whole, at_least=1, at_most=MOST_TOKENS)
         _set(self, epsilon0=epsilon0, tokens=tokens, sampling_probability=_rate(self.sampling_probability))
 
 
