@@ -8,18 +8,25 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from langchain_dp._util.validate import integer
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, TokenScores
 from langchain_dp.redact import redacting
 
-from ._choice import is_token
+from ._choice import Choice, Logits, is_token, log_softmax
 from ._store import BoundedStore
 
 Part = tuple[int, ...]
 """Tokens that are evaluated in one go."""
+
+T = TypeVar("T")
+Take = Callable[[Logits, Sequence[int], float], T | None]
+"""What is made of a member's logits, given its written tokens and its coin."""
 
 
 class BaseEngine(abc.ABC):
@@ -228,7 +235,7 @@ class BaseEngine(abc.ABC):
 class LocalEngine(BaseEngine):
     """An engine that runs its model in this process, one call at a time, and keeps members between calls.
 
-    Implements ``ports.Measured`` too.
+    Implements ``ports.ScoresNextToken`` and ``ports.Measured`` too.
     """
 
     def __init__(self, max_tokens: int, cache_bytes: int) -> None:
@@ -246,6 +253,59 @@ class LocalEngine(BaseEngine):
         For measurements by whoever may see the records; never log, print or serve it beside released answers.
         """
         return self._store.bytes
+
+    @redacting
+    def score_next_token(
+        self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
+    ) -> TokenScores:
+        """Log-probabilities of the public prompt's most probable next tokens, and of those that end a text.
+
+        Args:
+            public: The prompt without a private example.
+            members: Members to ask; heads, tails and written tokens are those of ``public``. May be empty.
+            candidates: How many tokens beside those that end a text, at least 1.
+            chat: Present the prompts as one user turn in the model's chat template.
+
+        Returns:
+            The candidates, by the public model's probability, ties to the smaller token; its log-probabilities, and
+            those of each member, None for one that is too long or could not be evaluated.
+
+        Raises:
+            InvalidParameter: Heads, tails or written tokens differ; a tail is empty; ``chat`` and the model has no chat
+                template.
+            ModelUnavailable: The engine is closed, or the public prompt could not be evaluated.
+        """
+        integer("candidates", candidates, at_least=1)
+        asked = [public, *members]
+        with self._in_use():
+            _check_common([one.prompt for one in asked])
+            if any(one.written != public.written for one in members):
+                raise InvalidParameter("Expected all continuations to have the same written tokens. Ask in calls.")
+            first, *rows = self._taken(asked, chat, _kept_row)
+            if first is None:
+                raise ModelUnavailable("The model could not evaluate the public prompt. Shorten it.")
+            tokens = self._likely(first, candidates)
+            known, *scored = (None if row is None else log_softmax(row)[tokens] for row in (first, *rows))
+            assert known is not None
+            return TokenScores(tuple(tokens.tolist()), known, tuple(scored))
+
+    def _likely(self, logits: Logits, count: int) -> npt.NDArray[np.intp]:
+        """The most probable tokens, ties to the smaller one, and those that end a text."""
+        allowed = np.where(self._never(), -np.inf, logits)
+        order = np.argsort(-allowed, kind="stable")[: min(count, int(np.isfinite(allowed).sum()))]
+        ends = np.array(sorted(int(token) for token in self.end_tokens), dtype=np.intp)
+        return np.concatenate([order, ends[~np.isin(ends, order)]])
+
+    def _written(self, asked: Sequence[Continuation], decoding: Decoding, rules: Choice) -> list[Token | None]:
+        return list(self._taken(asked, decoding.chat, rules.token))
+
+    @abc.abstractmethod
+    def _taken(self, asked: Sequence[Continuation], chat: bool, take: Take[T]) -> list[T | None]:
+        """What ``take`` makes of each member's logits; None of one that is too long or could not be evaluated."""
+
+    @abc.abstractmethod
+    def _never(self) -> npt.NDArray[np.bool_]:
+        """Per token, whether it is never taken: control tokens that end nothing."""
 
     def tokens_per_second(self) -> float:
         """Tokens of a prompt evaluated per second, measured now on public ones.
@@ -317,6 +377,11 @@ def label_tokens(words: Sequence[str], tokens: Callable[[str], Sequence[int]]) -
     if not labels or not all(labels) or len(set(labels)) < len(labels):
         raise InvalidParameter(f"Expected words={list(words)!r} to be distinct, with at least one token each.")
     return [label[:1] for label in labels] if len({label[0] for label in labels}) == len(labels) else labels
+
+
+def _kept_row(logits: Logits, written: Sequence[int], draw: float) -> Logits | None:
+    """A member's logits, unless one of them is no number: it has none then."""
+    return logits.copy() if np.isfinite(logits).all() else None
 
 
 def body_digest(prompt: MemberPrompt) -> bytes:

@@ -193,6 +193,77 @@ class VotesNextToken(Protocol):
         ...
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
+class TokenScores:
+    """What the public model and the members think of the same candidates for the next token.
+
+    Args:
+        tokens: Candidates, each once, found from the public prompt alone.
+        public: The public model's log-probabilities of them, (number of candidates,).
+        members: Each member's own, in order; None for one that could not be evaluated. Private.
+    """
+
+    tokens: tuple[Token, ...]
+    public: NDArray[np.float64]
+    members: tuple[NDArray[np.float64] | None, ...]
+
+    def __repr__(self) -> str:
+        return f"TokenScores({len(self.tokens)} candidates, <private>)"
+
+
+@runtime_checkable
+class ScoresNextToken(Protocol):
+    """Scores candidates for the next token for many members at once, beside the same model without private text.
+
+    Log-probabilities are normalized over the whole vocabulary. Those of one member must depend on that member's own
+    head, body and tail, its written tokens and the candidates; candidates and public log-probabilities on the public
+    prompt alone: on nothing of any member, to the last bit.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the model, for certificates."""
+        ...
+
+    @property
+    def end_tokens(self) -> frozenset[Token]:
+        """Tokens that end a text. Other control tokens are no candidates."""
+        ...
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Longest head + body + tail + written of one member, in tokens; a longer one has no scores."""
+        ...
+
+    def count_tokens(self, text: str) -> int:
+        """Number of the model's tokens in ``text``."""
+        ...
+
+    def detokenize(self, tokens: Sequence[Token]) -> str:
+        """Text of ``tokens``, which are candidates of this engine. Broken UTF-8 at the ends becomes U+FFFD."""
+        ...
+
+    def score_next_token(
+        self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
+    ) -> TokenScores:
+        """Score the most probable next tokens of the public prompt.
+
+        Args:
+            public: The prompt without a private example. Coins of continuations are not used.
+            members: Members to ask; heads, tails and written tokens are those of ``public``. May be empty.
+            candidates: How many tokens, at least 1, beside those that end a text, which are always among them.
+            chat: As in :class:`Decoding`.
+
+        Raises:
+            ModelUnavailable: The public prompt could not be evaluated.
+        """
+        ...
+
+    def forget(self, *members: Hashable) -> None:
+        """Drop everything that is cached of these members."""
+        ...
+
+
 @runtime_checkable
 class HasFile(Protocol):
     """A model that is one file on this machine."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -120,6 +120,25 @@ class PrivateRecords:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PrivateDataError("PrivateRecords cannot be pickled, copied or serialized: load them where they are used.")
+
+
+def check_records(records: PrivateRecords, labels: Collection[str], variables: Iterable[str]) -> None:
+    """Raise InvalidParameter unless every record has a known label and the keys of a template.
+
+    The message gives the position of the record, never its content.
+    """
+    for position, name in enumerate(records.ids()):
+        row = records.get(name)
+        if row["label"] not in labels:
+            raise InvalidParameter(
+                f"Expected the label of example {position} to be one of labels={list(labels)}. Add it, or repair the "
+                "example."
+            )
+        missing = [variable for variable in variables if variable not in row]
+        if missing:
+            raise InvalidParameter(
+                f"Expected example {position} to have the template's keys, but {missing} are missing. Add them."
+            )
 
 
 def read_jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:

@@ -46,7 +46,7 @@ FLOORS = [
     "cli",
     "audit",
     "attacks",
-    "icl opt rapt",
+    "icl opt rapt synth",
     "ensemble",
     "records parsing",
     "quiet",

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt
+from langchain_dp.ports import Continuation, MemberPrompt
 
-from .._choice import Choice, Logits
+from .._choice import Logits
 from .._engine import body_digest
 from .context import CELLS, LlamaContext
 from .evaluate import ROWS, JointEvaluator, MemberState
@@ -83,9 +83,8 @@ def _writing(
         seen: dict[int, Logits] = {}
         for places, count in calls:
             asked = [Continuation(prompts[i], written[:count], 0.0) for i in places]
-            noted = _Noted(context.vocabulary)
-            writer.next_tokens(_OPENING, asked, tokens[:rows], max_tokens - 1, noted)
-            seen |= dict(zip(places, noted.rows, strict=True)) if len(noted.rows) == len(places) else {}
+            rows_found = writer.next_tokens(_OPENING, asked, tokens[:rows], max_tokens - 1, _copied)
+            seen |= {place: row for place, row in zip(places, rows_found, strict=True) if row is not None}
         return seen
 
     everybody = range(slots)
@@ -102,13 +101,5 @@ def _writing(
     )
 
 
-class _Noted(Choice):
-    """Takes no token, and keeps the logits."""
-
-    def __init__(self, vocabulary: int) -> None:
-        super().__init__(Decoding(), np.zeros(vocabulary, dtype=bool))
-        self.rows: list[Logits] = []
-
-    def token(self, logits: Logits, written: Sequence[int], draw: float) -> int | None:
-        self.rows.append(logits.copy())
-        return None
+def _copied(logits: Logits, written: Sequence[int], draw: float) -> Logits:
+    return logits.copy()

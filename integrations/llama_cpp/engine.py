@@ -18,12 +18,15 @@ import hashlib
 import os
 from collections.abc import Hashable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from langchain_dp._util.validate import integer
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
 from .._choice import Choice
-from .._engine import LocalEngine
+from .._engine import LocalEngine, T, Take
 from .batch_check import company_is_harmless
 from .context import CELLS, LlamaContext
 from .evaluate import ROWS, JointEvaluator
@@ -41,9 +44,9 @@ _LARGEST_BATCH = 2048
 class LlamaCppEnsemble(LocalEngine):
     """Label scores and next tokens of many prompts through one local GGUF model.
 
-    Implements ``ports.ScoresLabels`` and ``ports.VotesNextToken``. A prompt is head + body + tail, tokenized part by
-    part. The cache of head and body is kept per member: a question then costs its own tokens only, and one more token
-    of a text costs one row a member.
+    Implements ``ports.ScoresLabels``, ``ports.VotesNextToken`` and ``ports.ScoresNextToken``. A prompt is head + body +
+    tail, tokenized part by part. The cache of head and body is kept per member: a question then costs its own tokens
+    only, and one more token of a text costs one row a member.
 
     Args:
         model_path: GGUF file; None is the embedded SmolLM2-135M-Instruct, prepared for this CPU on first use.
@@ -186,7 +189,10 @@ class LlamaCppEnsemble(LocalEngine):
     def _rules(self, decoding: Decoding) -> Choice:
         return Choice(decoding, self._texts.never)
 
-    def _written(self, asked: Sequence[Continuation], decoding: Decoding, rules: Choice) -> list[Token | None]:
+    def _never(self) -> npt.NDArray[np.bool_]:
+        return self._texts.never
+
+    def _taken(self, asked: Sequence[Continuation], chat: bool, take: Take[T]) -> list[T | None]:
         """Members stay in the model's memory between calls, ``slots`` of them: a further token costs one row a member.
 
         Others wait in the store, as far as ``cache_bytes`` holds them.
@@ -196,12 +202,12 @@ class LlamaCppEnsemble(LocalEngine):
         if not ending:
             raise InvalidParameter("Expected a tail of at least one token. Put the end of the head there.")
         opening = Opening(head)
-        if decoding.chat:
-            chat = self._texts.chat()
-            opening = Opening(head, chat.before)
-            ending += self._context.tokenize(chat.after, special=True)
+        if chat:
+            turn = self._texts.chat()
+            opening = Opening(head, turn.before)
+            ending += self._context.tokenize(turn.after, special=True)
             limit += self._texts.chat_tokens
-        return list(self._writer.next_tokens(opening, asked, ending, limit, rules))
+        return self._writer.next_tokens(opening, asked, ending, limit, take)
 
     def _scores(
         self, prompts: Sequence[MemberPrompt], words: Sequence[str], content_free: Sequence[str]

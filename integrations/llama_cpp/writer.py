@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from langchain_dp.ports import Continuation
 
-from .._choice import Choice, Logits, is_token
-from .._engine import body_digest
+from .._choice import Logits, is_token
+from .._engine import T, Take, body_digest
 from .context import LlamaContext
 from .evaluate import Step
 from .members import Opening, StateStore
@@ -35,8 +36,8 @@ class _Group:
 
     loaded: dict[int, Asked]
     limit: int
-    choice: Choice
-    answers: list[int | None]
+    take: Take[Any]
+    answers: list[Any]
 
 
 class Writer:
@@ -54,21 +55,21 @@ class Writer:
         self._store = store
 
     def next_tokens(
-        self, opening: Opening, asked: Sequence[Continuation], ending: Sequence[int], limit: int, choice: Choice
-    ) -> list[int | None]:
-        """Next token of every member, None where there is none.
+        self, opening: Opening, asked: Sequence[Continuation], ending: Sequence[int], limit: int, take: Take[T]
+    ) -> list[T | None]:
+        """What is taken from every member's logits, None where there are none.
 
         Args:
             opening: What all of them begin with.
             asked: Whom to ask.
             ending: Tokens between body and written ones, at least one.
             limit: Most tokens of one member, all in all.
-            choice: How a token is taken.
+            take: What to make of the logits, which are a view that is good for this call only.
 
         Raises:
             LangChainDPError: The public opening cannot be evaluated.
         """
-        answers: list[int | None] = [None] * len(asked)
+        answers: list[T | None] = [None] * len(asked)
         waiting = [one for one in (self._asked(i, opening, each, ending) for i, each in enumerate(asked)) if one]
         try:
             self._slots.wake()
@@ -76,7 +77,7 @@ class Writer:
                 now = self._now(waiting)
                 waiting = [one for one in waiting if one not in now]
                 try:
-                    self._answer(_Group(self._slots.load(now, limit), limit, choice, answers))
+                    self._answer(_Group(self._slots.load(now, limit), limit, take, answers))
                 finally:
                     self._store.wipe_put_out()
         except BaseException:
@@ -169,7 +170,7 @@ class Writer:
             self._slots.residents[sequence].steps.append(steps[sequence])
         for sequence in wanted:
             one = group.loaded[sequence]
-            group.answers[one.place] = group.choice.token(outputs[sequence], one.written, one.draw)
+            group.answers[one.place] = group.take(outputs[sequence], one.written, one.draw)
 
     def _advance_alone(self, run: list[int], steps: Mapping[int, Step], group: _Group, *, last: bool) -> None:
         """After a failure: everybody back to where it was; who was asked goes on alone, and who was alone leaves."""

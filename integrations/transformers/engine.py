@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from langchain_dp._util.validate import one_of
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
 from .._choice import Choice, is_token
-from .._engine import LocalEngine, label_tokens, tail_tokens
+from .._engine import LocalEngine, T, Take, label_tokens, tail_tokens
 from .evaluate import LoneEvaluator
 from .load import DTYPES, ends, from_folder, from_gguf, prepared, trained_on, width
 from .members import MemberSequences
@@ -31,9 +32,9 @@ Answer = TypeVar("Answer")
 class TransformersEnsemble(LocalEngine):
     """Next tokens and label scores through one causal language model on torch.
 
-    Implements ``ports.VotesNextToken`` and ``ports.ScoresLabels``. Members are evaluated one at a time, each with a
-    key/value cache of its own, never in padded batches. A prompt is head + body + tail, tokenized part by part;
-    special tokens that are spelt out in them are plain text.
+    Implements ``ports.VotesNextToken``, ``ports.ScoresLabels`` and ``ports.ScoresNextToken``. Members are evaluated one
+    at a time, each with a key/value cache of its own, never in padded batches. A prompt is head + body + tail,
+    tokenized part by part; special tokens that are spelt out in them are plain text.
 
     Args:
         model: Folder of a saved model, or a loaded causal language model, which is moved, cast and put into evaluation
@@ -119,18 +120,21 @@ class TransformersEnsemble(LocalEngine):
     def _rules(self, decoding: Decoding) -> Choice:
         return Choice(decoding, ~self._texts.allowed)
 
-    def _written(self, asked: Sequence[Continuation], decoding: Decoding, rules: Choice) -> list[Token | None]:
-        frame = self._prompts.frame(asked[0].prompt, decoding.chat)
-        head = (asked[0].prompt.head, decoding.chat)
+    def _never(self) -> npt.NDArray[np.bool_]:
+        return ~self._texts.allowed
 
-        def token(one: Continuation) -> int | None:
-            parts = self._prompts.whole(one, frame, chat=decoding.chat)
+    def _taken(self, asked: Sequence[Continuation], chat: bool, take: Take[T]) -> list[T | None]:
+        frame = self._prompts.frame(asked[0].prompt, chat)
+        head = (asked[0].prompt.head, chat)
+
+        def taken(one: Continuation) -> T | None:
+            parts = self._prompts.whole(one, frame, chat=chat)
             if parts is None or not all(is_token(token, self.vocabulary_size) for token in one.written):
                 return None
             row = self._members.logits(head, one.prompt, parts)
-            return rules.token(row, [int(token) for token in one.written], one.draw)
+            return take(row, [int(token) for token in one.written], one.draw)
 
-        return [_or_none(token, one) for one in asked]
+        return [_or_none(taken, one) for one in asked]
 
     def _scores(
         self, prompts: Sequence[MemberPrompt], words: Sequence[str], content_free: Sequence[str]

@@ -6,7 +6,12 @@ Imports no LangChain and no model.
 from __future__ import annotations
 
 from langchain_dp.accounting.budget import PrivacyBudget
-from langchain_dp.accounting.calibrate import calibrate_limited_domain, calibrate_noisy_max, max_releases
+from langchain_dp.accounting.calibrate import (
+    calibrate_limited_domain,
+    calibrate_noisy_max,
+    calibrate_text_round,
+    max_releases,
+)
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import (
     ExponentialEvent,
@@ -15,6 +20,7 @@ from langchain_dp.accounting.events import (
     Neighbors,
     NoisyMaxEvent,
     PartEvent,
+    TextRoundEvent,
 )
 from langchain_dp.accounting.ledger import LedgerPlan, PrivacyLedger
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
@@ -34,8 +40,10 @@ __all__ = [
     "PrivacyBudget",
     "PrivacyCertificate",
     "PrivacyLedger",
+    "TextRoundEvent",
     "calibrate_limited_domain",
     "calibrate_noisy_max",
+    "calibrate_text_round",
     "epsilon",
     "max_releases",
 ]

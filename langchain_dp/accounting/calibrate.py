@@ -15,7 +15,14 @@ from scipy.optimize import brentq
 
 from langchain_dp._util import validate
 from langchain_dp.accounting.budget import PrivacyBudget
-from langchain_dp.accounting.events import LimitedDomainEvent, Neighbors, NoisyMaxEvent, Sampling
+from langchain_dp.accounting.events import (
+    MOST_EPSILON0,
+    LimitedDomainEvent,
+    Neighbors,
+    NoisyMaxEvent,
+    Sampling,
+    TextRoundEvent,
+)
 from langchain_dp.accounting.pld import epsilon
 from langchain_dp.errors import InvalidParameter
 
@@ -105,6 +112,45 @@ def calibrate_limited_domain(
     while cost(1 / epsilon0) > budget.epsilon:
         epsilon0 -= step
     return epsilon0, delta0
+
+
+def calibrate_text_round(
+    budget: PrivacyBudget, *, rounds: int, tokens: int, sampling_probability: float = 1.0
+) -> float:
+    """Largest epsilon0 for which ``rounds`` rounds of texts stay within ``budget``.
+
+    Args:
+        budget: Target (epsilon, delta) and neighbours.
+        rounds: Number of rounds, each with a draw of its own; 1 for groups of records that are disjoint.
+        tokens: Tokens of one text at most.
+        sampling_probability: Rate q of the members, in (0, 1].
+
+    Returns:
+        epsilon0 of one token, rounded down to 4 significant digits, and at most 20.
+
+    Raises:
+        InvalidParameter: A parameter is out of bounds, or nothing reaches the budget.
+    """
+    validate.integer("rounds", rounds, at_least=1)
+    q = validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
+    return _text_round_epsilon0(budget.epsilon, budget.delta, budget.neighbors, rounds, tokens, q)
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _text_round_epsilon0(
+    target: float, delta: float, neighbors: Neighbors, rounds: int, tokens: int, q: float
+) -> float:
+    def cost(inverse: float) -> float:
+        return epsilon([(TextRoundEvent(1.0 / inverse, tokens, q), rounds)], delta, neighbors=neighbors)
+
+    if cost(1 / MOST_EPSILON0) <= target:
+        return MOST_EPSILON0
+    inverse = _smallest(cost, target, start=10.0, name="1/epsilon0")
+    step = 10.0 ** (math.floor(math.log10(1 / inverse)) - 3)
+    steps = math.floor(1 / inverse / step)
+    while cost(1 / (steps * step)) > target:
+        steps -= 1
+    return steps * step
 
 
 def max_releases(event: DpEvent, budget: PrivacyBudget) -> int:

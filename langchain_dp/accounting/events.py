@@ -24,6 +24,7 @@ __all__ = [
     "NoisyMaxEvent",
     "PartEvent",
     "Sampling",
+    "TextRoundEvent",
     "event_from_json",
     "event_to_json",
 ]
@@ -32,6 +33,10 @@ __all__ = [
 Sampling = Literal["fixed", "resample"]
 
 _SCHEMES = ("fixed", "resample")
+MOST_EPSILON0 = 20.0
+"""Largest bounded-range parameter of a token: beyond it there is no privacy to account for."""
+MOST_TOKENS = 1024
+"""Most tokens of one text."""
 
 
 def _set(event: DpEvent, **values: float) -> None:
@@ -106,6 +111,32 @@ class ExponentialEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no
 
 
 @dataclasses.dataclass(frozen=True)
+class TextRoundEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
+    """One round of texts that are written token by token from the clipped sums of members drawn once a round.
+
+    A record is a member with probability q, by a coin of the round. Replacing it changes one text, or two texts by half
+    as much each where its label changes.
+
+    Args:
+        epsilon0: Bounded-range parameter of one token when a member's record is replaced; when it comes or goes, half.
+        tokens: Tokens of one text, at most: a text that ends early costs the same.
+        sampling_probability: Rate q of the members.
+    """
+
+    epsilon0: float
+    tokens: int
+    sampling_probability: float = 1.0
+
+    def __post_init__(self) -> None:
+        epsilon0 = validate.number("epsilon0", self.epsilon0, above=0.0, at_most=MOST_EPSILON0)
+        # A ledger keeps every number as a float.
+        given: float = self.tokens
+        whole = int(given) if isinstance(given, float) and given.is_integer() else self.tokens
+        tokens = validate.integer("tokens", whole, at_least=1, at_most=MOST_TOKENS)
+        _set(self, epsilon0=epsilon0, tokens=tokens, sampling_probability=_rate(self.sampling_probability))
+
+
+@dataclasses.dataclass(frozen=True)
 class MetricEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
     """One release under metric privacy. Its unit is nats per unit of distance: never added to an epsilon.
 
@@ -142,7 +173,7 @@ class PartEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
 
 
 _OURS: dict[str, type[DpEvent]] = {
-    cls.__name__: cls for cls in (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, MetricEvent)
+    cls.__name__: cls for cls in (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, TextRoundEvent, MetricEvent)
 }
 
 

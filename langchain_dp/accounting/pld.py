@@ -17,7 +17,7 @@ from dp_accounting.pld import PLDAccountant, pld_pmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from langchain_dp._util import validate
-from langchain_dp.accounting import profiles
+from langchain_dp.accounting import profiles, text_rounds
 from langchain_dp.accounting.events import (
     ExponentialEvent,
     LimitedDomainEvent,
@@ -25,6 +25,7 @@ from langchain_dp.accounting.events import (
     Neighbors,
     NoisyMaxEvent,
     PartEvent,
+    TextRoundEvent,
 )
 from langchain_dp.accounting.profiles import Array, Profile
 from langchain_dp.errors import InvalidParameter, UnsupportedEvent
@@ -44,7 +45,7 @@ _TAIL_MASS = 1e-16  # profile value below which the grid ends; what is left coun
 _MAX_POINTS = 400_000
 _FINEST, _COARSEST = 1e-6, 1e-2
 _LEAST_SIGMA = 0.02  # one vote then loses some 1 / sigma^2 nats, beyond the largest loss below
-_OWN_EVENTS = (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent)
+_OWN_EVENTS = (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, TextRoundEvent)
 _LARGEST_LOSS = 600.0  # nats; exp() must stay finite. What lies beyond counts as infinite loss
 
 
@@ -170,6 +171,9 @@ def _spread(event: DpEvent) -> float:
         return event.sampling_probability * event.epsilon0 / 2
     if isinstance(event, ExponentialEvent):
         return event.epsilon / 2
+    if isinstance(event, TextRoundEvent):
+        most = event.epsilon0 * event.tokens  # a share of it, so that the grid stays within its bound of points
+        return max(event.sampling_probability * event.epsilon0 * math.sqrt(event.tokens) / 2, most / 4000)
     return 2e-3
 
 
@@ -200,6 +204,8 @@ def privacy_loss(event: DpEvent, neighbors: Neighbors, interval: float) -> Priva
     if isinstance(event, ExponentialEvent):
         bound = event.epsilon * (2 if neighbors is Neighbors.REPLACE_ONE else 1)
         return _symmetric(functools.partial(profiles.bounded_range, bound=bound), interval)
+    if isinstance(event, TextRoundEvent):
+        return _text_round(event, neighbors, interval)
     raise UnsupportedEvent(f"Expected event={type(event).__name__} to be one of this package's events.")
 
 
@@ -231,6 +237,18 @@ def _limited_domain(event: LimitedDomainEvent, neighbors: Neighbors, interval: f
     # Zero-out: a vote appears or disappears, so Gumbel noise of scale 2/epsilon0 gives half the range.
     bound = epsilon0 / 2 if zero_out else epsilon0
     base = functools.partial(profiles.bounded_range, bound=bound, delta0=delta0)
+    remove = functools.partial(profiles.poisson_remove, base, q)
+    add = functools.partial(profiles.poisson_add, base, q)
+    return _pair(remove, add, interval)
+
+
+def _text_round(event: TextRoundEvent, neighbors: Neighbors, interval: float) -> PrivacyLossDistribution:
+    bound, tokens, q = event.epsilon0, event.tokens, event.sampling_probability
+    if neighbors is Neighbors.REPLACE_ONE:
+        replaced = functools.partial(text_rounds.text_round, bound=bound, tokens=tokens, q=q)
+        return _symmetric(replaced, interval, make_convex=True)
+    # The record is there or not, and so it is when a ghost stands in for it: half the range, an ordinary Poisson pair.
+    base = functools.partial(text_rounds.composed_bounded_range, bound=bound / 2, times=tokens)
     remove = functools.partial(profiles.poisson_remove, base, q)
     add = functools.partial(profiles.poisson_add, base, q)
     return _pair(remove, add, interval)

@@ -59,7 +59,7 @@ def gaussian(epsilons: Array, *, distance: float, sigma: float) -> Array:
 
 def poisson_remove(base: Profile, q: float, epsilons: Array) -> Array:
     """(1-q) Q + q P against Q, where (P, Q) has profile ``base`` [1, Theorem 2]; epsilon >= 0."""
-    return q * base(_amplified(epsilons, q))
+    return q * base(amplified(epsilons, q))
 
 
 def poisson_add(base: Profile, q: float, epsilons: Array) -> Array:
@@ -153,7 +153,7 @@ def limited_domain_fixed(epsilons: Array, *, epsilon0: float, delta0: float, q: 
         lost = np.exp(log_out + log_g1 + log_expit(t)) + np.exp(log_q + epsilons + log_expit(t - eta))
     exact = (1 - delta0) * np.maximum(q * expit(t + eta) - lost, 0.0) + q * delta0
 
-    inner = _amplified(epsilons, q)
+    inner = amplified(epsilons, q)
     share = np.exp(epsilons - inner)
     joint = q * (
         (1 - share) * bounded_range(inner, bound=eta, delta0=delta0)
@@ -168,7 +168,7 @@ def _log_bell(x: Array) -> Array:
     return logs
 
 
-def _amplified(epsilons: Array, q: float) -> Array:
+def amplified(epsilons: Array, q: float) -> Array:
     """ln(1 + (e^epsilon - 1) / q), without overflow."""
     near = np.log1p(np.expm1(np.minimum(epsilons, 1.0)) / q)
     return np.asarray(np.where(epsilons <= 1.0, near, epsilons - math.log(q) + np.log1p(-(1 - q) * np.exp(-epsilons))))

@@ -6,6 +6,7 @@ the event says: charge ``mechanism.event``, then draw by ``mechanism.release(...
 
 from __future__ import annotations
 
+from langchain_dp.mechanisms.clipped_sum import ClippedSum
 from langchain_dp.mechanisms.exponential_choice import Exponential, exponential
 from langchain_dp.mechanisms.limited_domain_top import LimitedDomain, limited_domain
 from langchain_dp.mechanisms.metric_exponential import MetricExponential
@@ -14,6 +15,7 @@ from langchain_dp.mechanisms.noisy_max import NoisyMax, ReportNoisyMax, report_n
 from langchain_dp.mechanisms.randomness import NotPrivateSeededRandomness, Randomness, SystemRandomness
 
 __all__ = [
+    "ClippedSum",
     "Exponential",
     "LimitedDomain",
     "MetricExponential",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import Demonstration, OptPrompts
 from langchain_dp.ports import ScoresLabels, VotesNextToken
-from langchain_dp.records import PrivateRecords
 
 
 def check_model(model: object) -> None:
@@ -69,19 +67,3 @@ def check_room(model: VotesNextToken, settings: Settings) -> None:
             f"shots={settings.shots} and max_new_tokens={settings.max_new_tokens} it needs more than {needed}, before "
             "any example's own text. Give the engine more room (max_tokens=), or lower shots= or max_new_tokens=."
         )
-
-
-def check_records(records: PrivateRecords, prompts: OptPrompts, labels: Sequence[str]) -> None:
-    """Every record has a known label and the template's keys."""
-    for position, name in enumerate(records.ids()):
-        row: Mapping[str, Any] = records.get(name)
-        if row["label"] not in labels:
-            raise InvalidParameter(
-                f"Expected the label of example {position} to be one of labels={list(labels)}. Add it, or repair the "
-                "example."
-            )
-        missing = [variable for variable in prompts.variables if variable not in row]
-        if missing:
-            raise InvalidParameter(
-                f"Expected example {position} to have the template's keys, but {missing} are missing. Add them."
-            )

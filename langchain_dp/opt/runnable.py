@@ -31,7 +31,7 @@ from langchain_dp.opt.settings import Method, Settings
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.ports import Decoding, VotesNextToken
 from langchain_dp.quiet.run import check_environment
-from langchain_dp.records import PrivateRecords, check_labels
+from langchain_dp.records import PrivateRecords, check_labels, check_records
 from langchain_dp.redact import Held, redacted
 
 Examples = Iterable[Mapping[str, Any]] | PrivateRecords
@@ -266,7 +266,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
 
     def _checked(self, examples: Examples) -> PrivateRecords:
         records = PrivateRecords(examples)
-        checks.check_records(records, self.settings.prompts, self.settings.labels)
+        check_records(records, self.settings.labels, self.settings.prompts.variables)
         return records
 
     def _run(self, records: PrivateRecords, halted: Callable[[], bool]) -> OptimizedPrompt:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting.dp_event import DpEvent
-from fakes import optimizers, rapt, voters
+from fakes import optimizers, rapt, synthesizers, voters
 
 from langchain_dp import mechanisms
 from langchain_dp.accounting import (
@@ -21,16 +21,26 @@ from langchain_dp.accounting import (
     MetricLedger,
     NoisyMaxEvent,
     PartEvent,
+    TextRoundEvent,
 )
 from langchain_dp.ensemble.subsets import SubsetSampler
-from langchain_dp.mechanisms import Exponential, LimitedDomain, MetricExponential, MetricLaplace, ReportNoisyMax
+from langchain_dp.mechanisms import (
+    ClippedSum,
+    Exponential,
+    LimitedDomain,
+    MetricExponential,
+    MetricLaplace,
+    ReportNoisyMax,
+)
 from langchain_dp.mechanisms._nearest import NearestVector
+from langchain_dp.synth.writing import Members
 
 TABLE = NearestVector(np.eye(2), np.ones(2, dtype=bool))
 MADE: list[Any] = [
     ReportNoisyMax(NoisyMaxEvent(2.0)),
     LimitedDomain(LimitedDomainEvent(1.0, 1e-6), domain=99),
     Exponential(ExponentialEvent(1.0)),
+    ClippedSum(TextRoundEvent(0.4, 5), members=30),
     MetricLaplace(MetricEvent(1.0), TABLE),
     MetricExponential(MetricEvent(1.0), TABLE),
 ]
@@ -44,6 +54,12 @@ CHAINS: dict[str, tuple[Callable[[], Any], set[type]]] = {
         lambda: optimizers.optimizer(sampling_probability=0.5).invoke(optimizers.examples()),
         {LimitedDomain, Exponential},
     ),
+    "examples": (lambda: synthesizers.synthesizer().invoke(synthesizers.rows()), {ClippedSum}),
+    "groups of examples": (
+        lambda: synthesizers.synthesizer(scheme="groups").invoke(synthesizers.rows()),
+        {ClippedSum},
+    ),
+    "free text": (lambda: synthesizers.generator().invoke("one?"), {ClippedSum}),
     "text": (lambda: rapt.sanitizer().invoke("the patient has pain"), {MetricExponential}),
     "noisy text": (lambda: rapt.sanitizer(mechanism="laplace").invoke("the patient has pain"), {MetricLaplace}),
     "stream": (lambda: list(rapt.sanitizer().transform(iter(["the patient ", "has pain"]))), {MetricExponential}),
@@ -92,6 +108,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 
     seen(LedgerPlan, "spend", charged)
     seen(MetricLedger, "spend", lambda _, eta, *__: ("charged", MetricEvent(eta)))
+    seen(Members, "drawn", lambda _, number, rate: ("members", rate))
     seen(SubsetSampler, "draw", lambda self: ("sampled", (self._scheme.sampling, self._scheme.sampling_probability)))
     for mechanism in exported():
         seen(mechanism, "release", lambda self, *_: ("drawn", self))
@@ -108,8 +125,11 @@ def test_a_chain_charges_the_event_of_the_mechanism_that_draws(chain: str, steps
     for step, told in steps:
         if step == "charged":
             paid = told
+        elif step == "members":
+            assert told == paid.sampling_probability
         elif step == "sampled":
             assert told == (paid.sampling, paid.sampling_probability)
         else:
             assert told.event == paid
-            paid = paid if isinstance(paid, MetricEvent) else None  # one text is drawn in blocks, under one charge
+            # One text is drawn in blocks, and a round token by token, under one charge.
+            paid = paid if isinstance(paid, MetricEvent | TextRoundEvent) else None

@@ -1,0 +1,96 @@
+r"""What a round of private texts costs: many tokens after one draw of who takes part.
+
+A token that is written by the exponential mechanism over clipped sums is bounded-range, and the tokens of a text follow
+each other adaptively. :func:`composed_bounded_range` is the largest privacy profile that any such sequence can have;
+composing the profile of one token with itself would be an upper bound too, some tenth looser in the parameter.
+
+A round draws its members once, and then writes whole texts with them. With M0 the texts written without the changed
+record and M1, M2 those with it in either version, the pair is (1-q) M0 + q M1 against (1-q) M0 + q M2.
+
+References:
+    [1] Dong, Durfee, Rogers. Optimal differential privacy composition for exponential mechanisms. ICML 2020.
+    [2] Balle, Barthe, Gaboardi. Privacy amplification by subsampling. NeurIPS 2018 (advanced joint convexity).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+
+from langchain_dp.accounting.profiles import Array, amplified
+
+_MOST_POINTS = 1024  # about so many points for the losses of one sign
+_LEAST, _MOST = 8, 128  # points for the range of one token
+_LARGEST = 700.0  # nats whose exponential is finite; beyond, the profile keeps the value that it has there
+
+
+@functools.lru_cache(maxsize=64)
+def _worst_case(bound: float, times: int) -> tuple[Array, Array]:
+    r"""Points of g = e^epsilon, ascending, and upper bounds of the profile there: chords between them are bounds too.
+
+    With D_k(g) the largest hockey-stick divergence of k adaptive releases, D_0(g) = (1 - g)_+ and
+
+        D_k(g) = max over c in [1, e^bound] of p(c) D_(k-1)(g / c) + (1 - p(c)) D_(k-1)(g e^bound / c),
+        p(c) = (e^bound - c) / (e^bound - 1),
+
+    where ln c and ln c - bound are the two losses of one release [1]. Every D_k is convex in g, since it is the largest
+    of functions that are. Points lie ``bound / parts`` apart in ln g, so that for the same steps of ln c every argument
+    is a point. Between two such c both c D(g / c) and c D(g e^bound / c) are convex in c, hence below their chords;
+    what is below them is a0 / c + a1 + a2 c, and its largest value has a closed form. So nothing is below the truth
+    but by floating-point error.
+    """
+    parts = min(max(_MOST_POINTS // times, _LEAST), _MOST)
+    step = bound / parts
+    ends = np.exp(step * np.arange(parts + 1))  # of the pieces of c
+    whole, most = math.exp(bound), math.expm1(bound)
+    # Ascending in the loss y = -ln g, from the smallest that can still become positive.
+    with np.errstate(over="ignore"):  # of what is cut off at zero
+        values: Array = np.maximum(-np.expm1(-step * np.arange(-times * parts, times * parts + 1)), 0.0)
+    for _ in range(times):
+        count = len(values) - parts
+        reached = np.concatenate([np.zeros(parts), values])  # a loss below the first point stays without value
+        largest = np.zeros(count)
+        gain, fall = reached[parts : parts + count], reached[:count]
+        for r in range(1, parts + 1):
+            low, high = ends[r - 1], ends[r]
+            gain_now = ends[r] * reached[parts + r : parts + r + count]
+            fall_now = ends[r] * reached[r : r + count]
+            gain_slope, fall_slope = (gain_now - gain) / (high - low), (fall_now - fall) / (high - low)
+            gain_start, fall_start = gain - gain_slope * low, fall - fall_slope * low
+            a0 = (whole * gain_start - fall_start) / most
+            a1 = (whole * gain_slope - gain_start - fall_slope + fall_start) / most
+            a2 = (fall_slope - gain_slope) / most
+            inside = (a0 < 0) & (a2 < 0)
+            peak = np.sqrt(np.divide(a0, a2, out=np.ones(count), where=inside))
+            for c in (np.clip(np.where(inside, peak, high), low, high), low, high):
+                np.maximum(largest, a0 / c + a1 + a2 * c, out=largest)
+            gain, fall = gain_now, fall_now
+        values = largest
+    gained = step * np.arange(times * parts + 1)
+    finite = gained <= _LARGEST
+    return np.exp(gained[finite]), np.minimum(values[::-1], 1.0)[finite]
+
+
+def composed_bounded_range(epsilons: Array, *, bound: float, times: int) -> Array:
+    """Largest profile of ``times`` adaptive releases, each ``bound``-bounded-range [1]; epsilon >= 0.
+
+    An upper bound up to floating-point error, and within .02% of the truth in ``bound`` at 30 releases.
+    """
+    points, deltas = _worst_case(bound, times)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.interp(np.exp(epsilons), points, deltas))
+
+
+def text_round(epsilons: Array, *, bound: float, tokens: int, q: float) -> Array:
+    """A round under replace-one: the record's texts are ``bound``-bounded-range a token; symmetric, epsilon >= 0.
+
+    Its version M1 against none at all, M0, is half of that a token. By advanced joint convexity [2]
+    delta <= q ((1 - share) D(M1, M0) + share D(M1, M2)), both at the amplified epsilon.
+    """
+    inner = amplified(epsilons, q)
+    share = np.exp(epsilons - inner)
+    absent = composed_bounded_range(inner, bound=bound / 2, times=tokens)
+    replaced = composed_bounded_range(inner, bound=bound, times=tokens)
+    return np.asarray(q * ((1 - share) * absent + share * replaced))

@@ -1,0 +1,21 @@
+"""Private examples: written once from private records, usable for ever."""
+
+from __future__ import annotations
+
+from langchain_dp.synth.answers import AnswerPrompts, DPAnswerGenerator
+from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
+from langchain_dp.synth.filters import Filters
+from langchain_dp.synth.prompts import SynthesisPrompts
+from langchain_dp.synth.report import SynthesisPlan
+from langchain_dp.synth.runnable import DPExampleSynthesizer
+
+__all__ = [
+    "AnswerPrompts",
+    "DPAnswerGenerator",
+    "DPExampleSynthesizer",
+    "Filters",
+    "SynthesisPlan",
+    "SynthesisPrompts",
+    "SyntheticExample",
+    "SyntheticExamples",
+]

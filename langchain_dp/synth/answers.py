@@ -1,0 +1,342 @@
+"""Private answers in free text: each one a round of one text, written from private examples."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import string
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Mapping
+from typing import Any, NoReturn
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import run_in_executor
+
+from langchain_dp._util import forks
+from langchain_dp._util.validate import integer, no_further, number
+from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyCertificate, PrivacyLedger, TextRoundEvent
+from langchain_dp.accounting.budget import warn_of
+from langchain_dp.ensemble.reservation import affordable, check_promise, check_same, ledger_for
+from langchain_dp.errors import InvalidParameter, PlanError, PrivateDataError
+from langchain_dp.mechanisms import ClippedSum, NotPrivateSeededRandomness, SystemRandomness
+from langchain_dp.ports import ScoresNextToken, Token
+from langchain_dp.quiet.run import check_environment
+from langchain_dp.records import PrivateRecords
+from langchain_dp.redact import Held, redacted
+from langchain_dp.synth.run import certified, slots_of, weak
+from langchain_dp.synth.settings import Design, in_rounds
+from langchain_dp.synth.writing import Members, TextWriter
+
+Question = str | Mapping[str, Any]
+_WHEN = "while an answer was written"
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerPrompts:
+    """Templates of questions with their answers. The public model sees the same prompt without a record.
+
+    Args:
+        record: Template of one record; its variables are keys of an example.
+        question: Template of the question, which ends where the answer begins; its variables are those of an input.
+        head: Public text before the records.
+        end: What ends an answer, beside the model's own end.
+
+    Raises:
+        InvalidParameter: A template holds no plain variable.
+    """
+
+    record: str = "Message: {text}\nReply: {label}\n\n"
+    question: str = "Message: {text}\nReply:"
+    head: str = "Below are messages with the replies they got. Reply to the last message in the same manner.\n\n"
+    end: str = "\n"
+
+    def __post_init__(self) -> None:
+        for name in ("record", "question"):
+            template = getattr(self, name)
+            try:
+                template.format_map(dict.fromkeys(self.variables(name), "a"))
+            except (LookupError, ValueError, TypeError, AttributeError):
+                raise InvalidParameter(
+                    f"Expected {name}={template!r} to hold plain variables. Double a brace that stands for itself."
+                ) from None
+            if not self.variables(name):
+                raise InvalidParameter(f"Expected {name}={template!r} to hold a variable, such as '{{text}}'.")
+        if not self.end:
+            raise InvalidParameter("Expected end='' to be a string that ends an answer. Take a line break.")
+
+    def variables(self, template: str) -> tuple[str, ...]:
+        """Names of the variables of ``record`` or ``question``, in order."""
+        parsed = string.Formatter().parse(getattr(self, template))
+        return tuple(dict.fromkeys(name for _, name, _, _ in parsed if name is not None))
+
+    def shown(self, record: Mapping[str, Any]) -> str:
+        """One record. Private."""
+        return self.record.format_map({name: str(record[name]).strip() for name in self.variables("record")})
+
+    def asked(self, question: Question) -> str:
+        """The question as it stands before the answer."""
+        names = self.variables("question")
+        fields = {names[0]: question} if isinstance(question, str) and len(names) == 1 else question
+        if not isinstance(fields, Mapping) or any(name not in fields for name in names):
+            raise InvalidParameter(f"Expected a question to be a str, or a mapping with {list(names)}.")
+        texts = {name: str(fields[name]).strip() for name in names}
+        if not any(texts.values()):
+            raise InvalidParameter("Expected a question that is not empty.")
+        return self.question.format_map(texts)
+
+
+class DPAnswerGenerator(Runnable[Question, str]):
+    """Answers questions in free text, in the manner of private examples: support replies, summaries, descriptions.
+
+    Every record takes part in an answer by a secret coin. Those that do move the model's own guess of the next token,
+    each by no more than a clip. So style and common knowledge of the records come through; a fact that few of them hold
+    CANNOT: this is no search over documents.
+
+    Args:
+        model: Engine that scores next tokens. It sees the records: it must run inside the trust boundary.
+        examples: Private records: mappings with ``text`` and ``label`` (here the reply), or what the template names.
+        budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
+        ledger: Ledger that is charged.
+        max_queries: Answers that the noise is made for. The same question again costs nothing.
+        name: Name of the plan in the ledger.
+        members: Records that are expected to take part in one answer.
+        max_new_tokens: Tokens of an answer at most.
+        sampling_probability: Rate of the records. None: ``members`` over their number, where that is public.
+        prompts: Templates.
+        candidates: Tokens of the public model's that are considered at each step.
+        temperature: Of the distribution that a token is drawn from.
+        chat: Ask in the model's chat template.
+        keep_answers: Answers that are kept, so that the same question costs nothing; those not asked for longest go.
+        max_question_chars: Longest question, in characters.
+        not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
+
+    Raises:
+        InvalidParameter: A value is out of bounds, or the engine does not score next tokens.
+        BudgetExceeded: The ledger has no room for the plan.
+        PlanError: The ledger holds another plan under this name.
+
+    Formal guarantee:
+        All answers together are (epsilon, delta)-differentially private in the records, with the budget's neighbours,
+        whatever is asked and in whatever order. Each answer is charged one
+        :class:`~langchain_dp.accounting.TextRoundEvent` before its members are drawn. How long an answer takes is
+        outside of it.
+
+    Example:
+        >>> replies = DPAnswerGenerator(model=LlamaCppEnsemble(), examples=tickets, budget=PrivacyBudget(3.0))
+        >>> replies.invoke("My parcel has not come.")
+        >>> for piece in replies.stream("How do I get a refund?"):
+        ...     print(piece, end="")
+    """
+
+    def __init__(
+        self,
+        *,
+        model: ScoresNextToken,
+        examples: Iterable[Mapping[str, Any]] | PrivateRecords,
+        budget: PrivacyBudget | None = None,
+        ledger: PrivacyLedger | None = None,
+        max_queries: int = 100,
+        name: str = "answers",
+        members: int = 30,
+        max_new_tokens: int = 50,
+        sampling_probability: float | None = None,
+        prompts: AnswerPrompts | None = None,
+        candidates: int = 512,
+        temperature: float = 1.0,
+        chat: bool = False,
+        keep_answers: int = 10_000,
+        max_question_chars: int = 4_000,
+        not_private_seed: int | None = None,
+    ) -> None:
+        if not isinstance(model, ScoresNextToken):
+            raise InvalidParameter(
+                f"Expected model of type {type(model).__name__} to score next tokens (ports.ScoresNextToken). Use "
+                "LlamaCppEnsemble or TransformersEnsemble."
+            )
+        check_promise(budget, ledger, not_private_seed)
+        integer("max_queries", max_queries, at_least=1, at_most=1_000_000)
+        integer("members", members, at_least=2, at_most=10_000)
+        integer("candidates", candidates, at_least=2, at_most=100_000)
+        integer("max_new_tokens", max_new_tokens, at_least=1)
+        self._keep = integer("keep_answers", keep_answers, at_least=0)
+        self._longest = integer("max_question_chars", max_question_chars, at_least=1)
+        number("temperature", temperature, at_least=0.05, at_most=100.0)
+        self.name = self._name = name
+        self.prompts = prompts or AnswerPrompts()
+        self._records = PrivateRecords(examples)
+        _check_keys(self._records, self.prompts)
+        self._engine = model
+        self._rng = SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed)
+        seeded = not_private_seed is not None
+        self._key = self._rng.randbelow(2**256).to_bytes(32, "big") if seeded else secrets.token_bytes(32)
+        self._ledger = ledger_for(budget, ledger)
+        self._lock = threading.Lock()
+        forks.renew_lock(self)
+        self._answers: OrderedDict[str, str] = OrderedDict()
+        self._plan, self._design = self._reserved(
+            budget, max_queries, members, max_new_tokens, temperature, sampling_probability
+        )
+        self._slots = slots_of(self._records, self._ledger.budget.neighbors)
+        self._writer = TextWriter(
+            model, self.prompts.end, self._design.noise, candidates=candidates, chat=chat, rng=self._rng
+        )
+        warn_of(weak(self._design, self._plan.epsilon, self._plan.delta), stacklevel=2)
+
+    def _reserved(
+        self, budget: PrivacyBudget | None, queries: int, members: int, tokens: int, temperature: float,
+        rate: float | None,
+    ) -> tuple[LedgerPlan, Design]:  # fmt: skip
+        found = self._ledger.plan(self._name)
+        if found is None:
+            share = affordable(self._ledger, budget)
+            design = in_rounds(
+                share, records=len(self._records), texts=1, rounds=queries, members=members, tokens=tokens,
+                temperature=temperature, rate=rate,
+            )  # fmt: skip
+            settings = {"members": members, "temperature": float(temperature)}
+            plan = self._ledger.reserve(
+                design.events(), name=self._name, epsilon=share.epsilon, delta=share.delta, settings=settings
+            )
+            return plan, design
+        kept, events = found.settings or {}, found.events
+        if len(events) != 1 or not isinstance(events[0][0], TextRoundEvent) or "members" not in kept:
+            raise PlanError(f"The ledger's plan {self.name!r} is not one of answers. Give this chain another name=.")
+        (event, most) = events[0]
+        asked = {
+            "max_queries": (most, queries),
+            "max_new_tokens": (event.tokens, tokens),
+            "members": (kept["members"], members),
+            "temperature": (kept["temperature"], float(temperature)),
+        }
+        check_same(found, asked, budget, "chain")
+        return found, Design("rounds", most, ClippedSum(event, members, float(temperature)), None)
+
+    # ------------------------------------------------------------------------------------------------ Runnable
+
+    def invoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002  # Runnable's name
+        """Release one answer.
+
+        Args:
+            input: The question: a string, or a mapping with the template's variables.
+            config: LangChain config. Its callbacks see question and answer, never the records.
+            **kwargs: None are taken.
+
+        Raises:
+            InvalidParameter: The question is empty or too long. Nothing was spent.
+            BudgetExceeded: The plan is used up. Nothing was asked.
+            ModelUnavailable: The model does not answer public text. This answer was charged.
+        """
+        return "".join(self.stream(input, config, **kwargs))
+
+    def stream(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[str]:  # noqa: A002
+        """Release one answer piece by piece, each as soon as it is drawn: it has left then, and is paid for."""
+        no_further(kwargs)
+        yield from self._transform_stream_with_config(iter([input]), self._pieces, config)
+
+    async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002
+        """Async twin of :meth:`invoke`, in a worker thread."""
+        no_further(kwargs)
+        return await run_in_executor(config, self.invoke, input, config)
+
+    async def astream(
+        self,
+        input: Question,  # noqa: A002
+        config: RunnableConfig | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[str]:
+        """Async twin of :meth:`stream`: every token is drawn in a worker thread."""
+        pieces = self.stream(input, config, **kwargs)
+        while True:
+            piece = await run_in_executor(config, next, pieces, None)
+            if piece is None:
+                return
+            yield piece
+
+    def _pieces(self, questions: Iterator[Question]) -> Iterator[str]:
+        for question in questions:
+            asked = self._checked(question)
+            with self._lock:
+                kept = self._answers.get(asked)
+                if kept is not None:
+                    self._answers.move_to_end(asked)
+            if kept is not None:
+                yield kept
+                continue
+            steps = self._written(asked)
+            while (piece := redacted(next, Held(steps, None), _WHEN)) is not None:
+                yield piece
+
+    def _written(self, asked: str) -> Iterator[str]:
+        """The order of every release: charge, draw who takes part, ask, draw a token."""
+        check_environment()
+        self._plan.spend(self._design.charged(0), chain=self._name)
+        with self._lock:
+            fresh = self._rng.randbelow(2**128)  # of this answer alone, also in a process that was forked
+            drawn = Members(self._key, self._slots).drawn(fresh, self._design.noise.event.sampling_probability)
+            bodies: dict[Hashable, str] = {
+                (self._key, name): self.prompts.shown(self._records.get(name)) for name in drawn
+            }
+        tokens: list[Token] = []
+        said = ""
+        for token in self._writer.tokens(self.prompts.head, asked, bodies):
+            tokens.append(token)
+            text = self._writer.text(tokens)
+            if text.startswith(said) and text != said:  # a letter of several tokens is shown when it is whole
+                yield text[len(said) :]
+                said = text
+        with self._lock:
+            self._answers[asked] = said
+            while len(self._answers) > self._keep:
+                self._answers.popitem(last=False)
+
+    def _checked(self, question: Question) -> str:
+        asked = self.prompts.asked(question)
+        if len(asked) > self._longest:
+            raise InvalidParameter(
+                f"Expected a question of {len(asked)} characters to have at most max_question_chars={self._longest}. "
+                "Shorten it."
+            )
+        return asked
+
+    # ------------------------------------------------------------------------------------------------- promise
+
+    def certificate(self) -> PrivacyCertificate:
+        """The promise of all answers, as it stands."""
+        return certified(
+            self._plan, self._design, self._engine, self._rng,
+            "the local model sees the records and the questions; the answers alone leave", quick=True,
+        )  # fmt: skip
+
+    def answers_left(self) -> int:
+        """How many more answers the plan covers."""
+        return self._plan.remaining(self._design.charged(0))
+
+    def forget(self, record_id: str) -> None:
+        """Remove a record: it is in no later answer, and what was released before it went is not given again.
+
+        Raises:
+            InvalidParameter: There is no such record.
+        """
+        with self._lock:
+            self._records.forget(record_id)
+            del self._slots[record_id]  # the others keep theirs
+            self._answers.clear()
+        self._engine.forget((self._key, record_id))
+
+    def __repr__(self) -> str:
+        return f"DPAnswerGenerator(<private>, model={self._engine.name!r}, name={self.name!r})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivateDataError(
+            "A DPAnswerGenerator holds private records and cannot be pickled or copied. Build it anew."
+        )
+
+
+def _check_keys(records: PrivateRecords, prompts: AnswerPrompts) -> None:
+    for position, name in enumerate(records.ids()):
+        missing = [variable for variable in prompts.variables("record") if variable not in records.get(name)]
+        if missing:
+            raise InvalidParameter(
+                f"Expected example {position} to have the template's keys, but {missing} are missing. Add them."
+            )

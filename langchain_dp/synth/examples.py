@@ -1,0 +1,206 @@
+"""Released texts: a list that may be shown to anybody, kept, and used in every place where LangChain takes examples."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.example_selectors import BaseExampleSelector, SemanticSimilarityExampleSelector
+from langchain_core.prompts import ChatPromptTemplate, FewShotChatMessagePromptTemplate
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.vectorstores import InMemoryVectorStore
+
+from langchain_dp._util import validate
+from langchain_dp._util.whole_files import write_whole
+from langchain_dp.accounting import PrivacyCertificate
+from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.synth.selecting import BalancedExampleSelector, WordRetriever
+
+
+@dataclasses.dataclass(frozen=True)
+class SyntheticExample:
+    """One released text.
+
+    Args:
+        text: What it says.
+        label: Its label.
+        dropped: Why it is not among the examples; empty for those that are.
+    """
+
+    text: str
+    label: str
+    dropped: str = ""
+
+    def row(self) -> dict[str, str]:
+        """As a mapping with ``text`` and ``label``."""
+        return {"text": self.text, "label": self.label}
+
+
+class SyntheticExamples(Sequence[SyntheticExample]):
+    """Released examples with their certificate. Nothing in it is private: whatever is done with it costs nothing.
+
+    A sequence of what was kept; :attr:`dropped` is what the filters left out, which has left all the same.
+
+    Args:
+        examples: Everything that was released, in the order of its release.
+        certificate: Under which promise.
+        settings: Public settings of the run.
+
+    Example:
+        >>> made = SyntheticExamples([SyntheticExample("The parcel is late.", "delivery")], certificate)
+        >>> made[0].label
+        'delivery'
+        >>> made.as_few_shot_prompt().invoke({}).to_messages()
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[SyntheticExample],
+        certificate: PrivacyCertificate,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._released = tuple(examples)
+        self._kept = tuple(one for one in self._released if not one.dropped)
+        self.certificate = certificate
+        self.settings = dict(settings or {})
+
+    @property
+    def dropped(self) -> tuple[SyntheticExample, ...]:
+        """What the public filters left out, each with its reason."""
+        return tuple(one for one in self._released if one.dropped)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of the run, in its order; of a list made by hand, those of its examples."""
+        named = self.settings.get("labels") or dict.fromkeys(one.label for one in self._released)
+        return tuple(named)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[SyntheticExample]:
+        return iter(self._kept)
+
+    @overload
+    def __getitem__(self, index: int) -> SyntheticExample: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[SyntheticExample, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> SyntheticExample | tuple[SyntheticExample, ...]:
+        return self._kept[index]
+
+    def __repr__(self) -> str:
+        return f"SyntheticExamples({len(self)} kept, {len(self.dropped)} dropped, {self.certificate!r})"
+
+    def balanced(self, count: int) -> tuple[SyntheticExample, ...]:
+        """The first ``count`` examples, the labels in turn."""
+        queues = {label: [one for one in self._kept if one.label == label] for label in self.labels}
+        turns = [one for turn in range(len(self._kept)) for queue in queues.values() for one in queue[turn : turn + 1]]
+        return tuple(turns[:count])
+
+    # ----------------------------------------------------------------------------------------------------- faces
+
+    def rows(self) -> list[dict[str, str]]:
+        """Mappings with ``text`` and ``label``."""
+        return [one.row() for one in self._kept]
+
+    def as_few_shot_prompt(self, count: int | None = None, *, selector: Any = None) -> FewShotChatMessagePromptTemplate:
+        """Examples as turns of a chat: the text is the human's, the label the model's answer.
+
+        Args:
+            count: How many, the labels in turn; None is all. With ``selector`` it is not used.
+            selector: An example selector that chooses for each input; its input variable is ``text``.
+        """
+        turn = ChatPromptTemplate.from_messages([("human", "{text}"), ("ai", "{label}")])
+        if selector is not None:
+            return FewShotChatMessagePromptTemplate(
+                example_selector=selector, example_prompt=turn, input_variables=["text"]
+            )
+        chosen = self.balanced(len(self) if count is None else count)
+        return FewShotChatMessagePromptTemplate(
+            examples=[one.row() for one in chosen], example_prompt=turn, input_variables=[]
+        )
+
+    def as_example_selector(self, embeddings: Embeddings | None = None, *, k: int = 4) -> BaseExampleSelector:
+        """LangChain's example selector: the ``k`` most similar examples, or without embeddings the same balanced ones.
+
+        Args:
+            embeddings: Embed the examples, once, and every input.
+            k: How many are chosen.
+        """
+        validate.integer("k", k, at_least=1)
+        if embeddings is None:
+            return BalancedExampleSelector([one.row() for one in self.balanced(len(self))], k)
+        return SemanticSimilarityExampleSelector.from_examples(
+            self.rows(), embeddings, InMemoryVectorStore, k=k, input_keys=["text"]
+        )
+
+    def as_retriever(self, embeddings: Embeddings | None = None, *, k: int = 4) -> BaseRetriever:
+        """A retriever over the examples: by similarity, or without embeddings by common words.
+
+        Args:
+            embeddings: Embed the documents, once, and every question.
+            k: Documents that are returned.
+        """
+        validate.integer("k", k, at_least=1)
+        if embeddings is None:
+            return WordRetriever(documents=self.to_documents(), k=k)
+        store = InMemoryVectorStore.from_documents(self.to_documents(), embeddings)
+        return store.as_retriever(search_kwargs={"k": k})
+
+    def to_documents(self) -> list[Document]:
+        """One document an example: its text, with ``label`` in the metadata."""
+        return [Document(page_content=one.text, metadata={"label": one.label}) for one in self._kept]
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` with the columns ``text`` and ``label``.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as missing:
+            raise MissingExtra("pandas is not installed: pip install pandas") from missing
+        return pandas.DataFrame(self.rows(), columns=["text", "label"])
+
+    # ------------------------------------------------------------------------------------------------------ file
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write JSON lines: first the certificate and the settings, then one released text a line. Whole or not at all.
+
+        Readable by its owner only if it is not private.
+        """
+        first = {"certificate": self.certificate.to_dict(), "settings": self.settings}
+        lines = [first, *(one.row() | ({"dropped": one.dropped} if one.dropped else {}) for one in self._released)]
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        write_whole(Path(path), text, owner_only=not self.certificate.private)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SyntheticExamples:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            InvalidParameter: The file is none of that kind.
+            FileNotFoundError: There is no such file.
+        """
+        try:
+            first, *rest = (json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines() if line)
+            certificate = PrivacyCertificate.from_dict(first["certificate"])
+            settings = dict(first["settings"])
+            examples = [SyntheticExample(row["text"], row["label"], row.get("dropped", "")) for row in rest]
+            if not all(isinstance(value, str) for one in examples for value in dataclasses.astuple(one)):
+                raise TypeError
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+            raise InvalidParameter(
+                f"Expected {Path(path).name} to be synthetic examples that save() wrote, with their certificate in the "
+                f"first line ({type(problem).__name__})."
+            ) from None
+        return cls(examples, certificate, settings)

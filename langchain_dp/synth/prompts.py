@@ -1,0 +1,74 @@
+"""How the local model is shown records of one kind, and asked for another one. All of it is public but the records."""
+
+from __future__ import annotations
+
+import dataclasses
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_dp.errors import InvalidParameter
+
+
+@dataclasses.dataclass(frozen=True)
+class SynthesisPrompts:
+    """Templates of one task. The public model sees the same prompt without a record.
+
+    Args:
+        record: Template of one record; its variables are keys of an example.
+        head: What stands before the records; ``{description}`` is what is known of the label.
+        before: What stands before each text, also before the one that is to be written.
+        after: What stands after each text. A text that is written ends there.
+
+    Raises:
+        InvalidParameter: ``record`` holds no plain variable, or ``head`` another one than ``description``.
+
+    Example:
+        >>> SynthesisPrompts().tail
+        'Text:'
+    """
+
+    record: str = "{text}"
+    head: str = "Below are texts of one kind, one a line. The kind: {description}.\n\n"
+    before: str = "Text: "
+    after: str = "\n"
+
+    def __post_init__(self) -> None:
+        try:
+            variables = self.variables
+            self.record.format_map(dict.fromkeys(variables, "a"))
+            self.head.format(description="a")
+        except (LookupError, ValueError, TypeError, AttributeError):
+            raise InvalidParameter(
+                f"Expected record={self.record!r} to hold plain variables, and head={self.head!r} no other one than "
+                "{description}. Double a brace that stands for itself."
+            ) from None
+        if not variables:
+            raise InvalidParameter(f"Expected record={self.record!r} to hold a variable. Write for example '{{text}}'.")
+        if not self.before.strip() or not self.after:
+            raise InvalidParameter(
+                f"Expected before={self.before!r} to hold a cue and after={self.after!r} an end. See the defaults."
+            )
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Names of the record's variables, in order."""
+        parsed = string.Formatter().parse(self.record)
+        return tuple(dict.fromkeys(name for _, name, _, _ in parsed if name is not None))
+
+    def described(self, description: str) -> str:
+        """Public text before the records."""
+        return self.head.format(description=description)
+
+    def body(self, records: Sequence[Mapping[str, Any]]) -> str:
+        """The private part: each record on a line of its own, as a text that is written ends with its line."""
+        return "".join(f"{self.before}{self._one_line(record)}{self.after}" for record in records)
+
+    def _one_line(self, record: Mapping[str, Any]) -> str:
+        text = self.record.format_map({name: str(record[name]) for name in self.variables})
+        return " ".join(text.split()) if "\n" in self.after else text.strip()
+
+    @property
+    def tail(self) -> str:
+        """The cue. The text follows it, with its blank."""
+        return self.before.rstrip()

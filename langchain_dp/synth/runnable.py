@@ -1,0 +1,256 @@
+"""Private examples as a Runnable: private records in, texts out that may be shown to anybody and kept for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables.config import run_in_executor
+
+from langchain_dp._util import forks
+from langchain_dp._util.validate import no_further
+from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate, PrivacyLedger
+from langchain_dp.accounting.budget import warn_of
+from langchain_dp.ensemble.reservation import check_promise, ledger_for
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
+from langchain_dp.ports import ScoresLabels, ScoresNextToken
+from langchain_dp.quiet.run import check_environment
+from langchain_dp.records import PrivateRecords, check_labels, check_records
+from langchain_dp.redact import Held, redacted
+from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
+from langchain_dp.synth.filters import Filters, counted, judged
+from langchain_dp.synth.journal import WrittenText
+from langchain_dp.synth.prompts import SynthesisPrompts
+from langchain_dp.synth.report import SynthesisPlan, planned
+from langchain_dp.synth.run import SynthesisRuns
+from langchain_dp.synth.settings import Scheme, SynthesisSettings
+
+Examples = Iterable[Mapping[str, Any]] | PrivateRecords
+
+_SHOWN = "<private examples>"
+"""What callbacks see of the input."""
+
+
+class DPExampleSynthesizer(Runnable[Examples, SyntheticExamples]):
+    """Writes examples from private records on a local model. They are released once and cost nothing ever after.
+
+    Each text is written token by token: the records that take part move the model's own guess of the next token, each
+    by no more than a clip, and a token is drawn from what results. Style and common knowledge of many records come
+    through; what few records hold does not.
+
+    Args:
+        model: Engine that scores next tokens (``LlamaCppEnsemble``, ``TransformersEnsemble``). It sees the records: it
+            must run inside the trust boundary.
+        labels: Label -> public description of what it means, which the model is told; or the labels alone. A
+            description must not be taken from the records, unless it was released.
+        count: Examples to be written, all labels together: rounded up to the same number of each.
+        budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
+        ledger: Ledger that is charged. Without ``budget``, all that is left of it is reserved.
+        name: Name of the plan in the ledger. A ledger with a file keeps what is written, and a run under the same name
+            is taken up where it stopped.
+        max_new_tokens: Tokens of one text at most.
+        members: Records that are expected to take part in one text.
+        scheme: "rounds": every record takes part by a coin, anew for each text of a label; "groups": records are cut
+            into disjoint groups, and each writes one text a label; "auto": whichever leaves the larger clip.
+        sampling_probability: Rate of the records under "rounds". None: so that ``members`` of each label are expected;
+            required under add/remove.
+        prompts: Templates.
+        filters: Which of the released texts are kept.
+        candidates: Tokens of the public model's that are considered at each step.
+        temperature: Of the distribution that a token is drawn from.
+        chat: Ask in the model's chat template instead of continuing plain text.
+        progress: Called with every released text; None shows a bar on a terminal only.
+        not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
+
+    Raises:
+        InvalidParameter: A value is out of bounds, or the engine does not score next tokens.
+
+    Formal guarantee:
+        All released texts, kept or dropped, are together (epsilon, delta)-differentially private in the records, with
+        the budget's neighbours (replace-one by default: their number is public). Each round is charged one
+        :class:`~langchain_dp.accounting.TextRoundEvent` before its members are drawn. How long a run takes, and the
+        local model, are outside of it. Source: the clip of Vinod et al. 2025 (InvisibleInk), with sampling, exact draws
+        and accounting of this package.
+
+    Example:
+        >>> synthesizer = DPExampleSynthesizer(
+        ...     model=LlamaCppEnsemble(),
+        ...     labels={"delivery": "complaints about late parcels", "billing": "questions about invoices"},
+        ...     count=32,
+        ...     budget=PrivacyBudget(3.0),
+        ... )
+        >>> print(synthesizer.plan(2_000))
+        >>> made = synthesizer.invoke(records)
+        >>> made.save("synthetic.jsonl")
+    """
+
+    def __init__(
+        self,
+        *,
+        model: ScoresNextToken,
+        labels: Mapping[str, str] | Sequence[str],
+        count: int = 64,
+        budget: PrivacyBudget | None = None,
+        ledger: PrivacyLedger | None = None,
+        name: str = "synthesis",
+        max_new_tokens: int = 40,
+        members: int = 30,
+        scheme: Scheme = "auto",
+        sampling_probability: float | None = None,
+        prompts: SynthesisPrompts | None = None,
+        filters: Filters | None = None,
+        candidates: int = 512,
+        temperature: float = 1.0,
+        chat: bool = False,
+        progress: Callable[[SyntheticExample], None] | None = None,
+        not_private_seed: int | None = None,
+    ) -> None:
+        if not isinstance(model, ScoresNextToken):
+            raise InvalidParameter(
+                f"Expected model of type {type(model).__name__} to score next tokens (ports.ScoresNextToken). Use "
+                "LlamaCppEnsemble or TransformersEnsemble."
+            )
+        check_promise(budget, ledger, not_private_seed)
+        if not isinstance(name, str):
+            raise InvalidParameter(f"Expected name of type {type(name).__name__} to be a str.")
+        self.name = name
+        self.settings = SynthesisSettings(
+            labels=_described(labels),
+            count=count,
+            max_new_tokens=max_new_tokens,
+            members=members,
+            scheme=scheme,
+            sampling_probability=sampling_probability,
+            candidates=candidates,
+            temperature=temperature,
+            prompts=prompts or SynthesisPrompts(),
+            chat=chat,
+        )
+        self.filters = filters or Filters()
+        if self.filters.check_labels and not isinstance(model, ScoresLabels):
+            raise InvalidParameter("Expected check_labels=True only with a model that scores labels. Set it to False.")
+        self._engine = model
+        self._progress = progress
+        self._lock = threading.Lock()
+        forks.renew_lock(self)
+        rng = SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed)
+        self._runs = SynthesisRuns(
+            model, self.settings, ledger=ledger_for(budget, ledger), budget=budget, name=name, rng=rng
+        )
+
+    # ------------------------------------------------------------------------------------------------ Runnable
+
+    def invoke(self, input: Examples, config: RunnableConfig | None = None, **kwargs: Any) -> SyntheticExamples:  # noqa: A002  # Runnable's name
+        """Write the examples, or what is missing of them.
+
+        The run's own callbacks see neither the records nor their number; the run AROUND it does, in ``synthesizer |
+        chain``: pass ``PrivateRecords``, which show nothing, or wrap the call in ``private_run()``. Ctrl-C and crashes
+        lose nothing: invoke again with the same records, and the run goes on where it stopped.
+
+        Args:
+            input: Private records, mappings with ``text`` and ``label`` (and what else the template names).
+            config: LangChain config.
+            **kwargs: None are taken.
+
+        Raises:
+            InvalidParameter: Records or settings do not do. Nothing was spent.
+            BudgetExceeded: The ledger has no room for the plan. Nothing was spent.
+            PlanError: The ledger holds another plan under this name.
+            ModelUnavailable: The model does not answer public text.
+        """
+        no_further(kwargs)
+        return self._synthesize(input, config, lambda: False)
+
+    async def ainvoke(
+        self,
+        input: Examples,  # noqa: A002
+        config: RunnableConfig | None = None,
+        **kwargs: Any,
+    ) -> SyntheticExamples:
+        """Async twin of :meth:`invoke`, in a worker thread, which stops before its next round when cancelled."""
+        no_further(kwargs)
+        cancelled = threading.Event()
+        try:
+            return await run_in_executor(config, self._synthesize, input, config, cancelled.is_set)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    def _synthesize(
+        self, examples: Examples, config: RunnableConfig | None, halted: Callable[[], bool]
+    ) -> SyntheticExamples:
+        records = self._checked(examples)
+        made: list[SyntheticExamples] = []
+
+        def run(_: str) -> str:
+            made.append(redacted(self._alone, Held(records, halted), "while examples were written"))
+            return f"{len(made[0])} synthetic examples"
+
+        RunnableLambda(run, name=self.get_name()).invoke(_SHOWN, config)
+        return made[0]
+
+    def _alone(self, records: PrivateRecords, halted: Callable[[], bool]) -> SyntheticExamples:
+        check_environment()
+        with self._lock:
+            self._runs.run(records, advance=self._told, halted=halted)
+            return self.released()
+
+    def _told(self, one: WrittenText) -> None:
+        if self._progress is not None and one.ended != "changed":
+            self._progress(SyntheticExample(one.text, one.label))
+
+    def _checked(self, examples: Examples) -> PrivateRecords:
+        records = PrivateRecords(examples)
+        check_records(records, self.settings.labels, self.settings.prompts.variables)
+        return records
+
+    # ------------------------------------------------------------------------------------------------- promise
+
+    def released(self) -> SyntheticExamples:
+        """What was released so far, complete or not, judged by the filters.
+
+        Raises:
+            InvalidParameter: No run has started yet.
+        """
+        checker = self._engine if isinstance(self._engine, ScoresLabels) else None
+        found = judged(self._runs.released(), self.filters, self.settings.labels, checker)
+        examples = [SyntheticExample(one.text, one.label, reason) for one, reason in found]
+        return SyntheticExamples(examples, self.certificate(), {**self.settings.public(), "dropped": counted(found)})
+
+    def certificate(self) -> PrivacyCertificate:
+        """The promise of the run as it stands.
+
+        Raises:
+            InvalidParameter: No run has started yet.
+        """
+        return self._runs.certificate()
+
+    def plan(self, examples: Examples | int) -> SynthesisPlan:
+        """What a run would cost and whether it is worth it. Spends and reserves nothing.
+
+        Args:
+            examples: The records, for estimates from their lengths (for the operator, not for publication); or their
+                number.
+
+        Raises:
+            InvalidParameter, BudgetExceeded: As :meth:`invoke` would.
+        """
+        records = None if isinstance(examples, int) else self._checked(examples)
+        count = examples if isinstance(examples, int) else len(records or ())
+        share, design = self._runs.prospect(count)
+        made = planned(self._engine, self.settings, share, design, records)
+        warn_of(made.weak, stacklevel=2)
+        return made
+
+
+def _described(labels: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
+    if not isinstance(labels, Mapping):
+        return {label: label for label in check_labels(labels)}
+    check_labels(list(labels))
+    if not all(isinstance(text, str) and text.strip() for text in labels.values()):
+        raise InvalidParameter("Expected every label to have a description that is a non-empty str.")
+    return dict(labels)

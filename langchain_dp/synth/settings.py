@@ -1,0 +1,195 @@
+"""The public settings of a synthesis, and what follows from them: how many rounds, of whom, under which noise."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from langchain_dp._util import validate
+from langchain_dp.accounting import Neighbors, PartEvent, PrivacyBudget, TextRoundEvent, calibrate_text_round
+from langchain_dp.accounting.events import MOST_TOKENS
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms import ClippedSum
+from langchain_dp.synth.prompts import SynthesisPrompts
+
+Scheme = Literal["auto", "rounds", "groups"]
+
+ENOUGH = 4.0
+"""Clip in nats above which a larger one is not worth more members."""
+FEW = 5
+"""Expected members below which groups are not considered: a text is then hardly more than one record."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SynthesisSettings:
+    """Public settings.
+
+    Args:
+        labels: Label -> public description, in the public order.
+        count: Texts of all labels together, at least.
+        max_new_tokens: T, tokens of one text at most.
+        members: s, expected members of one text under "rounds".
+        scheme: "rounds", "groups", or "auto" for the one with the larger clip.
+        sampling_probability: q under "rounds"; None derives it where the number of records is public.
+        candidates: Tokens of the public model's that are considered.
+        temperature: Of the distribution that a token is drawn from.
+        prompts: Templates.
+        chat: Ask in the model's chat template.
+    """
+
+    labels: Mapping[str, str]
+    count: int
+    max_new_tokens: int
+    members: int
+    scheme: Scheme
+    sampling_probability: float | None
+    candidates: int
+    temperature: float
+    prompts: SynthesisPrompts
+    chat: bool
+
+    def __post_init__(self) -> None:
+        validate.integer("count", self.count, at_least=1, at_most=100_000)
+        validate.integer("max_new_tokens", self.max_new_tokens, at_least=1, at_most=MOST_TOKENS)
+        validate.integer("members", self.members, at_least=2, at_most=10_000)
+        validate.one_of("scheme", self.scheme, ("auto", "rounds", "groups"))
+        validate.integer("candidates", self.candidates, at_least=2, at_most=100_000)
+        validate.number("temperature", self.temperature, at_least=0.05, at_most=100.0)
+        if self.sampling_probability is not None:
+            validate.number("sampling_probability", self.sampling_probability, above=0.0, at_most=1.0)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds: each writes one text a label."""
+        return math.ceil(self.count / len(self.labels))
+
+    def public(self) -> dict[str, Any]:
+        """Plain values, for a journal and a file."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**fields, "labels": dict(self.labels), "prompts": dataclasses.asdict(self.prompts)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
+    """What a run does and what it costs: constants, fixed before its first release, all public.
+
+    Args:
+        scheme: "rounds": every record is a member of a round by a coin. "groups": records are cut into disjoint groups
+            once, and each writes one round.
+        rounds: Rounds, or groups.
+        noise: How tokens are drawn. Its ``members`` is the divisor.
+        records: Number of records that it was made for; None where that is private.
+    """
+
+    scheme: Literal["rounds", "groups"]
+    rounds: int
+    noise: ClippedSum
+    records: int | None
+
+    def charged(self, number: int) -> PartEvent | Any:
+        """What round ``number`` is charged as. A group is a part of the data: records of others pay nothing for it."""
+        return PartEvent(f"group {number}", self.noise.event) if self.scheme == "groups" else self.noise.event
+
+    def events(self) -> list[tuple[Any, int]]:
+        """What a run reserves."""
+        if self.scheme == "groups":
+            return [(self.charged(number), 1) for number in range(self.rounds)]
+        return [(self.charged(0), self.rounds)]
+
+
+def designed(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> Design:
+    """The design with the larger clip among those that ``settings.scheme`` admits.
+
+    Args:
+        settings: Public settings.
+        budget: The promise.
+        records: Number of records; used only where it is public.
+
+    Raises:
+        InvalidParameter: There are too few records, or the rate is missing under add/remove.
+    """
+    public = budget.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
+    if settings.scheme == "groups" or (settings.scheme == "auto" and public):
+        groups = _in_groups(settings, budget, records if public else None)
+        if settings.scheme == "groups" and isinstance(groups, str):
+            raise InvalidParameter(groups)
+        if isinstance(groups, Design) and (settings.scheme == "groups" or records < _wanted(settings)):
+            return groups
+    else:
+        groups = ""
+    rounds = in_rounds(
+        budget,
+        records=records,
+        texts=len(settings.labels),
+        rounds=settings.rounds,
+        members=settings.members,
+        tokens=settings.max_new_tokens,
+        temperature=settings.temperature,
+        rate=settings.sampling_probability,
+    )
+    # A clip beyond ENOUGH adds next to nothing, and every member costs the model time.
+    found = [rounds, groups] if isinstance(groups, Design) else [rounds]
+    return max(found, key=lambda design: (min(design.noise.clip, ENOUGH), -design.noise.members))
+
+
+def in_rounds(
+    budget: PrivacyBudget, *, records: int, texts: int, rounds: int, members: int, tokens: int, temperature: float,
+    rate: float | None,
+) -> Design:  # fmt: skip
+    """Rounds in which every record takes part by a coin, with the largest clip that the budget allows.
+
+    Args:
+        budget: The promise.
+        records: Number of records; used only where it is public.
+        texts: Texts of one round, each with members of its own.
+        rounds: Rounds.
+        members: Expected members of one text.
+        tokens: Tokens of one text at most.
+        temperature: Of the distribution that a token is drawn from.
+        rate: Rate of the records; None derives it.
+
+    Raises:
+        InvalidParameter: There are too few records, or the rate is missing under add/remove.
+    """
+    wanted = members * texts
+    counted = budget.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
+    if rate is None and not counted:
+        raise InvalidParameter(
+            "Expected sampling_probability= to be given under add/remove neighbours, where the number of records is "
+            f"private: {wanted} members of a round over about as many records as you have."
+        )
+    if rate is None and wanted > records:
+        raise InvalidParameter(
+            f"Expected at least members * texts of a round = {members} * {texts} = {wanted} records, but there are "
+            f"{records}. Lower members=, or give more records."
+        )
+    noise = _noise(budget, rounds, rate or wanted / records, members=members, tokens=tokens, temperature=temperature)
+    return Design("rounds", rounds, noise, records if counted else None)
+
+
+def _wanted(settings: SynthesisSettings) -> int:
+    return settings.members * len(settings.labels)
+
+
+def _noise(
+    budget: PrivacyBudget, rounds: int, rate: float, *, members: int, tokens: int, temperature: float
+) -> ClippedSum:
+    epsilon0 = calibrate_text_round(budget, rounds=rounds, tokens=tokens, sampling_probability=rate)
+    return ClippedSum(TextRoundEvent(epsilon0, tokens, rate), members, temperature)
+
+
+def _in_groups(settings: SynthesisSettings, budget: PrivacyBudget, records: int | None) -> Design | str:
+    """Disjoint groups, or why not."""
+    if records is None:
+        return 'Expected scheme="rounds" under add/remove neighbours, where the number of records is private.'
+    texts = len(settings.labels)
+    members = records // (settings.rounds * texts)
+    if members < FEW:
+        return (
+            f"Expected at least {FEW} records a text, but {records} records in {settings.rounds} groups of {texts} "
+            f'texts each are {members}. Lower count=, or use scheme="rounds".'
+        )
+    noise = _noise(budget, 1, 1.0, members=members, tokens=settings.max_new_tokens, temperature=settings.temperature)
+    return Design("groups", settings.rounds, noise, records)

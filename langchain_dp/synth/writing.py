@@ -1,0 +1,146 @@
+"""One private text, token by token: who takes part, what they think of the next token, what is drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from langchain_dp.errors import ModelUnavailable
+from langchain_dp.mechanisms import ClippedSum, Randomness
+from langchain_dp.ports import Continuation, MemberPrompt, ScoresNextToken, Token, TokenScores
+from langchain_dp.quiet.context import sealed
+from langchain_dp.quiet.filters import Level
+from langchain_dp.redact import interruption
+
+_COIN_BITS = 256
+
+
+class Members:
+    """Who takes part in a round, by coins that hang on a secret key, the round and a slot or id, and on no content.
+
+    The coins of a round are its own, and the same again after a restart, so that a round that was paid for goes on.
+
+    Args:
+        key: Secret key of the coins, 32 bytes.
+        names: Of each record what its coin hangs on: its slot where the number of records is public, else its id.
+    """
+
+    def __init__(self, key: bytes, names: Mapping[str, str]) -> None:
+        self._key = key
+        self._names = dict(names)
+
+    def drawn(self, number: int, rate: float) -> list[str]:
+        """Records of round ``number``, each with probability ``rate``, independently."""
+        bound = int(Fraction(rate) * 2**_COIN_BITS)
+        return [record for record in self._names if self._coin("round", number, record) < bound]
+
+    def group(self, number: int, groups: int) -> list[str]:
+        """Records of one of ``groups`` disjoint groups: a secret order of the slots, cut once into equal parts."""
+        order = sorted(self._names, key=lambda record: self._coin("group", groups, record))
+        return order[number::groups]
+
+    def _coin(self, what: str, number: int, record: str) -> int:
+        text = f"{what}\n{number}\n{self._names[record]}".encode(errors="surrogatepass")
+        return int.from_bytes(hmac.new(self._key, text, hashlib.sha256).digest(), "big")
+
+
+class TextWriter:
+    """Writes one text from the clipped sums of its members.
+
+    Args:
+        engine: The local model.
+        end: What ends a text, beside the model's own end.
+        noise: How a token is drawn.
+        candidates: Tokens of the public model's that are considered.
+        chat: Ask in the model's chat template.
+        rng: Source of the noise.
+
+    Formal guarantee:
+        A text is a sequence of :meth:`ClippedSum.release`, each over candidates and public weights that hang on public
+        and released text alone. It costs nothing of its own: the round that drew its members is charged before.
+    """
+
+    def __init__(
+        self, engine: ScoresNextToken, end: str, noise: ClippedSum, *, candidates: int, chat: bool,
+        rng: Randomness,
+    ) -> None:  # fmt: skip
+        self._engine = engine
+        self._end = end.strip(" ") or end
+        self._noise = noise
+        self._candidates = candidates
+        self._chat = chat
+        self._rng = rng
+        self._barren: dict[Token, bool] = {}  # tokens that no text begins with
+
+    def tokens(self, head: str, tail: str, bodies: Mapping[Hashable, str]) -> Iterator[Token]:
+        """Tokens of one text as they are drawn, at most as many as the event has: the last one ends it, if any does.
+
+        Args:
+            head: Public text.
+            tail: Public cue.
+            bodies: The private text of each member that takes part, by its key. There may be none.
+
+        Raises:
+            ModelUnavailable: The public prompt could not be evaluated.
+        """
+        written: list[Token] = []
+        while len(written) < self._noise.event.tokens:
+            scores = self._scores(head, tail, bodies, tuple(written))
+            kept = [place for place, token in enumerate(scores.tokens) if written or not self._is_barren(token)]
+            chosen = kept[self._noise.release(scores.public[kept], _rows(scores, kept), rng=self._rng)]
+            written.append(scores.tokens[chosen])
+            yield written[-1]
+            if self.ended(written):
+                return
+
+    def text(self, tokens: Sequence[Token]) -> str:
+        """What tokens spell, up to the end of the text, white space at its ends removed."""
+        spelt = self._engine.detokenize([token for token in tokens if token not in self._engine.end_tokens])
+        return spelt.split(self._end, 1)[0].strip().strip("\ufffd")
+
+    def ended(self, tokens: Sequence[Token]) -> bool:
+        """Whether a text of these tokens has come to its own end, rather than to the largest number of tokens."""
+        return bool(tokens) and (tokens[-1] in self._engine.end_tokens or self._end in self._engine.detokenize(tokens))
+
+    def _is_barren(self, token: Token) -> bool:
+        if token not in self._barren:
+            self._barren[token] = token in self._engine.end_tokens or self._end in self._engine.detokenize([token])
+        return self._barren[token]
+
+    def _scores(self, head: str, tail: str, bodies: Mapping[Hashable, str], written: tuple[Token, ...]) -> TokenScores:
+        public = Continuation(MemberPrompt(head, "", tail, ("public", head)), written, 0.0)
+        members = [Continuation(MemberPrompt(head, body, tail, key), written, 0.0) for key, body in bodies.items()]
+        stop = None
+        try:
+            return self._asked(public, members)
+        except BaseException as error:  # an engine may stand on a library that raises kinds of its own
+            stop = interruption(error)
+        if stop is not None:
+            raise stop
+        # The public prompt alone says whether the model is there; one member's failure must not silence the others.
+        known = self._asked(public, [])
+        return dataclasses.replace(known, members=tuple(self._alone(public, member, known) for member in members))
+
+    def _alone(self, public: Continuation, member: Continuation, known: TokenScores) -> Any:
+        try:
+            scores = self._asked(public, [member])
+        except Exception:  # not a word of it: that some member failed is private
+            return None
+        return scores.members[0] if scores.tokens == known.tokens else None
+
+    def _asked(self, public: Continuation, members: Sequence[Continuation]) -> TokenScores:
+        with sealed(Level.QUIET):
+            scores = self._engine.score_next_token(public, members, candidates=self._candidates, chat=self._chat)
+        if len(scores.members) != len(members):
+            raise ModelUnavailable("The engine did not answer for each member.")
+        return scores
+
+
+def _rows(scores: TokenScores, kept: Sequence[int]) -> list[Any]:
+    return [None if row is None else np.asarray(row)[list(kept)] for row in scores.members]

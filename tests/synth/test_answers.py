@@ -1,0 +1,195 @@
+"""Private answers in free text: each is charged once, leaves piece by piece, and is given again for nothing."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.scorer import WordScorer
+from fakes.synthesizers import ANSWERS as BUDGET
+from fakes.synthesizers import generator
+from fakes.synthesizers import replies as rows
+
+from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError, PrivateDataError
+from langchain_dp.synth import AnswerPrompts, DPAnswerGenerator
+
+
+def entries(ledger: PrivacyLedger) -> int:
+    return sum(entry.count for entry in ledger.entries())
+
+
+async def asked(chain: DPAnswerGenerator, face: str, questions: list[str]) -> list[str]:
+    if face == "invoke":
+        return [chain.invoke(question) for question in questions]
+    if face == "batch":
+        return chain.batch(questions)
+    if face == "stream":
+        return ["".join(chain.stream(question)) for question in questions]
+    if face == "ainvoke":
+        return [await chain.ainvoke(question) for question in questions]
+    if face == "abatch":
+        return await chain.abatch(questions)
+    return ["".join([piece async for piece in chain.astream(question)]) for question in questions]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("face", ["invoke", "batch", "stream", "ainvoke", "abatch", "astream"])
+async def test_every_answer_is_charged_once_on_every_face(face: str) -> None:
+    """If it breaks, one face answers for nothing, or the same question is paid for twice."""
+    ledger = PrivacyLedger(BUDGET)
+    engine = WordScorer()
+    chain = generator(engine, ledger=ledger)
+    first = await asked(chain, face, ["one?", "two?", "three?"])
+    assert entries(ledger) == 3
+    calls = len(engine.asked)
+    assert await asked(chain, face, ["three?", "one?", "two?"]) == [first[2], first[0], first[1]]
+    assert (entries(ledger), len(engine.asked)) == (3, calls)
+    assert chain.answers_left() == 2
+
+
+def test_the_charge_comes_before_any_record_is_shown() -> None:
+    """If it breaks, a crash has leaked what nobody paid for."""
+    ledger = PrivacyLedger(BUDGET)
+    seen: list[int] = []
+    chain = generator(WordScorer(lambda bodies: seen.append(entries(ledger))), ledger=ledger)
+    next(iter(chain.stream("one?")))
+    assert seen == [1]
+
+
+def test_pieces_leave_one_by_one_and_make_the_answer() -> None:
+    """If it breaks, streaming waits for the end, or loses a piece."""
+    chain = generator()
+    pieces = list(chain.stream("one?"))
+    assert len(pieces) >= 3
+    assert "".join(pieces) == chain.invoke("one?")
+
+
+def test_the_manner_of_the_records_comes_through() -> None:
+    """If it breaks, the answer is the public model's."""
+    words = " ".join(generator(max_queries=3, examples=rows(2000)).batch(["one?", "two?", "three?"])).split()
+    assert sum(word in {"refund", "paid", "today"} for word in words) > len(words) / 2
+
+
+def test_who_takes_part_is_drawn_anew_for_each_answer() -> None:
+    """If it breaks, two answers share their coins: the composition is not that of fresh draws."""
+    engine = WordScorer()
+    generator(engine).batch(["one?", "two?", "three?"])
+    drawn = [frozenset(one.prompt.member for one in members) for members in engine.asked]
+    assert len(set(drawn)) == 3
+    assert all(drawn)
+
+
+def test_the_budget_ends() -> None:
+    """If it breaks, answers go on without budget."""
+    engine = WordScorer()
+    chain = generator(engine, max_queries=1)
+    chain.invoke("one?")
+    calls = len(engine.asked)
+    with pytest.raises(BudgetExceeded):
+        chain.invoke("two?")
+    assert len(engine.asked) == calls
+
+
+def test_a_restart_shares_the_plan_and_refuses_another_one(tmp_path: Path) -> None:
+    """If it breaks, a restart gets a fresh budget."""
+    path = tmp_path / "ledger.db"
+    generator(ledger=PrivacyLedger(BUDGET, path)).invoke("one?")
+    again = generator(ledger=PrivacyLedger(BUDGET, path))
+    assert again.answers_left() == 4
+    with pytest.raises(PlanError, match="max_new_tokens was 8, now 9"):
+        generator(ledger=PrivacyLedger(BUDGET, path), max_new_tokens=9)
+    with pytest.raises(PlanError, match="members was 40, now 30"):
+        generator(ledger=PrivacyLedger(BUDGET, path), members=30)
+
+
+def test_a_forgotten_record_is_gone() -> None:
+    """If it breaks, a forgotten record speaks on, or moves another one's slot."""
+    engine = WordScorer()
+    chain = generator(engine, examples=[*rows(40), {"text": "SECRET", "label": "SECRET", "id": "x"}], members=41)
+    chain.invoke("one?")
+    assert any("SECRET" in one.prompt.body for one in engine.asked[0])
+    slots = dict(chain._slots)
+    chain.forget("x")
+    chain.invoke("one?")
+    assert not any("SECRET" in one.prompt.body for one in engine.asked[-1])
+    assert any("x" in str(key) for key in engine.forgotten)
+    assert chain._slots.items() <= slots.items()
+    assert chain.answers_left() == 3
+
+
+def test_a_model_that_is_gone_raises() -> None:
+    """If it breaks, an outage is an answer."""
+
+    def gone(bodies: list[str]) -> None:
+        raise ModelUnavailable("The server does not answer.")
+
+    with pytest.raises(ModelUnavailable):
+        generator(WordScorer(gone)).invoke("one?")
+
+
+def test_one_member_that_breaks_the_call_is_left_out_without_a_word() -> None:
+    """If it breaks, whether one record breaks the model can be seen."""
+    poisoned = [*rows(), {"text": "POISON", "label": "x"}]
+    chain = generator(WordScorer(poison="POISON"), examples=poisoned, sampling_probability=1.0)
+    assert chain.invoke("one?")
+
+
+def test_nothing_private_is_shown_or_copied() -> None:
+    """If it breaks, records leave by repr, pickle or copy."""
+    chain = generator(examples=[{"text": "SECRET", "label": "SECRET"}] * 50)
+    assert "SECRET" not in repr(chain) + str(chain.certificate())
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(PrivateDataError):
+            copied(chain)
+
+
+def test_the_certificate_says_what_holds() -> None:
+    """If it breaks, an auditor reads another promise."""
+    chain = generator()
+    chain.invoke("one?")
+    paper = chain.certificate()
+    assert (paper.epsilon, paper.private, paper.remaining) == (8.0, True, 4)
+    assert "what few records hold does not" in str(paper)
+    assert not generator(not_private_seed=3).certificate().private
+
+
+@pytest.mark.parametrize(
+    ("question", "message"), [("  ", "not empty"), ("x" * 5000, "max_question_chars"), ({"other": "x"}, "mapping with")]
+)
+def test_a_question_that_is_none_costs_nothing(question: Any, message: str) -> None:
+    """If it breaks, a mistake is paid for."""
+    chain = generator()
+    with pytest.raises(InvalidParameter, match=message):
+        chain.invoke(question)
+    assert chain.answers_left() == 5
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": object()}, "score next tokens"),
+        ({"members": 1}, "members"),
+        ({"members": 400}, "Lower members="),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        (
+            {"examples": [{"text": "a", "label": "b"}], "prompts": AnswerPrompts(record="{reply}"), "members": 2},
+            "reply",
+        ),
+        ({"budget": PrivacyBudget(3.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE)}, "sampling_probability= to be given"),
+    ],
+)
+def test_bad_input_is_named(changed: dict[str, Any], message: str) -> None:
+    """If it breaks, a mistake ends in a traceback."""
+    with pytest.raises(InvalidParameter, match=message):
+        generator(**changed)
+
+
+@pytest.mark.parametrize("fields", [{"record": "{"}, {"question": "none"}, {"end": ""}])
+def test_templates_that_are_none_are_refused(fields: dict[str, str]) -> None:
+    """If it breaks, a broken template is found out in the middle of an answer."""
+    with pytest.raises(InvalidParameter):
+        AnswerPrompts(**fields)

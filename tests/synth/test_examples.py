@@ -1,0 +1,158 @@
+"""Released examples: filters, files, and each place where LangChain takes examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes.scorer import WordScorer
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_tests.integration_tests import RetrieversIntegrationTests
+
+from langchain_dp.accounting import Neighbors, PrivacyCertificate
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.synth import Filters, SyntheticExample, SyntheticExamples
+from langchain_dp.synth.filters import counted, judged
+from langchain_dp.synth.journal import WrittenText
+from langchain_dp.synth.selecting import WordRetriever
+
+PAPER = PrivacyCertificate(mechanism="a test", epsilon=3.0, delta=1e-5, neighbors=Neighbors.REPLACE_ONE)
+LABELS = {"delivery": "complaints about late parcels", "billing": "questions about invoices"}
+
+
+def made() -> SyntheticExamples:
+    """Six kept texts, and one that was not."""
+    texts = ["my parcel is late", "where is the parcel", "the box was broken"]
+    bills = ["the invoice is wrong", "please refund me", "I have paid twice"]
+    listed = [SyntheticExample(text, "delivery") for text in texts] + [SyntheticExample(t, "billing") for t in bills]
+    return SyntheticExamples([*listed, SyntheticExample("so", "billing", "short")], PAPER, {"labels": LABELS})
+
+
+def written(*texts: str, label: str = "delivery", ended: str = "end") -> list[WrittenText]:
+    return [WrittenText(i, label, text, ended) for i, text in enumerate(texts)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("", "empty"), ("...", "empty"), ("late parcel", "short"), ("the parcel is late", ""),
+     ("Complaints about  late parcels", "repeats the request")],
+)  # fmt: skip
+def test_each_text_is_kept_or_left_out_for_one_reason(text: str, reason: str) -> None:
+    """If it breaks, a worthless text is an example, or a good one is lost."""
+    assert [why for _, why in judged(written(text), Filters(), LABELS, None)] == [reason]
+
+
+def test_a_text_is_kept_once() -> None:
+    """If it breaks, one example counts twice."""
+    found = judged(written("the parcel is late", "The parcel  is late", "it is late again"), Filters(), LABELS, None)
+    assert counted(found) == {"twice": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [("It is late. I have paid and", "It is late."), ("It is late and I have", "It is late and I have"),
+     ('He said "late." and then', 'He said "late."'), ("It is late.", "It is late.")],
+)  # fmt: skip
+def test_a_text_that_ran_out_of_tokens_ends_with_a_sentence(text: str, kept: str) -> None:
+    """If it breaks, examples stop in mid-sentence, or lose a sentence that was whole."""
+    [(one, _)] = judged(written(text, ended="length"), Filters(), LABELS, None)
+    assert one.text.rstrip('"') == kept.rstrip('"')
+    [(as_it_was, _)] = judged(written(text, ended="length"), Filters(whole_sentences=False), LABELS, None)
+    assert as_it_was.text == text
+
+
+def test_what_the_public_model_takes_for_another_label_is_left_out() -> None:
+    """If it breaks, an example of one label teaches another."""
+    texts = [*written("the parcel is late"), *written("the parcel is late today", label="billing")]
+    found = judged(texts, Filters(check_labels=True), LABELS, WordScorer())
+    assert [why for _, why in found] == ["", "another label"]
+
+
+def test_what_was_dropped_is_no_example_and_is_shown() -> None:
+    """If it breaks, what has left is nowhere to be seen."""
+    examples = made()
+    assert len(examples) == 6
+    assert [one.dropped for one in examples.dropped] == ["short"]
+    assert [one.label for one in examples.balanced(4)] == ["delivery", "billing"] * 2
+    assert "6 kept, 1 dropped" in repr(examples)
+
+
+def test_a_file_brings_back_what_it_was(tmp_path: Path) -> None:
+    """If it breaks, examples lose their certificate on the way."""
+    path = tmp_path / "made.jsonl"
+    made().save(path)
+    back = SyntheticExamples.load(path)
+    assert list(back) == list(made())
+    assert back.dropped == made().dropped
+    assert back.certificate == PAPER
+    assert back.labels == ("delivery", "billing")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]\n", '{"certificate": {}, "settings": {}}', "no json"])
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, text: str) -> None:
+    """If it breaks, any file counts as private examples."""
+    path = tmp_path / "made.jsonl"
+    path.write_text(text)
+    with pytest.raises(InvalidParameter, match=r"made\.jsonl"):
+        SyntheticExamples.load(path)
+
+
+def test_a_few_shot_prompt_stands_before_a_question() -> None:
+    """If it breaks, the first use of the examples does not work."""
+    prompt = ChatPromptTemplate.from_messages([("system", "Sort."), made().as_few_shot_prompt(2), ("human", "{text}")])
+    turns = prompt.invoke({"text": "where is it"}).to_messages()
+    assert [turn.content for turn in turns] == [
+        "Sort.", "my parcel is late", "delivery", "the invoice is wrong", "billing", "where is it",
+    ]  # fmt: skip
+
+
+def test_braces_in_a_text_are_text() -> None:
+    """If it breaks, a released text is read as a template."""
+    examples = SyntheticExamples([SyntheticExample("pay {amount} now", "billing")], PAPER)
+    assert examples.as_few_shot_prompt().invoke({}).to_messages()[0].content == "pay {amount} now"
+
+
+def test_a_selector_chooses_for_each_input() -> None:
+    """If it breaks, examples cannot be chosen by similarity, or not without embeddings."""
+    similar = made().as_example_selector(DeterministicFakeEmbedding(size=16), k=2)
+    assert similar.select_examples({"text": "please refund me"})[0] == {"text": "please refund me", "label": "billing"}
+    balanced = made().as_example_selector(k=3)
+    balanced.add_example({"text": "mine", "label": "billing"})
+    assert [one["text"] for one in balanced.select_examples({"text": "x"})] == [
+        "mine", "my parcel is late", "the invoice is wrong",
+    ]  # fmt: skip
+    prompt = made().as_few_shot_prompt(selector=similar)
+    assert len(prompt.invoke({"text": "please refund me"}).to_messages()) == 4
+
+
+def test_retrievers_find_by_words_and_by_similarity() -> None:
+    """If it breaks, the examples are no corpus."""
+    assert made().as_retriever(k=1).invoke("Is the invoice right?")[0].metadata == {"label": "billing"}
+    similar = made().as_retriever(DeterministicFakeEmbedding(size=16), k=1)
+    assert similar.invoke("I have paid twice")[0].page_content == "I have paid twice"
+
+
+def test_tables_and_documents() -> None:
+    """If it breaks, the examples do not reach a classifier's training."""
+    assert made().to_documents()[0].metadata == {"label": "delivery"}
+    assert made().rows()[0] == {"text": "my parcel is late", "label": "delivery"}
+    pandas = pytest.importorskip("pandas")
+    assert list(made().to_pandas().columns) == ["text", "label"]
+    assert isinstance(made().to_pandas(), pandas.DataFrame)
+
+
+class TestRetriever(RetrieversIntegrationTests):
+    """LangChain's own suite for retrievers."""
+
+    @property
+    def retriever_constructor(self) -> type[WordRetriever]:
+        return WordRetriever
+
+    @property
+    def retriever_constructor_params(self) -> dict[str, object]:
+        return {"documents": made().to_documents()}
+
+    @property
+    def retriever_query_example(self) -> str:
+        return "where is the parcel"

@@ -1,0 +1,344 @@
+"""Whole runs of the synthesizer on an engine of a dozen words: charges, members, restarts, and what leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.scorer import WordScorer
+from fakes.synthesizers import BUDGET, rows, synthesizer
+
+from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError
+from langchain_dp.records import PrivateRecords
+from langchain_dp.synth.writing import Members
+
+CANARY = "Zbigniew Kowalczyk 4929"
+
+
+def entries(ledger: PrivacyLedger) -> int:
+    return sum(entry.count for entry in ledger.entries())
+
+
+@pytest.mark.parametrize("scheme", ["rounds", "groups"])
+@pytest.mark.parametrize("face", ["invoke", "batch", "pipe"])
+def test_every_round_is_charged_once_and_writes_a_text_a_label(scheme: str, face: str) -> None:
+    """If it breaks, texts leave that nobody paid for, or a round is paid for twice."""
+    ledger = PrivacyLedger(BUDGET)
+    engine = WordScorer()
+    made = synthesizer(engine, ledger=ledger, scheme=scheme)
+    if face == "invoke":
+        examples = made.invoke(rows())
+    elif face == "batch":
+        [examples] = made.batch([rows()])
+    else:
+        examples = (made | (lambda released: released)).invoke(PrivateRecords(rows()))
+    released = [*examples, *examples.dropped]
+    assert entries(ledger) == 3
+    assert Counter(one.label for one in released) == {"delivery": 3, "billing": 3}
+    assert ledger.spent()[0] <= BUDGET.epsilon
+    calls = len(engine.asked)
+    assert [one.text for one in made.invoke(rows())] == [one.text for one in examples], "a complete run is free"
+    assert (entries(ledger), len(engine.asked)) == (3, calls)
+
+
+@pytest.mark.asyncio
+async def test_the_async_face_is_charged_alike() -> None:
+    """If it breaks, one face is free."""
+    ledger = PrivacyLedger(BUDGET)
+    assert len(await synthesizer(WordScorer(), ledger=ledger).ainvoke(rows())) > 0
+    assert entries(ledger) == 3
+
+
+def test_a_round_is_charged_before_any_record_is_shown() -> None:
+    """If it breaks, a crash between question and charge has leaked something."""
+    ledger = PrivacyLedger(BUDGET)
+    seen: list[tuple[int, bool]] = []
+    engine = WordScorer(lambda bodies: seen.append((entries(ledger), bool(bodies))))
+    synthesizer(engine, ledger=ledger).invoke(rows())
+    assert any(private for _, private in seen)
+    assert all(charged >= 1 for charged, private in seen if private)
+
+
+def test_members_are_of_the_texts_own_label_and_stay_for_the_round() -> None:
+    """If it breaks, a record is in more texts than the one of its label, or coins are flipped for every token."""
+    engine = WordScorer(length=6)
+    synthesizer(engine).invoke(rows())
+    by_text: dict[tuple[str, int], set[frozenset[Any]]] = {}
+    number, last = -1, 99
+    for members in engine.asked:
+        written = len(members[0].written) if members else last + 1
+        number += written == 0
+        last = written
+        by_text.setdefault(("text", number), set()).add(frozenset(one.prompt.member for one in members))
+        assert len({"parcel" in one.prompt.body for one in members}) <= 1
+    assert all(len(seen) == 1 for seen in by_text.values())
+    assert len({next(iter(seen)) for seen in by_text.values()}) == len(by_text) == 6
+
+
+def test_coins_hang_on_slot_and_round_and_on_nothing_else() -> None:
+    """If it breaks, who takes part tells of content, or rounds share their coins. Chi-square at 1e-6."""
+    names = {f"#{i}": str(i) for i in range(400)}
+    members, rate, rounds = Members(b"k" * 32, names), 0.2, 200
+    drawn = [set(members.drawn(number, rate)) for number in range(rounds)]
+    other = Members(b"k" * 32, {f"other {i}": str(i) for i in range(400)})  # other content in the same slots
+    assert [name.removeprefix("other ") for name in other.drawn(0, rate)] == [
+        name.removeprefix("#") for name in names if name in drawn[0]
+    ]
+    assert len({frozenset(one) for one in drawn}) == rounds
+    counts = Counter(name for one in drawn for name in one)
+    expected, variance = rounds * rate, rounds * rate * (1 - rate)
+    assert sum((counts[name] - expected) ** 2 for name in names) / variance < 400 + 5.2 * math.sqrt(2 * 400)
+    sizes = [len(one) for one in drawn]
+    spread = sum((size - 80) ** 2 for size in sizes) / (400 * rate * (1 - rate))
+    assert rounds - 5.5 * math.sqrt(2 * rounds) < spread < rounds + 5.5 * math.sqrt(2 * rounds)
+
+
+def test_groups_are_disjoint_whole_and_even() -> None:
+    """If it breaks, a record pays for one group and is read by two."""
+    names = {f"#{i}": str(i) for i in range(103)}
+    groups = [Members(b"k" * 32, names).group(number, 5) for number in range(5)]
+    assert sorted(name for group in groups for name in group) == sorted(names)
+    assert {len(group) for group in groups} == {20, 21}
+    assert groups[0] != Members(b"j" * 32, names).group(0, 5)
+
+
+@pytest.mark.parametrize("at", [1, 5, 9, 14, 20, 25])
+@pytest.mark.parametrize("scheme", ["rounds", "groups"])
+def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path, at: int, scheme: str) -> None:
+    """If it breaks, a kill loses what was paid for, or a restart writes a text twice."""
+    calls = 0
+
+    def killed(bodies: list[str]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise KeyboardInterrupt
+
+    path = tmp_path / "ledger.db"
+    first = synthesizer(WordScorer(killed), ledger=PrivacyLedger(BUDGET, path), scheme=scheme)
+    with pytest.raises(KeyboardInterrupt):
+        first.invoke(rows())
+    before = [one.text for one in first._runs.released()]
+    engine = WordScorer()
+    ledger = PrivacyLedger(BUDGET, path)
+    second = synthesizer(engine, ledger=ledger, scheme=scheme)
+    second.invoke(rows())
+    after = [one.text for one in second._runs.released()]
+    assert after[: len(before)] == before
+    assert len(after) == 6
+    assert entries(ledger) == 3
+
+
+def test_a_round_that_goes_on_has_the_members_it_began_with(tmp_path: Path) -> None:
+    """If it breaks, one charge pays for two draws of members."""
+    path = tmp_path / "ledger.db"
+
+    def run(stop_at: int) -> set[Any]:
+        seen: set[Any] = set()
+        engine = WordScorer()
+
+        def watch(bodies: list[str]) -> None:
+            seen.update(body for body in bodies if "parcel" in body)
+            if len(engine.asked) == stop_at:
+                raise KeyboardInterrupt
+
+        engine._before = watch
+        chain = synthesizer(engine, ledger=PrivacyLedger(BUDGET, path), count=2)
+        with contextlib.suppress(KeyboardInterrupt):
+            chain.invoke(rows())
+        return seen
+
+    assert run(2) == run(10_000)
+
+
+def test_other_records_close_the_round_that_has_begun(tmp_path: Path) -> None:
+    """If it breaks, one round reads two data sets, or groups are cut anew and read a record twice."""
+    calls = 0
+
+    def killed(bodies: list[str]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 7:  # in the second text of the first round
+            raise KeyboardInterrupt
+
+    for scheme in ("rounds", "groups"):
+        calls = 0
+        with pytest.raises(KeyboardInterrupt):
+            synthesizer(WordScorer(killed), ledger=PrivacyLedger(BUDGET, tmp_path / scheme), scheme=scheme).invoke(
+                rows()
+            )
+        ledger = PrivacyLedger(BUDGET, tmp_path / scheme)
+        again = synthesizer(WordScorer(), ledger=ledger, scheme=scheme)
+        if scheme == "groups":
+            with pytest.raises(PlanError, match="same ones only"):
+                again.invoke(rows(118))
+        else:
+            examples = again.invoke(rows(118))
+            assert len([*examples, *examples.dropped]) == 5
+            assert entries(ledger) == 3
+
+
+def test_a_member_that_breaks_the_call_silences_nobody_and_says_nothing() -> None:
+    """If it breaks, whether one record breaks the model shows in whether texts are written, or in an error's text."""
+    poisoned = [{**row, "text": f"{row['text']} POISON"} if i == 4 else row for i, row in enumerate(rows())]
+    engine = WordScorer(poison="POISON")
+    examples = synthesizer(engine, scheme="groups").invoke(poisoned)
+    assert len([*examples, *examples.dropped]) == 6
+
+
+def test_a_model_that_is_gone_raises_and_costs_no_more_than_its_round() -> None:
+    """If it breaks, an outage is written over with noise."""
+
+    def gone(bodies: list[str]) -> None:
+        raise ModelUnavailable("The server does not answer.")
+
+    ledger = PrivacyLedger(BUDGET)
+    with pytest.raises(ModelUnavailable):
+        synthesizer(WordScorer(gone), ledger=ledger).invoke(rows())
+    assert entries(ledger) <= 1
+
+
+def test_nobody_takes_part_and_the_text_is_written_all_the_same() -> None:
+    """If it breaks, an empty draw is noticed, or free."""
+    ledger = PrivacyLedger(PrivacyBudget(3.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE))
+    examples = synthesizer(WordScorer(), ledger=ledger, sampling_probability=1e-4).invoke(rows())
+    assert len([*examples, *examples.dropped]) == 6
+    assert entries(ledger) == 3
+
+
+def test_the_records_come_through_and_a_single_one_does_not() -> None:
+    """If it breaks, the texts are those of the public model, or of one record."""
+    one = [*rows(600), {"text": CANARY, "label": "delivery"}]
+    examples = synthesizer(WordScorer(), scheme="groups", budget=PrivacyBudget(8.0, 1e-5)).invoke(one)
+    words = Counter(word for example in examples if example.label == "delivery" for word in example.text.split())
+    assert words["parcel"] + words["late"] + words["today"] > sum(words.values()) / 2
+    assert not any(name in example.text for example in examples for name in CANARY.split())
+
+
+def test_nothing_private_is_shown_or_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """If it breaks, a record stands in a repr, a log, a ledger or a saved file."""
+    engine = WordScorer()
+    private = [{"text": f"{CANARY} {i}", "label": row["label"]} for i, row in enumerate(rows())]
+    chain = synthesizer(engine, ledger=PrivacyLedger(BUDGET, tmp_path / "ledger.db"))
+    examples = chain.invoke(private)
+    examples.save(tmp_path / "made.jsonl")
+    shown = repr((chain, examples, chain._runs, engine.asked[0])) + caplog.text + str(chain.plan(private))
+    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert "Kowalczyk" not in shown
+    assert b"Kowalczyk" not in kept
+    assert engine.forgotten >= {one.prompt.member for members in engine.asked for one in members}
+
+
+def test_two_cannot_be_at_one_run() -> None:
+    """If it breaks, two processes draw for the same charge."""
+    ledger = PrivacyLedger(BUDGET)
+    inner: list[Exception] = []
+
+    def other(bodies: list[str]) -> None:
+        if not inner:
+            inner.append(ValueError())
+            try:
+                synthesizer(WordScorer(), ledger=ledger).invoke(rows())
+            except PlanError as problem:
+                inner[0] = problem
+
+    synthesizer(WordScorer(other), ledger=ledger).invoke(rows())
+    assert "another chain is at it" in str(inner[0])
+
+
+def test_other_settings_are_refused_and_cost_nothing(tmp_path: Path) -> None:
+    """If it breaks, a restart silently means something else."""
+    path = tmp_path / "ledger.db"
+    synthesizer(WordScorer(), ledger=PrivacyLedger(BUDGET, path)).invoke(rows())
+    ledger = PrivacyLedger(BUDGET, path)
+    with pytest.raises(PlanError, match="max_new_tokens changed"):
+        synthesizer(WordScorer(), ledger=ledger, max_new_tokens=9).invoke(rows())
+    assert entries(ledger) == 3
+
+
+def test_a_damaged_journal_is_said_and_not_shown(tmp_path: Path) -> None:
+    """If it breaks, a run goes on from what is no journal."""
+    ledger = PrivacyLedger(BUDGET, tmp_path / "ledger.db")
+    synthesizer(WordScorer(), ledger=ledger).invoke(rows())
+    plan = ledger.plan("synthesis")
+    assert plan is not None
+    fields = json.loads(plan.journal) | {"written": [[0, "SECRET", "x", "end"]]}
+    plan.keep(json.dumps(fields), instead_of=plan.journal)
+    with pytest.raises(PlanError, match="cannot be read") as caught:
+        synthesizer(WordScorer(), ledger=PrivacyLedger(BUDGET, tmp_path / "ledger.db")).invoke(rows())
+    assert "SECRET" not in str(caught.value)
+
+
+def test_the_certificate_says_what_holds() -> None:
+    """If it breaks, an auditor reads another noise than was drawn."""
+    chain = synthesizer(WordScorer())
+    with pytest.raises(InvalidParameter, match="a run to have started"):
+        chain.certificate()
+    paper = chain.invoke(rows()).certificate
+    assert paper.private
+    assert (paper.epsilon, paper.delta) == (3.0, 1e-5)
+    assert paper.parameters["rounds"] == 3
+    assert paper.parameters["sampling_probability"] == pytest.approx(20 / 120)
+    seeded = synthesizer(WordScorer(), not_private_seed=1).invoke(rows())
+    again = synthesizer(WordScorer(), not_private_seed=1).invoke(rows())
+    assert not seeded.certificate.private
+    assert [one.text for one in seeded] == [one.text for one in again]
+
+
+def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:
+    """If it breaks, somebody spends an epsilon on what the public model writes by itself."""
+    ledger = PrivacyLedger(BUDGET)
+    chain = synthesizer(WordScorer(), ledger=ledger, count=8, scheme="auto", members=30)
+    assert "nine tenths" in str(chain.plan(20_000))
+    poor = synthesizer(WordScorer(), budget=PrivacyBudget(0.1, 1e-5), count=200, scheme="auto", members=30)
+    assert "not worth it" in str(poor.plan(500))
+    assert entries(ledger) == 0
+    assert ledger.reserved() == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "records", "message"),
+    [
+        ({"labels": ["one"]}, 120, "at least two labels"),
+        ({"labels": {"a": "", "b": "x"}}, 120, "description"),
+        ({"members": 1}, 120, "members"),
+        ({"count": 0}, 120, "count"),
+        ({"temperature": 0.0}, 120, "temperature"),
+        ({"scheme": "best"}, 120, "scheme"),
+        ({"model": object()}, 120, "score next tokens"),
+        ({"members": 100}, 120, "Lower members="),
+        ({"scheme": "groups", "count": 100}, 120, "Lower count="),
+        ({"budget": None}, 120, "budget= or ledger="),
+        ({"budget": PrivacyBudget(3.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE)}, 120, "sampling_probability= to be given"),
+    ],
+)
+def test_bad_input_is_named_and_costs_nothing(changed: dict[str, Any], records: int, message: str) -> None:
+    """If it breaks, a mistake ends in a traceback, or in a charge."""
+    with pytest.raises(InvalidParameter, match=message):
+        synthesizer(WordScorer(), **changed).invoke(rows(records))
+
+
+@pytest.mark.parametrize(
+    "row", [{"text": "SECRET", "label": "SECRET"}, {"text": "SECRET"}, {"label": "billing"}, "SECRET"]
+)
+def test_bad_records_are_named_by_position_only(row: Any) -> None:
+    """If it breaks, an error shows a record."""
+    ledger = PrivacyLedger(BUDGET)
+    with pytest.raises(InvalidParameter, match="example 120") as caught:
+        synthesizer(WordScorer(), ledger=ledger).invoke([*rows(), row])
+    assert "SECRET" not in str(caught.value)
+    assert entries(ledger) == 0
+
+
+def test_a_ledger_without_room_refuses() -> None:
+    """If it breaks, two chains share one budget twice."""
+    ledger = PrivacyLedger(BUDGET)
+    synthesizer(WordScorer(), ledger=ledger).invoke(rows())
+    with pytest.raises(BudgetExceeded):
+        synthesizer(WordScorer(), ledger=ledger, name="another").invoke(rows())
