@@ -18,7 +18,7 @@ from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
 from langchain_dp.accounting.ledger import PrivacyLedger
 from langchain_dp.accounting.pld import epsilon
-from langchain_dp.accounting.store import connection as store_connection
+from langchain_dp.accounting.store import backend
 from langchain_dp.audit.report.opening import open_ledger
 from langchain_dp.errors import (
     InvalidParameter,
@@ -413,7 +413,7 @@ def test_a_ledger_that_another_process_holds_is_refused_in_time(
     path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, hold: str
 ) -> None:
     """If this fails, a stuck process makes every other one hang for ever, or answer without a charge."""
-    monkeypatch.setattr(store_connection, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(backend, "BUSY_SECONDS", 0.05)
     with PrivacyLedger(BUDGET, path) as ledger:
         plan = ledger.plan("p")
         assert plan is not None
