@@ -5,6 +5,7 @@ The SQL of the stores is one for every database: values as question marks, ids b
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import datetime
 import os
@@ -35,7 +36,7 @@ def backend_at(path: str | os.PathLike[str] | None, kind: LedgerKind, ledger_id:
     return SQLite(None if path is None else os.path.realpath(os.fsdecode(path)), kind, ledger_id)
 
 
-class LedgerStore:
+class LedgerStore(abc.ABC):
     """Durable state of one ledger, shared by threads, and by processes when it has a path.
 
     Args:
@@ -83,17 +84,17 @@ class LedgerStore:
 
     # --- what differs ------------------------------------------------------------------------------------------
 
+    @abc.abstractmethod
     def _terms(self) -> dict[str, Any]:
         """The row of a new ledger by column, beside its id and its time."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _check_terms(self, connection: Connection) -> None:
         """Refuse a ledger that was made for other terms."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _check_totals(self, connection: Connection, entries: int) -> None:
         """Refuse a ledger whose totals are beyond its terms."""
-        raise NotImplementedError
 
     def _opened(self) -> None:
         """Whatever else must be there before the first use."""
