@@ -96,7 +96,7 @@ class LedgerStore(abc.ABC):
     def _check_totals(self, connection: Connection, entries: int) -> None:
         """Refuse a ledger whose totals are beyond its terms."""
 
-    def _opened(self) -> None:
+    def _opened(self) -> None:  # noqa: B027  # not every store needs more
         """Whatever else must be there before the first use."""
 
     # --- opening -----------------------------------------------------------------------------------------------
