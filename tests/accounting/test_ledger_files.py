@@ -129,6 +129,9 @@ DAMAGE = {
     "another application": _sql("PRAGMA application_id = 7"),
     "lowered count": _sql("UPDATE items SET used = 1"),
     "entry removed": _sql("DELETE FROM entries"),
+    "entry removed and another one in its place": _sql(
+        "INSERT INTO entries (time, item, count, chain) VALUES ('', 1, 3, ''); DELETE FROM entries WHERE id = 1"
+    ),
     "entry and count removed": _sql("DELETE FROM entries; UPDATE items SET used = 0"),
     "count above its maximum": _sql("PRAGMA ignore_check_constraints = ON; UPDATE items SET max_count = 2"),
     "raised claim": _sql("UPDATE plans SET epsilon = 4"),
@@ -358,6 +361,19 @@ def test_an_older_copy_in_the_same_file_is_noticed(path: pathlib.Path) -> None:
         assert plan is not None
         plan.spend(VOTE)
         in_child(lambda: "")  # closes the connection, so that the next spend opens the file again
+        path.write_bytes(older)
+        with pytest.raises(LedgerCorrupt, match="older copy"):
+            plan.spend(VOTE)
+
+
+def test_an_older_copy_is_noticed_at_the_first_spend(path: pathlib.Path) -> None:
+    """If this fails, a process that has spent nothing yet goes on with a backup that was put in place under it."""
+    older = path.read_bytes()
+    with PrivacyLedger(BUDGET, path) as ledger:
+        ledger.reserve([(VOTE, 10)], name="p").spend(VOTE)
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
         path.write_bytes(older)
         with pytest.raises(LedgerCorrupt, match="older copy"):
             plan.spend(VOTE)

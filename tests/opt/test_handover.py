@@ -129,6 +129,8 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, released: Optimiz
 
 @pytest.mark.parametrize(
     "content", ["", "[]", "7", "{}", '{"prompt": "x"}', "\x00", '{"prompt": "x", "instruction": "x", "certificate": {},'
+                '"settings": {}, "model": {}, "created": ""}', '{"prompt": 7, "instruction": "x", "certificate": {},'
+                '"settings": {}, "model": {}, "created": ""}', '{"prompt": "x", "instruction": "x", "certificate": 7,'
                 '"settings": {}, "model": {}, "created": ""}']
 )  # fmt: skip
 def test_a_file_that_is_no_prompt_is_refused(content: str, tmp_path: Path) -> None:
