@@ -81,6 +81,16 @@ def test_another_budget_is_refused(path: pathlib.Path, other: PrivacyBudget) -> 
         PrivacyLedger(other, path)
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="no list of open files")
+def test_a_refused_file_does_not_stay_open(path: pathlib.Path) -> None:
+    """If this fails, a program that catches the refusal, and keeps it, holds the file and its locks."""
+    with pytest.raises(LedgerMismatch) as refused:
+        PrivacyLedger(PrivacyBudget(2.0), path)
+    assert refused.value.__traceback__ is not None  # whose frames hold the ledger
+    still = pathlib.Path("/proc/self/fd").iterdir()
+    assert str(path) not in [os.readlink(file) for file in still if file.is_symlink()]
+
+
 def _truncate(path: pathlib.Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
@@ -439,6 +449,7 @@ def test_a_ledger_that_another_process_holds_is_refused_in_time(
         held.fetchone()  # a reader keeps its lock until its transaction ends
         with pytest.raises(LedgerUnwritable, match="lock"):
             plan.spend(VOTE)
+        assert ledger._store.backend._connection is None  # after an error of the database nobody knows its state
         holder.close()
         plan.spend(VOTE)
         assert plan.remaining(VOTE) == 6
