@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -162,6 +163,14 @@ def drawn_with(path: Path) -> list[str]:
     """Functions of the mechanisms that a file imports."""
     found = [name for name in imports(path) if name.startswith("langchain_dp.mechanisms.") and name not in modules()]
     return [name for name in found if name.split(".")[-1].islower()]
+
+
+def test_what_ledgers_keep_is_said_in_no_dialect() -> None:
+    """If it breaks, the stores' SQL runs on SQLite alone, and another database needs stores of its own."""
+    stores = [path for path in files("accounting") if not path.stem.startswith("sqlite")]
+    dialect = re.compile(r"PRAGMA|lastrowid|\?\d|INSERT OR|sqlite_")
+    said = [path for path in stores if dialect.search(path.read_text(encoding="utf-8").replace("store.sqlite_", ""))]
+    assert not [path for path in stores if touches(path, "sqlite3")] + said
 
 
 def test_the_package_never_imports_integrations() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sqlite3
 import threading
 import weakref
 from collections.abc import Callable
@@ -98,7 +97,7 @@ def _handle() -> None:
         _watching = True
 
 
-def disown(connection: sqlite3.Connection) -> None:
+def disown(connection: object) -> None:
     """Keep a connection that was forked around Python from ever closing in this process.
 
     Its close would roll back what the parent was writing at the fork: undo it in the file, and remove the journal.

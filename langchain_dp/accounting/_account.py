@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from dp_accounting.dp_event import DpEvent, PoissonSampledDpEvent
 
@@ -18,7 +18,9 @@ from langchain_dp.accounting.calibrate import max_releases
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import MetricEvent, Neighbors, PartEvent, event_from_json, event_to_json
 from langchain_dp.accounting.pld import epsilon as composed_epsilon
-from langchain_dp.accounting.store.plans import SLACK, Store, StoredPlan
+from langchain_dp.accounting.store.base import LedgerStore, backend_at
+from langchain_dp.accounting.store.plans import SLACK, PlanStore, StoredPlan
+from langchain_dp.accounting.store.schema import LEDGER
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError, UnsupportedEvent
 
 _LONGEST = 200
@@ -27,21 +29,45 @@ _CACHED = 512
 _NOUNS = {"NoisyMaxEvent": "question", "LimitedDomainEvent": "token", "ExponentialEvent": "choice"}
 
 
-class Account:
-    """One open ledger: its store, and a cache of composed costs.
+class Same:
+    """What has counts that are kept once. A copy is the same thing: it must not have counts of its own."""
 
-    A copy or an unpickled account is the same ledger, never one with counts of its own.
-    """
+    def __copy__(self) -> Self:
+        return self
 
-    def __init__(
-        self, budget: PrivacyBudget, path: str | os.PathLike[str] | None, *, ledger_id: str | None = None
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+
+class Ledger(Same):
+    """What ledgers of both kinds share: where they lie, and that they are closed."""
+
+    _store: LedgerStore
+
+    @property
+    def path(self) -> str | None:
+        """Absolute path of the file, or None in memory."""
+        return self._store.path
+
+    def close(self) -> None:
+        """Close the file. Every later use of this ledger is refused, and of its plans."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not isinstance(budget, PrivacyBudget):
-            raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget(epsilon, delta, neighbors).")
-        if not isinstance(path, (str, os.PathLike, type(None))):
-            raise InvalidParameter(f"Expected path={path!r} to be a path of a file, or None for a ledger in memory.")
-        self.budget = budget
-        self.store = Store(budget, path, ledger_id=ledger_id)
+        self.close()
+
+
+class Account(Same):
+    """One open ledger: its store, and a cache of composed costs. An unpickled account is the same ledger."""
+
+    def __init__(self, store: PlanStore) -> None:
+        self.budget = store.budget
+        self.store = store
         self._known: dict[tuple[object, ...], float] = {}
         self._lock = threading.Lock()
         forks.renew_lock(self)
@@ -53,12 +79,6 @@ class Account:
                 "path, and the copy opens the same file."
             )
         return (_reopened, (self.budget, self.store.path, self.store.ledger_id))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Account:
-        return self
-
-    def __copy__(self) -> Account:
-        return self
 
     # --- costs ---------------------------------------------------------------------------------------------
 
@@ -202,7 +222,7 @@ def _composed(counts: tuple[tuple[str, int], ...], delta: float, neighbors: Neig
 
 
 def _reopened(budget: PrivacyBudget, path: str, ledger_id: str) -> Account:
-    return Account(budget, path, ledger_id=ledger_id)
+    return Account(PlanStore(budget, backend_at(path, LEDGER, ledger_id)))
 
 
 def claims(plans: Sequence[StoredPlan]) -> tuple[float, float]:

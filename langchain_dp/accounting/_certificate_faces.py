@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from langchain_dp.errors import InvalidParameter
 
@@ -15,6 +16,8 @@ class CertificateFaces:
     """The faces of a certificate, made of its fields (``to_dict``) and of its rows in reading order (``_rows``)."""
 
     private: bool
+    _marks: ClassVar[Mapping[str, str]] = {}
+    """What its plain values say beside its fields."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that strict JSON can hold."""
@@ -22,7 +25,26 @@ class CertificateFaces:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the certificate that :meth:`to_dict` wrote."""
+        """Return the certificate that :meth:`to_dict` wrote.
+
+        Raises:
+            InvalidParameter: A field is missing, unknown or outside its bound, or it is a certificate of another kind.
+        """
+        named = dataclasses.fields(cls)  # type: ignore[arg-type]  # every certificate is one
+        names = sorted([*cls._marks, *(field.name for field in named)])
+        try:
+            if sorted(fields) != names or any(fields[name] != mark for name, mark in cls._marks.items()):
+                kind = "".join(f" of {mark}" for mark in cls._marks.values())
+                raise InvalidParameter(f"Expected fields={sorted(fields)} to be {names}: this is no certificate{kind}.")
+            values = {name: value for name, value in fields.items() if name not in cls._marks}
+            return cls(**cls._read(values))
+        except (TypeError, AttributeError) as error:
+            wrong = type(error).__name__
+        raise InvalidParameter(f"Expected the fields of a certificate, but one is of another type ({wrong}).")
+
+    @classmethod
+    def _read(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Plain values as the constructor takes them."""
         raise NotImplementedError
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -41,7 +63,7 @@ class CertificateFaces:
         """
         try:
             fields = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidParameter(f"Expected a certificate as JSON: {error}.") from None
         if not isinstance(fields, dict):
             raise InvalidParameter("Expected a certificate as a JSON object.")

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from langchain_dp._util import validate
 from langchain_dp.accounting._certificate_faces import CertificateFaces, loss_in, loss_out, one_line, public, shown
@@ -41,6 +41,8 @@ class MetricCertificate(CertificateFaces):
     Raises:
         InvalidParameter: A value lies outside its bound, or ``private`` contradicts ``reason`` or ``eta``.
     """
+
+    _marks: ClassVar[Mapping[str, str]] = {"kind": KIND}
 
     mechanism: str
     eta: float
@@ -95,21 +97,8 @@ class MetricCertificate(CertificateFaces):
         }
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> MetricCertificate:
-        """Return the certificate that :meth:`to_dict` wrote.
-
-        Raises:
-            InvalidParameter: A field is missing, unknown or outside its bound, or it is a certificate of another kind.
-        """
-        names = ["kind", *(field.name for field in dataclasses.fields(cls))]
-        if sorted(fields) != sorted(names) or fields["kind"] != KIND:
-            raise InvalidParameter(
-                f"Expected fields={sorted(fields)} to be {sorted(names)}: this is no certificate of {KIND}."
-            )
-        values = {name: value for name, value in fields.items() if name != "kind"}
-        values["eta"] = loss_in(values["eta"])
-        values["notes"] = tuple(values["notes"])
-        return cls(**values)
+    def _read(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {**values, "eta": loss_in(values["eta"])}
 
     def _rows(self) -> list[tuple[str, str]]:
         """Return (name, value) in reading order; "NOT PRIVATE" first where it applies."""

@@ -8,7 +8,7 @@ from typing import Any
 from dp_accounting.dp_event import DpEvent
 
 from langchain_dp._util import validate
-from langchain_dp.accounting._account import Account, check_text, event_key
+from langchain_dp.accounting._account import Account, Same, check_text, event_key
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import event_from_json
@@ -16,7 +16,7 @@ from langchain_dp.accounting.store.plans import LedgerEntry, StoredPlan
 from langchain_dp.errors import BudgetExceeded, PlanError
 
 
-class LedgerPlan:
+class LedgerPlan(Same):
     """A reserved plan: events and their maximum counts, fixed before its first release.
 
     Made by :meth:`PrivacyLedger.reserve`. Threads and processes that share the ledger share its counts.
@@ -183,12 +183,6 @@ class LedgerPlan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (find_plan, (self._account, self.name))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> LedgerPlan:
-        return self  # a copy of a plan is the same plan: it must not have counts of its own
-
-    def __copy__(self) -> LedgerPlan:
-        return self
 
 
 def find_plan(account: Account, name: str) -> LedgerPlan:

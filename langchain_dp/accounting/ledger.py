@@ -12,19 +12,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from dp_accounting.dp_event import DpEvent
 
 from langchain_dp._util import validate
-from langchain_dp.accounting._account import Account, check_text, claims, event_key, plan_items, said
+from langchain_dp.accounting._account import Account, Ledger, check_text, claims, event_key, plan_items, said
 from langchain_dp.accounting._plan import LedgerPlan
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import event_from_json
-from langchain_dp.accounting.store.key_file import digest
-from langchain_dp.accounting.store.plans import SLACK, LedgerEntry, StoredPlan
+from langchain_dp.accounting.store.base import backend_at
+from langchain_dp.accounting.store.plans import SLACK, LedgerEntry, PlanStore, StoredPlan
+from langchain_dp.accounting.store.schema import LEDGER
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 
 __all__ = ["LedgerEntry", "LedgerPlan", "PrivacyLedger"]
@@ -32,7 +32,7 @@ __all__ = ["LedgerEntry", "LedgerPlan", "PrivacyLedger"]
 DIRECT = "direct"
 
 
-class PrivacyLedger:
+class PrivacyLedger(Ledger):
     """A privacy budget that cannot be forgotten.
 
     Threads may share one ledger; processes share a budget by opening the same ``path``. Used directly (``spend`` on
@@ -57,6 +57,9 @@ class PrivacyLedger:
         disk before ``spend`` returns, and a charge beyond a plan, or a plan beyond the budget, is refused.
     """
 
+    _store: PlanStore
+    _direct: LedgerPlan | None
+
     def __init__(
         self,
         budget: PrivacyBudget,
@@ -64,8 +67,9 @@ class PrivacyLedger:
         *,
         plan: Sequence[tuple[DpEvent, int]] | None = None,
     ) -> None:
-        self._account = Account(budget, path)
-        self._direct: LedgerPlan | None = None
+        if not isinstance(budget, PrivacyBudget):
+            raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget(epsilon, delta, neighbors).")
+        self._over(Account(PlanStore(budget, backend_at(path, LEDGER))))
         if plan is not None:
             try:
                 self._direct = self.reserve(plan, name=DIRECT)
@@ -73,15 +77,14 @@ class PrivacyLedger:
                 self.close()
                 raise
 
+    def _over(self, account: Account) -> Self:
+        self._account, self._store, self._direct = account, account.store, None
+        return self
+
     @property
     def budget(self) -> PrivacyBudget:
         """What all releases together may cost."""
         return self._account.budget
-
-    @property
-    def path(self) -> str | None:
-        """Absolute path of the file, or None in memory."""
-        return self._account.store.path
 
     def reserve(
         self,
@@ -129,7 +132,7 @@ class PrivacyLedger:
             return account.releases(items[0][0], left) if len(items) == 1 else 0
 
         while True:
-            stored = account.store.plans()
+            stored = self._store.plans()
             for found in stored:
                 if found.name == name:
                     return self._attach(found, items, settings)
@@ -142,7 +145,7 @@ class PrivacyLedger:
             if claim < cost:
                 why = f"it costs epsilon={cost:.6g} at delta={share:g}, more than the claim epsilon={claim:g}"
                 raise refused(why, would_fit((claim, share)))
-            new, before = account.store.add_plan(name, items, claim, share, settings, journal)
+            new, before = self._store.add_plan(name, items, claim, share, settings, journal)
             if new is not None:
                 return self._attach(new, items, settings)
             left_now = account.left(before)
@@ -182,7 +185,7 @@ class PrivacyLedger:
 
     def plans(self) -> list[LedgerPlan]:
         """Return all plans in the order of reservation."""
-        return [LedgerPlan(self._account, stored) for stored in self._account.store.plans()]
+        return [LedgerPlan(self._account, stored) for stored in self._store.plans()]
 
     def spend(self, event: DpEvent, count: int = 1, *, chain: str = "") -> None:
         """Charge ``count`` releases of ``event`` to the direct plan, durably, before they are made.
@@ -212,7 +215,7 @@ class PrivacyLedger:
             found = self.plan(DIRECT)
             if found is not None:
                 return found
-            left = self._account.left(self._account.store.plans())
+            left = self._account.left(self._store.plans())
             most = self._account.releases(event_key(event), left)
             if count > most:
                 price = self._account.price(
@@ -224,7 +227,7 @@ class PrivacyLedger:
                 return self.reserve([(event, most)], name=DIRECT)
             except (PlanError, BudgetExceeded):
                 # Another process was faster: look again, unless nothing has changed.
-                if self._account.left(self._account.store.plans()) == left:
+                if self._account.left(self._store.plans()) == left:
                     raise
 
     def spent(self, *, quick: bool = False) -> tuple[float, float]:
@@ -233,11 +236,11 @@ class PrivacyLedger:
         Args:
             quick: Round up instead of composing anew for each count; see :meth:`LedgerPlan.spent`.
         """
-        return self._account.spent(self._account.store.plans(), quick=quick)
+        return self._account.spent(self._store.plans(), quick=quick)
 
     def reserved(self) -> tuple[float, float]:
         """(epsilon, delta) of all plans: what holds now, whatever they will still release."""
-        return claims(self._account.store.plans())
+        return claims(self._store.plans())
 
     def remaining(self, event: DpEvent) -> int:
         """How many more direct spends of ``event`` are covered.
@@ -248,7 +251,7 @@ class PrivacyLedger:
         direct = self._direct or self.plan(DIRECT)
         if direct is not None:
             return direct.remaining(event)
-        return self._account.releases(key, self._account.left(self._account.store.plans()))
+        return self._account.releases(key, self._account.left(self._store.plans()))
 
     def digest(self, domain: str, text: str) -> bytes:
         """Keyed hash of ``text`` under the ledger's key, for what is kept in the ledger and must not show it.
@@ -259,11 +262,11 @@ class PrivacyLedger:
         Raises:
             LedgerError: The ledger had a key, and it is gone, damaged, or another ledger's.
         """
-        return digest(self._account.store.key(), domain, text)
+        return self._store.digest(domain, text)
 
     def entries(self) -> Iterator[LedgerEntry]:
         """Yield every charge, in order."""
-        return self._account.store.entries()
+        return self._store.entries()
 
     def certificate(
         self,
@@ -281,7 +284,7 @@ class PrivacyLedger:
 
         Args: as in :meth:`LedgerPlan.certificate`; ``event`` may be left out if all plans hold one event.
         """
-        plans = self._account.store.plans()
+        plans = self._store.plans()
         shown = {key for plan in plans for key in plan.items}
         if event is None and len(shown) == 1:
             event = event_from_json(next(iter(shown)))
@@ -298,21 +301,9 @@ class PrivacyLedger:
             quick=quick,
         )
 
-    def close(self) -> None:
-        """Close the file. Every later use of this ledger and its plans is refused."""
-        self._account.store.close()
-
-    def __enter__(self) -> PrivacyLedger:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         try:  # cheap, and whatever the file is like: this is shown in error reports and debuggers
-            plans, used = self._account.store.glance()
+            plans, used = self._store.glance()
             spent = self._account.spent(plans, used, quick=True)[0]
             left = max(self.budget.epsilon - spent, 0.0)
             now = f"spent={spent:.4g}, reserved={claims(plans)[0]:.4g}, left={left:.4g}"
@@ -321,13 +312,7 @@ class PrivacyLedger:
         return f"PrivacyLedger({self.budget}, path={self.path!r}, {now})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_from_account, (self._account,))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> PrivacyLedger:
-        return self  # a copy of a ledger is the same ledger: it must not have a budget of its own
-
-    def __copy__(self) -> PrivacyLedger:
-        return self
+        return (ledger_over, (self._account,))
 
 
 def _public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -340,7 +325,6 @@ def _public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _from_account(account: Account) -> PrivacyLedger:
-    ledger = PrivacyLedger.__new__(PrivacyLedger)
-    ledger._account, ledger._direct = account, None
-    return ledger
+def ledger_over(account: Account) -> PrivacyLedger:
+    """The ledger of an account that is open already."""
+    return PrivacyLedger.__new__(PrivacyLedger)._over(account)

@@ -9,14 +9,15 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from langchain_dp._util import validate
-from langchain_dp.accounting._account import check_text
+from langchain_dp.accounting._account import Ledger, check_text
 from langchain_dp.accounting._metric_certificate import MetricCertificate
+from langchain_dp.accounting.store.base import backend_at
 from langchain_dp.accounting.store.metric import Limits, MetricEntry, MetricStore, Shortfall, ticks, units
 from langchain_dp.accounting.store.releases import AlreadyReleased, ReleasedTexts
+from langchain_dp.accounting.store.schema import METRIC_LEDGER
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError, PrivateDataError
 
 __all__ = ["AlreadyReleased", "MetricCertificate", "MetricEntry", "MetricLedger", "Owner"]
@@ -50,7 +51,7 @@ class Owner:
         return "Owner(<private>)"
 
 
-class MetricLedger:
+class MetricLedger(Ledger):
     """How much metric privacy the texts of every user, and every document, have spent.
 
     A release of a text at ``eta`` costs its document and its user ``eta`` each; releases add up. Threads may share one
@@ -80,6 +81,8 @@ class MetricLedger:
         Andres, Bordenabe and Palamidessi 2013). A charge is on disk before :meth:`spend` returns.
     """
 
+    _store: MetricStore
+
     def __init__(
         self,
         limit: float | None = None,
@@ -91,17 +94,16 @@ class MetricLedger:
         if document_limit is None:
             document_limit = limit
         limits = Limits(_limit("limit", limit), _limit("document_limit", document_limit))
-        if not isinstance(path, (str, os.PathLike, type(None))):
-            raise InvalidParameter(f"Expected path={path!r} to be a path of a file, or None for a ledger in memory.")
         if key is not None and (not isinstance(key, bytes) or len(key) < _SHORTEST_KEY):
             raise InvalidParameter(
                 f"Expected key to be at least {_SHORTEST_KEY} secret bytes. Make one with secrets.token_bytes(32)."
             )
-        self._open(MetricStore(limits, path, key=key), keyed=key is not None)
+        self._over(MetricStore(limits, backend_at(path, METRIC_LEDGER), key=key), keyed=key is not None)
 
-    def _open(self, store: MetricStore, *, keyed: bool) -> None:
+    def _over(self, store: MetricStore, *, keyed: bool) -> Self:
         self._store, self._keyed = store, keyed
         self._released = ReleasedTexts(store)
+        return self
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, key: bytes | None = None) -> MetricLedger:
@@ -113,9 +115,9 @@ class MetricLedger:
         """
         if not os.path.exists(path):
             raise InvalidParameter(f"Expected path={os.fsdecode(path)!r} to be a metric ledger, but nothing is there.")
-        ledger = cls.__new__(cls)
-        ledger._open(MetricStore(None, path, key=key), keyed=key is not None)
-        return ledger
+        return cls.__new__(cls)._over(
+            MetricStore(None, backend_at(path, METRIC_LEDGER), key=key), keyed=key is not None
+        )
 
     @property
     def limit(self) -> float | None:
@@ -126,11 +128,6 @@ class MetricLedger:
     def document_limit(self) -> float | None:
         """What the releases of one document may add up to; None for no limit."""
         return None if self._store.limits.document is None else units(self._store.limits.document)
-
-    @property
-    def path(self) -> str | None:
-        """Absolute path of the file, or None in memory."""
-        return self._store.path
 
     @property
     def table(self) -> str | None:
@@ -256,18 +253,6 @@ class MetricLedger:
             parameters=parameters or {},
         )
 
-    def close(self) -> None:
-        """Close the file. Every later use of this ledger is refused."""
-        self._store.close()
-
-    def __enter__(self) -> MetricLedger:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         try:  # cheap, and whatever the file is like: this is shown in error reports and debuggers
             releases, document, user, _ = self._store.summary(wait=0.0)
@@ -289,12 +274,6 @@ class MetricLedger:
             )
         return (_reopened, (self._store.limits, self.path, self._store.ledger_id))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> MetricLedger:
-        return self  # a copy of a ledger is the same ledger: it must not have an account of its own
-
-    def __copy__(self) -> MetricLedger:
-        return self
-
 
 def _other_table(table: str, counted: str) -> PlanError:
     return PlanError(
@@ -308,7 +287,10 @@ def _limit(name: str, value: float | None) -> int | None:
     return None if value is None else ticks(validate.number(name, value, above=0.0, at_most=MOST, remedy=remedy))
 
 
+def metric_ledger_over(store: MetricStore) -> MetricLedger:
+    """The ledger of a store that is open already."""
+    return MetricLedger.__new__(MetricLedger)._over(store, keyed=False)
+
+
 def _reopened(limits: Limits, path: str, ledger_id: str) -> MetricLedger:
-    ledger = MetricLedger.__new__(MetricLedger)
-    ledger._open(MetricStore(limits, path, key=None, ledger_id=ledger_id), keyed=False)
-    return ledger
+    return metric_ledger_over(MetricStore(limits, backend_at(path, METRIC_LEDGER, ledger_id), key=None))

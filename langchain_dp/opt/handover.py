@@ -15,6 +15,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable
 
 from langchain_dp._util import validate
+from langchain_dp._util.documents import Form
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.errors import InvalidParameter
@@ -22,8 +23,6 @@ from langchain_dp.opt.settings import Settings
 from langchain_dp.parsing import parse_label
 from langchain_dp.ports import HasFile, VotesNextToken
 from langchain_dp.quiet.model import CALLS, QuietModel
-
-_FIELDS = ("prompt", "instruction", "certificate", "settings", "model", "created")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,15 +97,22 @@ def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
     """
     name = Path(path).name
     try:
-        fields = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError:
-        fields = None
-    if not isinstance(fields, dict) or sorted(fields) != sorted(_FIELDS):
+        found = _PromptForm.read(Path(path).read_bytes())
+    except ValueError as error:
+        fields = ", ".join(_PromptForm.model_fields)
         raise InvalidParameter(
-            f"Expected {name} to be a JSON object with {', '.join(_FIELDS)}: this is no saved prompt."
-        )
-    certificate = PrivacyCertificate.from_dict(fields.pop("certificate"))
-    return OptimizedPrompt(certificate=certificate, **fields)
+            f"Expected {name} to be a JSON object with {fields}: this is no saved prompt ({error})."
+        ) from None
+    return OptimizedPrompt(**{**dict(found), "certificate": PrivacyCertificate.from_dict(found.certificate)})
+
+
+class _PromptForm(Form):
+    prompt: str
+    instruction: str
+    certificate: dict[str, Any]
+    settings: dict[str, Any]
+    model: dict[str, str]
+    created: str
 
 
 @dataclasses.dataclass(frozen=True)

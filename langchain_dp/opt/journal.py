@@ -15,7 +15,7 @@ again would give whoever holds a copy as many winners as he likes for one charge
 (The process that charged it, and has not drawn, may still draw: Ctrl-C in a notebook loses nothing.)
 
 Of the records the journal holds a keyed hash, under a key of the run's own that also splits them. That key is in the
-journal under a mask, which the ledger's key gives: see ``accounting/_key_file.py`` for where that lies.
+journal under a mask, which the ledger's key gives: see ``accounting/store/key_file.py`` for where that lies.
 """
 
 from __future__ import annotations

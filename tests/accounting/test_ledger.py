@@ -16,7 +16,7 @@ from langchain_dp.accounting.calibrate import max_releases
 from langchain_dp.accounting.events import ExponentialEvent, MetricEvent, Neighbors, NoisyMaxEvent, PartEvent
 from langchain_dp.accounting.ledger import PrivacyLedger
 from langchain_dp.accounting.pld import epsilon
-from langchain_dp.accounting.store import connection
+from langchain_dp.accounting.store import sqlite
 from langchain_dp.errors import (
     BudgetExceeded,
     InvalidParameter,
@@ -347,7 +347,7 @@ def test_the_repr_of_a_ledger_waits_for_nobody_and_never_raises(
 ) -> None:
     """If this fails, a debugger or an error report hangs on a ledger, or dies of it."""
     naps: list[float] = []
-    monkeypatch.setattr(connection, "time", SimpleNamespace(sleep=naps.append, monotonic=time.monotonic))
+    monkeypatch.setattr(sqlite, "time", SimpleNamespace(sleep=naps.append, monotonic=time.monotonic))
     ledger = PrivacyLedger(PrivacyBudget(3.0), tmp_path / "l.db")
     holder = sqlite3.connect(tmp_path / "l.db", isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")

@@ -18,7 +18,7 @@ from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
 from langchain_dp.accounting.ledger import PrivacyLedger
 from langchain_dp.accounting.pld import epsilon
-from langchain_dp.accounting.store import connection as store_connection
+from langchain_dp.accounting.store import backend
 from langchain_dp.audit.report.opening import open_ledger
 from langchain_dp.errors import (
     InvalidParameter,
@@ -81,6 +81,16 @@ def test_another_budget_is_refused(path: pathlib.Path, other: PrivacyBudget) -> 
         PrivacyLedger(other, path)
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="no list of open files")
+def test_a_refused_file_does_not_stay_open(path: pathlib.Path) -> None:
+    """If this fails, a program that catches the refusal, and keeps it, holds the file and its locks."""
+    with pytest.raises(LedgerMismatch) as refused:
+        PrivacyLedger(PrivacyBudget(2.0), path)
+    assert refused.value.__traceback__ is not None  # whose frames hold the ledger
+    still = pathlib.Path("/proc/self/fd").iterdir()
+    assert str(path) not in [os.readlink(file) for file in still if file.is_symlink()]
+
+
 def _truncate(path: pathlib.Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
@@ -129,6 +139,9 @@ DAMAGE = {
     "another application": _sql("PRAGMA application_id = 7"),
     "lowered count": _sql("UPDATE items SET used = 1"),
     "entry removed": _sql("DELETE FROM entries"),
+    "entry removed and another one in its place": _sql(
+        "INSERT INTO entries (time, item, count, chain) VALUES ('', 1, 3, ''); DELETE FROM entries WHERE id = 1"
+    ),
     "entry and count removed": _sql("DELETE FROM entries; UPDATE items SET used = 0"),
     "count above its maximum": _sql("PRAGMA ignore_check_constraints = ON; UPDATE items SET max_count = 2"),
     "raised claim": _sql("UPDATE plans SET epsilon = 4"),
@@ -363,6 +376,19 @@ def test_an_older_copy_in_the_same_file_is_noticed(path: pathlib.Path) -> None:
             plan.spend(VOTE)
 
 
+def test_an_older_copy_is_noticed_at_the_first_spend(path: pathlib.Path) -> None:
+    """If this fails, a process that has spent nothing yet goes on with a backup that was put in place under it."""
+    older = path.read_bytes()
+    with PrivacyLedger(BUDGET, path) as ledger:
+        ledger.reserve([(VOTE, 10)], name="p").spend(VOTE)
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
+        path.write_bytes(older)
+        with pytest.raises(LedgerCorrupt, match="older copy"):
+            plan.spend(VOTE)
+
+
 def test_a_plan_whose_place_another_one_took_is_never_charged_to_it(path: pathlib.Path) -> None:
     """If this fails, a backup put back in place lets one plan's releases be counted as another's, at its price."""
     older = path.read_bytes()
@@ -413,7 +439,7 @@ def test_a_ledger_that_another_process_holds_is_refused_in_time(
     path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, hold: str
 ) -> None:
     """If this fails, a stuck process makes every other one hang for ever, or answer without a charge."""
-    monkeypatch.setattr(store_connection, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(backend, "BUSY_SECONDS", 0.05)
     with PrivacyLedger(BUDGET, path) as ledger:
         plan = ledger.plan("p")
         assert plan is not None
@@ -423,6 +449,7 @@ def test_a_ledger_that_another_process_holds_is_refused_in_time(
         held.fetchone()  # a reader keeps its lock until its transaction ends
         with pytest.raises(LedgerUnwritable, match="lock"):
             plan.spend(VOTE)
+        assert ledger._store.backend._connection is None  # after an error of the database nobody knows its state
         holder.close()
         plan.spend(VOTE)
         assert plan.remaining(VOTE) == 6

@@ -142,7 +142,7 @@ def test_a_fork_around_python_leaves_the_parents_spend_alone(path: pathlib.Path)
     """If this fails, a child that closes what it inherited undoes the spend its parent was writing at the fork."""
     with PrivacyLedger(BUDGET, path) as ledger:
         ledger.plans()
-        connection = ledger._account.store._connection
+        connection = ledger._account.store.backend._connection
         assert connection is not None
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("UPDATE items SET used = used + 1")

@@ -14,7 +14,7 @@ import pytest
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import NoisyMaxEvent
 from langchain_dp.accounting.ledger import PrivacyLedger
-from langchain_dp.accounting.store import file as ledger_file
+from langchain_dp.accounting.store import sqlite_file as ledger_file
 from langchain_dp.errors import LedgerUnwritable
 
 BUDGET = PrivacyBudget(3.0, 1e-5)
@@ -32,7 +32,7 @@ short line
 SIDES = """
     import os, sys
     from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger
-    from langchain_dp.accounting.store import file as ledger_file
+    from langchain_dp.accounting.store import sqlite_file as ledger_file
     from langchain_dp.errors import BudgetExceeded, LedgerError
 
     one, two = sys.argv[1:]

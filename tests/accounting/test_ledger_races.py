@@ -22,7 +22,7 @@ from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.calibrate import max_releases
 from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
 from langchain_dp.accounting.ledger import LedgerPlan, PrivacyLedger
-from langchain_dp.accounting.store import connection
+from langchain_dp.accounting.store import sqlite
 from langchain_dp.errors import BudgetExceeded, LedgerUnwritable, PlanError
 
 BUDGET = PrivacyBudget(3.0, 1e-5)
@@ -239,11 +239,11 @@ def test_who_waits_for_a_lock_asks_often_and_at_random_and_gives_up_in_the_end(
     with PrivacyLedger(BUDGET, tmp_path / "l.db", plan=[(FAINT, 5)]) as ledger:
         holder = sqlite3.connect(tmp_path / "l.db", isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
-        monkeypatch.setattr(connection, "time", clock)
+        monkeypatch.setattr(sqlite, "time", clock)
         with pytest.raises(LedgerUnwritable, match="another process held a lock"):
             ledger.spend(FAINT)
-        assert 30.0 <= sum(naps) < 30.0 + connection.LONGEST_NAP
-        assert 0.0 <= min(naps) <= max(naps) <= connection.LONGEST_NAP <= 0.01
+        assert 30.0 <= sum(naps) < 30.0 + sqlite.LONGEST_NAP
+        assert 0.0 <= min(naps) <= max(naps) <= sqlite.LONGEST_NAP <= 0.01
         assert len(set(naps[-100:])) == 100
         holder.close()
         ledger.spend(FAINT)

@@ -320,6 +320,7 @@ def test_the_file_itself_refuses_a_refund(path: pathlib.Path) -> None:
         "UPDATE entries SET eta = 1",
         "DELETE FROM entries",
         "UPDATE ledger SET metric = 'other'",
+        "UPDATE ledger SET metric = NULL",
         "UPDATE ledger SET key_check = x''",
         "UPDATE releases SET texts = 'other' WHERE texts IS NOT NULL",
         "INSERT INTO accounts (whose, hash, spent) VALUES ('user', x'00', 9000000000)",

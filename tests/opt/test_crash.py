@@ -8,7 +8,6 @@ import itertools
 import os
 import random
 import signal
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from fakes.optimizers import (
     used,
 )
 
-from langchain_dp.accounting.store.connection import Database
+from langchain_dp.accounting.store.backend import Backend, Connection
 from langchain_dp.errors import PlanError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked children")
@@ -162,15 +161,15 @@ def test_a_kill_at_any_write_keeps_charges_and_outcomes_together(
     committed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it breaks, a kill in the middle of a write leaves an outcome without its charge, or a charge drawn twice."""
-    transaction, lost = Database.transaction, 0
+    transaction, lost = Backend.transaction, 0
 
     def run(folder: Path, number: int) -> None:
         writes = itertools.count()
 
         @contextlib.contextmanager
-        def dying(self: Database, *, write: bool) -> Iterator[sqlite3.Connection]:
+        def dying(self: Backend, *, write: bool, wait: float | None = None) -> Iterator[Connection]:
             mine = next(writes) if write else -1
-            with transaction(self, write=write) as connection:
+            with transaction(self, write=write, wait=wait) as connection:
                 if mine == number:
                     connection.execute("PRAGMA cache_size = 1")  # pages go to the file before the commit
                 yield connection
@@ -179,7 +178,7 @@ def test_a_kill_at_any_write_keeps_charges_and_outcomes_together(
             if mine == number:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        monkeypatch.setattr(Database, "transaction", dying)
+        monkeypatch.setattr(Backend, "transaction", dying)
         with ledger_in(folder) as ledger:
             optimizer(ledger=ledger, **SMALL).optimize(examples(10))
 

@@ -129,6 +129,8 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, released: Optimiz
 
 @pytest.mark.parametrize(
     "content", ["", "[]", "7", "{}", '{"prompt": "x"}', "\x00", '{"prompt": "x", "instruction": "x", "certificate": {},'
+                '"settings": {}, "model": {}, "created": ""}', '{"prompt": 7, "instruction": "x", "certificate": {},'
+                '"settings": {}, "model": {}, "created": ""}', '{"prompt": "x", "instruction": "x", "certificate": 7,'
                 '"settings": {}, "model": {}, "created": ""}']
 )  # fmt: skip
 def test_a_file_that_is_no_prompt_is_refused(content: str, tmp_path: Path) -> None:
@@ -136,6 +138,19 @@ def test_a_file_that_is_no_prompt_is_refused(content: str, tmp_path: Path) -> No
     (tmp_path / "other.json").write_text(content)
     with pytest.raises(LangChainDPError):
         load_prompt(tmp_path / "other.json")
+
+
+def test_a_prompt_of_another_form_is_refused(released: OptimizedPrompt, tmp_path: Path) -> None:
+    """If it breaks, a number is handed to a model as a prompt, or a bad certificate ends in a TypeError."""
+    path = tmp_path / "prompt.json"
+    whole = released.to_dict()
+    changes: list[dict[str, object]] = [{name: 7} for name in whole]
+    changes += [{"certificate": whole["certificate"] | {name: [7]}} for name in ("spent", "parameters", "remaining")]
+    changes += [{"certificate": whole["certificate"] | {"notes": 7}}]
+    for change in changes:
+        path.write_text(json.dumps(whole | change))
+        with pytest.raises(InvalidParameter):
+            load_prompt(path)
 
 
 def test_a_missing_file_is_a_missing_file(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_choice_that_nobody_knows_of_is_never_drawn_again(
         engine = Looking()
         child = os.getpid() + 1
         monkeypatch.setattr(os, "getpid", lambda: child)  # as in a fork
-        monkeypatch.setattr(ledger._account.store, "_pid", child)
+        monkeypatch.setattr(ledger._store.backend, "_pid", child)
         made._engine.look = engine.shown.extend  # type: ignore[attr-defined]
     for _ in range(2):
         with pytest.raises(PlanError, match=r"choice .* is charged.*released\(\).*another name="):

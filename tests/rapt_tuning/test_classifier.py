@@ -346,6 +346,35 @@ def test_another_backbone_or_table_is_refused(trained: RAPTClassifier, tmp_path:
         RAPTProvider.load(tmp_path / "nowhere", base)
 
 
+@pytest.mark.parametrize("file", ["client.json", "provider.json"])
+def test_a_file_with_a_field_too_few_or_of_another_form_is_refused(
+    file: str, trained: RAPTClassifier, tmp_path: Path
+) -> None:
+    """If it breaks, a damaged file ends in a KeyError, or its content is repeated in one."""
+    trained.save(tmp_path)
+    base = tiny.backbone()
+    load = {
+        "client.json": lambda: RAPTClient.load(tmp_path, tiny.sanitizer(base)),
+        "provider.json": lambda: RAPTProvider.load(tmp_path, base),
+    }[file]
+    whole = json.loads((tmp_path / file).read_bytes())
+    settings = whole["settings"]
+    changed = [{name: one for name, one in whole.items() if name != gone} for gone in whole]
+    changed += [whole | {name: [{"x": "quetzal"}]} for name in whole]
+    changed += [whole | {"settings": settings | {"x": 1}}, whole | {"quetzal": 1}]
+    if "plain" in settings:
+        changed += [whole | {"settings": settings | {"plain": one}} for one in ("quetzal", {"x": 1}, None)]
+    older = {"trained", "plain_seed"}  # an earlier version did not write them
+    for fields in changed:
+        (tmp_path / file).write_text(json.dumps(fields))
+        if set() < whole.keys() - fields.keys() <= older:
+            load()
+            continue
+        with pytest.raises(InvalidParameter, match=r"Expected .*(damaged|written by)") as refused:
+            load()
+        assert "quetzal" not in f"{refused.value}{refused.value.__context__!r}"
+
+
 def test_weights_of_other_shapes_are_refused(tmp_path: Path) -> None:
     """If it breaks, weights that belong to other settings are mixed in silently."""
     one, two = tmp_path / "one", tmp_path / "two"

@@ -172,6 +172,21 @@ def test_texts_without_a_certificate_are_refused(base: Backbone, tmp_path: Path)
             PrivatizedExamples.load(path)
 
 
+@pytest.mark.parametrize("name", ["format", "kind", "inputs", "labels", "truncated"])
+def test_stored_texts_with_a_field_too_few_or_of_another_form_are_refused(
+    name: str, base: Backbone, tmp_path: Path
+) -> None:
+    """If it breaks, a damaged file ends in a KeyError, or numbers are taken for labels."""
+    path = tmp_path / "examples.json"
+    released(base).save(path)
+    whole = json.loads(path.read_bytes())
+    for fields in ({key: one for key, one in whole.items() if key != name}, whole | {name: ["quetzal", None]}):
+        path.write_text(json.dumps(fields))
+        with pytest.raises(InvalidParameter, match="damaged, or of another version") as refused:
+            PrivatizedExamples.load(path)
+        assert "quetzal" not in str(refused.value)
+
+
 def test_validation_texts_are_part_of_the_promise(base: Backbone) -> None:
     """If it breaks, validation texts at a large eta, or in clear, hide behind a certificate with a small one."""
     train, held = released(base, tiny.examples(16), eta=QUIET), released(base, eta=LOUD)

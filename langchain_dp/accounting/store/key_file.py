@@ -23,10 +23,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import sqlite3
 from pathlib import Path
 
 from langchain_dp._util.whole_files import write_whole
+from langchain_dp.accounting.store.backend import Connection
 from langchain_dp.errors import LedgerCorrupt, LedgerMismatch, LedgerUnwritable
 
 SUFFIX = ".key"
@@ -55,7 +55,7 @@ def check_value(key: bytes) -> bytes:
     return keyed(key, b"check")
 
 
-def bound_key(connection: sqlite3.Connection, path: str, ledger_id: str, kind: str) -> bytes:
+def bound_key(connection: Connection, path: str, ledger_id: str, kind: str) -> bytes:
     """The key beside the ledger at ``path``; made if the ledger never had one. In a transaction that may write.
 
     Args:

@@ -6,82 +6,22 @@ Etas are counted in whole billionths, rounded up: sums are exact, whatever their
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import hmac
-import os
-import sqlite3
-import uuid
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from math import ceil
-from typing import Literal
+from typing import Any, Literal
 
-from langchain_dp.accounting.store.connection import Database
-from langchain_dp.accounting.store.file import FileKind
-from langchain_dp.accounting.store.key_file import check_value, digest
-from langchain_dp.accounting.store.releases import RELEASES, claim, migrate
-from langchain_dp.errors import LedgerCorrupt, LedgerMismatch
+from langchain_dp.accounting.store.backend import Backend, Connection
+from langchain_dp.accounting.store.base import LedgerStore, now
+from langchain_dp.accounting.store.key_file import check_value
+from langchain_dp.accounting.store.releases import claim
+from langchain_dp.errors import LedgerMismatch
 
 Whose = Literal["document", "user"]
 
 TICKS = 10**9
 """Whole units of account in an eta of 1."""
-
-_PAGE = 500
-
-# The file itself refuses what must never happen: an account above its limit, a refund, an edited history.
-_TABLES = """
-CREATE TABLE ledger (
-    only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
-    ledger_id TEXT NOT NULL,
-    user_limit INTEGER,
-    document_limit INTEGER,
-    key_check BLOB NOT NULL,
-    metric TEXT,
-    time TEXT NOT NULL,
-    key_given INTEGER NOT NULL DEFAULT 0
-);
-CREATE TABLE accounts (
-    account INTEGER PRIMARY KEY AUTOINCREMENT,
-    whose TEXT NOT NULL CHECK (whose IN ('document', 'user')),
-    hash BLOB NOT NULL,
-    spent INTEGER NOT NULL CHECK (spent >= 0),
-    UNIQUE (whose, hash)
-);
-CREATE TABLE entries (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    time TEXT NOT NULL,
-    document INTEGER NOT NULL REFERENCES accounts,
-    user INTEGER REFERENCES accounts,
-    eta INTEGER NOT NULL CHECK (eta >= 1),
-    chain TEXT NOT NULL
-);
-CREATE TRIGGER no_refund BEFORE UPDATE ON accounts
-    WHEN NEW.spent < OLD.spent OR NEW.hash <> OLD.hash OR NEW.whose <> OLD.whose
-    BEGIN SELECT RAISE(ABORT, 'an account never falls'); END;
-CREATE TRIGGER limited BEFORE UPDATE ON accounts
-    WHEN NEW.spent > (SELECT CASE NEW.whose WHEN 'user' THEN user_limit ELSE document_limit END FROM ledger)
-    BEGIN SELECT RAISE(ABORT, 'an account never exceeds its limit'); END;
-CREATE TRIGGER limited_at_first BEFORE INSERT ON accounts
-    WHEN NEW.spent > (SELECT CASE NEW.whose WHEN 'user' THEN user_limit ELSE document_limit END FROM ledger)
-    BEGIN SELECT RAISE(ABORT, 'an account never exceeds its limit'); END;
-CREATE TRIGGER one_metric BEFORE UPDATE ON ledger WHEN OLD.metric IS NOT NULL AND NEW.metric IS NOT OLD.metric
-    BEGIN SELECT RAISE(ABORT, 'a ledger counts in one metric'); END;
-CREATE TRIGGER no_account_removal BEFORE DELETE ON accounts BEGIN SELECT RAISE(ABORT, 'accounts stay'); END;
-CREATE TRIGGER no_edit BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'entries are never edited'); END;
-CREATE TRIGGER no_removal BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'entries are never removed'); END;
-"""
-
-METRIC_LEDGER = FileKind(
-    name="metric ledger",
-    opener="MetricLedger(limit, path)",
-    restore="Restore it from a copy that holds every release; a new one would forget what was released.",
-    application_id=0x4C44504D,  # "LDPM"
-    version=2,
-    tables=_TABLES + ";\n".join(RELEASES) + ";",
-    migrate=migrate,
-    owner_only=True,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,52 +76,58 @@ def units(spent: int) -> float:
     return spent / TICKS
 
 
-class MetricStore(Database):
-    """Durable accounts of one metric ledger, shared by threads, and by processes when it has a path.
+class MetricStore(LedgerStore):
+    """Durable accounts of one metric ledger.
 
     Args:
-        limits: Stored with a new file; must equal those of an existing one. None: take the existing one's.
-        path: SQLite file, or None for a ledger that lives and dies with this process.
+        limits: Stored with a new ledger; must equal those of an existing one. None: take the existing one's.
+        backend: Where it lies.
         key: Secret of the hashes, kept by the caller; None: a random one is kept in a file beside the ledger.
-        ledger_id: When given, the file must exist and be exactly this ledger (a pickle that comes back).
     """
 
-    def __init__(
-        self,
-        limits: Limits | None,
-        path: str | os.PathLike[str] | None,
-        *,
-        key: bytes | None,
-        ledger_id: str | None = None,
-    ) -> None:
-        super().__init__(None if path is None else os.path.realpath(os.fsdecode(path)), ledger_id, METRIC_LEDGER)
-        self._given_key = key
+    _charges = "releases"
+    _wrong = (
+        "SELECT count(*) FROM accounts LEFT JOIN (SELECT account, sum(eta) AS total FROM (SELECT document AS account, "
+        'eta FROM entries UNION ALL SELECT "user", eta FROM entries) AS charged GROUP BY account) AS sums '
+        "USING (account) WHERE spent <> coalesce(total, 0)",
+        "accounts",
+    )
+    _orphaned = 'document NOT IN (SELECT account FROM accounts) OR "user" NOT IN (SELECT account FROM accounts)'
+
+    def __init__(self, limits: Limits | None, backend: Backend, *, key: bytes | None) -> None:
+        self._given_key, self._given_limits = key, limits
         self.limits = limits or Limits(None, None)
-        try:
-            self.begin(self._insert, lambda connection, path: self._verify(connection, path, limits))
-            self._load_key()
-        except BaseException:
-            self.close()
-            raise
+        super().__init__(backend)
 
-    def _insert(self, connection: sqlite3.Connection) -> str:
-        ledger_id, key = uuid.uuid4().hex, self._given_key
-        check = b"" if key is None else check_value(key)
-        connection.execute(
-            "INSERT INTO ledger (only_row, ledger_id, user_limit, document_limit, key_given, key_check, time) "
-            "VALUES (1, ?, ?, ?, ?, ?, ?)",
-            (
-                ledger_id,
-                self.limits.user,
-                self.limits.document,
-                key is not None,
-                check,
-                _now(),
-            ),
-        )
-        return ledger_id
+    def _terms(self) -> dict[str, Any]:
+        key = self._given_key
+        return {
+            "user_limit": self.limits.user,
+            "document_limit": self.limits.document,
+            "key_given": int(key is not None),
+            "key_check": b"" if key is None else check_value(key),
+        }
 
-    def _load_key(self) -> None:
+    def _check_terms(self, connection: Connection) -> None:
+        given = self._given_limits
+        self.limits = Limits(*connection.execute("SELECT user_limit, document_limit FROM ledger").fetchone())
+        if given is not None and given != self.limits:
+            raise LedgerMismatch(
+                f"The metric ledger {self.path} has {_said(self.limits)}, not {_said(given)}. Open it with its own "
+                "limits; a larger limit is a weaker promise and needs a new ledger."
+            )
+
+    def _check_totals(self, connection: Connection, entries: int) -> None:
+        if entries and not connection.execute("SELECT key_check FROM ledger").fetchone()[0]:
+            raise self.damaged("it no longer says which key its hashes were made with")
+        for whose, most in connection.execute("SELECT whose, max(spent) FROM accounts GROUP BY whose").fetchall():
+            limit = self.limits.of(whose)
+            if limit is not None and most > limit:
+                raise self.damaged(f"a {whose} has spent more than the limit")
+
+    def _opened(self) -> None:
+        if self.backend.reading:  # nobody is looked up: the key stays where it is
+            return
         with self.transaction(write=False) as connection:
             given, check = connection.execute("SELECT key_given, key_check FROM ledger").fetchone()
         if given != (self._given_key is not None):
@@ -196,47 +142,6 @@ class MetricStore(Database):
             )
         self._key = self._given_key
         self.key()  # now: a key that is lost must say so here
-
-    def _verify(self, connection: sqlite3.Connection, path: str, limits: Limits | None) -> None:
-        def damaged(what: str) -> LedgerCorrupt:
-            return LedgerCorrupt(f"The metric ledger {path} is damaged: {what}. {METRIC_LEDGER.restore}")
-
-        checked = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if checked != "ok":
-            raise damaged(str(checked))
-        self.limits = Limits(*connection.execute("SELECT user_limit, document_limit FROM ledger").fetchone())
-        if limits is not None and limits != self.limits:
-            raise LedgerMismatch(
-                f"The metric ledger {path} has {_said(self.limits)}, not {_said(limits)}. Open it with its own limits; "
-                "a larger limit is a weaker promise and needs a new ledger."
-            )
-        wrong = connection.execute(
-            "SELECT count(*) FROM accounts LEFT JOIN (SELECT account, sum(eta) AS total FROM (SELECT document AS "
-            "account, eta FROM entries UNION ALL SELECT user, eta FROM entries) GROUP BY account) USING (account) "
-            "WHERE spent <> coalesce(total, 0)"
-        ).fetchone()[0]
-        if wrong:
-            raise damaged(f"{wrong} accounts do not equal the sum of their releases")
-        # Ids are handed out without gaps, and the sequence table remembers the last one.
-        entries, newest, orphans, handed_out = connection.execute(
-            "SELECT count(*), coalesce(max(id), 0), count(*) FILTER (WHERE document NOT IN (SELECT account FROM "
-            "accounts) OR user NOT IN (SELECT account FROM accounts)), "
-            "(SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'entries') FROM entries"
-        ).fetchone()
-        if entries != newest or newest != handed_out or orphans:
-            raise damaged(f"of {max(newest, handed_out)} releases {entries - orphans} are left")
-        if entries and not connection.execute("SELECT key_check FROM ledger").fetchone()[0]:
-            raise damaged("it no longer says which key its hashes were made with")
-        for whose in ("user", "document"):
-            limit = self.limits.user if whose == "user" else self.limits.document
-            most = connection.execute("SELECT max(spent) FROM accounts WHERE whose = ?", (whose,)).fetchone()[0]
-            if limit is not None and most is not None and most > limit:
-                raise damaged(f"a {whose} has spent more than the limit")
-        self._newest_entry = newest
-
-    def digest(self, domain: str, text: str) -> bytes:
-        """Keyed hash of ``text``; equal texts of two domains have different hashes."""
-        return digest(self.key(), domain, text)
 
     def add(
         self,
@@ -264,22 +169,17 @@ class MetricStore(Database):
                 if found != metric:
                     raise _Refused(found)
                 claim(connection, keys)
-                time = _now()
+                time = now()
                 for position, (document, user) in enumerate(owners):
                     charged = self._charge(connection, position, "document", document, eta)
                     also = None if user is None else self._charge(connection, position, "user", user, eta)
-                    newest = connection.execute(
-                        "INSERT INTO entries (time, document, user, eta, chain) VALUES (?, ?, ?, ?, ?) RETURNING id",
-                        (time, charged, also, eta, chain),
-                    ).fetchone()[0]
-                    if newest <= self._newest_entry:
-                        raise self.forgotten()
+                    newest = self._enter(connection, time=time, document=charged, user=also, eta=eta, chain=chain)
         except _Refused as refused:
             return refused.why
-        self._newest_entry = max(self._newest_entry, newest)
+        self._saw(newest)
         return None
 
-    def _charge(self, connection: sqlite3.Connection, position: int, whose: Whose, key: bytes, eta: int) -> int:
+    def _charge(self, connection: Connection, position: int, whose: Whose, key: bytes, eta: int) -> int:
         found = connection.execute("SELECT account, spent FROM accounts WHERE whose = ? AND hash = ?", (whose, key))
         account, spent = found.fetchone() or (None, 0)
         limit = self.limits.of(whose)
@@ -307,22 +207,14 @@ class MetricStore(Database):
         return releases, most.get("document"), most.get("user"), metric
 
     def entries(self) -> Iterator[MetricEntry]:
-        """Yield every release, in order. Pages: no lock is held between two of them."""
-        last = 0
-        while True:
-            with self.transaction(write=False) as connection:
-                rows = connection.execute(
-                    "SELECT entries.id, entries.time, documents.hash, users.hash, entries.eta, entries.chain "
-                    "FROM entries JOIN accounts AS documents ON documents.account = entries.document "
-                    "LEFT JOIN accounts AS users ON users.account = entries.user "
-                    "WHERE entries.id > ? ORDER BY entries.id LIMIT ?",
-                    (last, _PAGE),
-                ).fetchall()
-            for number, time, document, user, eta, chain in rows:
-                yield MetricEntry(number, time, document.hex(), user and user.hex(), units(eta), chain)
-            if len(rows) < _PAGE:
-                return
-            last = rows[-1][0]
+        """Yield every release, in order. No lock is held meanwhile."""
+        rows = self._rows_after(
+            "SELECT entries.id, entries.time, documents.hash, users.hash, entries.eta, entries.chain "
+            "FROM entries JOIN accounts AS documents ON documents.account = entries.document "
+            'LEFT JOIN accounts AS users ON users.account = entries."user" WHERE true'
+        )
+        for number, time, document, user, eta, chain in rows:
+            yield MetricEntry(number, time, document.hex(), user and user.hex(), units(eta), chain)
 
 
 class _Refused(Exception):
@@ -336,7 +228,3 @@ class _Refused(Exception):
 def _said(limits: Limits) -> str:
     user, document = ("none" if limit is None else f"{units(limit):g}" for limit in (limits.user, limits.document))
     return f"limit={user}, document_limit={document}"
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")

@@ -1,26 +1,20 @@
 """What a ledger keeps: plans, their used counts, one entry per charge, and the journal of a plan's run.
 
-One SQLite schema, in a file or in memory.
-
 The store knows counts and claims, never what they cost: composition lives in ``_account.py``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import math
-import os
-import sqlite3
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_dp.accounting.budget import PrivacyBudget
-from langchain_dp.accounting.store.connection import Database
-from langchain_dp.accounting.store.file import verify_contents
-from langchain_dp.errors import LedgerCorrupt, LedgerError
+from langchain_dp.accounting.store.backend import Backend, Connection
+from langchain_dp.accounting.store.base import LedgerStore, now
+from langchain_dp.errors import LedgerCorrupt, LedgerError, LedgerMismatch
 
 SLACK = 1e-9
 """Relative float slack when claims are added up and compared with the budget."""
@@ -31,11 +25,7 @@ LEAST_CLAIM = 1e-12
 Such a plan is written as 0. Read as this it is a budget like any other, which 0 is not, and no smaller than it was.
 """
 
-_PAGE = 500
-
-_ITS_OWN = (
-    "item = ?1 AND plan = (SELECT plan FROM plans WHERE name = ?2 AND time = ?3) AND event = ?4 AND max_count = ?5"
-)
+_ITS_OWN = "item = ? AND plan = (SELECT plan FROM plans WHERE name = ? AND time = ?) AND event = ? AND max_count = ?"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,33 +65,43 @@ class StoredPlan:
     items: dict[str, tuple[int, int]]
 
 
-class Store(Database):
-    """Durable counts of one ledger, shared by threads, and by processes when it has a path.
+class PlanStore(LedgerStore):
+    """Durable counts of one ledger.
 
     Args:
         budget: Stored with a new ledger; must equal the stored one of an existing ledger.
-        path: SQLite file, or None for a ledger that lives and dies with this process.
-        ledger_id: When given, the file must exist and be exactly this ledger (a pickle that comes back).
-
-    Raises:
-        LedgerCorrupt, LedgerMismatch, LedgerUnwritable, LedgerError: See :mod:`langchain_dp.errors`.
+        backend: Where it lies.
     """
 
-    def __init__(
-        self, budget: PrivacyBudget, path: str | os.PathLike[str] | None, *, ledger_id: str | None = None
-    ) -> None:
-        # Resolved once: a later chdir, or a second name through a symlink, must not lead to another file.
-        super().__init__(None if path is None else os.path.realpath(os.fsdecode(path)), ledger_id)
-        self.budget = budget
-        try:
-            self.begin(lambda connection: _insert_budget(connection, budget), self._verify)
-        except BaseException:
-            self.close()
-            raise
+    _charges = "entries"
+    _wrong = (
+        "SELECT count(*) FROM items LEFT JOIN (SELECT item, sum(count) AS total FROM entries GROUP BY item) AS sums "
+        "USING (item) WHERE used <> coalesce(total, 0) OR plan NOT IN (SELECT plan FROM plans)",
+        "used counts",
+    )
+    _orphaned = "item NOT IN (SELECT item FROM items)"
 
-    def _verify(self, connection: sqlite3.Connection, path: str) -> None:
-        verify_contents(connection, path, self.budget, SLACK)
-        self._newest_entry = connection.execute("SELECT coalesce(max(id), 0) FROM entries").fetchone()[0]
+    def __init__(self, budget: PrivacyBudget, backend: Backend) -> None:
+        self.budget = budget
+        super().__init__(backend)
+
+    def _terms(self) -> dict[str, Any]:
+        budget = self.budget
+        return {"epsilon": budget.epsilon, "delta": budget.delta, "neighbors": budget.neighbors.name}
+
+    def _check_terms(self, connection: Connection) -> None:
+        budget = self.budget
+        epsilon, delta, neighbors = connection.execute("SELECT epsilon, delta, neighbors FROM ledger").fetchone()
+        if (epsilon, delta, neighbors) != (budget.epsilon, budget.delta, budget.neighbors.name):
+            raise LedgerMismatch(
+                f"The ledger {self.path} belongs to the budget epsilon={epsilon!r}, delta={delta!r}, neighbors="
+                f"{str(neighbors).lower()}, not to epsilon={budget.epsilon!r}, delta={budget.delta!r}, "
+                f"neighbors={budget.neighbors.name.lower()}. Open it with its own budget, or give another path."
+            )
+
+    def _check_totals(self, connection: Connection, entries: int) -> None:
+        if not fits(self.budget, connection.execute("SELECT epsilon, delta FROM plans").fetchall()):
+            raise self.damaged("its plans claim more than its budget")
 
     def plans(self) -> list[StoredPlan]:
         """Return every reserved plan in the order of reservation."""
@@ -155,9 +155,9 @@ class Store(Database):
             if not fits(self.budget, [*((p.epsilon, p.delta) for p in before), (epsilon, delta)]):
                 return None, before
             row = connection.execute(
-                "INSERT INTO plans (name, epsilon, delta, time, settings) VALUES (?, ?, ?, ?, ?)",
-                (name, epsilon, delta, _now(), None if settings is None else json.dumps(settings, sort_keys=True)),
-            ).lastrowid
+                "INSERT INTO plans (name, epsilon, delta, time, settings) VALUES (?, ?, ?, ?, ?) RETURNING plan",
+                (name, epsilon, delta, now(), None if settings is None else json.dumps(settings, sort_keys=True)),
+            ).fetchone()[0]
             connection.executemany(
                 "INSERT INTO items (plan, event, max_count) VALUES (?, ?, ?)",
                 [(row, event, max_count) for event, max_count in items],
@@ -177,21 +177,16 @@ class Store(Database):
         its_own = (item, plan.name, plan.time, event, most)
         with self.transaction(write=True) as connection:
             charged = connection.execute(
-                f"UPDATE items SET used = used + ?6 WHERE {_ITS_OWN} AND used + ?6 <= max_count",  # noqa: S608  # no value in it
-                (*its_own, count),
+                f"UPDATE items SET used = used + ? WHERE {_ITS_OWN} AND used + ? <= max_count",  # noqa: S608  # no value in it
+                (count, *its_own, count),
             ).rowcount
             if not charged:
                 there = connection.execute(f"SELECT 1 FROM items WHERE {_ITS_OWN}", its_own)  # noqa: S608  # as above
                 if there.fetchone() is None:
                     raise self._lost(plan)
                 return False
-            newest = connection.execute(
-                "INSERT INTO entries (time, item, count, chain) VALUES (?, ?, ?, ?)", (_now(), item, count, chain)
-            ).lastrowid
-            if newest is None or newest <= self._newest_entry:
-                raise self.forgotten()
-        # Only after the commit: an entry that was rolled back gives its id to the next one.
-        self._newest_entry = max(self._newest_entry, newest)
+            newest = self._enter(connection, time=now(), item=item, count=count, chain=chain)
+        self._saw(newest)
         return True
 
     def journal(self, plan: str) -> str:
@@ -209,8 +204,8 @@ class Store(Database):
         with self.transaction(write=True) as connection:
             self.check_newest(connection)
             wrote = connection.execute(
-                "INSERT INTO journals (plan, state) SELECT plan, ?1 FROM plans LEFT JOIN journals USING (plan) "
-                "WHERE name = ?2 AND coalesce(state, '') = ?3 ON CONFLICT DO UPDATE SET state = excluded.state",
+                "INSERT INTO journals (plan, state) SELECT plan, ? FROM plans LEFT JOIN journals USING (plan) "
+                "WHERE name = ? AND coalesce(state, '') = ? ON CONFLICT (plan) DO UPDATE SET state = excluded.state",
                 (journal, plan, instead_of),
             ).rowcount
             if not wrote:
@@ -220,21 +215,14 @@ class Store(Database):
                 )
 
     def entries(self, plan: str | None = None) -> Iterator[LedgerEntry]:
-        """Yield entries in order, of one plan or of all. Pages: no lock is held between two of them."""
-        last = 0
-        while True:
-            with self.transaction(write=False) as connection:
-                rows = connection.execute(
-                    "SELECT entries.id, entries.time, plans.name, items.event, entries.count, entries.chain "
-                    "FROM entries JOIN items USING (item) JOIN plans USING (plan) "
-                    "WHERE entries.id > ?1 AND (?2 IS NULL OR plans.name = ?2) ORDER BY entries.id LIMIT ?3",
-                    (last, plan, _PAGE),
-                ).fetchall()
-            for row in rows:
-                yield LedgerEntry(*row)
-            if len(rows) < _PAGE:
-                return
-            last = rows[-1][0]
+        """Yield entries in order, of one plan or of all. No lock is held meanwhile."""
+        rows = self._rows_after(
+            "SELECT entries.id, entries.time, plans.name, items.event, entries.count, entries.chain "
+            "FROM entries JOIN items USING (item) JOIN plans USING (plan) WHERE "
+            + ("true" if plan is None else "plans.name = ?"),
+            () if plan is None else (plan,),
+        )
+        return (LedgerEntry(*row) for row in rows)
 
 
 def fits(budget: PrivacyBudget, claims: Sequence[tuple[float, float]]) -> bool:
@@ -245,7 +233,7 @@ def fits(budget: PrivacyBudget, claims: Sequence[tuple[float, float]]) -> bool:
     )  # fmt: skip
 
 
-def _plans(connection: sqlite3.Connection) -> list[StoredPlan]:
+def _plans(connection: Connection) -> list[StoredPlan]:
     # By names: an older file that is only read has no column for settings.
     rows = connection.execute("SELECT * FROM plans ORDER BY plan")
     plans: dict[int, StoredPlan] = {}
@@ -263,20 +251,7 @@ def _plans(connection: sqlite3.Connection) -> list[StoredPlan]:
     return list(plans.values())
 
 
-def _used(connection: sqlite3.Connection) -> dict[int, tuple[Any, ...]]:
+def _used(connection: Connection) -> dict[int, tuple[Any, ...]]:
     """Used count of every item by its row, and what the item is: name and time of its plan, event, maximum count."""
     rows = connection.execute("SELECT item, used, name, time, event, max_count FROM items JOIN plans USING (plan)")
     return {row[0]: row[1:] for row in rows}
-
-
-def _insert_budget(connection: sqlite3.Connection, budget: PrivacyBudget) -> str:
-    ledger_id = uuid.uuid4().hex
-    connection.execute(
-        "INSERT INTO ledger (only_row, ledger_id, epsilon, delta, neighbors, time) VALUES (1, ?, ?, ?, ?, ?)",
-        (ledger_id, budget.epsilon, budget.delta, budget.neighbors.name, _now()),
-    )
-    return ledger_id
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")

@@ -11,78 +11,45 @@ import os
 import pathlib
 import sqlite3
 import stat
-import threading
 from collections.abc import Callable
 
 from langchain_dp._util import forks
 from langchain_dp.accounting import MetricLedger, PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting._account import Account
-from langchain_dp.accounting.store.connection import BUSY_SECONDS, Database, _place
-from langchain_dp.accounting.store.file import LEDGER, FileKind, refusal, verify_header
-from langchain_dp.accounting.store.metric import METRIC_LEDGER, MetricStore
-from langchain_dp.accounting.store.plans import Store
+from langchain_dp.accounting.ledger import ledger_over
+from langchain_dp.accounting.metric import metric_ledger_over
+from langchain_dp.accounting.store.backend import BUSY_SECONDS, Connection
+from langchain_dp.accounting.store.metric import MetricStore
+from langchain_dp.accounting.store.plans import PlanStore
+from langchain_dp.accounting.store.schema import LEDGER, METRIC_LEDGER, LedgerKind
+from langchain_dp.accounting.store.sqlite import SQLite, place_of
+from langchain_dp.accounting.store.sqlite_file import refusal, verify_header
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerCorrupt, LedgerError, LedgerUnwritable
 
 _ROLLBACK = b"\x01\x01"  # bytes 18 and 19 of a file whose commits go into the file itself
 _KINDS = {kind.application_id: kind for kind in (LEDGER, METRIC_LEDGER)}
 
 
-class _Reading(Database):
-    """A database that is never created and never written."""
+class _Reading(SQLite):
+    """A ledger file that is never made and never written."""
 
-    def begin(
-        self, fill: Callable[[sqlite3.Connection], str], verify: Callable[[sqlite3.Connection, str], None]
-    ) -> None:
-        assert self.path is not None
+    reading = True
+
+    def begin(self, fill: Callable[[Connection], str], verify: Callable[[Connection], None]) -> None:
         with self.transaction(write=False) as connection:
-            verify(connection, self.path)
+            verify(connection)
 
-    def _open(self, wait: float) -> sqlite3.Connection:
-        assert self.path is not None
-        before = _place(self.path)
-        connection = _connect(self.path)
+    def _open(self, wait: float) -> Connection:
+        path = self._file()
+        before = place_of(path)
+        connection = _connect(path)
         try:
-            self.ledger_id = verify_header(connection, self.path, self._kind)
+            self.ledger_id = verify_header(connection, path, self.kind)
         except BaseException:
             connection.close()
             raise
         self._place = before
         return connection
-
-
-class _ReadStore(_Reading, Store):
-    """Plans and entries of a ledger that is only read."""
-
-
-class _ReadMetricStore(_Reading, MetricStore):
-    """Accounts and entries of a metric ledger that is only read. Its key is not needed: nobody is looked up."""
-
-    def _load_key(self) -> None:
-        """Leave the key where it is."""
-
-
-class _ReadAccount(Account):
-    def __init__(self, budget: PrivacyBudget, store: Store) -> None:
-        self.budget = budget
-        self.store = store
-        self._known = {}
-        self._lock = threading.Lock()
-        forks.renew_lock(self)
-
-
-class _ReadLedger(PrivacyLedger):
-    """A ledger that is only read."""
-
-    def __init__(self, budget: PrivacyBudget, path: str) -> None:
-        self._account = _ReadAccount(budget, _ReadStore(budget, path))
-        self._direct = None
-
-
-class _ReadMetricLedger(MetricLedger):
-    """A metric ledger that is only read."""
-
-    def __init__(self, path: str) -> None:
-        self._open(_ReadMetricStore(None, path, key=None), keyed=False)
 
 
 def open_ledger(path: str | os.PathLike[str]) -> PrivacyLedger | MetricLedger:
@@ -97,21 +64,22 @@ def open_ledger(path: str | os.PathLike[str]) -> PrivacyLedger | MetricLedger:
     real = os.path.realpath(os.fsdecode(path))
     kind = _kind(real)
     try:
-        return _ReadMetricLedger(real) if kind is METRIC_LEDGER else _ReadLedger(_budget(real), real)
+        if kind is METRIC_LEDGER:
+            return metric_ledger_over(MetricStore(None, _Reading(real, kind), key=None))
+        return ledger_over(Account(PlanStore(_budget(real), _Reading(real, kind))))
     except LedgerUnwritable as error:
         raise _unfinished(real) or error from None
 
 
 def made(ledger: PrivacyLedger | MetricLedger) -> str:
     """When the ledger was made, ISO 8601 in UTC."""
-    store = ledger._store if isinstance(ledger, MetricLedger) else ledger._account.store
-    with store.transaction(write=False) as connection:
+    with ledger._store.transaction(write=False) as connection:
         return str(connection.execute("SELECT time FROM ledger").fetchone()[0])
 
 
 def plan_times(ledger: PrivacyLedger) -> list[str]:
     """When each plan was reserved, in order."""
-    with ledger._account.store.transaction(write=False) as connection:
+    with ledger._store.transaction(write=False) as connection:
         return [str(row[0]) for row in connection.execute("SELECT time FROM plans ORDER BY plan")]
 
 
@@ -122,7 +90,7 @@ def accounts(ledger: MetricLedger) -> dict[str, list[int]]:
     return {whose: [spent for kind, spent in rows if kind == whose] for whose in ("document", "user")}
 
 
-def _kind(path: str) -> FileKind:
+def _kind(path: str) -> LedgerKind:
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -138,7 +106,7 @@ def _kind(path: str) -> FileKind:
         with contextlib.closing(_connect(path)) as connection:
             mark = connection.execute("PRAGMA application_id").fetchone()[0]
     except sqlite3.Error as error:
-        raise _unfinished(path) or refusal(error, path, BUSY_SECONDS) from None
+        raise _unfinished(path) or refusal(error, path, BUSY_SECONDS, LEDGER) from None
     if mark not in _KINDS:
         raise LedgerCorrupt(f"The file {path} is a database, but no ledger of this package. Give another path.")
     return _KINDS[mark]
@@ -190,7 +158,7 @@ def _budget(path: str) -> PrivacyBudget:
             epsilon, delta, neighbors = connection.execute("SELECT epsilon, delta, neighbors FROM ledger").fetchone()
         return PrivacyBudget(epsilon, delta, neighbors)
     except sqlite3.Error as error:
-        raise _unfinished(path) or refusal(error, path, BUSY_SECONDS) from None
+        raise _unfinished(path) or refusal(error, path, BUSY_SECONDS, LEDGER) from None
     except LedgerError:
         raise
     except (LangChainDPError, TypeError, AttributeError):

@@ -320,8 +320,4 @@ def load_certificate(folder: str | PathLike[str]) -> MetricCertificate | None:
     path = Path(folder) / CERTIFICATE
     if not path.exists():
         return None
-    try:
-        fields = json.loads(path.read_bytes())
-    except ValueError:
-        fields = {}
-    return MetricCertificate.from_dict(fields)
+    return MetricCertificate.from_json(path.read_text(encoding="utf-8", errors="replace"))

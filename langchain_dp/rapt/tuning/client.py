@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
 from langchain_dp._util import validate
+from langchain_dp._util.documents import FileForm, Form
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
@@ -30,7 +32,6 @@ from langchain_dp.rapt.tuning.examples import (
     RawExamples,
     checked,
     checked_labels,
-    read_json,
 )
 from langchain_dp.rapt.tuning.plain import Ids, PlainSource
 from langchain_dp.rapt.tuning.plain_rows import PlainRows
@@ -394,25 +395,47 @@ class RAPTClient:
         Raises:
             InvalidParameter: The file is none, or the sanitizer draws from another table.
         """
-        fields = read_json(Path(folder) / FILE, FORMAT)
-        settings = PlainTokens(**fields["settings"])
+        found = _ClientForm.load(Path(folder) / FILE, FORMAT)
         client = cls(
             sanitizer,
             PlainTokens(length=0),
-            kind=fields["kind"],
-            max_tokens=fields["max_tokens"],
-            plain_seed=fields.get("plain_seed"),
+            kind=found.kind,
+            max_tokens=found.max_tokens,
+            plain_seed=found.plain_seed,
         )
-        if client.table != fields["table"]:
+        if client.table != found.table:
             raise InvalidParameter(
-                f"Expected a sanitizer over the table {fields['table']!r}, as in training, got {client.table!r}."
+                f"Expected a sanitizer over the table {found.table!r}, as in training, got {client.table!r}."
             )
-        plain = fields["plain"]
-        eta = math.inf if fields["eta"] is None else fields["eta"]  # all that older files say
-        said = fields.get("trained", TrainedOn(eta).to_dict())
-        client.trained = None if said is None else TrainedOn.from_dict(said)  # None: nobody said
-        client.plain = PlainSource.restored(client.vocabulary, settings, plain["candidates"], plain["rows"])
+        if "trained" in found.model_fields_set:
+            said = found.trained  # None: nobody said
+            client.trained = None if said is None else TrainedOn(float(said.eta), said.mechanism)
+        else:
+            client.trained = TrainedOn(math.inf if found.eta is None else found.eta)  # all that older files say
+        settings = PlainTokens.from_dict(found.settings)
+        client.plain = PlainSource.restored(client.vocabulary, settings, found.plain.candidates, found.plain.rows)
         return client
 
     def __repr__(self) -> str:
         return f"RAPTClient({self.kind}, {self.sanitizer!r})"
+
+
+class _TrainedForm(Form):
+    eta: float | Literal["inf"]
+    mechanism: str | None
+
+
+class _PlainForm(Form):
+    candidates: list[str]
+    rows: list[list[int]]
+
+
+class _ClientForm(FileForm):
+    kind: Kind
+    max_tokens: int
+    table: str
+    eta: float | None
+    trained: _TrainedForm | None = None
+    plain_seed: int | None = None
+    settings: dict[str, Any]
+    plain: _PlainForm

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from langchain_dp._util.documents import FileForm
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
@@ -106,15 +107,22 @@ class PrivatizedExamples:
         Raises:
             InvalidParameter: It is no such file, or it holds texts without a certificate.
         """
-        fields = read_json(Path(path), FORMAT)
-        if not isinstance(fields.get("certificate"), dict):
+        found = _ExamplesForm.load(Path(path), FORMAT)
+        if found.certificate is None:
             raise InvalidParameter(_NO_CERTIFICATE.format(f"none in {str(path)!r}"))
-        inputs = fields["inputs"]
-        for start in range(0, len(inputs), MOST):  # checked as if they came from outside
-            some = inputs[start : start + MOST]
-            Request(fields["kind"], [[] for _ in some], some)
-        certificate = MetricCertificate.from_dict(fields["certificate"])
-        return cls(fields["kind"], fields["inputs"], fields["labels"], fields["truncated"], certificate)
+        for start in range(0, len(found.inputs), MOST):  # checked as if they came from outside
+            some = found.inputs[start : start + MOST]
+            Request(found.kind, [[] for _ in some], some)
+        certificate = MetricCertificate.from_dict(found.certificate)
+        return cls(found.kind, found.inputs, found.labels, found.truncated, certificate)
+
+
+class _ExamplesForm(FileForm):
+    kind: Kind
+    inputs: list[list[int] | str]
+    labels: list[str]
+    truncated: int
+    certificate: dict[str, Any] | None = None
 
 
 def checked_labels(labels: Sequence[str]) -> tuple[str, ...]:
@@ -169,22 +177,3 @@ def checked(
             f"Expected {what}s of at least two labels, but all {len(rows)} have one. There is nothing to learn."
         )
     return RawExamples([row["text"] for row in rows], numbers, users)
-
-
-def read_json(path: Path, form: str) -> dict[str, Any]:
-    """A JSON object of a known format.
-
-    Raises:
-        InvalidParameter: There is no such file, or it holds something else.
-    """
-    try:
-        fields = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InvalidParameter(
-            f"Expected {str(path)!r} to be a file that can be read ({type(error).__name__})."
-        ) from None
-    except (ValueError, RecursionError):
-        fields = None
-    if not isinstance(fields, dict) or fields.get("format") != form:
-        raise InvalidParameter(f"Expected {str(path)!r} to hold {form!r}. It is damaged, or of another version.")
-    return fields

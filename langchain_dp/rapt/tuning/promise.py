@@ -65,11 +65,6 @@ class TrainedOn:
         """Plain values that strict JSON can hold."""
         return {"eta": _told(self.eta), "mechanism": self.mechanism}
 
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> TrainedOn:
-        """Return what :meth:`to_dict` wrote."""
-        return cls(float(fields["eta"]), fields["mechanism"])
-
 
 def joined(one: MetricCertificate, other: MetricCertificate) -> MetricCertificate:
     """One certificate for texts that came under two: nothing in it is smaller than in either.

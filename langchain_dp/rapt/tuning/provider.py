@@ -14,11 +14,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from langchain_dp._util import validate
+from langchain_dp._util.documents import FileForm, Form
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.tuning.backbone import Backbone
 from langchain_dp.rapt.tuning.batches import Assembler, Row
-from langchain_dp.rapt.tuning.examples import read_json
 from langchain_dp.rapt.tuning.model import RECONSTRUCTION, TunedModel
 from langchain_dp.rapt.tuning.settings import TuningSettings
 from langchain_dp.rapt.tuning.training import autocast, probabilities_of
@@ -136,21 +136,20 @@ class RAPTProvider:
             InvalidParameter: The files are none, or were made with another backbone.
             MissingExtra: The package of "minilm" is not installed.
         """
-        facts = read_json(Path(folder) / PROVIDER, FORMAT)
-        verbalizer: Mapping[str, str] | None = facts["verbalizer"]
+        found = _ProviderForm.load(Path(folder) / PROVIDER, FORMAT)
         if isinstance(backbone, Backbone):
             base = copy.deepcopy(backbone)
         else:
-            base = Backbone(backbone, tokenizer=tokenizer, words=verbalizer is not None)
-        wanted = facts["backbone"]
-        if base.fingerprint != wanted["fingerprint"]:
+            base = Backbone(backbone, tokenizer=tokenizer, words=found.verbalizer is not None)
+        wanted = found.backbone
+        if base.fingerprint != wanted.fingerprint:
             raise InvalidParameter(
-                f"Expected the backbone with which {str(folder)!r} was tuned ({wanted['kind']}, "
-                f"{wanted['fingerprint'][:8]}), got {base.kind}, {base.fingerprint[:8]}. Give that one."
+                f"Expected the backbone with which {str(folder)!r} was tuned ({wanted.kind}, "
+                f"{wanted.fingerprint[:8]}), got {base.kind}, {base.fingerprint[:8]}. Give that one."
             )
-        settings = TuningSettings.from_dict(facts["settings"])
+        settings = TuningSettings.from_dict(found.settings)
         model = TunedModel(
-            base, settings, labels=len(facts["labels"]), words=label_words(base, facts["labels"], verbalizer)
+            base, settings, labels=len(found.labels), words=label_words(base, found.labels, found.verbalizer)
         )
         try:
             tensors = load_file(Path(folder) / WEIGHTS)
@@ -163,14 +162,28 @@ class RAPTProvider:
         return cls(
             model,
             base,
-            labels=facts["labels"],
-            kind=facts["kind"],
-            verbalizer=verbalizer,
-            template=facts["template"],
+            labels=found.labels,
+            kind=found.kind,
+            verbalizer=found.verbalizer,
+            template=found.template,
         )
 
     def __repr__(self) -> str:
         return f"RAPTProvider({self.settings.method}, {self.backbone!r}, labels={list(self.labels)})"
+
+
+class _BackboneForm(Form):
+    kind: str
+    fingerprint: str
+
+
+class _ProviderForm(FileForm):
+    labels: list[str]
+    kind: Kind
+    settings: dict[str, Any]
+    verbalizer: dict[str, str] | None
+    template: str
+    backbone: _BackboneForm
 
 
 def assembler(

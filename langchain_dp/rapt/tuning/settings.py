@@ -62,6 +62,15 @@ class PlainTokens:
                 f"{len(words)}."
             )
 
+    @classmethod
+    def from_dict(cls, fields: Any) -> PlainTokens:
+        """Return the plain tokens that the settings of a training, or of a client, hold as plain values.
+
+        Raises:
+            InvalidParameter: A field is missing, unknown or out of bounds.
+        """
+        return cls(**_named(cls, fields))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TuningSettings:
@@ -161,16 +170,20 @@ class TuningSettings:
         Raises:
             InvalidParameter: A field is missing or unknown.
         """
-        names = {field.name for field in dataclasses.fields(cls)}
-        plain = {field.name for field in dataclasses.fields(PlainTokens)}
-        if set(fields) != names or set(fields["plain"]) != plain:
-            raise InvalidParameter(
-                f"Expected settings with the fields {sorted(names)}, got {sorted(map(str, fields))}. They were written "
-                "by another version."
-            )
-        return cls(**{**fields, "plain": PlainTokens(**fields["plain"])})
+        values = _named(cls, fields)
+        return cls(**{**values, "plain": PlainTokens.from_dict(values["plain"])})
 
     def differences(self, other: TuningSettings) -> list[str]:
         """Names of the fields in which two settings differ, but for the device."""
         mine, its = self.to_dict(), other.to_dict()
         return sorted(name for name in mine if name != "device" and mine[name] != its[name])
+
+
+def _named(kind: type, fields: Any) -> Mapping[str, Any]:
+    names = {field.name for field in dataclasses.fields(kind)}
+    if not isinstance(fields, Mapping) or set(fields) != names:
+        got = sorted(map(str, fields)) if isinstance(fields, Mapping) else type(fields).__name__
+        raise InvalidParameter(
+            f"Expected settings with the fields {sorted(names)}, got {got}. They were written by another version."
+        )
+    return fields

@@ -8,8 +8,6 @@ the file exists only while a transaction runs, or after a crash in one; SQLite t
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import math
 import os
 import pathlib
 import re
@@ -18,125 +16,12 @@ import stat
 import uuid
 from collections.abc import Callable
 
-from langchain_dp.accounting.budget import PrivacyBudget
-from langchain_dp.errors import LedgerCorrupt, LedgerError, LedgerMismatch, LedgerUnwritable
+from langchain_dp.accounting.store.backend import Connection
+from langchain_dp.accounting.store.schema import LedgerKind
+from langchain_dp.errors import LedgerCorrupt, LedgerError, LedgerUnwritable
 
 MOUNTS = "/proc/self/mountinfo"
 
-
-@dataclasses.dataclass(frozen=True)
-class FileKind:
-    """One kind of durable file, all kept with the same discipline.
-
-    Args:
-        name: What messages call it.
-        opener: How a caller opens it.
-        restore: What to do about a lost or damaged one.
-        application_id: Its mark in the header, so that no kind is taken for another.
-        version: Version of its schema.
-        tables: SQL of its tables and triggers. One of them is ``ledger``, with one row, its ``ledger_id``, and the
-            ``key_check`` of :mod:`_key_file`. Entries have ids without gaps, in a table ``entries``.
-        migrate: Brings a file of an older version to this one, in the caller's transaction, given that version.
-        owner_only: Whether it is readable by its owner alone.
-    """
-
-    name: str
-    opener: str
-    restore: str
-    application_id: int
-    version: int
-    tables: str
-    migrate: Callable[[sqlite3.Connection, int], None]
-    owner_only: bool = False
-
-    @property
-    def schema(self) -> str:
-        """SQL script that makes an empty file of this kind."""
-        return f"PRAGMA application_id = {self.application_id};\nPRAGMA user_version = {self.version};\n{self.tables}"
-
-
-# One statement each: what is new since version 1, for new files and for those that are migrated.
-ONE_KEY = """
-CREATE TRIGGER IF NOT EXISTS one_key BEFORE UPDATE ON ledger
-    WHEN OLD.key_check <> x'' AND NEW.key_check <> OLD.key_check
-    BEGIN SELECT RAISE(ABORT, 'a ledger has one key'); END
-"""
-_JOURNALS = (
-    ONE_KEY,
-    "CREATE TABLE IF NOT EXISTS journals (plan INTEGER PRIMARY KEY REFERENCES plans, state TEXT NOT NULL)",
-    "CREATE TRIGGER IF NOT EXISTS no_journal_removal BEFORE DELETE ON journals "
-    "BEGIN SELECT RAISE(ABORT, 'journals are never removed'); END",
-)
-
-
-def add_column(connection: sqlite3.Connection, table: str, column: str) -> None:
-    """Add a column, unless the table has it."""
-    if column.split()[0] not in {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}:
-        connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
-
-
-def _migrate(connection: sqlite3.Connection, from_version: int) -> None:
-    """Bring a ledger of an older version to this one. Done twice, it changes nothing."""
-    if from_version < 2:  # journals lay in files of their own, and plans did not keep what they were made for
-        add_column(connection, "plans", "settings TEXT")
-        add_column(connection, "ledger", "key_check BLOB NOT NULL DEFAULT x''")
-        for statement in _JOURNALS:
-            connection.execute(statement)
-
-
-# The file itself refuses what must never happen: a count above its maximum, a refund, an edited history.
-_TABLES = """
-CREATE TABLE ledger (
-    only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
-    ledger_id TEXT NOT NULL,
-    epsilon REAL NOT NULL,
-    delta REAL NOT NULL,
-    neighbors TEXT NOT NULL,
-    time TEXT NOT NULL,
-    key_check BLOB NOT NULL DEFAULT x''
-);
-CREATE TABLE plans (
-    plan INTEGER PRIMARY KEY AUTOINCREMENT,
-    name TEXT NOT NULL UNIQUE,
-    epsilon REAL NOT NULL CHECK (epsilon >= 0),
-    delta REAL NOT NULL CHECK (delta >= 0),
-    time TEXT NOT NULL,
-    settings TEXT
-);
-CREATE TABLE items (
-    item INTEGER PRIMARY KEY AUTOINCREMENT,
-    plan INTEGER NOT NULL REFERENCES plans,
-    event TEXT NOT NULL,
-    max_count INTEGER NOT NULL CHECK (max_count >= 1),
-    used INTEGER NOT NULL DEFAULT 0 CHECK (used BETWEEN 0 AND max_count),
-    UNIQUE (plan, event)
-);
-CREATE TABLE entries (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    time TEXT NOT NULL,
-    item INTEGER NOT NULL REFERENCES items,
-    count INTEGER NOT NULL CHECK (count >= 1),
-    chain TEXT NOT NULL
-);
-CREATE TRIGGER no_refund BEFORE UPDATE ON items WHEN NEW.used < OLD.used OR NEW.max_count <> OLD.max_count
-    OR NEW.event <> OLD.event OR NEW.plan <> OLD.plan
-    BEGIN SELECT RAISE(ABORT, 'a used count never falls and a plan never changes'); END;
-CREATE TRIGGER no_edit BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'entries are never edited'); END;
-CREATE TRIGGER no_removal BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'entries are never removed'); END;
-CREATE TRIGGER no_item_removal BEFORE DELETE ON items BEGIN SELECT RAISE(ABORT, 'plans are never removed'); END;
-CREATE TRIGGER no_plan_edit BEFORE UPDATE ON plans BEGIN SELECT RAISE(ABORT, 'plans are never edited'); END;
-CREATE TRIGGER no_plan_removal BEFORE DELETE ON plans BEGIN SELECT RAISE(ABORT, 'plans are never removed'); END;
-"""
-
-LEDGER = FileKind(
-    name="ledger",
-    opener="PrivacyLedger(budget, path)",
-    restore="Restore it from a copy that holds every spend; a new ledger would forget what was released.",
-    application_id=0x4C445042,  # "LDPB"
-    version=2,
-    tables=_TABLES + ";\n".join(_JOURNALS) + ";",
-    migrate=_migrate,
-)
 
 _HELD = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 _UNWRITABLE = {
@@ -154,7 +39,7 @@ def held(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF == sqlite3.SQLITE_BUSY
 
 
-def refusal(error: sqlite3.Error, path: str | None, busy_seconds: float, kind: FileKind = LEDGER) -> LedgerError:
+def refusal(error: Exception, path: str | None, busy_seconds: float, kind: LedgerKind) -> LedgerError:
     """Return the error of this package that says what SQLite's ``error`` means for a ledger."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code in _HELD:
@@ -170,7 +55,21 @@ def refusal(error: sqlite3.Error, path: str | None, busy_seconds: float, kind: F
     return LedgerCorrupt(f"The {kind.name} {path} is damaged or not a {kind.name} ({error}). {kind.restore}")
 
 
-def inspect_file(path: str, kind: FileKind = LEDGER) -> bool:
+def make_schema(connection: Connection, kind: LedgerKind) -> None:
+    """Mark an empty file as one of this kind, and make what it lacks of tables and rules."""
+    connection.execute(f"PRAGMA application_id = {kind.application_id}")
+    connection.execute(f"PRAGMA user_version = {kind.version}")
+    for statement in kind.tables:
+        connection.execute(statement)
+    for rule in kind.rules:
+        when = f" WHEN {rule.when}" if rule.when else ""
+        connection.execute(
+            f"CREATE TRIGGER IF NOT EXISTS {rule.name} BEFORE {rule.before}{when} "
+            f"BEGIN SELECT RAISE(ABORT, '{rule.says}'); END"
+        )
+
+
+def inspect_file(path: str, kind: LedgerKind) -> bool:
     """Return whether a file of this kind stands at ``path``; refuse what could never be one."""
     try:
         found = os.stat(path)
@@ -205,7 +104,7 @@ def inspect_file(path: str, kind: FileKind = LEDGER) -> bool:
     return True
 
 
-def _refuse_mount_point(path: str, kind: FileKind) -> None:
+def _refuse_mount_point(path: str, kind: LedgerKind) -> None:
     """Refuse a file that is mounted by itself: its journal would be named by this path, which other mounts lack."""
     try:
         with open(MOUNTS, "rb") as file:
@@ -225,7 +124,7 @@ def _refuse_mount_point(path: str, kind: FileKind) -> None:
         )
 
 
-def _refuse_without_folder(path: str, kind: FileKind) -> None:
+def _refuse_without_folder(path: str, kind: LedgerKind) -> None:
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         raise LedgerUnwritable(
@@ -245,7 +144,7 @@ def _drop_building_names(path: str) -> None:
                 name.unlink()
 
 
-def create_file(path: str, fill: Callable[[sqlite3.Connection], object], kind: FileKind = LEDGER) -> None:
+def create_file(path: str, fill: Callable[[Connection], object], kind: LedgerKind) -> None:
     """Put a whole new file of this kind at ``path``, or leave the one that another process put there first.
 
     It is built under another name and linked into place, so that no moment exists at which ``path`` is half a
@@ -257,7 +156,7 @@ def create_file(path: str, fill: Callable[[sqlite3.Connection], object], kind: F
             os.close(os.open(building, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         connection = sqlite3.connect(_uri(building, "rwc"), uri=True, isolation_level=None)
         try:
-            connection.executescript(kind.schema)
+            make_schema(connection, kind)
             fill(connection)
         finally:
             connection.close()
@@ -306,7 +205,7 @@ def open_connection(path: str) -> sqlite3.Connection:
     return connection
 
 
-def verify_header(connection: sqlite3.Connection, path: str, kind: FileKind = LEDGER) -> str:
+def verify_header(connection: Connection, path: str, kind: LedgerKind) -> str:
     """Check that the file calls itself one of this kind and of a known schema, this one or older; return its id."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != kind.application_id:
@@ -324,7 +223,7 @@ def verify_header(connection: sqlite3.Connection, path: str, kind: FileKind = LE
     return str(row[0])
 
 
-def verify_journal(connection: sqlite3.Connection, path: str | None, kind: FileKind = LEDGER) -> None:
+def verify_journal(connection: Connection, path: str | None, kind: LedgerKind) -> None:
     """Check that commits go into the file itself, and not into a log that a copy of the file would lack."""
     mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
     if mode != "delete":
@@ -333,40 +232,3 @@ def verify_journal(connection: sqlite3.Connection, path: str | None, kind: FileK
             "spends may lie outside the file. Put back all files that stood beside it, then run "
             "'PRAGMA journal_mode = DELETE' on it with that program."
         )
-
-
-def verify_contents(connection: sqlite3.Connection, path: str, budget: PrivacyBudget, slack: float) -> None:
-    """Check the pages, the budget, and that counts, entries and claims agree with one another."""
-
-    def damaged(what: str) -> LedgerCorrupt:
-        return LedgerCorrupt(f"The ledger {path} is damaged: {what}. Restore it from a copy that holds every spend.")
-
-    checked = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if checked != "ok":
-        raise damaged(str(checked))
-    epsilon, delta, neighbors = connection.execute("SELECT epsilon, delta, neighbors FROM ledger").fetchone()
-    if (epsilon, delta, neighbors) != (budget.epsilon, budget.delta, budget.neighbors.name):
-        raise LedgerMismatch(
-            f"The ledger {path} belongs to the budget epsilon={epsilon!r}, delta={delta!r}, neighbors="
-            f"{str(neighbors).lower()}, not to epsilon={budget.epsilon!r}, delta={budget.delta!r}, "
-            f"neighbors={budget.neighbors.name.lower()}. Open it with its own budget, or give another path."
-        )
-    wrong = connection.execute(
-        "SELECT count(*) FROM items LEFT JOIN (SELECT item, sum(count) AS total FROM entries GROUP BY item) "
-        "USING (item) WHERE used <> coalesce(total, 0) OR plan NOT IN (SELECT plan FROM plans)"
-    ).fetchone()[0]
-    if wrong:
-        raise damaged(f"{wrong} used counts do not equal the sum of their entries")
-    # Ids are handed out without gaps, and the sequence table remembers the last one.
-    entries, newest, orphans, handed_out = connection.execute(
-        "SELECT count(*), coalesce(max(id), 0), count(*) FILTER (WHERE item NOT IN (SELECT item FROM items)), "
-        "(SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'entries') FROM entries"
-    ).fetchone()
-    if entries != newest or newest != handed_out or orphans:
-        raise damaged(f"of {max(newest, handed_out)} entries {entries - orphans} are left")
-    claims = connection.execute("SELECT epsilon, delta FROM plans").fetchall()
-    if (
-        math.fsum(claim[0] for claim in claims) > epsilon * (1 + slack)
-        or math.fsum(claim[1] for claim in claims) > delta * (1 + slack)
-    ):  # fmt: skip
-        raise damaged("its plans claim more than its budget")

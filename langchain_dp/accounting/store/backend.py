@@ -1,0 +1,231 @@
+"""Where a ledger lies, seen from its store: transactions, one at a time in a process, and never one over a fork.
+
+Threads queue here and not in the database. A child of a fork must not use what its parent opened: see ``forks.py``.
+A database of its own kind is a subclass that fills in :class:`Backend`'s abstract methods.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Protocol
+
+from langchain_dp._util import forks
+from langchain_dp.accounting.store.schema import LedgerKind
+from langchain_dp.errors import LedgerError, LedgerUnwritable
+
+BUSY_SECONDS = 30.0
+"""How long a spend waits for the ledger's lock: long enough for 64 racers that fsync one after the other."""
+
+
+class Connection(Protocol):
+    """An open connection, as Python's standard for databases has it. Values stand in a statement as question marks."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Any:
+        """Run one statement and return its cursor: ``fetchone``, ``fetchall``, ``rowcount``, ``description``."""
+        ...
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> Any:
+        """Run one statement for each of the parameters."""
+        ...
+
+    def rollback(self) -> None:
+        """Take back what was not committed."""
+        ...
+
+    def close(self) -> None:
+        """Give the connection up."""
+        ...
+
+
+class Backend(abc.ABC):
+    """Transactions on one ledger, or on a memory that only this process may use.
+
+    Args:
+        path: Where the ledger lies, in words of its database; None for memory.
+        kind: Which kind of ledger it is.
+        ledger_id: The ledger that must be found there, if it is known already.
+    """
+
+    errors: ClassVar[type[Exception]]
+    """What the database raises."""
+
+    reading = False
+    """Whether the ledger is only looked at."""
+
+    def __init__(self, path: str | None, kind: LedgerKind, ledger_id: str | None = None) -> None:
+        self.path = path
+        self.kind = kind
+        self.ledger_id = ledger_id
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._closed = False
+        self._connection = self._memory() if path is None else None
+        forks.watch(self)
+
+    # --- what a database must bring ---------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _memory(self) -> Connection:
+        """An empty ledger in memory."""
+
+    @abc.abstractmethod
+    def _find_or_make(self, fill: Callable[[Connection], str]) -> None:
+        """See that a ledger of this kind stands at the path: the one of ``ledger_id`` if known, else a new one.
+
+        No moment exists at which half a ledger is there. ``fill`` writes the one row of a new one.
+        """
+
+    @abc.abstractmethod
+    def _open(self, wait: float) -> Connection:
+        """A connection whose commits are durable when they return, to a ledger of this kind and of a known version.
+
+        Sets ``ledger_id``, and raises LedgerError where another one was expected.
+        """
+
+    @abc.abstractmethod
+    def _begin(self, connection: Connection, write: bool, wait: float) -> None:
+        """Begin a transaction that has its lock. Refuse a ledger that was replaced, or is not durable any more."""
+
+    @abc.abstractmethod
+    def _commit(self, connection: Connection, wait: float) -> None:
+        """End it, durably."""
+
+    @abc.abstractmethod
+    def _refusal(self, error: Exception, wait: float) -> LedgerError:
+        """What the database's ``error`` means for a ledger."""
+
+    @abc.abstractmethod
+    def _upgrade(self, connection: Connection) -> None:
+        """Bring a ledger of an older version to this one."""
+
+    @abc.abstractmethod
+    def damage(self, connection: Connection) -> str:
+        """What the database itself finds wrong with what it keeps; empty if nothing."""
+
+    @abc.abstractmethod
+    def newest_id(self, connection: Connection) -> int:
+        """The highest id that an entry ever had, whether it is still there or not."""
+
+    # --- what all have in common ------------------------------------------------------------------------------
+
+    def begin(self, fill: Callable[[Connection], str], verify: Callable[[Connection], None]) -> None:
+        """Find the ledger or make it, and see that it can be trusted and written, before its first use.
+
+        Args:
+            fill: Writes the one row of a new ledger and returns the id of it.
+            verify: Raises LedgerError when a ledger's contents are not what they must be, in this version or an older.
+        """
+        if self.path is None:
+            with self.transaction(write=True) as connection:
+                self.ledger_id = fill(connection)
+            return
+        self._find_or_make(fill)
+        with self.transaction(write=False) as connection:
+            verify(connection)
+        with self.transaction(write=True) as connection:
+            self._upgrade(connection)
+            # A real, synced write: a ledger that cannot be written must say so here, not at the first release.
+            connection.execute("UPDATE ledger SET only_row = only_row")
+
+    @contextlib.contextmanager
+    def _exclusive(self, wait: float) -> Iterator[None]:
+        if not self._lock.acquire(timeout=wait):
+            raise LedgerUnwritable(
+                f"Expected the {self.kind.name} to be free within {wait:g} s, but other threads kept it. "
+                "Nothing was charged: try again, with fewer threads."
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    @contextlib.contextmanager
+    def transaction(self, *, write: bool, wait: float | None = None) -> Iterator[Connection]:
+        """Run the block in one transaction: durable when the block is left, rolled back when it raises.
+
+        Args:
+            write: Whether the block writes.
+            wait: Seconds to wait for others; ``BUSY_SECONDS`` by default.
+
+        Raises:
+            LedgerError: And its kinds, for whatever the database refuses.
+        """
+        wait = BUSY_SECONDS if wait is None else wait
+        with self._exclusive(wait):
+            try:
+                connection = self._connect(wait)
+                self._begin(connection, write, wait)
+                yield connection
+                self._commit(connection, wait)
+            except self.errors as error:
+                self._abandon(drop=True)
+                raise self._refusal(error, wait) from error
+            except BaseException:
+                self._abandon(drop=False)
+                raise
+
+    def _abandon(self, *, drop: bool) -> None:
+        """Roll back; after a database error also drop the connection, whose state is no longer certain."""
+        connection = self._connection
+        if connection is None or self._pid != os.getpid():
+            return
+        failed = False
+        try:
+            connection.rollback()
+        except self.errors:
+            failed = True
+        if self.path is not None and (drop or failed):
+            self._connection = None
+            with contextlib.suppress(self.errors):
+                connection.close()
+
+    def _connect(self, wait: float) -> Connection:
+        if self._closed:
+            raise LedgerError(f"The {self.kind.name} is closed. Open it again with {self.kind.opener}.")
+        if self._pid != os.getpid():
+            if self.path is None:
+                raise LedgerError(
+                    f"An in-memory {self.kind.name} was carried into a forked process, where its budget could be "
+                    f"spent twice. Share one budget between processes by a file: {self.kind.opener}."
+                )
+            if self._connection is not None:  # forked by code that runs no fork handlers
+                raise LedgerError("The process was forked around Python. Open the file anew in the child.")
+            self._pid = os.getpid()
+        if self._connection is None:
+            self._connection = self._open(wait)
+        return self._connection
+
+    def close(self) -> None:
+        """Close the connection. Every later use of this ledger object is refused."""
+        if self._pid != os.getpid() and self._connection is not None:
+            forks.disown(self._connection)
+            self._connection, self._closed = None, True
+            return
+        with self._exclusive(BUSY_SECONDS):
+            self._closed = True
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+    def before_fork(self) -> None:
+        """Wait for a running transaction and close the connection; see ``forks.py``."""
+        self._lock.acquire()
+        if self.path is not None and self._connection is not None and self._pid == os.getpid():
+            connection, self._connection = self._connection, None
+            with contextlib.suppress(self.errors):
+                connection.close()
+
+    def after_fork(self) -> None:
+        """Let transactions start again, in the parent and in the child."""
+        self._lock.release()
+
+    def __del__(self) -> None:
+        # Nobody else can hold the lock here; half-built objects may lack it, and at exit modules are gone one by one.
+        try:  # noqa: SIM105  # contextlib may be gone, too
+            self.close()
+        except Exception:  # noqa: S110  # nobody is left to be told
+            pass

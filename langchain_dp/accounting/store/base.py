@@ -1,0 +1,196 @@
+"""What the stores of both ledgers share: how one is opened and trusted, its key, and its entries, one for each charge.
+
+The SQL of the stores is one for every database: values as question marks, ids by RETURNING, no word of one dialect.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import datetime
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from langchain_dp.accounting.store.backend import Backend, Connection
+from langchain_dp.accounting.store.key_file import bound_key, digest, new_key
+from langchain_dp.accounting.store.schema import LedgerKind
+from langchain_dp.accounting.store.sqlite import SQLite
+from langchain_dp.errors import InvalidParameter, LedgerCorrupt
+
+_PAGE = 500
+
+
+def backend_at(path: str | os.PathLike[str] | None, kind: LedgerKind, ledger_id: str | None = None) -> Backend:
+    """Where a ledger lies: a SQLite file at ``path``, or memory that lives and dies with this process.
+
+    Args:
+        path: The file; None for memory.
+        kind: Which kind of ledger it is.
+        ledger_id: When given, the file must exist and be exactly this ledger (a pickle that comes back).
+    """
+    if not isinstance(path, (str, os.PathLike, type(None))):
+        raise InvalidParameter(f"Expected path={path!r} to be a path of a file, or None for a ledger in memory.")
+    # Resolved once: a later chdir, or a second name through a symlink, must not lead to another file.
+    return SQLite(None if path is None else os.path.realpath(os.fsdecode(path)), kind, ledger_id)
+
+
+class LedgerStore(abc.ABC):
+    """Durable state of one ledger, shared by threads, and by processes when it has a path.
+
+    Args:
+        backend: Where it lies.
+
+    Raises:
+        LedgerCorrupt, LedgerMismatch, LedgerUnwritable, LedgerError: See :mod:`langchain_dp.errors`.
+    """
+
+    _charges: ClassVar[str]
+    """What messages call entries."""
+    _wrong: ClassVar[tuple[str, str]]
+    """SQL that counts what does not equal the sum of its entries, and what that is."""
+    _orphaned: ClassVar[str]
+    """SQL condition on an entry that belongs to nothing."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._key: bytes | None = None
+        self._newest_entry = 0
+        try:
+            backend.begin(self._fill, self._verify)
+            self._opened()
+        except BaseException:
+            backend.close()
+            raise
+
+    @property
+    def path(self) -> str | None:
+        """Where the ledger lies; None in memory."""
+        return self.backend.path
+
+    @property
+    def ledger_id(self) -> str:
+        """What tells this ledger from every other."""
+        return str(self.backend.ledger_id)
+
+    def transaction(self, *, write: bool, wait: float | None = None) -> contextlib.AbstractContextManager[Connection]:
+        """Run a block in one transaction: see :meth:`Backend.transaction`."""
+        return self.backend.transaction(write=write, wait=wait)
+
+    def close(self) -> None:
+        """Close the connection. Every later use of this store is refused."""
+        self.backend.close()
+
+    # --- what differs ------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _terms(self) -> dict[str, Any]:
+        """The row of a new ledger by column, beside its id and its time."""
+
+    @abc.abstractmethod
+    def _check_terms(self, connection: Connection) -> None:
+        """Refuse a ledger that was made for other terms."""
+
+    @abc.abstractmethod
+    def _check_totals(self, connection: Connection, entries: int) -> None:
+        """Refuse a ledger whose totals are beyond its terms."""
+
+    def _opened(self) -> None:  # noqa: B027  # not every store needs more
+        """Whatever else must be there before the first use."""
+
+    # --- opening -----------------------------------------------------------------------------------------------
+
+    def _fill(self, connection: Connection) -> str:
+        ledger_id = uuid.uuid4().hex
+        row = {"only_row": 1, "ledger_id": ledger_id, "time": now(), "key_check": b"", **self._terms()}
+        connection.execute(*_insert("ledger", row))
+        return ledger_id
+
+    def _verify(self, connection: Connection) -> None:
+        """Check what the database keeps, the terms, and that totals and entries agree with one another."""
+        if wrong := self.backend.damage(connection):
+            raise self.damaged(wrong)
+        self._check_terms(connection)
+        wrong = connection.execute(self._wrong[0]).fetchone()[0]
+        if wrong:
+            raise self.damaged(f"{wrong} {self._wrong[1]} do not equal the sum of their {self._charges}")
+        entries, newest, orphans = connection.execute(
+            f"SELECT count(*), coalesce(max(id), 0), count(*) FILTER (WHERE {self._orphaned}) FROM entries"  # noqa: S608  # no value in it
+        ).fetchone()
+        # Ids are handed out without gaps, and the database remembers the last one.
+        handed_out = self.backend.newest_id(connection)
+        if entries != newest or newest != handed_out or orphans:
+            raise self.damaged(f"of {max(newest, handed_out)} {self._charges} {entries - orphans} are left")
+        self._check_totals(connection, entries)
+        self._newest_entry = newest
+
+    def damaged(self, what: str) -> LedgerCorrupt:
+        """The error of a ledger whose contents contradict one another."""
+        kind = self.backend.kind
+        return LedgerCorrupt(f"The {kind.name} {self.path} is damaged: {what}. {kind.restore}")
+
+    # --- its key -----------------------------------------------------------------------------------------------
+
+    def key(self) -> bytes:
+        """The key of this ledger's hashes, made at its first use: see ``key_file.py``. In memory it dies with it."""
+        if self._key is None:
+            if self.path is None:
+                self._key = new_key()
+            else:
+                with self.transaction(write=True) as connection:
+                    self._key = bound_key(connection, self.path, self.ledger_id, self.backend.kind.name)
+        return self._key
+
+    def digest(self, domain: str, text: str) -> bytes:
+        """Keyed hash of ``text``; equal texts of two domains have different hashes."""
+        return digest(self.key(), domain, text)
+
+    # --- entries -----------------------------------------------------------------------------------------------
+
+    def check_newest(self, connection: Connection) -> None:
+        """Refuse a ledger that lacks entries which this process has seen: what they paid for may not be kept."""
+        if connection.execute("SELECT coalesce(max(id), 0) FROM entries").fetchone()[0] < self._newest_entry:
+            raise self.forgotten()
+
+    def forgotten(self) -> LedgerCorrupt:
+        """The error of a ledger in whose place an older copy was put."""
+        return LedgerCorrupt(
+            f"The {self.backend.kind.name} {self.path} forgot entries that this process has seen: an older copy was "
+            "put in its place. Restore the newest copy; until then nothing may be released."
+        )
+
+    def _enter(self, connection: Connection, **charge: Any) -> int:
+        """Write one entry, given by column, and return its id, for :meth:`_saw`."""
+        statement, values = _insert("entries", charge)
+        newest = connection.execute(f"{statement} RETURNING id", values).fetchone()[0]
+        if newest <= self._newest_entry:
+            raise self.forgotten()
+        return int(newest)
+
+    def _saw(self, newest: int) -> None:
+        # Only after the commit: an entry that was rolled back gives its id to the next one.
+        self._newest_entry = max(self._newest_entry, newest)
+
+    def _rows_after(self, query: str, parameters: Sequence[Any] = ()) -> Iterator[Any]:
+        """Yield rows of entries, which begin with their ids, in order. Pages: no lock is held between two of them."""
+        last = 0
+        while True:
+            with self.transaction(write=False) as connection:
+                rows = connection.execute(
+                    f"{query} AND entries.id > ? ORDER BY entries.id LIMIT ?", (*parameters, last, _PAGE)
+                ).fetchall()
+            yield from rows
+            if len(rows) < _PAGE:
+                return
+            last = rows[-1][0]
+
+
+def now() -> str:
+    """Time of writing, ISO 8601 in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
+
+
+def _insert(table: str, row: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
+    columns = ", ".join(f'"{column}"' for column in row)  # user is a word of SQL's own
+    return f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' * len(row))})", tuple(row.values())  # noqa: S608  # names only

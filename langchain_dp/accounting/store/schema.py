@@ -1,0 +1,149 @@
+"""What a ledger holds, and what it refuses, said once for both kinds of ledger and for every database that holds one.
+
+The words are SQLite's: INTEGER and REAL of 64 bits, BLOB, AUTOINCREMENT. Another database puts its own in their place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What the database itself must refuse, whoever asks: ``before`` a statement, ``when`` a condition on OLD and NEW.
+
+    An empty ``when`` is always.
+    """
+
+    name: str
+    before: str
+    when: str
+    says: str
+
+
+@dataclasses.dataclass(frozen=True)
+class LedgerKind:
+    """One kind of ledger, all kept with the same discipline.
+
+    Args:
+        name: What messages call it.
+        opener: How a caller opens it.
+        restore: What to do about a lost or damaged one.
+        application_id: Its mark, so that no kind is taken for another.
+        version: Version of its schema.
+        terms: Columns of the one row of ``ledger``, beside its id, its time and the check value of its key.
+        charges: Columns of ``entries``, beside their ids without gaps, their times and their callers.
+        others: Its other tables, as statements.
+        refuses: Its rules, beside those of every ledger.
+        owner_only: Whether it is readable by its owner alone.
+    """
+
+    name: str
+    opener: str
+    restore: str
+    application_id: int
+    version: int
+    terms: str
+    charges: str
+    others: tuple[str, ...]
+    refuses: tuple[Rule, ...]
+    owner_only: bool = False
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Statements that make those of its tables that are not there yet."""
+        return (
+            "CREATE TABLE IF NOT EXISTS ledger (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), "
+            f"ledger_id TEXT NOT NULL, time TEXT NOT NULL, key_check BLOB NOT NULL, {self.terms})",
+            *self.others,
+            "CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY AUTOINCREMENT, time TEXT NOT NULL, "
+            f"{self.charges}, chain TEXT NOT NULL)",
+        )
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """What must never happen: a refund, an edited history, another key."""
+        return (*_ALWAYS, *self.refuses)
+
+
+_ALWAYS = (
+    Rule(
+        "one_key",
+        "UPDATE ON ledger",
+        "length(OLD.key_check) > 0 AND NEW.key_check <> OLD.key_check",
+        "a ledger has one key",
+    ),
+    Rule("no_edit", "UPDATE ON entries", "", "entries are never edited"),
+    Rule("no_removal", "DELETE ON entries", "", "entries are never removed"),
+)
+
+LEDGER = LedgerKind(
+    name="ledger",
+    opener="PrivacyLedger(budget, path)",
+    restore="Restore it from a copy that holds every spend; a new ledger would forget what was released.",
+    application_id=0x4C445042,  # "LDPB"
+    version=2,
+    terms="epsilon REAL NOT NULL, delta REAL NOT NULL, neighbors TEXT NOT NULL",
+    charges="item INTEGER NOT NULL REFERENCES items, count INTEGER NOT NULL CHECK (count >= 1)",
+    others=(
+        "CREATE TABLE IF NOT EXISTS plans (plan INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, "
+        "epsilon REAL NOT NULL CHECK (epsilon >= 0), delta REAL NOT NULL CHECK (delta >= 0), time TEXT NOT NULL, "
+        "settings TEXT)",
+        "CREATE TABLE IF NOT EXISTS items (item INTEGER PRIMARY KEY AUTOINCREMENT, plan INTEGER NOT NULL REFERENCES "
+        "plans, event TEXT NOT NULL, max_count INTEGER NOT NULL CHECK (max_count >= 1), used INTEGER NOT NULL DEFAULT "
+        "0 CHECK (used BETWEEN 0 AND max_count), UNIQUE (plan, event))",
+        "CREATE TABLE IF NOT EXISTS journals (plan INTEGER PRIMARY KEY REFERENCES plans, state TEXT NOT NULL)",
+    ),
+    refuses=(
+        Rule(
+            "no_refund",
+            "UPDATE ON items",
+            "NEW.used < OLD.used OR NEW.max_count <> OLD.max_count OR NEW.event <> OLD.event OR NEW.plan <> OLD.plan",
+            "a used count never falls and a plan never changes",
+        ),
+        Rule("no_item_removal", "DELETE ON items", "", "plans are never removed"),
+        Rule("no_plan_edit", "UPDATE ON plans", "", "plans are never edited"),
+        Rule("no_plan_removal", "DELETE ON plans", "", "plans are never removed"),
+        Rule("no_journal_removal", "DELETE ON journals", "", "journals are never removed"),
+    ),
+)
+
+_ABOVE_THE_LIMIT = "NEW.spent > (SELECT CASE NEW.whose WHEN 'user' THEN user_limit ELSE document_limit END FROM ledger)"
+
+METRIC_LEDGER = LedgerKind(
+    name="metric ledger",
+    opener="MetricLedger(limit, path)",
+    restore="Restore it from a copy that holds every release; a new one would forget what was released.",
+    application_id=0x4C44504D,  # "LDPM"
+    version=2,
+    terms="user_limit INTEGER, document_limit INTEGER, metric TEXT, key_given INTEGER NOT NULL DEFAULT 0",
+    charges=(
+        'document INTEGER NOT NULL REFERENCES accounts, "user" INTEGER REFERENCES accounts, '
+        "eta INTEGER NOT NULL CHECK (eta >= 1)"
+    ),
+    others=(
+        "CREATE TABLE IF NOT EXISTS accounts (account INTEGER PRIMARY KEY AUTOINCREMENT, whose TEXT NOT NULL CHECK "
+        "(whose IN ('document', 'user')), hash BLOB NOT NULL, spent INTEGER NOT NULL CHECK (spent >= 0), "
+        "UNIQUE (whose, hash))",
+        "CREATE TABLE IF NOT EXISTS releases (key BLOB PRIMARY KEY, texts TEXT) WITHOUT ROWID",
+    ),
+    refuses=(
+        Rule(
+            "no_refund",
+            "UPDATE ON accounts",
+            "NEW.spent < OLD.spent OR NEW.hash <> OLD.hash OR NEW.whose <> OLD.whose",
+            "an account never falls",
+        ),
+        Rule("limited", "UPDATE ON accounts", _ABOVE_THE_LIMIT, "an account never exceeds its limit"),
+        Rule("limited_at_first", "INSERT ON accounts", _ABOVE_THE_LIMIT, "an account never exceeds its limit"),
+        Rule(
+            "one_metric",
+            "UPDATE ON ledger",
+            "OLD.metric IS NOT NULL AND (NEW.metric IS NULL OR NEW.metric <> OLD.metric)",
+            "a ledger counts in one metric",
+        ),
+        Rule("no_account_removal", "DELETE ON accounts", "", "accounts stay"),
+        Rule("released_once", "UPDATE ON releases", "OLD.texts IS NOT NULL", "what was released stays"),
+    ),
+    owner_only=True,
+)

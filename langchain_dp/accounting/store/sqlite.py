@@ -1,0 +1,154 @@
+"""A ledger in a SQLite file, or in memory: its connection, its locks, and what is checked before each use.
+
+SQLite counts its file locks in memory, so a child that inherited an open file would believe in locks that only its
+parent holds: see ``forks.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from langchain_dp.accounting.store.backend import Backend, Connection
+from langchain_dp.accounting.store.sqlite_file import (
+    create_file,
+    held,
+    inspect_file,
+    make_schema,
+    open_connection,
+    refusal,
+    verify_header,
+    verify_journal,
+)
+from langchain_dp.accounting.store.sqlite_upgrade import upgrade
+from langchain_dp.errors import LedgerError, LedgerMismatch, LedgerUnwritable
+
+FIRST_NAP, LONGEST_NAP = 0.0005, 0.004
+"""Seconds between two tries for the file's lock, at most. SQLite's own waits grow to a tenth of a second: two writers
+that spend without a pause leave gaps so short that a third one, asking so rarely, missed them for half a minute."""
+
+_JITTER = random.SystemRandom()  # a generator with a state would be the same in parent and child after a fork
+T = TypeVar("T")
+
+
+class SQLite(Backend):
+    """Transactions on one ledger file, or on a memory that only this process may use. ``path`` is the real path."""
+
+    errors = sqlite3.Error
+    _place: tuple[int, int] | None = None
+
+    def _memory(self) -> Connection:
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        make_schema(connection, self.kind)
+        return connection
+
+    def _find_or_make(self, fill: Callable[[Connection], str]) -> None:
+        path = self._file()
+        if not inspect_file(path, self.kind):
+            if self.ledger_id is not None:
+                raise LedgerError(
+                    f"The {self.kind.name} {path} is gone. Restore the file; a new one would forget its spends."
+                )
+            create_file(path, fill, self.kind)
+            inspect_file(path, self.kind)
+
+    def _upgrade(self, connection: Connection) -> None:
+        upgrade(connection, self._file(), self.kind)
+
+    def _file(self) -> str:
+        assert self.path is not None  # the memory has its connection from the start
+        return self.path
+
+    def _open(self, wait: float) -> Connection:
+        path = self._file()
+        before = place_of(path)
+        connection = _patiently(lambda: open_connection(path), wait)
+        try:
+            found = _patiently(lambda: verify_header(connection, path, self.kind), wait)
+            if place_of(path) != before or self.ledger_id not in (None, found):
+                raise LedgerError(f"The file {path} was replaced by another. Restore the file that was there.")
+        except BaseException:
+            connection.close()
+            raise
+        self.ledger_id, self._place = found, before
+        return connection
+
+    def _begin(self, connection: Connection, write: bool, wait: float) -> None:
+        """Refuse when the path leads to another file now, or the file holds another ledger, or its journal is off."""
+        found = _patiently(lambda: _begun(connection, write), wait)
+        if self.path is None:
+            return
+        if found != self.ledger_id:
+            raise LedgerMismatch(
+                f"The {self.kind.name} {self.path} was replaced by another one while it was in use. Nothing was "
+                "charged: stop, and restore the file that was there."
+            )
+        if place_of(self.path) != self._place:
+            raise LedgerError(
+                f"The {self.kind.name} {self.path} was replaced while it was in use. Stop, and restore the file that "
+                "was there."
+            )
+        verify_journal(connection, self.path, self.kind)
+
+    def _commit(self, connection: Connection, wait: float) -> None:
+        # Who waits here for readers to end keeps new ones out, so that no reader starves a writer.
+        _patiently(lambda: connection.execute("COMMIT"), wait)
+
+    def _refusal(self, error: Exception, wait: float) -> LedgerError:
+        return refusal(error, self.path, wait, self.kind)
+
+    def damage(self, connection: Connection) -> str:
+        """What is wrong with the pages of the file."""
+        checked = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+        return "" if checked == "ok" else checked
+
+    def newest_id(self, connection: Connection) -> int:
+        """The sequence table remembers the last id."""
+        found = connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'entries'")
+        return int(found.fetchone()[0])
+
+
+def _patiently(step: Callable[[], T], wait: float) -> T:
+    """Return what ``step`` returns, trying again at short random intervals while another process holds the lock."""
+    end, nap = time.monotonic() + wait, FIRST_NAP
+    while True:
+        try:
+            return step()
+        except sqlite3.OperationalError as error:
+            if not held(error) or time.monotonic() >= end:
+                raise
+        time.sleep(_JITTER.uniform(0, nap))
+        nap = min(2 * nap, LONGEST_NAP)
+
+
+def _begun(connection: Connection, write: bool) -> str | None:
+    """Begin a transaction that has its lock, and return the id of the ledger in it."""
+    # SQLite takes pages for fresh whenever the file's change counter is what it was, and a copy put in its place may
+    # have come to the same number: forget them all, and read the few that are needed.
+    connection.execute("PRAGMA shrink_memory")
+    connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+    try:
+        row = connection.execute("SELECT ledger_id FROM ledger").fetchone()
+    except BaseException:
+        connection.rollback()
+        raise
+    return None if row is None else str(row[0])
+
+
+def place_of(path: str) -> tuple[int, int]:
+    """What the path leads to: the device, and the file on it."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        raise LedgerError(
+            f"The file {path} vanished while the ledger was in use. Nothing may be released: restore it."
+        ) from None
+    except OSError as error:
+        raise LedgerUnwritable(
+            f"The file {path} cannot be reached: {error.strerror}. Make its folder readable."
+        ) from error
+    return found.st_dev, found.st_ino
