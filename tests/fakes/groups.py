@@ -13,13 +13,10 @@ def grouped(flat: dict[str, Any], **kinds: type[Any]) -> dict[str, Any]:
     """The same settings as a user spells them.
 
     Args:
-        flat: By name; ``partitions`` and ``sampling_probability`` beside ``sampling`` make a ``Sampling``.
+        flat: By name.
         **kinds: Group of each argument; those of its fields that are given make one.
     """
     left = dict(flat)
-    sampling = {name: left.pop(old) for name, old in _SAMPLING.items() if old in left}
-    if left.get("sampling", "fixed") in get_args(SamplingName):  # else it is whole, or wrong
-        left["sampling"] = Sampling(left.get("sampling", "fixed"), **sampling)
     for name, kind in kinds.items():
         given = {field.name: left.pop(field.name) for field in dataclasses.fields(kind) if field.name in left}
         if given:
@@ -27,4 +24,10 @@ def grouped(flat: dict[str, Any], **kinds: type[Any]) -> dict[str, Any]:
     return left
 
 
-_SAMPLING = {"partitions": "partitions", "probability": "sampling_probability"}
+def with_sampling(flat: dict[str, Any]) -> dict[str, Any]:
+    """The same settings, where ``partitions`` and ``sampling_probability`` beside a name make a ``Sampling``."""
+    left = dict(flat)
+    partitions, rate = left.pop("partitions", None), left.pop("sampling_probability", None)
+    if left.setdefault("sampling", "fixed") in get_args(SamplingName):  # else it is whole, or wrong
+        left["sampling"] = Sampling(left["sampling"], partitions, rate)
+    return left
