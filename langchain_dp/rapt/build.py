@@ -33,6 +33,9 @@ class Target:
         max_loss: Largest eta times mean distance to the nearest neighbour, in nats.
         texts: Public texts whose words stand for the words to come, whatever the target; a page of English if left out.
 
+    Raises:
+        InvalidParameter: ``texts`` is no list of strings.
+
     Example:
         >>> RAPTSanitizer("glove", target=Target(inversion=0.2))  # an attacker guesses one word of five
     """
@@ -41,6 +44,12 @@ class Target:
     inversion: float | None = None
     max_loss: float | None = None
     texts: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.texts is not None:
+            if isinstance(self.texts, str) or not all(isinstance(text, str) for text in self.texts):
+                raise InvalidParameter("Expected texts to be a list of strings, such as [row['text'] for row in rows].")
+            object.__setattr__(self, "texts", tuple(self.texts))
 
 
 _TARGETS = ("eta", "target_replacement", "deniability", "inversion", "max_loss")
