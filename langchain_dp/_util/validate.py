@@ -6,7 +6,7 @@ import contextlib
 import functools
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from numbers import Number, Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -100,7 +100,7 @@ def group(name: str, given: T | None, kind: type[T]) -> T:
     return given
 
 
-def no_further(kwargs: Mapping[str, Any], *, remedy: str = "Bind them to the inner model.") -> None:
+def no_further(kwargs: Collection[str], *, remedy: str = "Bind them to the inner model.") -> None:
     """Typos are not swallowed."""
     if kwargs:
         raise InvalidParameter(f"Expected no further arguments, got {sorted(kwargs)}. {remedy}")

@@ -78,9 +78,7 @@ class SanitizingRetriever(BaseRetriever):
         if documents and not query and not sanitizer.names_documents:
             remedy = "Give the sanitizer DocumentRules with user_key= or document_key=, or no limit."
             sanitizer.check_limit("document that comes back", remedy, user=False)
-        unknown = sorted(set(kwargs) - set(BaseRetriever.model_fields))
-        if unknown:
-            raise InvalidParameter(f"Expected no further arguments, got {unknown}. Set them on the inner retriever.")
+        validate.no_further(kwargs.keys() - BaseRetriever.model_fields, remedy="Set them on the inner retriever.")
         kwargs |= {"retriever": retriever, "sanitizer": sanitizer, "query": query, "documents": documents, "k": k}
         super().__init__(**kwargs)
 
