@@ -35,7 +35,7 @@ from langchain_openai import ChatOpenAI
 
 from langchain_dp import DPPromptOptimizer, PrivacyBudget, PrivacyLedger
 from langchain_dp.attacks import find_leaks
-from langchain_dp.opt import DLNSettings, OptPrompts, evaluate_prompt, load_prompt
+from langchain_dp.opt import Decoding, DLNSettings, OptPrompts, Writing, evaluate_prompt, load_prompt
 from langchain_dp.sample import load
 
 FULL = os.environ.get("COOKBOOK") == "full"
@@ -89,7 +89,7 @@ def optimizer() -> DPPromptOptimizer:
         subsets=32,
         num_prompts=2 if FULL else 1,
         max_new_tokens=16,
-        banned=banned,
+        decoding=Decoding(banned=banned),
         name="clinic",
     )
 
@@ -250,8 +250,8 @@ dln = DPPromptOptimizer(
     instruction=START,
     method="dln-1",
     prompts=OptPrompts(messages=(repeat,)),
-    chat=True,
-    stop=("\n\n\n",),
+    decoding=Decoding(chat=True),
+    writing=Writing(stop=("\n\n\n",)),
     validation=0.05,
     dln=DLNSettings(
         steps=2 if FULL else 1, prompts_per_step=4, demonstrations=3, temperature=0.5, max_new_tokens=60 if FULL else 45

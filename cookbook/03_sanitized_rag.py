@@ -34,7 +34,7 @@ from langchain_dp.integrations.llama_cpp import ChatLlamaCpp
 
 from langchain_dp import RAPTSanitizer, SanitizingRetriever, private_run
 from langchain_dp.accounting import MetricLedger
-from langchain_dp.rapt import load
+from langchain_dp.rapt import DocumentRules, load
 from langchain_dp.sample import load as load_sample
 
 FULL = os.environ.get("COOKBOOK") == "full"
@@ -51,7 +51,8 @@ len(documents), messages[0]
 # %%
 ledger = MetricLedger()
 vocabulary = load("glove")
-sanitizer = RAPTSanitizer(vocabulary, target_replacement=0.3, document_key="id", metadata_keep=["id"], ledger=ledger)
+by_id = DocumentRules(document_key="id", metadata_keep=["id"])
+sanitizer = RAPTSanitizer(vocabulary, target_replacement=0.3, documents=by_id, ledger=ledger)
 released = sanitizer.transform_documents(documents)
 for before, after in list(zip(documents, released, strict=True))[:3]:
     print(f"inside   {before.page_content}\noutside  {after.page_content}\n")
@@ -143,7 +144,7 @@ questions = [
 ]
 wanted = [{found.id for found in clear.similarity_search(each, k=4)} for each in questions]
 for target in (0.1, 0.3, 0.5):
-    other = RAPTSanitizer(vocabulary, target_replacement=target, document_key="id", metadata_keep=["id"])
+    other = RAPTSanitizer(vocabulary, target_replacement=target, documents=by_id)
     noisy = InMemoryVectorStore(embeddings)
     noisy.add_documents(other.transform_documents(documents))
     search = SanitizingRetriever(retriever=noisy.as_retriever(search_kwargs={"k": 4}), sanitizer=other)

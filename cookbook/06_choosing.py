@@ -38,7 +38,7 @@ from matplotlib import pyplot
 
 from langchain_dp import DPICLClassifier, DPPromptOptimizer, PrivacyBudget, RAPTSanitizer
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt import OptPrompts, evaluate_prompt
+from langchain_dp.opt import Decoding, OptPrompts, evaluate_prompt
 from langchain_dp.rapt import load as load_table
 from langchain_dp.sample import LABELS, PROMPT, load
 
@@ -110,7 +110,7 @@ def writer(epsilon: float) -> DPPromptOptimizer:
         subsets=32,
         num_prompts=1,
         max_new_tokens=16,
-        banned=banned,
+        decoding=Decoding(banned=banned),
     )
 
 

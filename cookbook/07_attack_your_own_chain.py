@@ -45,6 +45,7 @@ from langchain_dp.attacks import (
     unigram_prior,
 )
 from langchain_dp.audit import audit_mechanism, audit_pipeline, canaries_needed, canary_pair, worst_margin
+from langchain_dp.icl import Asking, Sampling
 from langchain_dp.rapt import load as load_table
 from langchain_dp.sample import LABELS, PROMPT, load
 
@@ -71,10 +72,8 @@ def chain(examples, *, model=obedient, **promise):
         labels=LABELS,
         prompt=PROMPT,
         shots=1,
-        partitions=len(examples),
-        sampling_probability=1.0,
-        max_concurrency=1,
-        on_unhealthy="answer",  # a worst-case model need not answer what is public
+        sampling=Sampling("fixed", partitions=len(examples), probability=1.0),
+        asking=Asking(max_concurrency=1, on_unhealthy="answer"),  # a worst-case model need not answer what is public
         **promise,
     )
 

@@ -18,6 +18,9 @@ from collections.abc import Collection, Hashable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
+from langchain_dp._util import validate
+from langchain_dp.errors import InvalidParameter
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -135,12 +138,26 @@ class Decoding:
         banned: Tokens that are never taken.
         chat: Present head + body + tail as one user turn, in the chat template that the model carries, and let the
             model answer it; without, the text is simply continued.
+
+    Raises:
+        InvalidParameter: A value is out of bounds.
+
+    Example:
+        >>> Decoding(temperature=0.7, banned=["#"]).banned
+        frozenset({'#'})
     """
 
     temperature: float = 0.0
     repetition_penalty: float = 1.0
     banned: frozenset[Token] = frozenset()
     chat: bool = False
+
+    def __post_init__(self) -> None:
+        validate.number("temperature", self.temperature, at_least=0.0)
+        validate.number("repetition_penalty", self.repetition_penalty, at_least=1.0)
+        if isinstance(self.banned, str):
+            raise InvalidParameter("Expected banned of type str to be a list of tokens. Give [banned].")
+        object.__setattr__(self, "banned", frozenset(self.banned))
 
 
 @runtime_checkable

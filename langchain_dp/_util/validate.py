@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from numbers import Number, Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,8 +31,13 @@ def _shown(value: object) -> str:
     """The value where it is a number or reads like the name of an option; else its type: it may be somebody's text."""
     if isinstance(value, int) and abs(value) >= _LONG:
         return " of type int, too long to be shown,"
-    plain = value is None or isinstance(value, (bool, Number)) or (isinstance(value, str) and _OPTION.fullmatch(value))
-    return f"={value!r}" if plain else f" of type {type(value).__name__}"
+    return f"={value!r}" if _plain(value) else f" of type {type(value).__name__}"
+
+
+def _plain(value: object) -> bool:
+    if isinstance(value, str):
+        return _OPTION.fullmatch(value) is not None
+    return value is None or isinstance(value, (bool, Number))
 
 
 def number(
@@ -85,10 +91,46 @@ def one_of(name: str, value: T, allowed: Collection[T], *, remedy: str = "") -> 
     return value
 
 
-def no_further(kwargs: Mapping[str, Any], *, remedy: str = "Bind them to the inner model.") -> None:
+def group(name: str, given: T | None, kind: type[T]) -> T:
+    """Arguments that are set together; None stands for their defaults."""
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        raise InvalidParameter(f"Expected {name} of type {type(given).__name__} to be {kind.__name__}(...), or None.")
+    return given
+
+
+def no_further(kwargs: Collection[str], *, remedy: str = "Bind them to the inner model.") -> None:
     """Typos are not swallowed."""
     if kwargs:
         raise InvalidParameter(f"Expected no further arguments, got {sorted(kwargs)}. {remedy}")
+
+
+def moved(**places: str) -> Callable[[F], F]:
+    """Decorate a function some arguments of which are part of a group now: who gives one flat is told where it is.
+
+    The signature stays what it is, so that a type checker sees no argument that is not there.
+
+    Args:
+        **places: For each argument that went, how it is given now; ``{}`` stands for its value.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            old = {name: value for name, value in kwargs.items() if name in places}
+            if old:
+                raise InvalidParameter("; ".join(_now(name, places[name], value) for name, value in old.items()) + ".")
+            return function(*args, **kwargs)
+
+        return checked  # type: ignore[return-value]  # the same signature
+
+    return decorate
+
+
+def _now(name: str, place: str, value: object) -> str:
+    group = place.partition("=")[2].partition("(")[0]
+    return f"{name}= is part of {group} now: {place.format(repr(value) if _plain(value) else '...')}"
 
 
 def function(name: str, given: F, *, of: str) -> F:

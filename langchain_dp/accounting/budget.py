@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import warnings
 
 from langchain_dp._util import validate
@@ -11,6 +12,7 @@ from langchain_dp.errors import InvalidParameter, WeakPromiseWarning
 
 _USUAL = 10.0
 _MOST = 500.0  # nats; a budget beyond promises nothing, and the accountant's exponentials stay finite
+_OURS = ("langchain_dp", "langchain_core")
 _NAMES = {member.name.lower(): member for member in Neighbors}
 
 
@@ -89,11 +91,14 @@ def weak_points(epsilon: float, delta: float, count: int | None = None, of: str 
     return tuple(points)
 
 
-def warn_of(points: tuple[str, ...], *, stacklevel: int) -> None:
-    """Give a Python warning for each of the weak points of a promise."""
+def warn_of(points: tuple[str, ...]) -> None:
+    """Give a Python warning for each of the weak points of a promise, at the line of whoever uses this package."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
+        level, frame = level + 1, frame.f_back
     for point in points:
         warnings.warn(
             f"The promise is weak: {point}. Usual are epsilon of 1 to 10 and delta far below one over the records.",
             WeakPromiseWarning,
-            stacklevel=stacklevel + 1,
+            stacklevel=level,
         )

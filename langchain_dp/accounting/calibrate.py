@@ -20,7 +20,7 @@ from langchain_dp.accounting.events import (
     LimitedDomainEvent,
     Neighbors,
     NoisyMaxEvent,
-    Sampling,
+    SamplingName,
     TextRoundEvent,
 )
 from langchain_dp.accounting.pld import epsilon
@@ -34,7 +34,7 @@ _KEPT = 256  # noise scales that a process remembers
 
 
 def calibrate_noisy_max(
-    budget: PrivacyBudget, *, queries: int, sampling_probability: float = 1.0, sampling: Sampling = "fixed"
+    budget: PrivacyBudget, *, queries: int, sampling_probability: float = 1.0, sampling: SamplingName = "fixed"
 ) -> float:
     """Smallest noise scale for which ``queries`` noisy-max releases stay within ``budget``.
 
@@ -61,7 +61,7 @@ def calibrate_noisy_max(
 
 @functools.lru_cache(maxsize=_KEPT)  # of public parameters only: an audit makes many chains of one kind
 def _noisy_max_sigma(
-    target: float, delta: float, neighbors: Neighbors, queries: int, sampling_probability: float, sampling: Sampling
+    target: float, delta: float, neighbors: Neighbors, queries: int, sampling_probability: float, sampling: SamplingName
 ) -> float:
     def cost(sigma: float) -> float:
         event = NoisyMaxEvent(sigma, sampling_probability, sampling)
@@ -78,7 +78,7 @@ def _noisy_max_sigma(
 
 
 def calibrate_limited_domain(
-    budget: PrivacyBudget, *, tokens: int, sampling_probability: float = 1.0, sampling: Sampling = "fixed"
+    budget: PrivacyBudget, *, tokens: int, sampling_probability: float = 1.0, sampling: SamplingName = "fixed"
 ) -> tuple[float, float]:
     """Largest epsilon0 for which ``tokens`` calls of LimitedDomain stay within ``budget``.
 

@@ -23,14 +23,14 @@ __all__ = [
     "Neighbors",
     "NoisyMaxEvent",
     "PartEvent",
-    "Sampling",
+    "SamplingName",
     "TextRoundEvent",
     "event_from_json",
     "event_to_json",
 ]
 # Neighbors says which two data sets must look alike: REPLACE_ONE, ADD_OR_REMOVE_ONE or REPLACE_SPECIAL (zero-out).
 
-Sampling = Literal["fixed", "resample"]
+SamplingName = Literal["fixed", "resample"]
 
 _SCHEMES = ("fixed", "resample")
 MOST_EPSILON0 = 20.0
@@ -62,7 +62,7 @@ class NoisyMaxEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no ty
 
     sigma: float
     sampling_probability: float = 1.0
-    sampling: Sampling = "fixed"
+    sampling: SamplingName = "fixed"
 
     def __post_init__(self) -> None:
         sigma = validate.number("sigma", self.sigma, above=0.0, remedy="Calibrate it with calibrate_noisy_max.")
@@ -84,7 +84,7 @@ class LimitedDomainEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships 
     epsilon0: float
     delta0: float
     sampling_probability: float = 1.0
-    sampling: Sampling = "fixed"
+    sampling: SamplingName = "fixed"
 
     def __post_init__(self) -> None:
         epsilon0 = validate.number("epsilon0", self.epsilon0, above=0.0)

@@ -15,7 +15,15 @@ from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.attacks import LeakReport, find_leaks
 from langchain_dp.cli.local_score import check_test, score_instruction
 from langchain_dp.cli.parts import score_table
-from langchain_dp.opt import DLNSettings, DPPromptOptimizer, OptPlanReport, OptPrompts, PromptScore
+from langchain_dp.opt import (
+    Decoding,
+    DLNSettings,
+    DPPromptOptimizer,
+    OptPlanReport,
+    OptPrompts,
+    PromptScore,
+    Writing,
+)
 from langchain_dp.opt.settings import Method, Settings
 from langchain_dp.ports import VotesNextToken
 
@@ -169,7 +177,7 @@ def _optimizer(
     task: Task, engine: VotesNextToken, sizes: Sizes, method: Method, quiet: bool, budget: PrivacyBudget | None = None
 ) -> DPPromptOptimizer:
     dln = method == "dln-1"
-    further: dict[str, Any] = {"chat": True, "stop": ("\n\n\n",)} if dln else {}
+    banned = frozenset() if dln else _tokens(engine, task.openings)
     messages = task.dln_messages if dln and task.dln_messages else task.prompts.messages
     return DPPromptOptimizer(
         model=engine,
@@ -183,10 +191,10 @@ def _optimizer(
         num_prompts=sizes.num_prompts,
         max_new_tokens=sizes.max_new_tokens,
         validation=sizes.dln_validation if dln else sizes.validation,
-        banned=() if dln else _tokens(engine, task.openings),
+        writing=Writing(stop=("\n\n\n",)) if dln else None,
+        decoding=Decoding(chat=dln, banned=banned),
         dln=sizes.dln,
         progress=False if quiet else None,
-        **further,
     )
 
 

@@ -220,7 +220,7 @@ def optimizer_for(
     ledger: PrivacyLedger | None = None,
 ) -> DPPromptOptimizer:
     """The optimizer of these options, over an engine."""
-    from langchain_dp.opt import DLNSettings, DPPromptOptimizer
+    from langchain_dp.opt import Decoding, DLNSettings, DPPromptOptimizer, Sampling
 
     dln = _given(
         steps=options.steps,
@@ -235,18 +235,16 @@ def optimizer_for(
         budget=budget,
         ledger=ledger,
         name=options.name,
-        chat=options.chat,
+        sampling=Sampling("fixed", options.partitions, options.sampling_probability),
+        decoding=Decoding(chat=options.chat, **_given(temperature=options.temperature)),
         dln=DLNSettings(**dln),
         **_given(
             instruction=options.instruction if options.instruction is not None else task and task.instruction,
             shots=options.shots if options.shots is not None else task and task.shots,
             subsets=options.subsets if options.subsets is not None else task and task.subsets,
             prompts=task and task.prompts,
-            partitions=options.partitions,
-            sampling_probability=options.sampling_probability,
             num_prompts=options.prompts,
             max_new_tokens=options.tokens,
-            temperature=options.temperature,
             validation=options.validation,
             not_private_seed=options.seed_not_private,
         ),

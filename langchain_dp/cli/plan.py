@@ -105,13 +105,17 @@ def _add_icl(systems: Any) -> argparse.ArgumentParser:
 
 def _icl(options: argparse.Namespace) -> None:
     from langchain_dp.accounting import PrivacyBudget
+    from langchain_dp.icl import Sampling
 
     shared.check_constants(options, subsets_are_fixed=options.sampling == "fixed")
     budget = PrivacyBudget(options.epsilon, options.delta, options.neighbors)
     settings = {
-        name: getattr(options, name) for name in ("shots", "subsets", "sampling", "partitions", "sampling_probability")
+        "shots": options.shots,
+        "subsets": options.subsets,
+        "sampling": Sampling(options.sampling, options.partitions, options.sampling_probability),
+        "budget": budget,
+        "max_queries": options.queries,
     }
-    settings |= {"budget": budget, "max_queries": options.queries}
     found = _icl_of_rows(options, settings) if options.data else _icl_of_number(options, settings)
     show_icl(found, counted_by=_COUNTED, as_json=options.json)
 

@@ -212,11 +212,11 @@ def _fields(options: argparse.Namespace, jobs: list[files.Job]) -> files.Fields:
 
 def _releases(options: argparse.Namespace, held: contextlib.ExitStack) -> FormalReleases:
     """What draws the words, under the account of this run."""
-    from langchain_dp.rapt.build import Targets, WordOptions, word_releases
+    from langchain_dp.rapt.build import WordOptions, word_releases
     from langchain_dp.rapt.formal import FormalReleases
     from langchain_dp.rapt.policies import Policies
 
-    targets = Targets(**shared.targets(options))
+    targets = shared.targets(options)
     words = WordOptions(
         mechanism=options.mechanism,
         policies=Policies(**{kind: getattr(options, kind) for kind in _KINDS}, unknown=options.unknown),

@@ -4,11 +4,62 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import get_args
 
 from langchain_dp._util import validate
 from langchain_dp.accounting import Neighbors
-from langchain_dp.accounting.events import Sampling
+from langchain_dp.accounting.events import SamplingName
 from langchain_dp.errors import InvalidParameter
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How records are dealt into subsets, and who takes part in a release. Public; ``dataclasses.asdict`` saves it.
+
+    Args:
+        scheme: "fixed": subsets are cut once and each takes part by a coin (less noise, caches can be kept);
+            "resample": subsets are dealt anew for every release, as in the papers.
+        partitions: Number of subsets K under "fixed". None: the number of records // ``shots``, where that number is
+            public; required under add/remove.
+        probability: Rate q of subsets ("fixed") or records ("resample"). None: so that ``subsets`` are expected;
+            required under add/remove.
+
+    Raises:
+        InvalidParameter: A value is out of bounds, or there are ``partitions`` under "resample".
+
+    Example:
+        >>> Sampling("fixed", partitions=100, probability=0.1)  # ten of a hundred subsets are expected
+        Sampling(scheme='fixed', partitions=100, probability=0.1)
+    """
+
+    scheme: SamplingName = "fixed"
+    partitions: int | None = None
+    probability: float | None = None
+
+    def __post_init__(self) -> None:
+        validate.one_of("scheme", self.scheme, get_args(SamplingName))
+        if self.partitions is not None:
+            validate.integer("partitions", self.partitions, at_least=1)
+            if self.scheme == "resample":
+                raise InvalidParameter(
+                    f'Expected partitions={self.partitions} to be absent: "resample" uses subsets= as slots.'
+                )
+        if self.probability is not None:
+            validate.number("probability", self.probability, above=0.0, at_most=1.0)
+
+
+def sampling_from(given: SamplingName | Sampling) -> Sampling:
+    """The sampling as a whole; a bare name derives the rest from the number of records."""
+    if isinstance(given, Sampling):
+        return given
+    return Sampling(validate.one_of("sampling", given, get_args(SamplingName), remedy="Or give Sampling(...)."))
+
+
+MOVED_SAMPLING = {
+    "partitions": 'sampling=Sampling("fixed", partitions={})',
+    "sampling_probability": "sampling=Sampling(scheme, probability={})",
+}
+"""Where arguments are that were flat once: see :func:`langchain_dp._util.validate.moved`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +73,7 @@ class Scheme:
         even: Whether the number of records is public, so that subsets may be cut to equal size.
     """
 
-    sampling: Sampling
+    sampling: SamplingName
     groups: int
     sampling_probability: float
     even: bool
@@ -44,34 +95,8 @@ class Scheme:
         return math.ceil(1 / self.sampling_probability), "draws that one record is expected in once"
 
 
-def check_bounds(
-    *,
-    sampling: Sampling,
-    shots: int,
-    subsets: int,
-    partitions: int | None,
-    sampling_probability: float | None,
-) -> None:
-    """Raise InvalidParameter if a sampling parameter is out of bounds by itself."""
-    validate.one_of("sampling", sampling, ("fixed", "resample"))
-    validate.integer("shots", shots, at_least=1)
-    validate.integer("subsets", subsets, at_least=1)
-    if sampling_probability is not None:
-        validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
-    if partitions is not None:
-        validate.integer("partitions", partitions, at_least=1)
-
-
 def choose_scheme(
-    *,
-    sampling: Sampling,
-    neighbors: Neighbors,
-    records: int,
-    shots: int,
-    subsets: int,
-    partitions: int | None,
-    sampling_probability: float | None,
-    apart: int = 0,
+    sampling: Sampling, *, neighbors: Neighbors, records: int, shots: int, subsets: int, apart: int = 0
 ) -> Scheme:
     """Derive the missing sampling parameters, where deriving them is sound. Bounds are checked already.
 
@@ -83,32 +108,32 @@ def choose_scheme(
     Raises:
         InvalidParameter: There are too few records, or K or q is missing under add/remove.
     """
+    name, partitions, probability = sampling.scheme, sampling.partitions, sampling.probability
     public = neighbors is not Neighbors.ADD_OR_REMOVE_ONE
     if not public:
-        missing = sampling_probability is None or (sampling == "fixed" and partitions is None)
+        missing = probability is None or (name == "fixed" and partitions is None)
         if missing:
             raise InvalidParameter(
-                f"Expected partitions={partitions!r} and sampling_probability={sampling_probability!r} to be given "
-                "under add/remove neighbours, where the number of records is private and nothing may be derived from "
-                'it. Give constants (sampling="resample" needs sampling_probability only), or use replace-one.'
+                f"Expected partitions={partitions!r} and probability={probability!r} of sampling= to be given under "
+                "add/remove neighbours, where the number of records is private and nothing may be derived from it. "
+                'Give constants, as in Sampling("fixed", partitions=100, probability=0.1) or '
+                'Sampling("resample", probability=0.1), or use replace-one.'
             )
     elif records < 1:
         raise InvalidParameter("Expected at least one example, but there are none. Give examples=[{text, label}, ...].")
-    if sampling == "resample":
-        if partitions is not None:
-            raise InvalidParameter(f'Expected partitions={partitions} to be absent: "resample" uses subsets= as slots.')
+    if name == "resample":
         wanted = subsets * shots / max(records, 1)
-        if sampling_probability is None and wanted > 1:
+        if probability is None and wanted > 1:
             raise _too_few(records, shots, subsets, apart)
-        return Scheme(sampling, subsets, sampling_probability or wanted, public)
-    if partitions is not None and sampling_probability is None and partitions < subsets:
+        return Scheme(name, subsets, probability or wanted, public)
+    if partitions is not None and probability is None and partitions < subsets:
         raise InvalidParameter(
             f"Expected partitions={partitions} to be at least subsets={subsets}. Raise partitions= or lower subsets=."
         )
     groups = partitions if partitions is not None else records // shots
-    if groups < (1 if sampling_probability is not None else subsets):
-        raise _too_few(records, shots, 1 if sampling_probability is not None else subsets, apart)
-    return Scheme(sampling, groups, sampling_probability or subsets / groups, public)
+    if groups < (1 if probability is not None else subsets):
+        raise _too_few(records, shots, 1 if probability is not None else subsets, apart)
+    return Scheme(name, groups, probability or subsets / groups, public)
 
 
 def _too_few(records: int, shots: int, subsets: int, apart: int) -> InvalidParameter:

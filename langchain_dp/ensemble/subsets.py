@@ -141,16 +141,19 @@ class SubsetSampler:
     """
 
     def __init__(self, record_ids: Iterable[str], scheme: Scheme, rng: Randomness) -> None:
-        self._ids = dict.fromkeys(record_ids)
+        ids = dict.fromkeys(record_ids)
         self._scheme = scheme
         self._rng = rng
         self._rate = Fraction(scheme.sampling_probability)
         self._key = secrets.token_hex(8)  # two samplers on one engine never share a cache entry
         self._draws = 0
-        self._fixed: FixedPartition | None = None
+        self._fixed: FixedPartition | None = None  # it owns the ids where it is
+        self._dealt: dict[str, None] = {}
         if self.lasting:
-            self._fixed = FixedPartition(self._ids, scheme.groups, even=scheme.even, rng=rng)
+            self._fixed = FixedPartition(ids, scheme.groups, even=scheme.even, rng=rng)
             self._versions = [0] * scheme.groups
+        else:
+            self._dealt = ids
 
     @property
     def lasting(self) -> bool:
@@ -161,7 +164,7 @@ class SubsetSampler:
         """Subsets of one release, by fresh coins. Empty ones are among them: they abstain."""
         if self._fixed is not None:
             return [self._subset(place) for place in self._fixed.draw(self._rate, self._rng)]
-        slots = resample(list(self._ids), self._scheme.groups, self._rate, self._rng)
+        slots = resample(list(self._dealt), self._scheme.groups, self._rate, self._rng)
         self._draws += 1
         return [Subset((self._key, self._draws, slot), ids) for slot, ids in enumerate(slots)]
 
@@ -171,14 +174,17 @@ class SubsetSampler:
 
     def add(self, record_id: str) -> Hashable | None:
         """Add a record by its own coin; returns the key of the content that its subset had before."""
-        stale = None if self._fixed is None else self._changed(self._fixed.add(record_id))
-        self._ids[record_id] = None
-        return stale
+        if self._fixed is not None:
+            return self._changed(self._fixed.add(record_id))
+        self._dealt[record_id] = None
+        return None
 
     def forget(self, record_id: str) -> Hashable | None:
         """Remove a record; returns the key of the content that its subset had before."""
-        del self._ids[record_id]
-        return None if self._fixed is None else self._changed(self._fixed.forget(record_id))
+        if self._fixed is not None:
+            return self._changed(self._fixed.forget(record_id))
+        del self._dealt[record_id]
+        return None
 
     def _subset(self, place: int) -> Subset:
         assert self._fixed is not None

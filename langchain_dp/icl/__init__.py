@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from langchain_dp.ensemble.scheme import Sampling
 from langchain_dp.icl.answers import DPAnswer
+from langchain_dp.icl.asking import Asking
 from langchain_dp.icl.baseline import NonPrivateICL
 from langchain_dp.icl.chat_model import ChatDPICL
 from langchain_dp.icl.prompts import AGNEWS, AMAZON, SST2, TREC, ICLPrompt
@@ -14,10 +16,12 @@ __all__ = [
     "AMAZON",
     "SST2",
     "TREC",
+    "Asking",
     "ChatDPICL",
     "DPAnswer",
     "DPICLClassifier",
     "ICLPlanReport",
     "ICLPrompt",
     "NonPrivateICL",
+    "Sampling",
 ]

@@ -16,6 +16,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import Field, PrivateAttr
 
+from langchain_dp._util.validate import no_further
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.answers import DPAnswer
 from langchain_dp.icl.runnable import DPICLClassifier
@@ -141,8 +142,7 @@ class ChatDPICL(BaseChatModel):
         Raises:
             InvalidParameter: The schema is of another kind, or its values are not the labels.
         """
-        if kwargs:
-            raise InvalidParameter(f"Expected no further arguments, got {sorted(kwargs)}.")
+        no_further(kwargs, remedy="Give the schema alone: a label is released, and no model asked for an object.")
         labels = set(self._classifier.labels)
         if isinstance(schema, type) and issubclass(schema, enum.Enum):
             values = {member.value for member in schema}

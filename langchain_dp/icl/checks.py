@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langchain_dp._util import validate
 from langchain_dp.accounting import Neighbors
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.prompts import ICLPrompt
@@ -20,25 +19,6 @@ def label_words(prompt: ICLPrompt, labels: Sequence[str]) -> list[str]:
             f"Expected the labels' words {words} to differ in more than case and blanks. Rename a label."
         )
     return words
-
-
-def check_calls(
-    max_queries: int,
-    timeout: float | None,
-    max_concurrency: int,
-    max_question_chars: int,
-    keep_answers: int,
-    answer_seconds: float | None,
-) -> None:
-    """Bounds of queries, model calls and answer times."""
-    validate.integer("max_queries", max_queries, at_least=1)
-    if timeout is not None:
-        validate.number("timeout", timeout, above=0.0)
-    validate.integer("max_concurrency", max_concurrency, at_least=1)
-    validate.integer("max_question_chars", max_question_chars, at_least=1)
-    validate.integer("keep_answers", keep_answers, at_least=1)
-    if answer_seconds is not None:
-        validate.number("answer_seconds", answer_seconds, above=0.0)
 
 
 def check_example(example: object, where: str, prompt: ICLPrompt, labels: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from langchain_dp._util import validate
 from langchain_dp.accounting import (
     LedgerPlan,
     Neighbors,
@@ -17,9 +18,8 @@ from langchain_dp.accounting import (
     calibrate_noisy_max,
 )
 from langchain_dp.accounting.budget import warn_of, weak_points
-from langchain_dp.accounting.events import Sampling
 from langchain_dp.ensemble.reservation import Reservation, check_same, ledger_for, reserved_once, unreserved
-from langchain_dp.ensemble.scheme import Scheme, check_bounds, choose_scheme
+from langchain_dp.ensemble.scheme import Sampling, Scheme, choose_scheme
 from langchain_dp.errors import PlanError
 
 
@@ -73,8 +73,6 @@ def reserve(
     records: int,
     shots: int,
     subsets: int,
-    partitions: int | None,
-    sampling_probability: float | None,
     settings: Mapping[str, Any] | None = None,
 ) -> AnswerReservation:
     """Calibrate the noise and reserve the plan, or go on with the plan that the ledger holds under this name.
@@ -88,35 +86,31 @@ def reserve(
         BudgetExceeded: The ledger has no room for the plan.
         PlanError: The ledger's plan of this name was made for another configuration.
     """
-    check_bounds(
-        sampling=sampling, shots=shots, subsets=subsets, partitions=partitions,
-        sampling_probability=sampling_probability,
-    )  # fmt: skip
+    validate.integer("shots", shots, at_least=1)
+    validate.integer("subsets", subsets, at_least=1)
     ledger = ledger_for(budget, ledger)
     neighbors = ledger.budget.neighbors
     settings = settings or {
         "shots": shots,
         "subsets": subsets,
-        "partitions": partitions,
-        "sampling_probability": sampling_probability,
+        "partitions": sampling.partitions,
+        "sampling_probability": sampling.probability,
     }
     derived = functools.partial(
-        choose_scheme, sampling=sampling, neighbors=neighbors, records=records, shots=shots, subsets=subsets,
-        partitions=partitions, sampling_probability=sampling_probability,
-    )  # fmt: skip
+        choose_scheme, sampling, neighbors=neighbors, records=records, shots=shots, subsets=subsets
+    )
     resumed = functools.partial(
         _resume, neighbors=neighbors, budget=budget, max_queries=max_queries, sampling=sampling, subsets=subsets,
-        partitions=partitions, sampling_probability=sampling_probability, derived=derived, settings=settings,
-        records=records,
+        derived=derived, settings=settings, records=records,
     )  # fmt: skip
 
     def new() -> AnswerReservation:
         scheme = derived()
         share = budget or unreserved(ledger)
         sigma = calibrate_noisy_max(
-            share, queries=max_queries, sampling_probability=scheme.sampling_probability, sampling=sampling
+            share, queries=max_queries, sampling_probability=scheme.sampling_probability, sampling=scheme.sampling
         )
-        event = NoisyMaxEvent(sigma, scheme.sampling_probability, sampling)
+        event = NoisyMaxEvent(sigma, scheme.sampling_probability, scheme.sampling)
         plan = ledger.reserve(
             [(event, max_queries)], name=name, epsilon=share.epsilon, delta=share.delta,
             settings={**settings, "groups": scheme.groups},
@@ -134,8 +128,6 @@ def _resume(
     max_queries: int,
     sampling: Sampling,
     subsets: int,
-    partitions: int | None,
-    sampling_probability: float | None,
     derived: Callable[[], Scheme],
     settings: Mapping[str, Any],
     records: int,
@@ -146,34 +138,35 @@ def _resume(
     if len(events) != 1 or not isinstance(event, NoisyMaxEvent):
         raise PlanError(f"The ledger's plan {plan.name!r} is not a DP-ICL plan. Give this chain another name=.")
     q = event.sampling_probability
-    if sampling == "resample":
+    fixed, probability = sampling.scheme == "fixed", sampling.probability
+    if not fixed:
         groups = subsets
-    elif partitions is not None:
-        groups = partitions
-    elif sampling_probability is None:
+    elif sampling.partitions is not None:
+        groups = sampling.partitions
+    elif probability is None:
         groups = round(subsets / q)
     else:  # subsets= says nothing of their number: it comes from that of the records, where that is public
         groups = derived().groups
     asked: dict[str, tuple[object, object]] = {
-        "sampling": (event.sampling, sampling),
+        "sampling": (event.sampling, sampling.scheme),
         "max_queries": (most, max_queries),
-        "sampling_probability": (q, q if sampling_probability is None else sampling_probability),
+        "sampling_probability": (q, q if probability is None else probability),
     }
-    if sampling == "fixed" and sampling_probability is None:
+    if fixed and probability is None:
         asked["subsets / partitions"] = (q, subsets / groups)
     kept = plan.settings or {}  # none with a plan of an older version of this package
     for key in ("shots", "subsets"):
         asked[key] = (kept.get(key, settings[key]), settings[key])
-    follows = sampling_probability is not None and kept.get("partitions") is partitions is None
-    if sampling == "fixed" and not follows:  # the number of records, which may have changed
+    follows = probability is not None and kept.get("partitions") is sampling.partitions is None
+    if fixed and not follows:  # the number of records, which may have changed
         asked["partitions"] = (kept.get("groups", groups), groups)
     check_same(plan, asked, budget, "chain")
     even = neighbors is not Neighbors.ADD_OR_REMOVE_ONE
-    share, scheme = PrivacyBudget(plan.epsilon, plan.delta, neighbors), Scheme(sampling, groups, q, even)
+    share, scheme = PrivacyBudget(plan.epsilon, plan.delta, neighbors), Scheme(sampling.scheme, groups, q, even)
     return AnswerReservation(plan, scheme, share, event, most, settings, _weak(share, scheme, records))
 
 
 def _weak(share: PrivacyBudget, scheme: Scheme, records: int) -> tuple[str, ...]:
     points = weak_points(share.epsilon, share.delta, *scheme.least_records(records))
-    warn_of(points, stacklevel=6)
+    warn_of(points)
     return points

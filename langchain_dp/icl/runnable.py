@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_dp._util import validate
-from langchain_dp._util.validate import no_further
+from langchain_dp._util.validate import moved, no_further
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
-from langchain_dp.accounting.events import Sampling
+from langchain_dp.accounting.events import SamplingName
 from langchain_dp.ensemble.reservation import check_promise, check_unseeded
-from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.ensemble.scheme import MOVED_SAMPLING, Sampling, Scheme, sampling_from
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.icl import checks, prompts
 from langchain_dp.icl.answers import KEPT, DPAnswer, Released
+from langchain_dp.icl.asking import MOVED_ASKING, Asking
 from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
 from langchain_dp.icl.pace import Pace
 from langchain_dp.icl.prompts import ICLPrompt
@@ -25,11 +26,10 @@ from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.report import ICLPlanReport, report
 from langchain_dp.icl.reservation import AnswerReservation, reserve
 from langchain_dp.icl.subset_prompts import SubsetPrompts
-from langchain_dp.icl.voters import OnUnhealthy, Voter, companion_text, make_voter
+from langchain_dp.icl.voters import Voter, companion_text, make_voter
 from langchain_dp.icl.votes import Shot
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels
-from langchain_dp.quiet.model import CALLS
 from langchain_dp.records import PrivateRecords, check_labels
 
 Question = str | Mapping[str, Any]
@@ -53,28 +53,16 @@ class DPICLClassifier(Runnable[Question, str]):
         shots: Examples per subset (expected number where subsets vary).
         subsets: Expected number of subsets that vote on one question.
         sampling: "fixed": subsets are cut once and each takes part by a coin (less noise, caches can be kept);
-            "resample": subsets are dealt anew for every question, as in the paper.
-        partitions: Number of subsets K under "fixed". None: the number of examples // ``shots``, where that
-            number is public; required under add/remove.
-        sampling_probability: Rate q of subsets ("fixed") or examples ("resample"). None: so that ``subsets`` are
-            expected; required under add/remove.
+            "resample": subsets are dealt anew for every question, as in the paper. Number and rate of the subsets
+            follow from the number of examples; under add/remove, where that is private, give a ``Sampling``.
         prompt: Template; see :mod:`langchain_dp.icl.prompts`. None: a plain one.
         name: Name of the plan in the ledger. A restart under the same name goes on with what is left of its plan.
         structured_output: Ask a chat model for a JSON object with the label instead of text.
         calibrate: Divide an engine's label scores by those for questions without content (Zhao et al. 2021).
         vote_shares: Also release the noisy vote shares, at the same price (see :meth:`invoke_with_certificate`).
-        timeout: Seconds for one model call; a call that takes longer abstains. Refused for models that answer one call
-            after the other, and named in the certificate: a slow call may cost others their votes.
-        max_concurrency: Model calls at a time, over all questions of this chain; a ``max_concurrency`` in the config
-            limits questions.
-        on_unhealthy: Each question is also asked once with invented examples in place of the private ones, where the
-            model runs elsewhere (anything but an engine in this process). "raise": where that call fails, or names no
-            label, the release raises ``ModelUnavailable``; it has cost one answer, and the next release asks a public
-            test question before it is charged. "answer": no such call, and an answer may be noise alone.
-        max_question_chars: Longest question, with its template, for models without a known limit.
+        asking: How the model is asked: timeout, calls at a time, what a dead model does to an answer, answer times.
         keep_answers: Released answers that are kept, so that the same question costs nothing again. Beyond, the one not
             asked for longest goes: to answer it again is a new release, which is charged, and may come out otherwise.
-        answer_seconds: Hold every new answer until this long after its question (a side channel narrowed).
         accept_unchecked_model: Take a model with compiled parts, which cannot be looked into, at your word that no call
             of it can see the prompt of another. The certificate says so. A memory that is found is always refused.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
@@ -95,6 +83,7 @@ class DPICLClassifier(Runnable[Question, str]):
         Algorithm 1 and Theorem 2, with the accounting of :mod:`langchain_dp.accounting`, not the paper's.
     """
 
+    @moved(**MOVED_SAMPLING, **MOVED_ASKING)
     def __init__(
         self,
         *,
@@ -106,20 +95,14 @@ class DPICLClassifier(Runnable[Question, str]):
         max_queries: int = 10_000,
         shots: int = 4,
         subsets: int = 10,
-        sampling: Sampling = "fixed",
-        partitions: int | None = None,
-        sampling_probability: float | None = None,
+        sampling: SamplingName | Sampling = "fixed",
         prompt: ICLPrompt | None = None,
         name: str = "dp-icl",
         structured_output: bool = False,
         calibrate: bool = True,
         vote_shares: bool = False,
-        timeout: float | None = None,
-        max_concurrency: int = CALLS,
-        on_unhealthy: OnUnhealthy = "raise",
-        max_question_chars: int = 20_000,
+        asking: Asking | None = None,
         keep_answers: int = KEPT,
-        answer_seconds: float | None = None,
         accept_unchecked_model: bool = False,
         not_private_seed: int | None = None,
     ) -> None:
@@ -127,7 +110,10 @@ class DPICLClassifier(Runnable[Question, str]):
         self.labels = check_labels(labels)
         self.prompt = prompt or prompts.plain(self.labels)
         check_promise(budget, ledger, not_private_seed)
-        checks.check_calls(max_queries, timeout, max_concurrency, max_question_chars, keep_answers, answer_seconds)
+        validate.integer("max_queries", max_queries, at_least=1)
+        validate.integer("keep_answers", keep_answers, at_least=1)
+        sampling = sampling_from(sampling)
+        asking = validate.group("asking", asking, Asking)
         words = checks.label_words(self.prompt, self.labels)
         self._voter: Voter = make_voter(
             llm,
@@ -135,11 +121,8 @@ class DPICLClassifier(Runnable[Question, str]):
             words=words,
             structured_output=structured_output,
             calibrate=calibrate,
-            keep_caches=sampling == "fixed",
-            timeout=timeout,
-            max_concurrency=max_concurrency,
-            max_question_chars=max_question_chars,
-            on_unhealthy=validate.one_of("on_unhealthy", on_unhealthy, get_args(OnUnhealthy)),
+            keep_caches=sampling.scheme == "fixed",
+            asking=asking,
             accept_unchecked_model=accept_unchecked_model,
         )
         self._records = PrivateRecords(examples)
@@ -158,8 +141,6 @@ class DPICLClassifier(Runnable[Question, str]):
             records=len(self._records),
             shots=shots,
             subsets=subsets,
-            partitions=partitions,
-            sampling_probability=sampling_probability,
         )
         self._subset_prompts = SubsetPrompts(self._records, reservation.scheme, self._shot, self._rng)
         self._releaser = Releaser(
@@ -168,9 +149,9 @@ class DPICLClassifier(Runnable[Question, str]):
             voter=self._voter,
             reservation=reservation,
             rng=self._rng,
-            pace=Pace(answer_seconds),
+            pace=Pace(asking.answer_seconds),
             vote_shares=vote_shares,
-            max_calls=max_concurrency,
+            max_calls=asking.max_concurrency,
             keep_answers=keep_answers,
         )
 
@@ -351,18 +332,17 @@ class DPICLClassifier(Runnable[Question, str]):
         check_unseeded(ledger, self._not_private_seed)
         if max_queries is not None:
             validate.integer("max_queries", max_queries, at_least=1)
-        fixed = self.scheme.sampling == "fixed"
+        scheme = self.scheme
+        partitions = scheme.groups if scheme.sampling == "fixed" else None
         reservation = reserve(
             budget=budget,
             ledger=ledger,
             name=name or self._reservation.plan.name,
             max_queries=self._reservation.max_queries if max_queries is None else max_queries,
-            sampling=self.scheme.sampling,
+            sampling=Sampling(scheme.sampling, partitions, scheme.sampling_probability),
             records=len(self._records),
             shots=1,
-            subsets=self.scheme.groups,
-            partitions=self.scheme.groups if fixed else None,
-            sampling_probability=self.scheme.sampling_probability,
+            subsets=scheme.groups,
             settings=self._reservation.settings,
         )
         twin = object.__new__(type(self))

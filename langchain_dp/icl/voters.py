@@ -12,13 +12,14 @@ import functools
 import itertools
 import math
 from collections.abc import Hashable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.runnables import Runnable
 
 from langchain_dp.ensemble.asking import ask_together, count_quietly, is_remote
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.icl.asking import Asking, OnUnhealthy
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.votes import SubsetPrompt, Vote
 from langchain_dp.parsing import parse_label
@@ -27,9 +28,6 @@ from langchain_dp.quiet.calls import in_own_thread
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
 from langchain_dp.quiet.model import Failure, QuietModel
-
-OnUnhealthy = Literal["raise", "answer"]
-"""What a release does when its public companion shows that the model does not answer."""
 
 TEST_QUESTION = "This is a test."
 INVENTED = (
@@ -114,10 +112,7 @@ class ModelVoter:
         prompt: ICLPrompt,
         words: Sequence[str],
         structured_output: bool,
-        timeout: float | None,
-        max_concurrency: int,
-        max_question_chars: int,
-        on_unhealthy: OnUnhealthy,
+        asking: Asking,
         accept_unchecked_model: bool,
     ) -> None:
         # A completion model and a Runnable without chat roles get text; everything else gets messages.
@@ -137,19 +132,21 @@ class ModelVoter:
                 "required": ["label"],
             }
             inner = llm.with_structured_output(schema)
-        self._model = QuietModel(inner, max_concurrency=max_concurrency, accept_unchecked_model=accept_unchecked_model)
-        self._model.check_timeout(timeout)
-        self.companions = int(on_unhealthy == "raise")
+        self._model = QuietModel(
+            inner, max_concurrency=asking.max_concurrency, accept_unchecked_model=accept_unchecked_model
+        )
+        self._model.check_timeout(asking.timeout)
+        self.companions = int(asking.on_unhealthy == "raise")
         watched = _RAISE_NOTE if self.companions else _ANSWER_NOTE
         self.notes: tuple[str, ...] = (
-            watched, *(() if timeout is None else (_TIMEOUT_NOTE,)), *self._model.notes
+            watched, *(() if asking.timeout is None else (_TIMEOUT_NOTE,)), *self._model.notes
         )  # fmt: skip
         plain = QuietModel(llm, accept_unchecked_model=accept_unchecked_model) if structured_output else self._model
         self.name = plain.name
         self._prompt = prompt
         self._words = list(words)
-        self._timeout = timeout
-        self._max_question_chars = max_question_chars
+        self._timeout = asking.timeout
+        self._max_question_chars = asking.max_question_chars
 
     def check_environment(self) -> None:
         """A memory that the model made with its first call is found here, and not after the charge."""
@@ -165,8 +162,8 @@ class ModelVoter:
         if len(question) > self._max_question_chars:
             raise InvalidParameter(
                 f"Expected the question, {len(question)} characters with its template, to be at most "
-                f"max_question_chars={self._max_question_chars}. Shorten it, or raise the limit if the model's context "
-                "holds it beside the examples."
+                f"max_question_chars={self._max_question_chars}. Shorten it, or raise the limit in Asking(...) if the "
+                "model's context holds it beside the examples."
             )
 
     def probe(self) -> None:
@@ -226,7 +223,7 @@ class ModelVoter:
             got = f"{_shown(answer)!r}, which names none of {self._words[:20]}"
         raise ModelUnavailable(
             f"Expected model={self.name} to answer {asked}, got {got}. Without answers a label would be noise alone. "
-            "Check the model; on_unhealthy='answer' answers all the same."
+            "Check the model; asking=Asking(on_unhealthy='answer') answers all the same."
         )
 
     def forget(self, member: Hashable) -> None:
@@ -310,7 +307,7 @@ class EngineVoter:
         if watched and cast[0] is None:
             raise ModelUnavailable(
                 f"Expected model={self.name} to answer {_COMPANION}, got no answer. Without answers a label would be "
-                "noise alone. Check the server; on_unhealthy='answer' answers all the same."
+                "noise alone. Check the server; asking=Asking(on_unhealthy='answer') answers all the same."
             )
         return cast[watched:]
 
@@ -372,10 +369,7 @@ def make_voter(
     structured_output: bool,
     calibrate: bool,
     keep_caches: bool,
-    timeout: float | None,
-    max_concurrency: int,
-    max_question_chars: int,
-    on_unhealthy: OnUnhealthy,
+    asking: Asking,
     accept_unchecked_model: bool,
 ) -> Voter:
     """An engine is used as an engine; any other Runnable is asked call by call.
@@ -386,7 +380,12 @@ def make_voter(
     """
     if isinstance(llm, ScoresLabels):
         return EngineVoter(
-            llm, prompt=prompt, words=words, calibrate=calibrate, keep_caches=keep_caches, on_unhealthy=on_unhealthy
+            llm,
+            prompt=prompt,
+            words=words,
+            calibrate=calibrate,
+            keep_caches=keep_caches,
+            on_unhealthy=asking.on_unhealthy,
         )
     if isinstance(llm, Runnable):
         return ModelVoter(
@@ -394,10 +393,7 @@ def make_voter(
             prompt=prompt,
             words=words,
             structured_output=structured_output,
-            timeout=timeout,
-            max_concurrency=max_concurrency,
-            max_question_chars=max_question_chars,
-            on_unhealthy=on_unhealthy,
+            asking=asking,
             accept_unchecked_model=accept_unchecked_model,
         )
     raise InvalidParameter(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from langchain_dp.ensemble.scheme import Sampling
 from langchain_dp.opt.dln import DLNSettings
 from langchain_dp.opt.handover import OptimizedPrompt, PromptScore, evaluate_prompt, load_prompt
 from langchain_dp.opt.report import OptPlanReport
 from langchain_dp.opt.runnable import DPPromptOptimizer
+from langchain_dp.opt.settings import Writing
 from langchain_dp.opt.templates import DISASTER, MPQA, PRIVACY_INSTRUCTIONS, SST2, TREC, OptPrompts, OptTask
+from langchain_dp.ports import Decoding
 
 __all__ = [
     "DISASTER",
@@ -16,11 +19,14 @@ __all__ = [
     "TREC",
     "DLNSettings",
     "DPPromptOptimizer",
+    "Decoding",
     "OptPlanReport",
     "OptPrompts",
     "OptTask",
     "OptimizedPrompt",
     "PromptScore",
+    "Sampling",
+    "Writing",
     "evaluate_prompt",
     "load_prompt",
 ]

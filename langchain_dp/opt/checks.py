@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.settings import Settings
@@ -26,16 +26,6 @@ def check_instruction(instruction: object) -> str:
             f"Expected instruction={instruction!r} to say what the task is. A plain sentence will do: it is public."
         )
     return instruction.strip()
-
-
-def check_stop(stop: object) -> tuple[str, ...]:
-    """Strings that end a candidate; an empty one would end every candidate at once."""
-    if isinstance(stop, str) or not isinstance(stop, Iterable):
-        raise InvalidParameter(f"Expected stop={stop!r} to be a list of non-empty strings, such as ['\\n'].")
-    strings = tuple(stop)
-    if not all(isinstance(string, str) and string for string in strings):
-        raise InvalidParameter(f"Expected stop={list(strings)!r} to be a list of non-empty strings, such as ['\\n'].")
-    return strings
 
 
 def label_words(prompts: OptPrompts, labels: Sequence[str]) -> list[str]:

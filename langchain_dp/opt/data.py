@@ -113,14 +113,12 @@ def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme
     """
     apart = round(settings.validation * records)
     return choose_scheme(
-        sampling=settings.sampling,
+        settings.sampling,
         neighbors=neighbors,
         records=records - apart,
         apart=apart,
         shots=settings.shots,
         subsets=settings.subsets,
-        partitions=settings.partitions,
-        sampling_probability=settings.sampling_probability,
     )
 
 

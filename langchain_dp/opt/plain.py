@@ -37,7 +37,7 @@ def run_opt(
     data = prepare(records, settings, Neighbors.REPLACE_ONE, secret_key(rng))
     forward = Forward.of(engine, settings)
     sampler = SubsetSampler(data.training, scheme, rng)
-    text = Text(engine, settings.decoding, settings.stop)
+    text = Text(engine, settings.decoding, settings.writing.stop)
     subset_votes = SubsetVotes(
         engine, sampler, Demonstrations(records, forward, settings), settings, text=text, rng=rng
     )
@@ -69,7 +69,7 @@ def run_dln(
 ) -> tuple[OptimizedPrompt, list[str]]:
     """Algorithm 3. Also returns every prompt that was sampled."""
     data = prepare(records, settings, Neighbors.REPLACE_ONE, coins.randbytes(32))
-    text = Text(engine, dataclasses.replace(settings.decoding, temperature=dln.temperature), settings.stop)
+    text = Text(engine, dataclasses.replace(settings.decoding, temperature=dln.temperature), settings.writing.stop)
     run = DLN1(
         engine,
         Forward.of(engine, settings),

@@ -67,7 +67,7 @@ class PrivateRuns:
         self._progress = progress
         self._rng = rng
         self._forward = Forward.of(engine, settings)
-        self._text = Text(engine, settings.decoding, settings.stop)
+        self._text = Text(engine, settings.decoding, settings.writing.stop)
         self._journal: Journal | None = None
         self._reservation: PromptReservation | None = None
         self._split: Split | None = None
@@ -88,7 +88,11 @@ class PrivateRuns:
         scheme = scheme_for(self._settings, self.neighbors, records)
         settings = self._settings
         return share, *choose_noise(
-            share, scheme=scheme, max_calls=settings.max_calls, epsilon0=settings.epsilon0, delta0=settings.delta0
+            share,
+            scheme=scheme,
+            max_calls=settings.max_calls,
+            epsilon0=settings.writing.epsilon0,
+            delta0=settings.writing.delta0,
         )
 
     def run(self, records: PrivateRecords, *, halted: Callable[[], bool] = lambda: False) -> OptimizedPrompt:
@@ -103,12 +107,12 @@ class PrivateRuns:
         if journal.winner is None:
             self._forward.check(self._settings.instruction)
         even = self.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
-        scheme = Scheme(self._settings.sampling, journal.groups, journal.sampling_probability, even)
+        scheme = Scheme(self._settings.sampling.scheme, journal.groups, journal.sampling_probability, even)
         self._reservation = reservation = self._reserved(journal, scheme)
         self._journal = journal
         budget = reservation.budget
         self._weak = weak_points(budget.epsilon, budget.delta, *scheme.least_records(len(records)))
-        warn_of(self._weak, stacklevel=2)
+        warn_of(self._weak)
         if journal.winner is None and not self._may_choose(reservation):
             raise PlanError(
                 f"The choice among the candidates of the run {self._name!r} is charged, but the process that made it "
@@ -158,8 +162,8 @@ class PrivateRuns:
             name=self._name,
             scheme=scheme,
             max_calls=self._settings.max_calls,
-            epsilon0=self._settings.epsilon0,
-            delta0=self._settings.delta0,
+            epsilon0=self._settings.writing.epsilon0,
+            delta0=self._settings.writing.delta0,
             journal=journal.text(),
         )
         plan = reservation.plan
@@ -215,7 +219,7 @@ class PrivateRuns:
         source = PrivateVote(
             SubsetVotes(self._engine, sampler, demonstrations, settings, text=self._text, rng=self._rng),
             reservation=reservation,
-            kbar=settings.kbar,
+            kbar=settings.writing.kbar,
             chain=self._name,
             rng=self._rng,
         )

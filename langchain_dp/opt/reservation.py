@@ -17,7 +17,7 @@ from langchain_dp.accounting import (
     calibrate_limited_domain,
     epsilon,
 )
-from langchain_dp.accounting.events import Sampling
+from langchain_dp.accounting.events import SamplingName
 from langchain_dp.ensemble.reservation import Reservation, check_same, reserved_once, unreserved
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter, PlanError
@@ -121,7 +121,7 @@ def choose_noise(
 
 
 def _token_event(
-    share: PrivacyBudget, calls: int, q: float, sampling: Sampling, epsilon0: float | None, delta0: float | None
+    share: PrivacyBudget, calls: int, q: float, sampling: SamplingName, epsilon0: float | None, delta0: float | None
 ) -> LimitedDomainEvent:
     if epsilon0 is None:
         chosen = calibrate_limited_domain(share, tokens=calls, sampling_probability=q, sampling=sampling)

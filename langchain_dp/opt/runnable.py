@@ -13,11 +13,12 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import run_in_executor
 
 from langchain_dp._util import forks
-from langchain_dp._util.validate import no_further
+from langchain_dp._util.validate import group, moved, no_further
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.budget import warn_of, weak_points
-from langchain_dp.accounting.events import Sampling
+from langchain_dp.accounting.events import SamplingName
 from langchain_dp.ensemble.reservation import check_promise, ledger_for
+from langchain_dp.ensemble.scheme import MOVED_SAMPLING, Sampling, sampling_from
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.opt import checks
@@ -27,7 +28,7 @@ from langchain_dp.opt.handover import OptimizedPrompt
 from langchain_dp.opt.plain import run_dln, run_opt
 from langchain_dp.opt.private import PrivateRuns
 from langchain_dp.opt.report import OptPlanReport, report
-from langchain_dp.opt.settings import Method, Settings
+from langchain_dp.opt.settings import MOVED_WRITING, Method, Settings, Writing
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.ports import Decoding, VotesNextToken
 from langchain_dp.quiet.run import check_environment
@@ -63,24 +64,13 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         max_new_tokens: Tokens of one candidate at most.
         method: "dp-opt"; or, for comparison and NOT private, "opt" (votes without noise) or "dln-1".
         sampling: "fixed": subsets are cut once and each takes part by a coin, so that caches are kept; "resample":
-            dealt anew for every token, as in the paper (add/remove neighbours only).
-        partitions: Number of subsets K under "fixed". None: training records // ``shots``, where the number of
-            records is public; required under add/remove.
-        sampling_probability: Rate of subsets or records. None: so that ``subsets`` are expected; required under
-            add/remove.
+            dealt anew for every token, as in the paper (add/remove neighbours only). Number and rate of the subsets
+            follow from the number of training records; under add/remove, where that is private, give a ``Sampling``.
         validation: Share of the examples that select, in (0, 1); the others teach.
-        max_calls: Calls of the mechanism the noise is made for; None is ``num_prompts * max_new_tokens``. Every token,
-            bottom and end is one.
-        max_retries: Retries of one candidate at most.
-        kbar: Tokens that LimitedDomain considers.
-        epsilon0: Bounded-range parameter of one call; None chooses the largest that fits.
-        delta0: Mass that the threshold may miss in one call; None chooses.
-        temperature: Of the members' votes. 0, the default, lets each vote for its most probable token: small models
-            agree on hardly anything at the 1.1 of the paper.
-        repetition_penalty: At least 1; lowers tokens that are released already.
-        banned: Tokens that no member may vote for.
-        stop: Strings that end a candidate; one is never its beginning. By default a candidate is one line.
-        chat: Present the backward prompt in the model's chat template instead of as plain text.
+        writing: Which tokens are released, and when a candidate ends: stop strings, calls, retries, noise of one call.
+        decoding: How each member takes the token it votes for. At the temperature of 0, the default, that is its most
+            probable one: small models agree on hardly anything at the 1.1 of the paper. ``chat=True`` presents the
+            backward prompt in the model's chat template instead of as plain text.
         calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
         dln: Settings of "dln-1".
         progress: Show progress; None shows it on a terminal only. It shows released values only.
@@ -98,6 +88,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         paper's.
     """
 
+    @moved(**MOVED_SAMPLING, **MOVED_WRITING)
     def __init__(
         self,
         *,
@@ -113,20 +104,10 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         num_prompts: int = 5,
         max_new_tokens: int = 50,
         method: Method = "dp-opt",
-        sampling: Sampling = "fixed",
-        partitions: int | None = None,
-        sampling_probability: float | None = None,
+        sampling: SamplingName | Sampling = "fixed",
         validation: float = 0.1,
-        max_calls: int | None = None,
-        max_retries: int = 5,
-        kbar: int = 10,
-        epsilon0: float | None = None,
-        delta0: float | None = None,
-        temperature: float = 0.0,
-        repetition_penalty: float = 1.0,
-        banned: Iterable[int | str] = (),
-        stop: Sequence[str] = ("\n",),
-        chat: bool = False,
+        writing: Writing | None = None,
+        decoding: Decoding | None = None,
         calibrate: bool = True,
         dln: DLNSettings | None = None,
         progress: bool | None = None,
@@ -150,23 +131,16 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
             prompts=prompts or OptPrompts(),
             shots=shots,
             subsets=subsets,
-            sampling=sampling,
-            partitions=partitions,
-            sampling_probability=sampling_probability,
+            sampling=sampling_from(sampling),
             validation=validation,
             num_prompts=num_prompts,
             max_new_tokens=max_new_tokens,
-            max_calls=num_prompts * max_new_tokens if max_calls is None else max_calls,
-            max_retries=max_retries,
-            kbar=kbar,
-            epsilon0=epsilon0,
-            delta0=delta0,
-            stop=checks.check_stop(stop),
-            decoding=Decoding(temperature, repetition_penalty, frozenset(banned), chat),
+            writing=group("writing", writing, Writing),
+            decoding=group("decoding", decoding, Decoding),
             calibrate=calibrate,
         )
         checks.label_words(self.settings.prompts, self.settings.labels)
-        checks.check_kbar(model, kbar)
+        checks.check_kbar(model, self.settings.writing.kbar)
         checks.check_room(model, self.settings)
         self._engine = model
         self._dln = dln or DLNSettings()
@@ -320,7 +294,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         neighbors: Neighbors = self._private.neighbors
         share, token, selection = self._private.prospect(count)
         scheme = scheme_for(self.settings, neighbors, count)
-        warn_of(weak_points(share.epsilon, share.delta, *scheme.least_records(count)), stacklevel=2)
+        warn_of(weak_points(share.epsilon, share.delta, *scheme.least_records(count)))
         return report(
             self._engine,
             self.settings,

@@ -3,17 +3,79 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from langchain_dp._util import validate
-from langchain_dp.accounting.events import Sampling
-from langchain_dp.ensemble.scheme import check_bounds
+from langchain_dp.ensemble.scheme import Sampling
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.ports import Decoding
 
 Method = Literal["dp-opt", "opt", "dln-1"]
 METHODS: tuple[Method, ...] = ("dp-opt", "opt", "dln-1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Writing:
+    """How candidates are written: which tokens are released, and when a candidate ends. Public.
+
+    ``dataclasses.asdict`` saves it.
+
+    Args:
+        stop: Strings that end a candidate; one is never its beginning. By default a candidate is one line.
+        max_calls: Calls of the mechanism the noise is made for; None is ``num_prompts * max_new_tokens``. Every token,
+            bottom and end is one.
+        max_retries: Retries of one candidate at most.
+        kbar: Tokens that LimitedDomain considers.
+        epsilon0: Bounded-range parameter of one call; None chooses the largest that fits.
+        delta0: Mass that the threshold may miss in one call; None chooses.
+
+    Raises:
+        InvalidParameter: A value is out of bounds.
+
+    Example:
+        >>> Writing(stop=["END"], max_calls=200).stop
+        ('END',)
+    """
+
+    stop: Sequence[str] = ("\n",)
+    max_calls: int | None = None
+    max_retries: int = 5
+    kbar: int = 10
+    epsilon0: float | None = None
+    delta0: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", _stop(self.stop))
+        if self.max_calls is not None:
+            validate.integer("max_calls", self.max_calls, at_least=1)
+        validate.integer("max_retries", self.max_retries, at_least=0)
+        validate.integer("kbar", self.kbar, at_least=1)
+        if self.epsilon0 is not None:
+            validate.number("epsilon0", self.epsilon0, above=0.0)
+        if self.delta0 is not None:
+            validate.number("delta0", self.delta0, above=0.0, below=1.0)
+            if self.epsilon0 is None:
+                raise InvalidParameter(
+                    f"Expected delta0={self.delta0!r} together with epsilon0. Give both, or neither."
+                )
+
+
+def _stop(stop: object) -> tuple[str, ...]:
+    """Strings that end a candidate; an empty one would end every candidate at once."""
+    if isinstance(stop, str) or not isinstance(stop, Iterable):
+        raise InvalidParameter(f"Expected stop={stop!r} to be a list of non-empty strings, such as ['\\n'].")
+    strings = tuple(stop)
+    if not all(isinstance(string, str) and string for string in strings):
+        raise InvalidParameter(f"Expected stop={list(strings)!r} to be a list of non-empty strings, such as ['\\n'].")
+    return strings
+
+
+MOVED_WRITING = {field.name: f"writing=Writing({field.name}={{}})" for field in dataclasses.fields(Writing)} | {
+    field.name: f"decoding=Decoding({field.name}={{}})" for field in dataclasses.fields(Decoding)
+}
+"""Where arguments are that were flat once: see :func:`langchain_dp._util.validate.moved`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,57 +93,45 @@ class Settings:
     shots: int
     subsets: int
     sampling: Sampling
-    partitions: int | None
-    sampling_probability: float | None
     validation: float
     num_prompts: int
     max_new_tokens: int
-    max_calls: int
-    max_retries: int
-    kbar: int
-    epsilon0: float | None
-    delta0: float | None
-    stop: tuple[str, ...]
+    writing: Writing
     decoding: Decoding
     calibrate: bool
 
     def __post_init__(self) -> None:
         validate.one_of("method", self.method, METHODS)
-        check_bounds(
-            sampling=self.sampling,
-            shots=self.shots,
-            subsets=self.subsets,
-            partitions=self.partitions,
-            sampling_probability=self.sampling_probability,
-        )
-        validate.integer("num_prompts", self.num_prompts, at_least=1)
-        validate.integer("max_new_tokens", self.max_new_tokens, at_least=1)
-        validate.integer("max_calls", self.max_calls, at_least=1)
-        validate.integer("max_retries", self.max_retries, at_least=0)
-        validate.integer("kbar", self.kbar, at_least=1)
+        for name in ("shots", "subsets", "num_prompts", "max_new_tokens"):
+            validate.integer(name, getattr(self, name), at_least=1)
         validate.number("validation", self.validation, above=0.0, below=1.0)
-        validate.number("temperature", self.decoding.temperature, at_least=0.0)
-        if self.epsilon0 is not None:
-            validate.number("epsilon0", self.epsilon0, above=0.0)
-        if self.delta0 is not None:
-            validate.number("delta0", self.delta0, above=0.0, below=1.0)
-            if self.epsilon0 is None:
-                raise InvalidParameter(
-                    f"Expected delta0={self.delta0!r} together with epsilon0. Give both, or neither."
-                )
-        validate.number("repetition_penalty", self.decoding.repetition_penalty, at_least=1.0)
+
+    @property
+    def max_calls(self) -> int:
+        """Calls of the mechanism over all candidates."""
+        return self.writing.max_calls or self.num_prompts * self.max_new_tokens
 
     def public(self) -> dict[str, Any]:
-        """All of them as plain values for JSON."""
-        prompts, decoding = self.prompts, self.decoding
+        """All of them as plain values for JSON. Journals and saved prompts hold them so: one flat key a setting."""
+        prompts = self.prompts
         return {
-            **{
-                field.name: getattr(self, field.name)
-                for field in dataclasses.fields(self)
-                if field.name not in ("prompts", "decoding")
-            },
+            "method": self.method,
+            "instruction": self.instruction,
             "labels": list(self.labels),
-            "stop": list(self.stop),
+            "shots": self.shots,
+            "subsets": self.subsets,
+            "validation": self.validation,
+            "num_prompts": self.num_prompts,
+            "max_new_tokens": self.max_new_tokens,
+            "calibrate": self.calibrate,
+            **dataclasses.asdict(self.writing),
+            **dataclasses.asdict(self.decoding),
+            "sampling": self.sampling.scheme,
+            "partitions": self.sampling.partitions,
+            "sampling_probability": self.sampling.probability,
+            "max_calls": self.max_calls,
+            "stop": list(self.writing.stop),
+            "banned": sorted(self.decoding.banned, key=str),
             "templates": {
                 "text": prompts.text,
                 "words": dict(prompts.words),
@@ -89,8 +139,4 @@ class Settings:
                 "messages": list(prompts.messages),
                 "secrecy": prompts.secrecy,
             },
-            "temperature": decoding.temperature,
-            "repetition_penalty": decoding.repetition_penalty,
-            "banned": sorted(decoding.banned, key=str),
-            "chat": decoding.chat,
         }

@@ -7,8 +7,11 @@ not give the promise it states, this package draws another: see :mod:`langchain_
 from __future__ import annotations
 
 from langchain_dp.rapt._tables import load
+from langchain_dp.rapt.build import Target
 from langchain_dp.rapt.calibrate import Calibration, calibrate
 from langchain_dp.rapt.core import Sanitized
+from langchain_dp.rapt.documents import DocumentRules
+from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.policies import Policies
 from langchain_dp.rapt.privatize import Privatized, TextPrivatizer
 from langchain_dp.rapt.retriever import SanitizingRetriever
@@ -18,12 +21,15 @@ from langchain_dp.rapt.vocabulary import Vocabulary
 
 __all__ = [
     "Calibration",
+    "DocumentRules",
+    "MessageRules",
     "Policies",
     "Privatized",
     "RAPTSanitizer",
     "Sanitized",
     "SanitizingExampleSelector",
     "SanitizingRetriever",
+    "Target",
     "TextPrivatizer",
     "Vocabulary",
     "calibrate",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 
+from langchain_dp._util import validate
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
@@ -21,18 +22,47 @@ from langchain_dp.rapt.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
-class Targets:
-    """One of these says how private: eta itself, or what it is calibrated for."""
+class Target:
+    """What eta is calibrated for where it is not a replacement rate, and on which texts. Public.
 
-    eta: float | None = None
-    target_replacement: float | None = None
+    ``dataclasses.asdict`` saves it. :func:`langchain_dp.rapt.calibrate.calibrate` explains the targets and checks them.
+
+    Args:
+        deniability: 95% of running words come out unchanged with at most this probability.
+        inversion: Share of running words that an attacker may guess from their release.
+        max_loss: Largest eta times mean distance to the nearest neighbour, in nats.
+        texts: Public texts whose words stand for the words to come, whatever the target; a page of English if left out.
+
+    Raises:
+        InvalidParameter: ``texts`` is no list of strings.
+
+    Example:
+        >>> RAPTSanitizer("glove", target=Target(inversion=0.2))  # an attacker guesses one word of five
+    """
+
     deniability: float | None = None
     inversion: float | None = None
     max_loss: float | None = None
+    texts: Sequence[str] | None = None
 
-    def given(self) -> dict[str, float]:
-        """Those that are not None."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+    def __post_init__(self) -> None:
+        if self.texts is not None:
+            if isinstance(self.texts, str) or not all(isinstance(text, str) for text in self.texts):
+                raise InvalidParameter("Expected texts to be a list of strings, such as [row['text'] for row in rows].")
+            object.__setattr__(self, "texts", tuple(self.texts))
+
+
+_TARGETS = ("eta", "target_replacement", "deniability", "inversion", "max_loss")
+MOVED_TARGETS = {name: f"target=Target({name}={{}})" for name in _TARGETS[2:]} | {
+    "calibration_texts": "target=Target(texts={})"
+}
+"""Where arguments are that were flat once: see :func:`langchain_dp._util.validate.moved`."""
+
+
+def targets_of(eta: float | None, target_replacement: float | None, target: Target) -> dict[str, float]:
+    """All that was given; one of them has to say how private."""
+    values = (eta, target_replacement, target.deniability, target.inversion, target.max_loss)
+    return {name: value for name, value in zip(_TARGETS, values, strict=True) if value is not None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +82,7 @@ class WordOptions:
 
 def word_releases(
     embeddings: str | PathLike[str] | Embeds | Vocabulary,
-    targets: Targets,
+    targets: Mapping[str, float],
     options: WordOptions,
     *,
     ledger: MetricLedger | None,
@@ -67,31 +97,30 @@ def word_releases(
         PlanError: The ledger counts in distances of another table.
         MissingExtra: The package of a named table is not installed.
     """
-    if len(targets.given()) != 1:
+    if len(targets) != 1:
         raise InvalidParameter(
-            f"Expected one of {', '.join(field.name for field in dataclasses.fields(Targets))} to say how private, "
-            f"got {sorted(targets.given()) or 'none'}. Give target_replacement=0.5."
+            f"Expected one of {', '.join(_TARGETS)} to say how private, got {sorted(targets) or 'none'}. Give "
+            "target_replacement=0.5; the last three are part of target=Target(...)."
         )
-    if options.policies is not None and not isinstance(options.policies, Policies):
-        raise InvalidParameter(f"Expected policies of type {type(options.policies).__name__} to be Policies(...).")
+    policies = validate.group("policies", options.policies, Policies)
     account = _ledger(ledger, limit, options.not_private_seed)
     vocabulary = load(embeddings)
 
     def calibrated() -> Calibration:
         return calibrate(
             vocabulary,
-            **targets.given(),
+            **targets,
             mechanism=options.mechanism,
             texts=options.calibration_texts,
             threads=options.threads,
         )
 
-    calibration = calibrated() if targets.eta is None else None
+    calibration = None if "eta" in targets else calibrated()
     engine = TextPrivatizer(
         vocabulary,
-        targets.eta if calibration is None else calibration.eta,  # type: ignore[arg-type]  # one of them is given
+        targets["eta"] if calibration is None else calibration.eta,
         mechanism=options.mechanism,
-        policies=options.policies or Policies(),
+        policies=policies,
         keep=options.keep,
         length=options.length,
         casing=options.casing,
@@ -105,7 +134,7 @@ def word_releases(
 
 def placeholder_releases(
     finder: FindsEntities,
-    targets: Targets,
+    targets: Mapping[str, float],
     options: WordOptions,
     *,
     ledger: MetricLedger | None,
@@ -122,7 +151,7 @@ def placeholder_releases(
         )
     defaults = WordOptions()
     given = [
-        *targets.given(),
+        *targets,
         *(field for field in vars(defaults) if getattr(options, field) != getattr(defaults, field)),
         *(["ledger"] if ledger is not None else []),
         *(["limit"] if limit is not None else []),

@@ -124,7 +124,7 @@ class Core:
     def _take(self, value: Any, user: str | None, document: str | None, keys: Sequence[str] = ()) -> Taken:
         _check_key("user", user)
         _check_key("document", document)
-        return take(value, self._rules.declare(keys) if keys else self._rules, user=user, document=document)
+        return take(value, dataclasses.replace(self._rules, declared=keys), user=user, document=document)
 
     def _released(self, taken: Sequence[Taken], met: Counter[str] | None = None) -> list[Any]:
         texts = self.releases.release([unit for one in taken for unit in one.units], met)

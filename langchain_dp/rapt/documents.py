@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from langchain_core.documents import Document
@@ -18,31 +18,36 @@ ID = "id"
 
 @dataclasses.dataclass(frozen=True)
 class DocumentRules:
-    """What of a document's metadata passes, and where its account is kept.
+    """What of a document's metadata passes, and where its account is kept. Public; ``dataclasses.asdict`` saves it.
 
     A name is a key of the metadata or a path through nested mappings with dots ("patient.name"), and stands for
     everything under it. What neither of the two lists names is dropped.
 
     Args:
-        keep: Names that pass in clear. "id" keeps the document's own id, whatever it says; a random UUID always stays,
-            and any other id is replaced by one.
-        sanitize: Names whose texts are sanitized, with the page content, as one release.
-        user_key: Name under which the metadata say whose document it is.
+        metadata_keep: Names that pass in clear. "id" keeps the document's own id, whatever it says; a random UUID
+            always stays, and any other id is replaced by one.
+        metadata_sanitize: Names whose texts are sanitized, with the page content, as one release.
+        user_key: Name under which the metadata say whose account a document is charged to.
         document_key: Name under which they say which document it is ("id": its own id). None: by its content.
-        keys: Keys inside what is sanitized that pass in clear; all others are sanitized, too.
+
+    Raises:
+        InvalidParameter: A value is no name or list of names, or both lists name the same thing.
+
+    Example:
+        >>> DocumentRules(metadata_keep=["source"], user_key="patient").metadata_keep
+        ('source',)
     """
 
-    keep: Sequence[str] = ()
-    sanitize: Sequence[str] = ()
+    metadata_keep: Sequence[str] = ()
+    metadata_sanitize: Sequence[str] = ()
     user_key: str | None = None
     document_key: str | None = None
-    keys: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        for name in ("keep", "sanitize"):
+        for name in ("metadata_keep", "metadata_sanitize"):
             value = getattr(self, name)
             if isinstance(value, str) or not all(isinstance(key, str) and key for key in value):
-                raise InvalidParameter(f"Expected metadata_{name}={value!r} to be a list of names.")
+                raise InvalidParameter(f"Expected {name}={value!r} to be a list of names.")
             object.__setattr__(self, name, tuple(value))
         for name in ("user_key", "document_key"):
             value = getattr(self, name)
@@ -50,8 +55,8 @@ class DocumentRules:
                 raise InvalidParameter(f"Expected {name}={value!r} to be the name of a key of the metadata, or None.")
         both = {
             (one, other)
-            for one in self.keep
-            for other in self.sanitize
+            for one in self.metadata_keep
+            for other in self.metadata_sanitize
             if one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
         }
         if both:
@@ -59,49 +64,52 @@ class DocumentRules:
                 f"Expected metadata_keep and metadata_sanitize to name different things, found {sorted(both)}."
             )
 
-    def user(self, document: Document, position: int) -> str | None:
-        """Whose account is charged, or None if no user key is set."""
-        return None if self.user_key is None else self._key(document, self.user_key, "user_key", position)
 
-    def document(self, document: Document, position: int) -> str | None:
-        """Which document it is, or None if no document key is set: then its content says it."""
-        return None if self.document_key is None else self._key(document, self.document_key, "document_key", position)
+def said_under(name: str | None, what: str, document: Document, position: int) -> str | None:
+    """What the metadata of a document say under a key, which is named ``what``; None where no key is set."""
+    if name is None:
+        return None
+    value = document.id if name == ID and ID not in document.metadata else _find(document.metadata, name)
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
+        # Without a key nobody would be charged: the limit would not hold.
+        raise InvalidParameter(
+            f"Expected document {position} to have a string or a whole number under {what}={name!r}. "
+            "Add it, or leave such documents out."
+        )
+    return str(value)
 
-    def _key(self, document: Document, name: str, what: str, position: int) -> str:
-        value = document.id if name == ID and ID not in document.metadata else _find(document.metadata, name)
-        if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
-            # Without a key nobody would be charged: the limit would not hold.
-            raise InvalidParameter(
-                f"Expected document {position} to have a string or a whole number under {what}={name!r}. "
-                "Add it, or leave such documents out."
-            )
-        return str(value)
 
-    def rebuild(self, document: Document, swap: Swap, note: Note) -> Document:
-        """Return a new document whose texts went through ``swap``; ``note`` is told what passed or was dropped."""
-        content = swap(document.page_content)
-        metadata = self._metadata(document.metadata, "", swap, note)
-        own_id = document.id if ID in self.keep else passing_id(document.id)
-        if own_id != document.id:
-            note("the id of a document was replaced by a random one")
-        return Document(page_content=content, metadata=metadata, id=own_id)
+def rebuild_document(
+    document: Document, rules: DocumentRules, keys: Collection[str], swap: Swap, note: Note
+) -> Document:
+    """Return a new document whose texts went through ``swap``; ``note`` is told what passed or was dropped.
 
-    def _metadata(self, metadata: Mapping[Any, Any], prefix: str, swap: Swap, note: Note) -> dict[str, Any]:
-        rebuilt: dict[str, Any] = {}
+    ``keys`` pass in clear inside what is sanitized; all others are sanitized, too.
+    """
+    content = swap(document.page_content)
+
+    def rebuilt(metadata: Mapping[Any, Any], prefix: str) -> dict[str, Any]:
+        kept: dict[str, Any] = {}
         for key, value in metadata.items():
             name = f"{prefix}{key}"
-            if name in self.keep:
-                rebuilt[str(key)] = value
+            if name in rules.metadata_keep:
+                kept[str(key)] = value
                 note(f"metadata {name} passed in clear")
-            elif name in self.sanitize:
-                rebuilt[str(key)] = structured(value, swap, self.keys)
+            elif name in rules.metadata_sanitize:
+                kept[str(key)] = structured(value, swap, keys)
             elif isinstance(value, Mapping) and any(
-                other.startswith(f"{name}.") for other in (*self.keep, *self.sanitize)
+                other.startswith(f"{name}.") for other in (*rules.metadata_keep, *rules.metadata_sanitize)
             ):
-                rebuilt[str(key)] = self._metadata(value, f"{name}.", swap, note)
+                kept[str(key)] = rebuilt(value, f"{name}.")
             else:
                 note("metadata were dropped")
-        return rebuilt
+        return kept
+
+    metadata = rebuilt(document.metadata, "")
+    own_id = document.id if ID in rules.metadata_keep else passing_id(document.id)
+    if own_id != document.id:
+        note("the id of a document was replaced by a random one")
+    return Document(page_content=content, metadata=metadata, id=own_id)
 
 
 def check_documents(documents: Sequence[Document]) -> None:

@@ -17,7 +17,7 @@ import os.path
 import re
 import secrets
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from langchain_core.messages import (
@@ -80,25 +80,34 @@ _PLAIN: tuple[type[BaseMessage], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class MessageRules:
-    """What of a message passes in clear.
+    """What of a message passes in clear. Public; ``dataclasses.asdict`` saves it, and sanitizers may share it.
 
     Args:
-        system: "keep": system messages are the developer's text and stay; "sanitize": they are treated as all others.
-        media: Images, audio, files. "keep": they pass and are named in the report, their titles are sanitized and
-            their file names replaced; "drop": they are left out; "refuse": a message that holds one is refused.
-        keys: Keys of JSON that pass in clear, in arguments of tools and in what they answer; all others are sanitized.
+        system: "keep": system messages are the developer's own text and pass in clear; "sanitize": like all others.
+        media: Images, audio and files in messages. "keep": they pass in clear and are named in the report, but for
+            titles and file names, and a file that holds text is refused; "drop"; "refuse".
+        keys_keep: Keys of JSON objects that pass in clear, wherever one stands inside arguments and answers of tools,
+            and inside metadata and values of examples, too: "rows", "name". All other keys are sanitized like words.
+
+    Raises:
+        InvalidParameter: A value is none of those, or ``keys_keep`` is no list of strings.
+
+    Example:
+        >>> MessageRules(media="drop", keys_keep=["rows"]).keys_keep
+        frozenset({'rows'})
     """
 
     system: Literal["keep", "sanitize"] = "keep"
     media: Literal["keep", "drop", "refuse"] = "keep"
-    keys: frozenset[str] = frozenset()
+    keys_keep: Collection[str] = frozenset()
 
     def __post_init__(self) -> None:
         validate.one_of("system", self.system, ("keep", "sanitize"))
         validate.one_of("media", self.media, ("keep", "drop", "refuse"))
+        object.__setattr__(self, "keys_keep", checked_keys(self.keys_keep))
 
 
-def checked_keys(keys: Sequence[str]) -> frozenset[str]:
+def checked_keys(keys: Collection[str]) -> frozenset[str]:
     """Keys that pass in clear, as a set.
 
     Raises:
@@ -155,7 +164,7 @@ def rebuild(message: BaseMessage, rules: MessageRules, swap: Swap, note: Note) -
 def _fields(message: BaseMessage, rules: MessageRules, swap: Swap, note: Note) -> dict[str, Any]:
     tool = isinstance(message, (ToolMessage, FunctionMessage))
     if isinstance(message.content, str):
-        content: Any = text_or_json(message.content, swap, rules.keys) if tool else swap(message.content)
+        content: Any = text_or_json(message.content, swap, rules.keys_keep) if tool else swap(message.content)
     else:
         content = _blocks(message.content, {}, rules, swap, note)
     fields: dict[str, Any] = {"content": content, "id": _message_id(message, note)}
@@ -176,7 +185,7 @@ def _ai(message: AIMessage, rules: MessageRules, swap: Swap, note: Note) -> AIMe
     _note_dropped(message, note)
     if message.name:
         note("the name of a message was dropped")
-    keys = rules.keys
+    keys = rules.keys_keep
     calls = [{**_call(call), "args": structured(call["args"], swap, keys)} for call in message.tool_calls]
     invalid = [
         {**_call(call), "args": text_or_json(call["args"] or "", swap, keys), "error": None}
@@ -209,7 +218,7 @@ def _function_call(message: AIMessage, rules: MessageRules, swap: Swap) -> dict[
     call = message.additional_kwargs.get("function_call")
     if not isinstance(call, Mapping):
         return {}
-    arguments = text_or_json(str(call.get("arguments", "")), swap, rules.keys)
+    arguments = text_or_json(str(call.get("arguments", "")), swap, rules.keys_keep)
     return {"function_call": {"name": str(call.get("name", "")), "arguments": arguments}}
 
 
@@ -238,19 +247,19 @@ def _block(
         return {"type": kind, "refusal": swap(_text(block, "refusal"))}
     if kind in _CALLS:
         place, call_id = _CALLS[kind], _named(block, "id")
-        args = known[call_id] if call_id in known else structured(block.get(place), swap, rules.keys)
+        args = known[call_id] if call_id in known else structured(block.get(place), swap, rules.keys_keep)
         return {"type": kind, "id": call_id, "name": _named(block, "name"), place: args}
     if kind == "function_call":
         call_id = _named(block, "call_id")
         given = str(block.get("arguments", ""))
-        args = _dumped(known[call_id]) if call_id in known else text_or_json(given, swap, rules.keys)
+        args = _dumped(known[call_id]) if call_id in known else text_or_json(given, swap, rules.keys_keep)
         return {"type": kind, "call_id": call_id, "name": _named(block, "name"), "arguments": args}
     if kind == "tool_result":
         inner = block.get("content")
         told = {"type": kind, "tool_use_id": _named(block, "tool_use_id")}
         if isinstance(inner, list):
             return {**told, "content": _blocks(inner, {}, rules, swap, note)}
-        return {**told, "content": structured(inner, swap, rules.keys)}
+        return {**told, "content": structured(inner, swap, rules.keys_keep)}
     if kind in _MEDIA:
         return _text_file(kind, block, rules, swap, note) or _media(kind, block, rules, swap, note)
     note(f"a block of {'thoughts' if kind in _THOUGHTS else 'an unknown kind'} was dropped")

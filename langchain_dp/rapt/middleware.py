@@ -40,7 +40,7 @@ def _nothing(payload: Any) -> dict[str, str]:
 class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
     """Sanitizes the messages of every model call of an agent, with tool calls and tool results, not only the newest.
 
-    Of system messages and media the sanitizer's ``system`` and ``media`` say whether they pass in clear, as they do by
+    Of system messages and media the sanitizer's :class:`MessageRules` say whether they pass in clear, as they do by
     default.
 
     The agent's state keeps the raw messages: tools and the user work with them. What was sanitized in an earlier turn
@@ -58,7 +58,7 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
     ``with private_run():``.
 
     Args:
-        sanitizer: Sanitizes messages. Its ``system`` option also rules over the agent's system prompt.
+        sanitizer: Sanitizes messages. Its ``MessageRules`` also rule over the agent's system prompt.
         user: Whose account is charged: a name, or a function of the request, as of
             ``request.runtime.context``; None for nobody's.
         replies: "pass": what the model itself answered, from sanitized text, passes in later turns as it is and costs

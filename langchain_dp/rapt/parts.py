@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hmac
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from langchain_core.documents import Document
@@ -19,7 +19,7 @@ from langchain_core.prompt_values import (
 )
 
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.documents import DocumentRules, check_documents
+from langchain_dp.rapt.documents import DocumentRules, check_documents, rebuild_document, said_under
 from langchain_dp.rapt.messages import MessageRules, rebuild
 from langchain_dp.rapt.release import Texts, Unit
 from langchain_dp.rapt.structured import Swap, structured, texts_in, with_texts
@@ -33,6 +33,14 @@ REPORT = "rapt"
 
 REPLY = "rapt_reply"
 """Key under which a reply of the model outside is marked: it was made from sanitized text, and is public."""
+
+
+MOVED_RULES = {
+    field.name: f"{name}={kind.__name__}({field.name}={{}})"
+    for name, kind in (("messages", MessageRules), ("documents", DocumentRules))
+    for field in dataclasses.fields(kind)
+}
+"""Where arguments are that were flat once: see :func:`langchain_dp._util.validate.moved`."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -55,25 +63,26 @@ class Rules:
     """What passes in clear, for each kind of input.
 
     Args:
-        messages: Of messages.
+        messages: Of messages, with the keys that pass in clear everywhere.
         documents: Of documents.
         stamp: What a sanitized message says of itself.
         mark: Keyed mark of texts that are public; nobody else can make it.
+        declared: Keys that pass in clear in the messages of one call, beside those.
     """
 
     messages: MessageRules
     documents: DocumentRules
     stamp: dict[str, Any]
     mark: Callable[[Texts], str]
+    declared: Collection[str] = ()
 
-    def declare(self, keys: Iterable[str]) -> Rules:
-        """The same rules with more keys that pass in clear."""
-        messages = dataclasses.replace(self.messages, keys=self.messages.keys.union(keys))
-        return dataclasses.replace(self, messages=messages)
+    def of_messages(self) -> MessageRules:
+        """The rules of messages, with what one call declared."""
+        return dataclasses.replace(self.messages, keys_keep=[*self.messages.keys_keep, *self.declared])
 
     def notes(self) -> tuple[str, ...]:
         """What passes in clear of inputs that are more than a text."""
-        keys = ", ".join(sorted(self.messages.keys))
+        keys = ", ".join(sorted(self.messages.keys_keep))
         notes = [
             "Of messages: roles, order and number, also of their blocks, names of tools, ids of their calls and "
             "whether these failed are in clear.",
@@ -91,10 +100,11 @@ class Rules:
             notes.append(
                 "Images, audio and files in messages pass in clear, with their addresses; their titles do not."
             )
-        if self.documents.keep:
-            notes.append(f"Metadata of documents that pass in clear: {', '.join(self.documents.keep)}.")
-        if self.documents.sanitize:
-            notes.append(f"Of metadata that are sanitized, keys are in clear: {', '.join(self.documents.sanitize)}.")
+        if self.documents.metadata_keep:
+            notes.append(f"Metadata of documents that pass in clear: {', '.join(self.documents.metadata_keep)}.")
+        if self.documents.metadata_sanitize:
+            named = ", ".join(self.documents.metadata_sanitize)
+            notes.append(f"Of metadata that are sanitized, keys are in clear: {named}.")
         return tuple(notes)
 
 
@@ -139,7 +149,7 @@ def take_mappings(
 
     def walk(mapping: Mapping[str, Any]) -> Callable[[Swap], dict[str, Any]]:
         return lambda swap: {
-            key: value if key in keep else structured(value, swap, rules.messages.keys)
+            key: value if key in keep else structured(value, swap, rules.messages.keys_keep)
             for key, value in mapping.items()
             if key != user_key
         }
@@ -166,13 +176,13 @@ def _first(taken: Taken) -> Taken:
 def _messages(messages: Sequence[BaseMessage], rules: Rules, user: str | None, document: str | None) -> Taken:
     notes: Counter[str] = Counter()
     reports = [Counter[str]() for _ in messages]
-
+    allowed = rules.of_messages()
     public: dict[int, Texts] = {}
 
     def walk(position: int, note: Callable[[str], None]) -> Callable[[Swap], BaseMessage]:
         if position in public:
             return _whole(messages[position], rules, note)
-        return lambda swap: rebuild(messages[position], rules.messages, swap, note)
+        return lambda swap: rebuild(messages[position], allowed, swap, note)
 
     def put(released: Sequence[Texts]) -> list[BaseMessage]:
         rebuilt = []
@@ -206,7 +216,7 @@ def marked(message: AIMessage, rules: Rules) -> AIMessage:
 
 def _whole(message: BaseMessage, rules: Rules, note: Callable[[str], None]) -> Callable[[Swap], BaseMessage]:
     """A walk that takes every key for a text, whatever is declared: a mark holds under other tools, too."""
-    whole = dataclasses.replace(rules.messages, keys=frozenset())
+    whole = dataclasses.replace(rules.messages, keys_keep=())
     return lambda swap: rebuild(message, whole, swap, note)
 
 
@@ -222,16 +232,16 @@ def _said(message: BaseMessage, rules: Rules) -> Texts | None:
 def _documents(documents: Sequence[Document], rules: Rules, user: str | None, document: str | None) -> Taken:
     check_documents(documents)
     notes: Counter[str] = Counter()
-    given = rules.documents
+    given, keys = rules.documents, rules.messages.keys_keep
 
     def walk(position: int, note: Callable[[str], None]) -> Callable[[Swap], Document]:
-        return lambda swap: given.rebuild(documents[position], swap, note)
+        return lambda swap: rebuild_document(documents[position], given, keys, swap, note)
 
     units = [
         Unit(
             texts_in(walk(position, _adder(notes))),
-            user if user is not None else given.user(one, position),
-            document if document is not None else given.document(one, position),
+            user if user is not None else said_under(given.user_key, "user_key", one, position),
+            document if document is not None else said_under(given.document_key, "document_key", one, position),
         )
         for position, one in enumerate(documents)
     ]

@@ -76,11 +76,9 @@ class SanitizingRetriever(BaseRetriever):
         if k is not None:
             validate.integer("k", k, at_least=1)
         if documents and not query and not sanitizer.names_documents:
-            remedy = "Give the sanitizer user_key= or document_key=, or no limit."
+            remedy = "Give the sanitizer DocumentRules with user_key= or document_key=, or no limit."
             sanitizer.check_limit("document that comes back", remedy, user=False)
-        unknown = sorted(set(kwargs) - set(BaseRetriever.model_fields))
-        if unknown:
-            raise InvalidParameter(f"Expected no further arguments, got {unknown}. Set them on the inner retriever.")
+        validate.no_further(kwargs.keys() - BaseRetriever.model_fields, remedy="Set them on the inner retriever.")
         kwargs |= {"retriever": retriever, "sanitizer": sanitizer, "query": query, "documents": documents, "k": k}
         super().__init__(**kwargs)
 
@@ -172,7 +170,7 @@ class SanitizingRetriever(BaseRetriever):
         if user is not None and not self.query:
             raise InvalidParameter(
                 "Expected user= with query=True only: it says who asks. Documents are charged to whom their metadata "
-                "name; give the sanitizer user_key=."
+                "name; give the sanitizer documents=DocumentRules(user_key=...)."
             )
 
     def _most(self, k: int | None) -> int | None:

@@ -11,18 +11,19 @@ from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 
+from langchain_dp._util.validate import group, moved
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt._shell import WITHHELD, S, SanitizerShell
-from langchain_dp.rapt.build import Targets, WordOptions, placeholder_releases, word_releases
+from langchain_dp.rapt.build import MOVED_TARGETS, Target, WordOptions, placeholder_releases, targets_of, word_releases
 from langchain_dp.rapt.calibrate import Calibration
 from langchain_dp.rapt.core import Core, Sanitized
 from langchain_dp.rapt.documents import DocumentRules, check_documents
 from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.messages import MessageRules, checked_keys
-from langchain_dp.rapt.parts import Sanitizable
+from langchain_dp.rapt.parts import MOVED_RULES, Sanitizable
 from langchain_dp.rapt.placeholders import FindsEntities, PlaceholderReleases
 from langchain_dp.rapt.policies import Policies
 from langchain_dp.rapt.privatize import Keep, Mechanism
@@ -57,10 +58,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         embeddings: "glove", "minilm", a path, an object with words and vectors (``Embeds``), or a ``Vocabulary``.
         eta: Loss per unit of distance, in nats. Or one target from which it is calibrated:
         target_replacement: Probability that a word comes out as another one.
-        deniability: See :func:`langchain_dp.rapt.calibrate.calibrate`; so are ``inversion`` and ``max_loss``.
-        inversion: As above.
-        max_loss: As above.
-        calibration_texts: Public texts whose words stand for the words to come; the table's own words if left out.
+        target: Other targets (deniability, inversion, largest loss), and public texts to calibrate on.
         mechanism: "exponential" draws a word by its distance; "laplace" adds noise to the word's vector and takes the
             nearest word, as in the paper. At the same replacement rate the first needs a far smaller eta.
         policies: What happens to numbers, dates, addresses, punctuation, code and unknown words.
@@ -69,15 +67,8 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
             replaced, by placeholders that :meth:`restore` puts back. None of the options above applies then.
         length: Every text comes out at exactly this many tokens.
         casing: Capitalize what replaces a capitalized word. This puts the casing in clear.
-        system: "keep": system messages are the developer's own text and pass in clear; "sanitize": like all others.
-        media: Images, audio and files in messages. "keep": they pass in clear and are named in the report, but for
-            titles and file names, and a file that holds text is refused; "drop"; "refuse".
-        keys_keep: Keys of JSON objects that pass in clear, wherever one stands inside arguments and answers of tools,
-            metadata and values of examples: "rows", "name". All other keys are sanitized like words.
-        metadata_keep: Metadata of documents that pass in clear, by key or dotted path ("id": the document's own id).
-        metadata_sanitize: Metadata whose texts are sanitized. All other metadata are dropped.
-        user_key: Metadata key (or path) that says whose account a document is charged to.
-        document_key: Metadata key that says which document it is ("id": its own id); None: its content says it.
+        messages: What of messages passes in clear: system messages, media, keys of JSON. By default the first two do.
+        documents: What of a document's metadata passes, and which keys say whose and which it is. By default none does.
         ledger: Account to charge. None: one in memory, with ``limit``.
         limit: What the releases of one user, and of one document, may add up to. Not beside ``ledger``. A text that is
             given out again costs nothing: with ``cache``, texts without ``user`` or ``document`` hardly reach it.
@@ -101,29 +92,22 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         Source: Li, Tan, Liu 2023; Chatzikokolakis, Andres, Bordenabe, Palamidessi 2013.
     """
 
+    @moved(**MOVED_TARGETS, **MOVED_RULES)
     def __init__(
         self,
         embeddings: Literal["glove", "minilm"] | str | PathLike[str] | Embeds | Vocabulary = "glove",
         *,
         eta: float | None = None,
         target_replacement: float | None = None,
-        deniability: float | None = None,
-        inversion: float | None = None,
-        max_loss: float | None = None,
-        calibration_texts: Sequence[str] | None = None,
+        target: Target | None = None,
         mechanism: Mechanism = "exponential",
         policies: Policies | None = None,
         keep: Keep = (),
         only: FindsEntities | None = None,
         length: int | None = None,
         casing: bool = False,
-        system: Literal["keep", "sanitize"] = "keep",
-        media: Literal["keep", "drop", "refuse"] = "keep",
-        keys_keep: Sequence[str] = (),
-        metadata_keep: Sequence[str] = (),
-        metadata_sanitize: Sequence[str] = (),
-        user_key: str | None = None,
-        document_key: str | None = None,
+        messages: MessageRules | None = None,
+        documents: DocumentRules | None = None,
         ledger: MetricLedger | None = None,
         limit: float | None = None,
         cache: bool = True,
@@ -133,12 +117,12 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         name: str = "RAPTSanitizer",
     ) -> None:
         self.name = name
-        keys = checked_keys(keys_keep)
-        messages = MessageRules(system, media, keys)
-        documents = DocumentRules(metadata_keep, metadata_sanitize, user_key, document_key, keys)
-        targets = Targets(eta, target_replacement, deniability, inversion, max_loss)
+        messages = group("messages", messages, MessageRules)
+        documents = group("documents", documents, DocumentRules)
+        target = group("target", target, Target)
+        targets = targets_of(eta, target_replacement, target)
         options = WordOptions(
-            mechanism, policies, keep, length, casing, not_private_seed, threads, calibration_texts, cache_bytes
+            mechanism, policies, keep, length, casing, not_private_seed, threads, target.texts, cache_bytes
         )
         releases: FormalReleases | PlaceholderReleases
         if only is None:

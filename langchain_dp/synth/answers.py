@@ -181,7 +181,7 @@ class DPAnswerGenerator(Runnable[Question, str]):
         self._writer = TextWriter(
             model, self.prompts.end, self._design.noise, candidates=candidates, chat=chat, rng=self._rng
         )
-        warn_of(weak(self._design, self._plan.epsilon, self._plan.delta), stacklevel=2)
+        warn_of(weak(self._design, self._plan.epsilon, self._plan.delta))
 
     def _reserved(
         self, budget: PrivacyBudget | None, queries: int, members: int, tokens: int, temperature: float,

@@ -243,7 +243,7 @@ class DPExampleSynthesizer(Runnable[Examples, SyntheticExamples]):
         count = examples if isinstance(examples, int) else len(records or ())
         share, design = self._runs.prospect(count)
         made = planned(self._engine, self.settings, share, design, records)
-        warn_of(made.weak, stacklevel=2)
+        warn_of(made.weak)
         return made
 
 

@@ -20,6 +20,7 @@ from langchain_dp import DPICLClassifier, Neighbors, PrivacyBudget
 from langchain_dp.attacks import PortScorer, attack_answers, attack_prompt, infer_membership, lira_scores
 from langchain_dp.attacks.result import auc_interval
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.icl import Sampling
 from langchain_dp.ports import MemberPrompt
 
 THEORY = NormalDist().cdf(1.5 / math.sqrt(2))
@@ -297,8 +298,7 @@ def test_the_answers_of_a_private_chain_stay_under_its_bound() -> None:
             budget=PrivacyBudget(1.0),
             max_queries=2,
             shots=6,
-            partitions=1,
-            sampling_probability=1.0,
+            sampling=Sampling("fixed", 1, 1.0),
             calibrate=False,
             not_private_seed=seeds.randrange(10**9),
         )

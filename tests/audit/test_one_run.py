@@ -16,6 +16,7 @@ from langchain_dp import DPICLClassifier, PrivacyBudget
 from langchain_dp.audit import OneRunAudit, audit_pipeline, canaries_needed, one_run_bound, one_run_p_value
 from langchain_dp.audit.self_check.stubs import NamingEngine
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.icl import Sampling
 
 pytestmark = pytest.mark.statistical
 
@@ -110,8 +111,8 @@ def chain(coins: Sequence[bool], budget: PrivacyBudget, engine: NamingEngine) ->
     """DP-ICL over one canary a slot, which says "in" or "out"."""
     examples = [{"text": f"canary {number}", "label": "in" if coin else "out"} for number, coin in enumerate(coins)]
     return DPICLClassifier(
-        llm=engine, examples=examples, labels=["in", "out"], budget=budget, shots=1, subsets=1, partitions=len(coins),
-        sampling_probability=1.0, calibrate=False, max_queries=len(coins),
+        llm=engine, examples=examples, labels=["in", "out"], budget=budget, shots=1, subsets=1,
+        sampling=Sampling("fixed", len(coins), 1.0), calibrate=False, max_queries=len(coins),
     )  # fmt: skip
 
 

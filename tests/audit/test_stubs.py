@@ -12,6 +12,7 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_dp import DPICLClassifier, PrivacyBudget
 from langchain_dp.audit import Audited, NamingEngine, audit_mechanism, canary_pair
+from langchain_dp.icl import Sampling
 
 
 def test_the_example_of_the_docstring_is_an_audit() -> None:
@@ -47,7 +48,7 @@ def test_a_runnable_gets_messages() -> None:
 
     chain = DPICLClassifier(
         llm=RunnableLambda(last), examples=canary_pair(["yes", "no"], [0, 1]).one, labels=["yes", "no"], max_queries=1,
-        budget=PrivacyBudget(50.0), shots=1, subsets=1, partitions=2, sampling_probability=1.0,
+        budget=PrivacyBudget(50.0), shots=1, subsets=1, sampling=Sampling("fixed", 2, 1.0),
     )  # fmt: skip
     chain.invoke("a question")
     members = [messages for messages in seen if not is_invented(str(messages[1].content))]

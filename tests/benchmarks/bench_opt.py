@@ -34,9 +34,20 @@ from made import made, so_far
 
 from langchain_dp import PrivacyBudget
 from langchain_dp.attacks import LeakedSpan, find_leaks
-from langchain_dp.opt import MPQA, SST2, TREC, DLNSettings, DPPromptOptimizer, OptimizedPrompt, OptTask, evaluate_prompt
+from langchain_dp.opt import (
+    MPQA,
+    SST2,
+    TREC,
+    Decoding,
+    DLNSettings,
+    DPPromptOptimizer,
+    OptimizedPrompt,
+    OptTask,
+    Writing,
+    evaluate_prompt,
+)
 from langchain_dp.opt.forward import Forward
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
+from langchain_dp.ports import Continuation, MemberPrompt, Token
 from langchain_dp.records import read_jsonl
 
 TASKS = {"sst2": SST2, "trec": TREC, "mpqa": MPQA}
@@ -235,7 +246,7 @@ def _optimizer(engine: Remembering, task: OptTask, options: Any, **more: Any) ->
         "subsets": options.subsets,
         "num_prompts": options.prompts,
         "max_new_tokens": options.tokens,
-        "temperature": options.temperature,
+        "decoding": Decoding(temperature=options.temperature),
         "calibrate": options.calibrate,
         "progress": False,
     }
@@ -253,7 +264,9 @@ def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], optio
         return None
     if arm == "dln-1":
         dln = DLNSettings(steps=2, prompts_per_step=4, demonstrations=10, max_new_tokens=40)
-        return _optimizer(engine, task, options, method="dln-1", dln=dln, stop=("\n\n\n",)).optimize(rows)
+        return _optimizer(engine, task, options, method="dln-1", dln=dln, writing=Writing(stop=("\n\n\n",))).optimize(
+            rows
+        )
     if arm == "opt":
         return _optimizer(engine, task, options, method="opt").optimize(rows)
     epsilon = float(arm.split()[1])

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from langchain_dp import DPICLClassifier, PrivacyBudget, RAPTSanitizer
 from langchain_dp.icl import SST2
-from langchain_dp.rapt import Vocabulary, load
+from langchain_dp.rapt import Target, Vocabulary, load
 from langchain_dp.records import read_jsonl
 
 MECHANISMS = ("exponential", "laplace")
@@ -83,7 +83,7 @@ def _one(
             options.table,
             target_replacement=target,
             mechanism=mechanism,
-            calibration_texts=[row["text"] for row in train[:500]],
+            target=Target(texts=[row["text"] for row in train[:500]]),
         )
         clear, texts = texts, sanitizer.batch(texts)
         pairs = [

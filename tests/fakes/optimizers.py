@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fakes.canary import CANARY
+from fakes.groups import grouped, with_sampling
 from fakes.next_token import Script, WordEngine, agreeing
 from langchain_dp import Neighbors, PrivacyBudget, PrivacyLedger
-from langchain_dp.opt import DPPromptOptimizer
+from langchain_dp.opt import Decoding, DPPromptOptimizer, Writing
 from langchain_dp.opt.reservation import TRAINING, VALIDATION
 
 LABELS = ["negative", "positive"]
@@ -52,7 +53,7 @@ def optimizer(engine: Any = None, **changes: Any) -> DPPromptOptimizer:
     } | changes
     if settings.get("method", "dp-opt") == "dp-opt" and "budget" not in settings and "ledger" not in settings:
         settings["budget"] = BUDGET
-    return DPPromptOptimizer(**settings)
+    return DPPromptOptimizer(**grouped(with_sampling(settings), writing=Writing, decoding=Decoding))
 
 
 class Broken(RuntimeError):

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from fakes.groups import grouped
+from langchain_dp.rapt import DocumentRules, MessageRules, Target
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.vocabulary import Vocabulary
 
@@ -34,4 +36,5 @@ TABLE = vocabulary()
 
 def sanitizer(**options: Any) -> RAPTSanitizer:
     """A sanitizer over the small table, by default one whose words come out at random."""
-    return RAPTSanitizer(TABLE, **({"eta": CLOSE} | options))
+    groups = {"messages": MessageRules, "documents": DocumentRules, "target": Target}
+    return RAPTSanitizer(TABLE, **grouped({"eta": CLOSE} | options, **groups))

@@ -20,7 +20,9 @@ from langchain_core.runnables import RunnableLambda
 from pydantic import Field, PrivateAttr
 
 from fakes.canary import CANARY
+from fakes.groups import grouped, with_sampling
 from langchain_dp import DPICLClassifier, PrivacyBudget
+from langchain_dp.icl import Asking
 from langchain_dp.icl.voters import INVENTED, TEST_QUESTION
 from langchain_dp.ports import MemberPrompt
 
@@ -70,7 +72,7 @@ def classifier(llm: Any = None, **changes: Any) -> DPICLClassifier:
         settings["examples"] = private_examples(24)
     if "budget" not in settings and "ledger" not in settings:
         settings["budget"] = PrivacyBudget(50.0)
-    return DPICLClassifier(**settings)
+    return DPICLClassifier(**grouped(with_sampling(settings), asking=Asking))
 
 
 def left(chain: DPICLClassifier) -> int:

@@ -67,8 +67,8 @@ ROW = {"text": f"odd {CANARY}", "label": "positive"}
         (r"shots=0 ", {"shots": 0}),
         (r"subsets=-1 ", {"subsets": -1}),
         (r"partitions=0 ", {"partitions": 0}),
-        (r"sampling_probability=0 in \(0.0, 1.0\]", {"sampling_probability": 0}),
-        (r"sampling_probability=1.5 in", {"sampling_probability": 1.5}),
+        (r"probability=0 in \(0.0, 1.0\]", {"sampling_probability": 0}),
+        (r"probability=1.5 in", {"sampling_probability": 1.5}),
         (r"sampling='poisson' to be one of", {"sampling": "poisson"}),
         (r'partitions=8 to be absent: "resample" uses subsets=', {"sampling": "resample"}),
         (r"timeout=0 in \(0.0, inf\)", {"timeout": 0}),
@@ -88,10 +88,10 @@ def test_a_bad_configuration_is_refused_before_anything_is_reserved(message: str
 @pytest.mark.parametrize(
     ("message", "changes"),
     [
-        (r"partitions=None and sampling_probability=None to be given under add/remove", DERIVED),
-        (r"partitions=None and sampling_probability=0.5 to be given", HALF),
-        (r"partitions=8 and sampling_probability=None to be given", {"sampling_probability": None}),
-        (r"sampling_probability=None to be given", {"sampling": "resample", **DERIVED}),
+        (r"partitions=None and probability=None of sampling= to be given under add/remove", DERIVED),
+        (r"partitions=None and probability=0.5 of sampling= to be given", HALF),
+        (r"partitions=8 and probability=None of sampling= to be given", {"sampling_probability": None}),
+        (r"probability=None of sampling= to be given", {"sampling": "resample", **DERIVED}),
     ],
 )  # fmt: skip
 def test_under_add_remove_nothing_may_be_derived(message: str, changes: dict[str, Any]) -> None:

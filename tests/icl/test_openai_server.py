@@ -10,6 +10,7 @@ from fakes.voters import LABELS, left
 from langchain_openai import ChatOpenAI
 
 from langchain_dp import DPICLClassifier, PrivacyBudget
+from langchain_dp.icl import Asking
 
 NAME = "smollm2-135m-instruct"
 
@@ -37,7 +38,7 @@ async def test_a_vote_through_a_real_server_answers_with_a_label(histograms: lis
             max_queries=10,
             shots=2,
             subsets=6,
-            timeout=60,
+            asking=Asking(timeout=60),
         )
         assert chain.scheme.groups == 12
         answer = chain.invoke_with_certificate("one of the best films of the year")

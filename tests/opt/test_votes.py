@@ -58,7 +58,7 @@ def subset_votes(engine: WordEngine, rows: list[dict[str, str]], *, seed: int = 
     rng = NotPrivateSeededRandomness(seed)
     ensemble = SubsetSampler(records.ids(), Scheme("fixed", 8, 1.0, True), rng)
     demonstrations = Demonstrations(records, Forward.of(engine, settings), settings)
-    text = Text(engine, settings.decoding, settings.stop)
+    text = Text(engine, settings.decoding, settings.writing.stop)
     return SubsetVotes(engine, ensemble, demonstrations, settings, text=text, rng=rng)
 
 

@@ -55,6 +55,7 @@ WRONG = [
     ("PrivacyBudget(1.0, epsilon_total=3)", "call-arg"),
     ("PrivacyLedger(PrivacyBudget(1.0)).refund(1)", "attr-defined"),
     ('DPICLClassifier(llm=3, examples=[], labels=["a"], budget=PrivacyBudget(1.0))', "arg-type"),
+    ('RAPTSanitizer("glove", eta=5.0, media="drop")', "call-arg"),
     ('NoisyMaxEvent(2.0, 0.1, sampling="poisson")', "arg-type"),
     ('number: int = RAPTSanitizer("glove", eta=5.0).sanitize("a text")', "assignment"),
 ]

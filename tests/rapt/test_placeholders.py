@@ -21,6 +21,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_dp import private_run
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.rapt import DocumentRules
 from langchain_dp.rapt.placeholders import PlaceholderMap
 from langchain_dp.rapt.runnable import RAPTSanitizer
 
@@ -73,7 +74,7 @@ def test_every_text_comes_back_as_it_was(text: str) -> None:
 
 def test_every_type_is_masked_and_restored() -> None:
     """If it breaks, restoring works for plain strings only."""
-    made = RAPTSanitizer(only=Finder("Alice", "Bob"), metadata_sanitize=["who"])
+    made = RAPTSanitizer(only=Finder("Alice", "Bob"), documents=DocumentRules(metadata_sanitize=["who"]))
     message = AIMessage("to Bob", tool_calls=[{"name": "f", "args": {"who": ["Alice"]}, "id": "c"}])
     inputs: list[Any] = [
         "Bob",

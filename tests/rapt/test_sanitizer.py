@@ -180,7 +180,7 @@ def test_the_certificate_says_what_is_promised_and_what_is_not() -> None:
         limit=10.0,
         policies=Policies(numbers="keep"),
         metadata_keep=("source",),
-        calibration_texts=[" ".join(WORDS)],
+        texts=[" ".join(WORDS)],
     )
     before = made.certificate()
     answer = made.invoke_with_certificate([HumanMessage(TEXT), HumanMessage([{"type": "image_url", "image_url": "x"}])])
@@ -202,9 +202,9 @@ def test_targets_are_calibrated_on_the_table() -> None:
     """If it breaks, target_replacement=0.5 replaces some other share of words."""
     public = [" ".join(WORDS)]
     for target in ({"target_replacement": 0.5}, {"deniability": 0.6}, {"inversion": 0.6}, {"max_loss": 1.0}):
-        made = sanitizer(eta=None, calibration_texts=public, **target)
+        made = sanitizer(eta=None, texts=public, **target)
         assert made.certificate().eta == made.calibration().eta > 0
-    half = sanitizer(eta=None, target_replacement=0.5, calibration_texts=public, cache=False)
+    half = sanitizer(eta=None, target_replacement=0.5, texts=public, cache=False)
     assert half.calibration().replacement == pytest.approx(0.5, abs=0.01)
     assert half.certificate().replaced == half.calibration().replacement
 

@@ -17,12 +17,12 @@ from langchain_dp.accounting import (
     epsilon,
     profiles,
 )
-from langchain_dp.accounting.events import Sampling
+from langchain_dp.accounting.events import SamplingName
 from langchain_dp.audit.self_check.check import Check, Finding
 from langchain_dp.audit.self_check.laws import divergence, limited_domain_law, mixed, softmax
 
 _ADD, _ZERO, _ONE = Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL, Neighbors.REPLACE_ONE
-_SCHEMES: tuple[tuple[Sampling, Neighbors], ...] = (("resample", _ADD), ("fixed", _ADD), ("fixed", _ZERO))
+_SCHEMES: tuple[tuple[SamplingName, Neighbors], ...] = (("resample", _ADD), ("fixed", _ADD), ("fixed", _ZERO))
 _RECORDS, _QUERIES = 6_920, 10_000
 
 NOISE = [

@@ -20,7 +20,7 @@ from langchain_dp.audit.pairs import canary_pair, worst_margin
 from langchain_dp.audit.self_check.check import Check, Finding, count, excess, worst
 from langchain_dp.audit.self_check.stubs import LABELS, NamingEngine
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.icl import DPICLClassifier
+from langchain_dp.icl import DPICLClassifier, Sampling
 
 
 def chain(examples: Sequence[Any], engine: NamingEngine | None = None, **changes: Any) -> DPICLClassifier:
@@ -29,8 +29,7 @@ def chain(examples: Sequence[Any], engine: NamingEngine | None = None, **changes
         "labels": LABELS,
         "shots": 1,
         "subsets": 1,
-        "partitions": max(len(examples), 1),
-        "sampling_probability": 1.0,
+        "sampling": Sampling("fixed", max(len(examples), 1), 1.0),
         "calibrate": False,
     } | changes
     return DPICLClassifier(llm=engine or NamingEngine(), examples=examples, **settings)
@@ -55,8 +54,8 @@ def _of_a_chain(records: int, **given: Any) -> Any:
 
 
 def _no_constants() -> Finding:
-    derived = constants(functools.partial(_of_a_chain, partitions=None, sampling_probability=None))
-    given = constants(functools.partial(_of_a_chain, partitions=6, sampling_probability=0.5))
+    derived = constants(functools.partial(_of_a_chain, sampling="fixed"))
+    given = constants(functools.partial(_of_a_chain, sampling=Sampling("fixed", 6, 0.5)))
     return Finding(derived.broken or given.broken, f"not given: {derived.seen}; given: {given.seen}")
 
 
@@ -125,7 +124,7 @@ def answers(examples: Sequence[Any], runs: int) -> list[str]:
     """Answers of a chain whose noise has scale 1.5, from a plan that is reserved already."""
     with PrivacyLedger(PrivacyBudget(500.0, 0.99, Neighbors.ADD_OR_REMOVE_ONE)) as ledger:
         ledger.reserve([(NoisyMaxEvent(1.5), runs)], name="dp-icl")
-        made = chain(examples, ledger=ledger, max_queries=runs, partitions=1)
+        made = chain(examples, ledger=ledger, max_queries=runs, sampling=Sampling("fixed", 1, 1.0))
         return [made.invoke(question) for question in _questions(runs)]
 
 

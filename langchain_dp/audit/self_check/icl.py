@@ -14,12 +14,12 @@ from typing import Any
 from langchain_core.runnables import RunnableLambda
 
 from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, PrivacyLedger, epsilon
-from langchain_dp.accounting.events import Sampling, event_from_json
+from langchain_dp.accounting.events import SamplingName, event_from_json
 from langchain_dp.audit.self_check.check import Check, Finding, likely, worst
 from langchain_dp.audit.self_check.laws import apart_law, noisy_max_law, tally
 from langchain_dp.audit.self_check.stubs import LABELS, SeenPrompt, Witness, at_once, examples, mixed_up, who_was_asked
 from langchain_dp.errors import BudgetExceeded, ModelUnavailable
-from langchain_dp.icl import ChatDPICL, DPICLClassifier
+from langchain_dp.icl import ChatDPICL, DPICLClassifier, Sampling
 from langchain_dp.icl.answers import KEPT
 
 _R1, _ADD, _ZERO = Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL
@@ -53,7 +53,7 @@ FACES: dict[str, Face] = {
 class AnswerSetting:
     """One way to build a chain. The records are 96, the subsets 48, the slots 12."""
 
-    sampling: Sampling
+    sampling: SamplingName
     neighbors: Neighbors
     asked_elsewhere: bool = False
     vote_shares: bool = False
@@ -92,7 +92,7 @@ class AnswerRun:
         # A model that is asked elsewhere is looked into, and so gets nothing but a list.
         self.witness = Witness() if setting.asked_elsewhere else Witness(self.charged)
         self._rows = examples(96)
-        fixed = setting.sampling == "fixed"
+        partitions = 48 if setting.sampling == "fixed" else None
         self.chain = DPICLClassifier(
             llm=RunnableLambda(self.witness.say) if setting.asked_elsewhere else self.witness,
             examples=self._rows[:-8],
@@ -101,9 +101,7 @@ class AnswerRun:
             max_queries=most,
             shots=2,
             subsets=12,
-            sampling=setting.sampling,
-            partitions=48 if fixed else None,
-            sampling_probability=setting.event.sampling_probability,
+            sampling=Sampling(setting.sampling, partitions, setting.event.sampling_probability),
             calibrate=False,
             vote_shares=setting.vote_shares,
             keep_answers=keep_answers,

@@ -21,11 +21,11 @@ from langchain_dp.accounting import (
     PrivacyLedger,
     epsilon,
 )
-from langchain_dp.accounting.events import Sampling, event_from_json
+from langchain_dp.accounting.events import SamplingName, event_from_json
 from langchain_dp.audit.self_check.check import Check, Finding, likely
 from langchain_dp.audit.self_check.laws import limited_domain_law, softmax, tally, total
 from langchain_dp.audit.self_check.stubs import LABELS, Witness, examples, label_of, mixed_up, who_was_asked
-from langchain_dp.opt import DPPromptOptimizer, OptPrompts
+from langchain_dp.opt import DPPromptOptimizer, OptPrompts, Sampling, Writing
 from langchain_dp.opt.reservation import TRAINING, VALIDATION
 from langchain_dp.opt.templates import Demonstration
 
@@ -45,7 +45,7 @@ class PromptSetting:
             the budget is so small that the best one is not sure to win. Else votes are split, near the threshold.
     """
 
-    sampling: Sampling
+    sampling: SamplingName
     neighbors: Neighbors
     choosing: bool = False
 
@@ -62,16 +62,16 @@ class PromptSetting:
             ledger=ledger,
             shots=2,
             subsets=48,
-            sampling=self.sampling,
-            partitions=48 if fixed else None,
-            sampling_probability=rate if fixed else rate / 2,
+            sampling=Sampling(self.sampling, 48 if fixed else None, rate if fixed else rate / 2),
             validation=0.25,
             num_prompts=7 if self.choosing else 160,
             max_new_tokens=1 if self.choosing else 6,
-            max_calls=10 if self.choosing else 160,
-            kbar=_KBAR,
-            epsilon0=0.2 if self.choosing else 2.0,
-            delta0=1 / 24 if self.choosing else 1 / 256,
+            writing=Writing(
+                max_calls=10 if self.choosing else 160,
+                kbar=_KBAR,
+                epsilon0=0.2 if self.choosing else 2.0,
+                delta0=1 / 24 if self.choosing else 1 / 256,
+            ),
             calibrate=False,
             progress=False,
         )

@@ -1,0 +1,57 @@
+"""How a classifier asks its model: how long, how many at a time, and who watches whether it answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, get_args
+
+from langchain_dp._util import validate
+from langchain_dp.quiet.model import CALLS
+
+OnUnhealthy = Literal["raise", "answer"]
+"""What a release does when its public companion shows that the model does not answer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Asking:
+    """How a classifier asks its model. Public; ``dataclasses.asdict`` saves it, and several classifiers may share it.
+
+    Args:
+        timeout: Seconds for one model call; a call that takes longer abstains. Refused for models that answer one call
+            after the other, and named in the certificate: a slow call may cost others their votes.
+        max_concurrency: Model calls at a time, over all questions of one classifier; a ``max_concurrency`` in the
+            config limits questions.
+        on_unhealthy: Each question is also asked once with invented examples in place of the private ones, where the
+            model runs elsewhere (anything but an engine in this process). "raise": where that call fails, or names no
+            label, the release raises ``ModelUnavailable``; it has cost one answer, and the next release asks a public
+            test question before it is charged. "answer": no such call, and an answer may be noise alone.
+        max_question_chars: Longest question, with its template, for models without a known limit.
+        answer_seconds: Hold every new answer until this long after its question (a side channel narrowed).
+
+    Raises:
+        InvalidParameter: A value is out of bounds.
+
+    Example:
+        >>> patient = Asking(timeout=120.0, max_concurrency=4)
+        >>> dataclasses.replace(patient, on_unhealthy="answer").timeout
+        120.0
+    """
+
+    timeout: float | None = None
+    max_concurrency: int = CALLS
+    on_unhealthy: OnUnhealthy = "raise"
+    max_question_chars: int = 20_000
+    answer_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None:
+            validate.number("timeout", self.timeout, above=0.0)
+        validate.integer("max_concurrency", self.max_concurrency, at_least=1)
+        validate.one_of("on_unhealthy", self.on_unhealthy, get_args(OnUnhealthy))
+        validate.integer("max_question_chars", self.max_question_chars, at_least=1)
+        if self.answer_seconds is not None:
+            validate.number("answer_seconds", self.answer_seconds, above=0.0)
+
+
+MOVED_ASKING = {field.name: f"asking=Asking({field.name}={{}})" for field in dataclasses.fields(Asking)}
+"""Where arguments are that were flat once: see :func:`langchain_dp._util.validate.moved`."""

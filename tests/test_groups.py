@@ -1,0 +1,174 @@
+"""The rare settings, in groups: made, saved, shared; and what becomes of those who give them flat, as they were."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fakes.next_token import WordEngine, agreeing
+from fakes.optimizers import INSTRUCTION, SENTENCE, examples
+from fakes.rapt import TABLE
+from fakes.voters import LABELS, VotingChat, private_examples
+
+from langchain_dp import DPICLClassifier, DPPromptOptimizer, PrivacyBudget, PrivacyLedger, RAPTSanitizer
+from langchain_dp._util.validate import moved
+from langchain_dp.errors import InvalidParameter, WeakPromiseWarning
+from langchain_dp.icl import Asking, Sampling
+from langchain_dp.opt import Decoding, Writing
+from langchain_dp.rapt import DocumentRules, MessageRules, Policies, Target
+
+GROUPS = [
+    Sampling("fixed", 8, 0.5),
+    Asking(timeout=5.0, on_unhealthy="answer"),
+    Writing(stop=["END"], epsilon0=0.5, delta0=1e-3),
+    Decoding(0.7, 1.2, frozenset({"#"}), chat=True),
+    MessageRules(system="sanitize", media="drop", keys_keep=["rows"]),
+    DocumentRules(["source"], ["title"], "patient", "id"),
+    Target(inversion=0.2, texts=["a text"]),
+    Policies(numbers="keep"),
+]
+
+
+def classifier(**settings: Any) -> DPICLClassifier:
+    return DPICLClassifier(
+        llm=VotingChat(), examples=private_examples(24), labels=LABELS, shots=3, subsets=4, max_queries=5,
+        **({} if "ledger" in settings else {"budget": PrivacyBudget(5.0)}) | settings,
+    )  # fmt: skip
+
+
+def optimizer(**settings: Any) -> DPPromptOptimizer:
+    return DPPromptOptimizer(
+        model=WordEngine(agreeing(SENTENCE)), labels=["negative", "positive"], instruction=INSTRUCTION,
+        **{"budget": PrivacyBudget(200.0, 0.1), "shots": 2, "subsets": 16} | settings,
+    )  # fmt: skip
+
+
+def sanitizer(**settings: Any) -> RAPTSanitizer:
+    return RAPTSanitizer(TABLE, **({"eta": 1.0} | settings))
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: type(group).__name__)
+def test_a_group_is_saved_and_comes_back(group: Any) -> None:
+    """If it breaks, settings that were kept as JSON are others when they are read again."""
+    fields = json.loads(json.dumps(dataclasses.asdict(group), default=list))
+    assert type(group)(**fields) == group
+    assert hash(group) == hash(type(group)(**fields))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(group, dataclasses.fields(group)[0].name, None)
+
+
+@pytest.mark.parametrize(
+    ("made", "flat", "said"),
+    [
+        (classifier, {"timeout": 5}, "timeout= is part of Asking now: asking=Asking(timeout=5)."),
+        (classifier, {"max_concurrency": 2}, "asking=Asking(max_concurrency=2)."),
+        (classifier, {"on_unhealthy": "answer"}, "asking=Asking(on_unhealthy='answer')."),
+        (classifier, {"max_question_chars": 9}, "asking=Asking(max_question_chars=9)."),
+        (classifier, {"answer_seconds": 2.5}, "asking=Asking(answer_seconds=2.5)."),
+        (classifier, {"partitions": 8}, 'sampling=Sampling("fixed", partitions=8).'),
+        (optimizer, {"sampling_probability": 0.5}, "sampling=Sampling(scheme, probability=0.5)."),
+        (optimizer, {"epsilon0": 0.5}, "epsilon0= is part of Writing now: writing=Writing(epsilon0=0.5)."),
+        (optimizer, {"stop": ("\n",)}, "writing=Writing(stop=...)."),
+        (optimizer, {"temperature": 0.7}, "temperature= is part of Decoding now: decoding=Decoding(temperature=0.7)."),
+        (sanitizer, {"media": "drop"}, "media= is part of MessageRules now: messages=MessageRules(media='drop')."),
+        (sanitizer, {"keys_keep": ["rows"]}, "messages=MessageRules(keys_keep=...)."),
+        (sanitizer, {"user_key": "patient"}, "documents=DocumentRules(user_key='patient')."),
+        (sanitizer, {"inversion": 0.2}, "inversion= is part of Target now: target=Target(inversion=0.2)."),
+        (sanitizer, {"calibration_texts": ["a"]}, "target=Target(texts=...)."),
+    ],
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+)  # fmt: skip
+def test_an_old_argument_says_where_it_is_now(made: Callable[..., Any], flat: dict[str, Any], said: str) -> None:
+    """If it breaks, who upgrades reads of an unexpected keyword and has to search, or a setting is silently dropped."""
+    with pytest.raises(InvalidParameter) as caught:
+        made(**flat)
+    assert str(caught.value).endswith(said)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [DPICLClassifier, DPPromptOptimizer, RAPTSanitizer])
+def test_what_moved_is_named_with_a_place_that_exists(kind: type) -> None:
+    """If it breaks, the line that should help names a group, or a field of it, that is not there."""
+    given = set(inspect.signature(kind).parameters)
+    closure = inspect.getclosurevars(kind.__init__)  # type: ignore[misc]  # the decorated one
+    places: dict[str, str] = closure.nonlocals["places"]
+    assert len(places) >= 7
+    groups = {type(group).__name__: {field.name for field in dataclasses.fields(group)} for group in GROUPS}
+    for name, place in places.items():
+        argument, _, call = place.partition("=")
+        group, _, fields = call.partition("(")
+        assert name not in given
+        assert argument in given
+        assert fields.rpartition(", ")[2].removesuffix("={})") in groups[group], place
+
+
+def test_a_typo_is_still_a_typo() -> None:
+    """If it breaks, what no argument ever was called is swallowed."""
+    for made in (classifier, optimizer, sanitizer):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'timeot'"):
+            made(timeot=5)
+
+
+def test_a_private_text_is_not_quoted_where_an_argument_moved() -> None:
+    """If it breaks, a value in the wrong place, which may be a text, stands in an exception."""
+
+    @moved(texts="target=Target(texts={})")
+    def function(**given: Any) -> None:
+        """Nothing."""
+
+    with pytest.raises(InvalidParameter) as caught:
+        function(texts="Anna Meier has had diabetes since May")
+    assert "Anna" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("made", "wrong"),
+    [
+        (classifier, {"asking": {"timeout": 5}}),
+        (classifier, {"sampling": {"scheme": "fixed"}}),
+        (optimizer, {"writing": 5}),
+        (optimizer, {"decoding": Writing()}),
+        (sanitizer, {"messages": DocumentRules()}),
+        (sanitizer, {"documents": ["id"]}),
+        (sanitizer, {"target": 0.5}),
+    ],
+)
+def test_something_else_than_the_group_is_refused(made: Callable[..., Any], wrong: dict[str, Any]) -> None:
+    """If it breaks, a dict in place of a group ends in an AttributeError, after a plan was reserved."""
+    with pytest.raises(InvalidParameter, match=f"Expected {next(iter(wrong))}"):
+        made(**wrong)
+
+
+@pytest.mark.parametrize("bad", [{"temperature": -1.0}, {"repetition_penalty": 0.5}, {"banned": "abc"}])
+def test_a_decoding_out_of_bounds_is_refused(bad: dict[str, Any]) -> None:
+    """If it breaks, a text in place of a list bans its letters, or votes are drawn at a negative temperature."""
+    with pytest.raises(InvalidParameter, match=f"Expected {next(iter(bad))}"):
+        Decoding(**bad)
+
+
+def test_texts_of_a_target_are_a_list() -> None:
+    """If it breaks, eta is calibrated on the letters of one text."""
+    with pytest.raises(InvalidParameter, match="Expected texts to be a list of strings"):
+        Target(texts="one text")
+
+
+def test_a_weak_promise_is_said_at_the_line_of_the_user() -> None:
+    """If it breaks, the warning points into this package, and Python shows it once for all chains or not at all."""
+    weak = PrivacyBudget(20.0)
+    with PrivacyLedger(PrivacyBudget(60.0, 1e-4)) as ledger:
+        for spend in (
+            lambda: classifier(budget=weak, name="a", ledger=ledger),
+            lambda: classifier().with_budget(weak),
+            lambda: optimizer(shots=1).plan(40),
+            lambda: optimizer().optimize(examples()),
+        ):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                spend()
+            places = {warning.filename for warning in caught if warning.category is WeakPromiseWarning}
+            assert places == {__file__}
