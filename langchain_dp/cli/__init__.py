@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
 
 from langchain_dp import __version__
 from langchain_dp.cli import audit, completion, demo, ledger, optimize, plan, sanitize
@@ -13,17 +18,30 @@ from langchain_dp.cli.parts import (
     INTERRUPTED,
     PROGRAM,
     WRONG,
-    Parser,
+    Command,
+    Group,
+    Options,
     WrongArguments,
     because,
     epilog,
     note,
     quiet_stdout,
+    refusal,
 )
 from langchain_dp.errors import LangChainDPError
 
-COMMANDS = (demo, plan, optimize, sanitize, ledger, audit, completion)
-"""In the order of the help. A module of a command has ``EXAMPLES``, ``add_parser(commands)`` and ``run(options)``."""
+COMMANDS: tuple[type[Options], ...] = (
+    demo.Demo,
+    plan.PlanICL,
+    plan.PlanOpt,
+    plan.PlanRAPT,
+    optimize.Optimize,
+    sanitize.Sanitize,
+    ledger.Ledger,
+    audit.Audit,
+    completion.Completion,
+)
+"""In the order of the help."""
 
 _NOTES = """\
 Every command has --help with its own examples. Results go to stdout; notes, errors and, on a terminal only, progress
@@ -37,10 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: With 0 after --help and --version, with 2 where the arguments cannot be parsed.
     """
-    options = parser().parse_args(arguments)
+    options = parse(arguments)
     warnings.filterwarnings("ignore", "The promise is weak")  # what a command shows, plan or certificate, says it
     try:
-        code = int(options.run(options))
+        code = options.run()
         sys.stdout.flush()  # here, where it is known what to say of a reader that is gone
         return code
     except BrokenPipeError:
@@ -48,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         note("nobody reads the output any more.")
         return FAILED
     except WrongArguments as error:
-        note(f"{error} See {options.parser.prog} --help.")
+        note(f"{error} See {PROGRAM} {options.path} --help.")
         return WRONG
     except (LangChainDPError, OSError) as error:
         note(because(error))
@@ -58,19 +76,60 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def parser() -> Parser:
-    """The parser of all commands."""
-    whole = Parser(
-        prog=PROGRAM,
-        description="Differential privacy for LangChain.",
-        epilog=epilog("".join(_first(command.EXAMPLES) for command in COMMANDS), _NOTES),
+def parse(arguments: Sequence[str] | None = None) -> Options:
+    """The command that the arguments name, with its options.
+
+    Raises:
+        SystemExit: See :func:`main`; and 0 after a shell was told what may come next.
+    """
+    try:
+        found = program().main(arguments, prog_name=PROGRAM, complete_var=completion.VARIABLE, standalone_mode=False)
+    except typer.TyperException as error:
+        note(refusal(error))
+        raise SystemExit(WRONG) from None
+    if isinstance(found, int):
+        raise SystemExit(found)
+    return found  # type: ignore[no-any-return]
+
+
+@functools.cache
+def program() -> TyperGroup:
+    """All commands."""
+    settings: dict[str, Any] = {"cls": Group, "add_completion": False, "pretty_exceptions_enable": False}
+    settings |= {"invoke_without_command": True, "context_settings": {"help_option_names": ["-h", "--help"]}}
+    examples = "".join(_first(each.examples) for each in COMMANDS if not each.path.startswith("plan "))
+    whole = typer.Typer(
+        help="Differential privacy for LangChain.", epilog=epilog(examples, _NOTES), callback=_whole, **settings
     )
-    whole.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    commands = whole.add_subparsers(dest="command", required=True)
-    for command in COMMANDS:
-        made = command.add_parser(commands)
-        made.set_defaults(run=command.run, parser=made, program=whole)
-    return whole
+    plans = typer.Typer(help=plan.WHAT, epilog=epilog(plan.EXAMPLES, plan.NOTES), callback=_plan, **settings)
+    whole.add_typer(plans, name="plan")
+    for each in COMMANDS:
+        first, _, second = each.path.partition(" ")
+        settings = {"cls": Command, "context_settings": settings["context_settings"] | {"allow_extra_args": True}}
+        said = {"help": f"{each.what[0].upper()}{each.what[1:]}.", "epilog": epilog(each.examples, each.notes)}
+        (plans if second else whole).command(second or first, short_help=each.what, **said, **settings)(each)
+    made = typer.main.get_command(whole)
+    assert isinstance(made, TyperGroup)
+    made.commands = {name: made.commands[name] for name in dict.fromkeys(each.path.split()[0] for each in COMMANDS)}
+    return made
+
+
+def _whole(
+    ctx: typer.Context, version: Annotated[bool, typer.Option("--version", help="print the version, and stop")] = False
+) -> None:
+    if version:
+        print(f"{PROGRAM} {__version__}")
+        raise typer.Exit
+    _expect("a command", ctx)
+
+
+def _plan(ctx: typer.Context) -> None:
+    _expect("a system", ctx)
+
+
+def _expect(what: str, ctx: Any) -> None:
+    if ctx.invoked_subcommand is None:
+        raise typer.BadParameter(f"expected {what}: one of {', '.join(ctx.command.commands)}")
 
 
 def _first(examples: str) -> str:

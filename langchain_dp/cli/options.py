@@ -1,164 +1,234 @@
-"""Options that mean the same in several commands: each is defined once, here."""
+"""Options that mean the same in several commands: each is defined once, here.
 
-from __future__ import annotations
+Of a class with several bases the last base's options come first in the help.
+"""
+# Annotations are read when a class is made: names in them are known here, not where a command inherits them.
 
-import argparse
+import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
-from langchain_dp.cli.parts import FileName, WrongArguments, count, positive, rate, share, whole
+import typer
+from typer import Option
 
-NEIGHBORS = ("replace-one", "add-or-remove-one", "replace-special")
-TASKS = ("sst2", "trec", "mpqa", "disaster")
-PROMPTS = ("plain", "sst2", "amazon", "agnews", "trec")
+from langchain_dp.cli.parts import Options, WrongArguments, count, files, positive, rate, share, whole
+
+Neighboring = Literal["replace-one", "add-or-remove-one", "replace-special"]
+KnownTask = Literal["sst2", "trec", "mpqa", "disaster"]
+KnownPrompt = Literal["plain", "sst2", "amazon", "agnews", "trec"]
+NEIGHBORS, TASKS = get_args(Neighboring), get_args(KnownTask)
 TABLES = ("glove", "minilm")
 REPLACEMENT = 0.5
-_OF_THE_CLASS = "default: that of DPPromptOptimizer"
 
-Options = Any
-"""A parser, or a group of one."""
+_OF_THE_CLASS = "that of DPPromptOptimizer"
+_PROMISE, _ICL, _TASK, _RUN = "promise", "icl", "task", "run"
 
 
-def add_json(parser: Options, shape: str = "print one JSON object on stdout and nothing else there") -> None:
+def _two_labels(labels: list[str] | None) -> list[str] | None:
+    if labels and len(labels) < 2:
+        raise typer.BadParameter(f"expected at least two labels, found {labels[0]!r} alone")
+    return labels
+
+
+def _tables(incomplete: str) -> list[str | tuple[str, str]]:
+    return [*TABLES, *files(incomplete)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class JsonOptions(Options):
     """Whether a program reads it."""
-    parser.add_argument("--json", action="store_true", help=shape)
+
+    json: Annotated[bool, Option("--json", help="print one JSON object on stdout and nothing else there")] = False
 
 
-def add_model(parser: Options) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class ModelOptions(Options):
     """Which model runs on this machine, and where."""
-    parser.add_argument("--model", type=FileName(), help="path of a GGUF (default: the embedded SmolLM2-135M-Instruct)")
-    parser.add_argument("--gpu-layers", type=whole(-1), default=0, help="layers to put on a GPU (default: %(default)s)")
+
+    model: Annotated[
+        str | None, Option(autocompletion=files, help="path of a GGUF (default: the embedded SmolLM2-135M-Instruct)")
+    ] = None
+    gpu_layers: Annotated[int, Option(parser=whole(-1), help="layers to put on a GPU")] = 0
 
 
-def add_rows(parser: Options) -> None:
-    """What a plan is for: rows, or their number."""
-    rows = parser.add_mutually_exclusive_group(required=True)
-    rows.add_argument("--data", type=Path, help="JSONL of {text, label}: the private rows")
-    rows.add_argument("--records", type=count, metavar="N", help="number of rows; their texts are taken to be short")
-
-
-class _Labels(argparse._StoreAction):
-    """Two at least."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        if len(values) < 2:
-            raise argparse.ArgumentError(self, f"expected at least two labels, found {values[0]!r} alone")
-        super().__call__(parser, namespace, values, option_string)
-
-
-def add_labels(parser: Options, default: str = "those found in --data") -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class LabelOptions(Options):
     """The labels."""
-    parser.add_argument("--labels", nargs="+", action=_Labels, help=f"the public labels (default: {default})")
+
+    labels: Annotated[
+        list[str] | None, Option(callback=_two_labels, help="the public labels (default: those found in --data)")
+    ] = None
 
 
-def add_delta(parser: Options) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class RowOptions(LabelOptions):
+    """What a plan is for: rows, or their number."""
+
+    data: Annotated[
+        Path | None, Option(autocompletion=files, help="JSONL of {text, label}: the private rows")
+    ] = None  # fmt: skip
+    records: Annotated[
+        int | None, Option(parser=count, metavar="N", help="number of rows; their texts are taken to be short")
+    ] = None
+
+    def __post_init__(self) -> None:
+        self.at_most_one("data", "records", required=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class DeltaOptions(Options):
     """The small one."""
-    parser.add_argument("--delta", type=share, default=1e-5, help="default: %(default)s")
+
+    delta: Annotated[float, Option(parser=share, rich_help_panel=_PROMISE)] = 1e-5
 
 
-def add_neighbors(parser: Options) -> None:
-    """The relation."""
-    said = "what one record's change is; replace-special blanks it out (default: %(default)s)"
-    parser.add_argument("--neighbors", choices=NEIGHBORS, default=NEIGHBORS[0], help=said)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class ConstantOptions(DeltaOptions):
+    """The relation, and what add/remove needs, where nothing may be derived from the number of rows."""
+
+    neighbors: Annotated[
+        Neighboring,
+        Option(rich_help_panel=_PROMISE, help="what one record's change is; replace-special blanks it out"),
+    ] = "replace-one"
+    partitions: Annotated[
+        int | None,
+        Option(parser=count, rich_help_panel=_PROMISE, help="number of all subsets (required for add-or-remove-one)"),
+    ] = None
+    sampling_probability: Annotated[
+        float | None,
+        Option(
+            parser=rate, metavar="Q", rich_help_panel=_PROMISE,
+            help="chance that one votes (required for add-or-remove-one)",
+        ),
+    ] = None  # fmt: skip
+
+    def check_constants(self, *, subsets_are_fixed: bool = True) -> None:
+        """What ``--neighbors`` needs.
+
+        Raises:
+            WrongArguments: Add/remove without its constants.
+        """
+        missing = [] if self.sampling_probability is not None else ["--sampling-probability"]
+        if subsets_are_fixed and self.partitions is None:
+            missing.append("--partitions")
+        if self.neighbors == "add-or-remove-one" and missing:
+            raise WrongArguments(
+                f"Expected {' and '.join(missing)} with --neighbors {self.neighbors}: the number of rows is private "
+                "there, and nothing may be derived from it."
+            )
 
 
-def add_budget(parser: Options, *, required: bool) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class BudgetOptions(ConstantOptions):
     """The promise of a ledger."""
-    said = "the budget" if required else "the budget; required for the private method"
-    parser.add_argument("--epsilon", type=positive, required=required, help=said)
-    add_delta(parser)
-    add_neighbors(parser)
+
+    epsilon: Annotated[float, Option(parser=positive, rich_help_panel=_PROMISE, help="the budget")]
 
 
-def add_subsets(parser: Options, *, shots: int | None = None, subsets: int | None = None) -> None:
-    """How rows become votes; without values, those of the optimizer."""
-    said = _OF_THE_CLASS if shots is None else "default: %(default)s"
-    parser.add_argument("--shots", type=count, default=shots, help=f"examples of one subset ({said})")
-    parser.add_argument("--subsets", type=count, default=subsets, help=f"expected votes on one answer ({said})")
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class VoteOptions(Options):
+    """The template of DP-ICL, and how rows become votes."""
+
+    prompt: Annotated[KnownPrompt, Option(rich_help_panel=_ICL, help="template")] = "plain"
+    shots: Annotated[int, Option(parser=count, rich_help_panel=_ICL, help="examples of one subset")] = 4
+    subsets: Annotated[int, Option(parser=count, rich_help_panel=_ICL, help="expected votes on one answer")] = 10
 
 
-def add_constants(parser: Options) -> None:
-    """What add/remove needs, where nothing may be derived from the number of rows."""
-    need = "required for add-or-remove-one"
-    parser.add_argument("--partitions", type=count, help=f"number of all subsets ({need})")
-    parser.add_argument("--sampling-probability", type=rate, metavar="Q", help=f"chance that one votes ({need})")
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class WriterOptions(LabelOptions, ConstantOptions):
+    """What a prompt is to be written for, how much is written, and from how many votes."""
+
+    task: Annotated[
+        KnownTask | None,
+        Option(rich_help_panel=_TASK, help="labels, instruction, templates, shots and subsets of a known task"),
+    ] = None
+    instruction: Annotated[
+        str | None,
+        Option(rich_help_panel=_TASK, help="what to start from, public (default: that of --task)"),
+    ] = None  # fmt: skip
+    labels: Annotated[
+        list[str] | None,
+        Option(
+            callback=_two_labels, rich_help_panel=_TASK,
+            help="the public labels (default: of --task, or those found in --data)",
+        ),
+    ] = None  # fmt: skip
+    shots: Annotated[
+        int | None,
+        Option(parser=count, rich_help_panel=_RUN, help=f"examples of one subset (default: {_OF_THE_CLASS})"),
+    ] = None
+    subsets: Annotated[
+        int | None,
+        Option(parser=count, rich_help_panel=_RUN, help=f"expected votes on one answer (default: {_OF_THE_CLASS})"),
+    ] = None
+    prompts: Annotated[
+        int | None, Option(parser=count, rich_help_panel=_RUN, help=f"candidates (default: {_OF_THE_CLASS})")
+    ] = None
+    tokens: Annotated[
+        int | None,
+        Option(parser=count, rich_help_panel=_RUN, help=f"tokens of one candidate (default: {_OF_THE_CLASS})"),
+    ] = None
+    validation: Annotated[
+        float | None,
+        Option(parser=share, rich_help_panel=_RUN, help=f"share of the rows that select (default: {_OF_THE_CLASS})"),
+    ] = None
+    max_tokens: Annotated[
+        int | None, Option(parser=count, help="context of one subset, in tokens (default: the engine's)")
+    ] = None
 
 
-def check_constants(options: argparse.Namespace, *, subsets_are_fixed: bool = True) -> None:
-    """What ``--neighbors`` needs.
-
-    Raises:
-        WrongArguments: Add/remove without its constants.
-    """
-    missing = [] if options.sampling_probability is not None else ["--sampling-probability"]
-    if subsets_are_fixed and options.partitions is None:
-        missing.append("--partitions")
-    if options.neighbors == "add-or-remove-one" and missing:
-        raise WrongArguments(
-            f"Expected {' and '.join(missing)} with --neighbors {options.neighbors}: the number of rows is private "
-            "there, and nothing may be derived from it."
-        )
-
-
-def add_icl(parser: Options, default: str, queries: int | None = None) -> None:
-    """The template of DP-ICL, and how many answers the noise is made for."""
-    parser.add_argument("--prompt", choices=PROMPTS, default=PROMPTS[0], help="template (default: %(default)s)")
-    parser.add_argument(
-        "--queries", type=count, default=queries, help=f"answers the noise is made for (default: {default})"
-    )
-    add_subsets(parser, shots=4, subsets=10)
-
-
-def add_task(parser: Options) -> None:
-    """What a prompt is to be written for."""
-    parser.add_argument(
-        "--task", choices=TASKS, help="labels, instruction, templates, shots and subsets of a known task"
-    )
-    parser.add_argument("--instruction", help="what to start from, public (default: that of --task)")
-    add_labels(parser, "of --task, or those found in --data")
-
-
-def add_writing(parser: Options) -> None:
-    """How much is written, and from how many votes."""
-    add_subsets(parser)
-    add_constants(parser)
-    parser.add_argument("--prompts", type=count, help=f"candidates ({_OF_THE_CLASS})")
-    parser.add_argument("--tokens", type=count, help=f"tokens of one candidate ({_OF_THE_CLASS})")
-    parser.add_argument("--validation", type=share, help=f"share of the rows that select ({_OF_THE_CLASS})")
-
-
-def add_context(parser: Options) -> None:
-    """Room for one subset."""
-    parser.add_argument("--max-tokens", type=count, help="context of one subset, in tokens (default: the engine's)")
-
-
-def add_table(parser: Options) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class TableOptions(Options):
     """Which words, and how private: one target. The long names are those of the library."""
-    parser.add_argument(
-        "--embeddings", "--table", type=FileName(TABLES), default=TABLES[0], metavar="TABLE",
-        help="glove, minilm or a path (default: %(default)s)",
-    )  # fmt: skip
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--eta", type=positive, help="loss per unit of distance, in nats")
-    how.add_argument(
-        "--replacement", "--target-replacement", type=share, metavar="P",
-        help=f"share of words replaced (default: {REPLACEMENT})",
-    )  # fmt: skip
-    how.add_argument("--deniability", type=share, metavar="P", help="95%% of words stay with at most this chance")
-    how.add_argument("--inversion", type=share, metavar="P", help="share of words that an attacker may guess")
-    how.add_argument(
-        "--max-loss", type=positive, metavar="NATS", help="mean loss between a word and its nearest neighbour"
-    )  # fmt: skip
-    parser.add_argument("--mechanism", choices=("exponential", "laplace"), default="exponential")
 
+    embeddings: Annotated[
+        str,
+        Option(
+            "--embeddings", "--table", autocompletion=_tables, metavar="TABLE", rich_help_panel=_PROMISE,
+            help="glove, minilm or a path",
+        ),
+    ] = "glove"  # fmt: skip
+    eta: Annotated[
+        float | None, Option(parser=positive, rich_help_panel=_PROMISE, help="loss per unit of distance, in nats")
+    ] = None
+    replacement: Annotated[
+        float | None,
+        Option(
+            "--replacement", "--target-replacement", parser=share, metavar="P", rich_help_panel=_PROMISE,
+            help=f"share of words replaced (default: {REPLACEMENT})",
+        ),
+    ] = None  # fmt: skip
+    deniability: Annotated[
+        float | None,
+        Option(
+            parser=share, metavar="P", rich_help_panel=_PROMISE, help="95% of words stay with at most this chance"
+        ),
+    ] = None  # fmt: skip
+    inversion: Annotated[
+        float | None,
+        Option(parser=share, metavar="P", rich_help_panel=_PROMISE, help="share of words that an attacker may guess"),
+    ] = None
+    max_loss: Annotated[
+        float | None,
+        Option(
+            parser=positive, metavar="NATS", rich_help_panel=_PROMISE,
+            help="mean loss between a word and its nearest neighbour",
+        ),
+    ] = None  # fmt: skip
+    mechanism: Annotated[Literal["exponential", "laplace"], Option(rich_help_panel=_PROMISE)] = "exponential"
 
-def targets(options: argparse.Namespace) -> dict[str, Any]:
-    """The one that was given, under the library's name, or the default."""
-    asked = {
-        "eta": options.eta,
-        "target_replacement": options.replacement,
-        "deniability": options.deniability,
-        "inversion": options.inversion,
-        "max_loss": options.max_loss,
-    }
-    return {name: value for name, value in asked.items() if value is not None} or {"target_replacement": REPLACEMENT}
+    def __post_init__(self) -> None:
+        self.at_most_one("eta", "replacement", "deniability", "inversion", "max_loss")
+
+    def targets(self) -> dict[str, Any]:
+        """The one that was given, under the library's name, or the default."""
+        asked = {
+            "eta": self.eta,
+            "target_replacement": self.replacement,
+            "deniability": self.deniability,
+            "inversion": self.inversion,
+            "max_loss": self.max_loss,
+        }
+        return {name: value for name, value in asked.items() if value is not None} or {
+            "target_replacement": REPLACEMENT
+        }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import hashlib
@@ -14,11 +13,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+
+from typer import Option
 
 from langchain_dp._util.whole_files import whole
 from langchain_dp.cli import files
-from langchain_dp.cli import options as shared
+from langchain_dp.cli.options import TableOptions
 from langchain_dp.cli.parts import (
     DONE,
     FAILED,
@@ -26,12 +27,13 @@ from langchain_dp.cli.parts import (
     WrongArguments,
     because,
     count,
-    new_command,
     note,
     positive,
     print_json,
+    progress,
     quiet_stdout,
 )
+from langchain_dp.cli.parts import files as in_files
 from langchain_dp.cli.show import show_calibration
 from langchain_dp.errors import LangChainDPError
 
@@ -40,15 +42,27 @@ if TYPE_CHECKING:
     from langchain_dp.rapt.formal import FormalReleases
     from langchain_dp.rapt.release import Unit
 
-EXAMPLES = """\
+_CHAIN = "langchain-dp sanitize"
+_KINDS = ("numbers", "dates", "urls", "punctuation", "code")
+_CLEAR, _WORDS = "in clear (nothing by default)", "words"
+
+Treatment = Literal["privatize", "keep", "placeholder"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Sanitize(TableOptions):
+    """Privatizes lines."""
+
+    path = "sanitize"
+    what = "privatize lines and files word by word (RAPT)"
+    examples = """\
   langchain-dp sanitize --calibration
   langchain-dp sanitize < in.txt > out.txt
   langchain-dp sanitize --in tickets.jsonl --out safe.jsonl --fields subject body --keep-fields label \\
       --user-field customer --ledger account.ledger --limit 200 --certificate
   langchain-dp sanitize --in notes --out safe-notes --replacement 0.7 --length 64
 """
-
-_NOTES = """\
+    notes = """\
 Every line is a document of its own, and one release. A folder's .txt, .md and .jsonl files keep their names. This is
 metric privacy: eta is no epsilon, and --calibration says what it means before anything is released. In clear, besides
 what the options let pass: how many lines there are, in what order, and how many words each has (unless --length).
@@ -59,76 +73,92 @@ On stderr: the files of a folder that are not read and why, a line when it start
 --json: the certificate, {"kind", "mechanism", "eta", "table", "releases", ...}, on stdout; on stderr where the lines
 themselves go to stdout. --calibration is `langchain-dp plan rapt`.
 """
+    source: Annotated[
+        Path | None, Option("--in", autocompletion=in_files, metavar="PATH", help="file or folder (default: stdin)")
+    ] = None
+    target: Annotated[
+        Path | None, Option("--out", autocompletion=in_files, metavar="PATH", help="file or folder (default: stdout)")
+    ] = None
+    overwrite: Annotated[bool, Option("--overwrite", help="replace what is there at --out")] = False
+    format: Annotated[Literal["text", "jsonl"] | None, Option(help="default: jsonl for names in .jsonl, else text")] = (
+        None
+    )
+    fields: Annotated[list[str] | None, Option(metavar="NAME", help="fields of a row to sanitize (default: text)")] = (
+        None
+    )
+    keep_fields: Annotated[list[str] | None, Option(metavar="NAME", help="fields in clear; all others are dropped")] = (
+        None
+    )
+    errors: Annotated[Literal["strict", "replace"], Option(help="of bytes that are not UTF-8")] = "strict"
+    ledger: Annotated[
+        Path | None,
+        Option(
+            autocompletion=in_files, rich_help_panel="promise", help="file of the account to charge, made if absent"
+        ),
+    ] = None
+    limit: Annotated[
+        float | None,
+        Option(
+            parser=positive,
+            rich_help_panel="promise",
+            help="what one user's releases, and one document's, may add up to",
+        ),
+    ] = None
+    user_field: Annotated[
+        str | None,
+        Option(metavar="NAME", rich_help_panel="promise", help="field of a row that says whose account is charged"),
+    ] = None
+    keep: Annotated[list[str] | None, Option(metavar="WORD", rich_help_panel=_CLEAR, help="words that stay")] = None
+    numbers: Annotated[Treatment, Option(rich_help_panel=_CLEAR, help="numbers, times and amounts")] = "privatize"
+    dates: Annotated[Treatment, Option(rich_help_panel=_CLEAR, help="dates")] = "privatize"
+    urls: Annotated[Treatment, Option(rich_help_panel=_CLEAR, help="addresses of pages and of mail")] = "privatize"
+    punctuation: Annotated[Treatment, Option(rich_help_panel=_CLEAR, help="punctuation marks and symbols")] = (
+        "privatize"
+    )
+    code: Annotated[Treatment, Option(rich_help_panel=_CLEAR, help="pieces between backticks")] = "privatize"
+    casing: Annotated[bool, Option("--casing", rich_help_panel=_CLEAR, help="capitals stand where they stood")] = False
+    unknown: Annotated[Literal["vector", "random"], Option(rich_help_panel=_WORDS, help="words outside the table")] = (
+        "vector"
+    )
+    length: Annotated[
+        int | None,
+        Option(parser=count, rich_help_panel=_WORDS, help="every text comes out at exactly this many tokens"),
+    ] = None
+    calibration: Annotated[bool, Option("--calibration", help="say what to know before trusting it, and stop")] = False
+    certificate: Annotated[bool, Option("--certificate", help="print the certificate on stderr at the end")] = False
+    json: Annotated[bool, Option("--json", help="print the certificate (or the calibration) as one JSON object")] = (
+        False
+    )
 
-_CHAIN = "langchain-dp sanitize"
-_TREATMENTS = ("privatize", "keep", "placeholder")
-_KINDS = {
-    "numbers": "numbers, times and amounts",
-    "dates": "dates",
-    "urls": "addresses of pages and of mail",
-    "punctuation": "punctuation marks and symbols",
-    "code": "pieces between backticks",
-}
-
-
-def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = new_command(commands, "sanitize", "privatize lines and files word by word (RAPT)", EXAMPLES, _NOTES)
-    parser.add_argument("--in", dest="source", type=Path, metavar="PATH", help="file or folder (default: stdin)")
-    parser.add_argument("--out", dest="target", type=Path, metavar="PATH", help="file or folder (default: stdout)")
-    parser.add_argument("--overwrite", action="store_true", help="replace what is there at --out")
-    parser.add_argument("--format", choices=("text", "jsonl"), help="default: jsonl for names in .jsonl, else text")
-    parser.add_argument("--fields", nargs="+", metavar="NAME", help="fields of a row to sanitize (default: text)")
-    parser.add_argument("--keep-fields", nargs="+", metavar="NAME", help="fields in clear; all others are dropped")
-    parser.add_argument("--errors", choices=("strict", "replace"), default="strict", help="of bytes that are not UTF-8")
-    promise = parser.add_argument_group("promise")
-    shared.add_table(promise)
-    promise.add_argument("--ledger", type=Path, help="file of the account to charge, made if absent")
-    promise.add_argument("--limit", type=positive, help="what one user's releases, and one document's, may add up to")
-    promise.add_argument("--user-field", metavar="NAME", help="field of a row that says whose account is charged")
-    clear = parser.add_argument_group("in clear (nothing by default)")
-    clear.add_argument("--keep", nargs="+", default=[], metavar="WORD", help="words that stay")
-    for kind, what in _KINDS.items():
-        clear.add_argument(f"--{kind}", choices=_TREATMENTS, default=_TREATMENTS[0], help=what)
-    clear.add_argument("--casing", action="store_true", help="capitals stand where they stood")
-    words = parser.add_argument_group("words")
-    words.add_argument("--unknown", choices=("vector", "random"), default="vector", help="words outside the table")
-    words.add_argument("--length", type=count, help="every text comes out at exactly this many tokens")
-    parser.add_argument("--calibration", action="store_true", help="say what to know before trusting it, and stop")
-    parser.add_argument("--certificate", action="store_true", help="print the certificate on stderr at the end")
-    shared.add_json(parser, "print the certificate (or the calibration) as one JSON object")
-    return parser
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
-    if options.calibration:
-        return _calibration(options)
-    jobs = files.find(options.source, options.target, options.format, overwrite=options.overwrite)
-    fields = _fields(options, jobs)
-    for path, why in files.skipped(options.source):
-        note(f"skipped {path}: {why}.")
-    run_so_far, began = _Run(options.ledger), time.monotonic()
-    if not options.json:
-        note(f"loading {options.embeddings} ...")
-    try:
-        with contextlib.ExitStack() as held:
-            releases = _releases(options, held)
-            _sanitize(jobs, fields, releases, run_so_far, replace=options.errors == "replace")
-            if not options.json:
-                note(run_so_far.done(time.monotonic() - began))
-            if options.certificate or options.json:
-                _show(_certificate(releases, fields, jobs), options)
-    except BrokenPipeError:
-        quiet_stdout()
-        return run_so_far.ended("nobody reads the output any more.", FAILED)
-    except KeyboardInterrupt:
-        return run_so_far.ended("interrupted.", INTERRUPTED)
-    except (LangChainDPError, OSError) as error:
-        return run_so_far.ended(because(error), FAILED)
-    except (RuntimeError, sqlite3.Error) as error:  # of a foreign library: its text may quote what it was given
-        return run_so_far.ended(f"{type(error).__name__} while texts were sanitized; its text is withheld.", FAILED)
-    return DONE
+    def run(self) -> int:
+        """Run the command; returns the exit code."""
+        if self.calibration:
+            return _calibration(self)
+        jobs = files.find(self.source, self.target, self.format, overwrite=self.overwrite)
+        fields = _fields(self, jobs)
+        for path, why in files.skipped(self.source):
+            note(f"skipped {path}: {why}.")
+        run_so_far, began = _Run(self.ledger), time.monotonic()
+        if not self.json:
+            note(f"loading {self.embeddings} ...")
+        try:
+            with contextlib.ExitStack() as held:
+                releases = _releases(self, held)
+                _sanitize(jobs, fields, releases, run_so_far, replace=self.errors == "replace")
+                if not self.json:
+                    note(run_so_far.done(time.monotonic() - began))
+                if self.certificate or self.json:
+                    _show(_certificate(releases, fields, jobs), self)
+        except BrokenPipeError:
+            quiet_stdout()
+            return run_so_far.ended("nobody reads the output any more.", FAILED)
+        except KeyboardInterrupt:
+            return run_so_far.ended("interrupted.", INTERRUPTED)
+        except (LangChainDPError, OSError) as error:
+            return run_so_far.ended(because(error), FAILED)
+        except (RuntimeError, sqlite3.Error) as error:  # of a foreign library: its text may quote what it was given
+            return run_so_far.ended(f"{type(error).__name__} while texts were sanitized; its text is withheld.", FAILED)
+        return DONE
 
 
 @dataclasses.dataclass
@@ -194,7 +224,7 @@ class _Places:
         self._seen.close()
 
 
-def _fields(options: argparse.Namespace, jobs: list[files.Job]) -> files.Fields:
+def _fields(options: Sanitize, jobs: list[files.Job]) -> files.Fields:
     asked = {"--fields": options.fields, "--keep-fields": options.keep_fields, "--user-field": options.user_field}
     given = [name for name, value in asked.items() if value is not None]
     text = next((job for job in jobs if job.format == "text"), None)
@@ -210,17 +240,17 @@ def _fields(options: argparse.Namespace, jobs: list[files.Job]) -> files.Fields:
     return files.Fields(options.fields or ("text",), options.keep_fields or (), options.user_field)
 
 
-def _releases(options: argparse.Namespace, held: contextlib.ExitStack) -> FormalReleases:
+def _releases(options: Sanitize, held: contextlib.ExitStack) -> FormalReleases:
     """What draws the words, under the account of this run."""
     from langchain_dp.rapt.build import Targets, WordOptions, word_releases
     from langchain_dp.rapt.formal import FormalReleases
     from langchain_dp.rapt.policies import Policies
 
-    targets = Targets(**shared.targets(options))
+    targets = Targets(**options.targets())
     words = WordOptions(
         mechanism=options.mechanism,
         policies=Policies(**{kind: getattr(options, kind) for kind in _KINDS}, unknown=options.unknown),
-        keep=options.keep,
+        keep=options.keep or (),
         length=options.length,
         casing=options.casing,
     )
@@ -234,7 +264,7 @@ def _releases(options: argparse.Namespace, held: contextlib.ExitStack) -> Formal
     return FormalReleases(tried.engine, ledger, tried.calibration, reuse=options.ledger is not None, chain=_CHAIN)
 
 
-def _ledger(options: argparse.Namespace, held: contextlib.ExitStack) -> MetricLedger:
+def _ledger(options: Sanitize, held: contextlib.ExitStack) -> MetricLedger:
     from langchain_dp.accounting.metric import MetricLedger
 
     if options.ledger is None:
@@ -249,16 +279,11 @@ def _ledger(options: argparse.Namespace, held: contextlib.ExitStack) -> MetricLe
 def _sanitize(
     jobs: list[files.Job], fields: files.Fields, releases: FormalReleases, so_far: _Run, *, replace: bool
 ) -> None:
-    from tqdm import tqdm
-
     # Of files it is known how long they are; of what comes through a pipe lines are counted.
     sizes = [job.source.stat().st_size for job in jobs if job.source is not None and job.source.is_file()]
     sized = len(sizes) == len(jobs)
-    shown: dict[str, Any] = {"total": sum(sizes), "unit": "B", "unit_scale": True} if sized else {"unit": " lines"}
-    with (
-        contextlib.closing(_Places()) as places,
-        tqdm(desc="sanitizing", disable=None, file=sys.stderr, **shown) as bar,
-    ):
+    shown = (sum(sizes), "bytes") if sized else (None, "lines")
+    with contextlib.closing(_Places()) as places, progress("sanitizing", *shown) as advance:
         for job in jobs:
             place = 0
             so_far.start(job)
@@ -272,7 +297,7 @@ def _sanitize(
                         target.flush()
                     so_far.lines = batch[-1].number
                     before, place = place, source.tell() if sized else so_far.lines
-                    bar.update(place - before)
+                    advance(place - before)
             so_far.finished += 1
 
 
@@ -314,7 +339,7 @@ def _certificate(releases: FormalReleases, fields: files.Fields, jobs: list[file
     return releases.certificate((*said, *notes), {})
 
 
-def _show(certificate: MetricCertificate, options: argparse.Namespace) -> None:
+def _show(certificate: MetricCertificate, options: Sanitize) -> None:
     """On stderr, out of the way of the lines; a JSON object on stdout where no lines are."""
     if options.json:
         print_json(certificate.to_dict(), file=sys.stderr if options.target is None else None)
@@ -322,7 +347,7 @@ def _show(certificate: MetricCertificate, options: argparse.Namespace) -> None:
         print(certificate, file=sys.stderr)
 
 
-def _calibration(options: argparse.Namespace) -> int:
+def _calibration(options: Sanitize) -> int:
     with contextlib.ExitStack() as held:
         show_calibration(_releases(options, held).calibration(), as_json=options.json)
     return DONE
