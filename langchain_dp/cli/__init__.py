@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -82,6 +83,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     Raises:
         SystemExit: See :func:`main`; and 0 after a shell was told what may come next.
     """
+    if completion.VARIABLE in os.environ:
+        completion.make_ready()
     try:
         found = program().main(arguments, prog_name=PROGRAM, complete_var=completion.VARIABLE, standalone_mode=False)
     except typer.TyperException as error:
@@ -106,7 +109,7 @@ def program() -> TyperGroup:
     for each in COMMANDS:
         first, _, second = each.path.partition(" ")
         settings = {"cls": Command, "context_settings": settings["context_settings"] | {"allow_extra_args": True}}
-        said = {"help": f"{each.what[0].upper()}{each.what[1:]}.", "epilog": epilog(each.examples, each.notes)}
+        said: dict[str, Any] = {"help": f"{each.what[0].upper()}{each.what[1:]}.", "epilog": epilog(each.examples, each.notes)}
         (plans if second else whole).command(second or first, short_help=each.what, **said, **settings)(each)
     made = typer.main.get_command(whole)
     assert isinstance(made, TyperGroup)

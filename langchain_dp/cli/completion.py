@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Annotated, Literal, get_args
+import os
+from typing import Literal, get_args
 
 from typer import Argument, completion
 
@@ -30,7 +30,12 @@ complete -F _langchain_dp {PROGRAM}
 """
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+def make_ready() -> None:
+    """Make the shells known to typer, and let rich not wrap what they read line by line."""
+    completion.get_completion_inspect_parameters()
+    os.environ["COLUMNS"] = "999"
+
+
 class Completion(Options):
     """Prints a script."""
 
@@ -46,7 +51,7 @@ Prints a script to stdout. bash: put the first line into ~/.bashrc. zsh: write t
 write it into ~/.config/fish/completions. The script asks the program, so that it knows the commands, options, choices
 and files of every version.
 """
-    shell: Annotated[Shell, Argument(help="whose script to print")]
+    shell: Shell = Argument(help="whose script to print")
 
     def run(self) -> int:
         """Run the command; returns the exit code."""

@@ -12,17 +12,17 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from typer import Option
 
-from langchain_dp.cli.options import DeltaOptions, JsonOptions, LabelOptions, ModelOptions, VoteOptions
+from langchain_dp.cli.options import DeltaOptions, JsonOptions, LabelOptions, ModelOptions, VoteOptions, of_icl
 from langchain_dp.cli.parts import (
     DONE,
     WrongArguments,
     count,
-    files,
     note,
+    paths,
     positive,
     print_json,
     progress,
@@ -59,7 +59,6 @@ counted anew."""
 _DRAWS = 10_000
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Demo(JsonOptions, ModelOptions, VoteOptions, DeltaOptions, LabelOptions):
     """Shows it."""
 
@@ -78,34 +77,23 @@ two minutes. --full: tables over 80 questions of both systems, some ten minutes.
 accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one that leaks. Rows of --data: icl, in full.
 --json: {"rows": [{"method", "epsilon", "accuracy", "n", ...}]}, one row a method; epsilon is null where there is none.
 """
-    full: Annotated[bool, Option("--full", help="long tables of both systems, on the sample")] = False
-    system: Annotated[
-        Literal["icl", "opt"] | None, Option(help="show only DP-ICL, or only DP-OPT, in full")
-    ] = None  # fmt: skip
-    data: Annotated[
-        Path | None, Option(autocompletion=files, help="JSONL of {text, label}: the private rows (default: a sample)")
-    ] = None
-    test: Annotated[
-        Path | None, Option(autocompletion=files, help="JSONL of rows to score (default: a held-out fifth of --data)")
-    ] = None
-    limit: Annotated[int, Option(parser=count, help="rows to score at most")] = 80
-    rows: Annotated[int, Option(parser=count, help="private rows at most")] = 8000
-    epsilon: Annotated[
-        list[float] | None, Option(parser=positive, rich_help_panel="icl", help="default: 1 3 8")
-    ] = None  # fmt: skip
-    queries: Annotated[
-        int | None,
-        Option(parser=count, rich_help_panel="icl", help="answers the noise is made for (default: the rows scored)"),
-    ] = None
-    picture: Annotated[Path, Option(autocompletion=files, rich_help_panel="icl")] = Path("accuracy_vs_epsilon.png")
-    instruction: Annotated[
-        str | None,
-        Option(
-            rich_help_panel="opt",
-            help="what to start from (default: to classify the text as one of the labels)",
-        ),
-    ] = None  # fmt: skip
-    opt_epsilon: Annotated[float, Option(parser=positive, rich_help_panel="opt")] = 8.0
+    full: bool = Option(False, "--full", help="long tables of both systems, on the sample")
+    system: Literal["icl", "opt"] | None = Option(None, help="show only DP-ICL, or only DP-OPT, in full")
+    data: Path | None = Option(
+        None, autocompletion=paths, help="JSONL of {text, label}: the private rows (default: a sample)"
+    )
+    test: Path | None = Option(
+        None, autocompletion=paths, help="JSONL of rows to score (default: a held-out fifth of --data)"
+    )
+    limit: int = Option(80, parser=count, help="rows to score at most")
+    rows: int = Option(8000, parser=count, help="private rows at most")
+    epsilon: list[float] | None = of_icl(None, parser=positive, help="default: 1 3 8")
+    queries: int | None = of_icl(None, parser=count, help="answers the noise is made for (default: the rows scored)")
+    picture: Path = of_icl(Path("accuracy_vs_epsilon.png"), autocompletion=paths)
+    instruction: str | None = Option(
+        None, rich_help_panel="opt", help="what to start from (default: to classify the text as one of the labels)"
+    )
+    opt_epsilon: float = Option(8.0, parser=positive, rich_help_panel="opt")
 
     @property
     def epsilons(self) -> list[float]:

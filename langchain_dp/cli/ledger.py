@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Argument
 
 from langchain_dp.cli.options import JsonOptions
-from langchain_dp.cli.parts import DONE, columns, files, print_json
+from langchain_dp.cli.parts import DONE, columns, paths, print_json
 
 if TYPE_CHECKING:
     from langchain_dp.audit.report import Plan, Release, Report
@@ -18,7 +17,6 @@ Parts = list[dict[str, float]]
 """For every plan: epsilon that each part of the data has spent."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Ledger(JsonOptions):
     """Shows it."""
 
@@ -37,7 +35,7 @@ not shown. Spent is what the releases so far cost inside their plans; reserved i
 "facts"}; budget, reserved, spent and left by "epsilon" and "delta". Of a ledger in eta these are by the fullest account
 of a "user" and of a "document", and its one plan has name, made and releases.
 """
-    file: Annotated[Path, Argument(autocompletion=files, help="file of a ledger, of either kind")]
+    file: Path = Argument(autocompletion=paths, help="file of a ledger, of either kind")
 
     def run(self) -> int:
         """Run the command; returns the exit code."""

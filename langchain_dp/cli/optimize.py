@@ -7,19 +7,19 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from typer import Option
 
-from langchain_dp.cli.options import JsonOptions, ModelOptions, WriterOptions
+from langchain_dp.cli.options import JsonOptions, ModelOptions, WriterOptions, of_run, promised
 from langchain_dp.cli.parts import (
     DONE,
     INTERRUPTED,
     WrongArguments,
     count,
-    files,
     not_negative,
     note,
+    paths,
     positive,
     print_json,
     progress,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from langchain_dp.ports import VotesNextToken
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Optimize(JsonOptions, ModelOptions, WriterOptions):
     """Writes a prompt."""
 
@@ -56,46 +55,28 @@ num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
 --json: what the file holds, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
 "after"}} under --test. --plan is `langchain-dp plan opt` with the tokens counted by the model that would write.
 """
-    data: Annotated[Path, Option(autocompletion=files, help="JSONL of {text, label}: the private rows")]
-    out: Annotated[Path, Option(autocompletion=files, help="JSON file to write: the prompt and its certificate")]
-    epsilon: Annotated[
-        float | None,
-        Option(parser=positive, rich_help_panel="promise", help="the budget; required for the private method"),
-    ] = None
-    ledger: Annotated[
-        Path | None,
-        Option(
-            autocompletion=files, rich_help_panel="promise",
-            help="ledger file to charge (default: --out with .ledger)",
-        ),
-    ] = None  # fmt: skip
-    ledger_budget: Annotated[
-        tuple[float, float] | None,
-        Option(
-            parser=positive, metavar="EPSILON DELTA", rich_help_panel="promise",
-            help="budget of a ledger that several runs share, each under its own --name (default: this run's)",
-        ),
-    ] = None  # fmt: skip
-    name: Annotated[str, Option(rich_help_panel="promise", help="name of the run in the ledger")] = "dp-opt"
-    seed_not_private: Annotated[
-        int | None,
-        Option(
-            parser=whole(0), rich_help_panel="promise", help="reproducible coins, noise: the result is NOT private"
-        ),
-    ] = None  # fmt: skip
-    method: Annotated[
-        Literal["dp-opt", "opt", "dln-1"], Option(rich_help_panel="run", help="the others: NOT private")
-    ] = "dp-opt"
-    steps: Annotated[int | None, Option(parser=count, rich_help_panel="run", help="rounds of dln-1")] = None
-    temperature: Annotated[
-        float | None,
-        Option(parser=not_negative, rich_help_panel="run", help="of the votes; 0 is the most probable token"),
-    ] = None
-    chat: Annotated[bool, Option("--chat", rich_help_panel="run", help="use the model's chat template")] = False
-    test: Annotated[
-        Path | None, Option(autocompletion=files, help="JSONL to score the local model on, before and after")
-    ] = None
-    plan: Annotated[bool, Option("--plan", help="say what it would cost, and stop: nothing is spent")] = False
+    data: Path = Option(autocompletion=paths, help="JSONL of {text, label}: the private rows")
+    out: Path = Option(autocompletion=paths, help="JSON file to write: the prompt and its certificate")
+    epsilon: float | None = promised(None, parser=positive, help="the budget; required for the private method")
+    ledger: Path | None = promised(
+        None, autocompletion=paths, help="ledger file to charge (default: --out with .ledger)"
+    )
+    ledger_budget: tuple[float, float] | None = promised(
+        None,
+        parser=positive,
+        metavar="EPSILON DELTA",
+        help="budget of a ledger that several runs share, each under its own --name (default: this run's)",
+    )
+    name: str = promised("dp-opt", help="name of the run in the ledger")
+    seed_not_private: int | None = promised(
+        None, parser=whole(0), help="reproducible coins, noise: the result is NOT private"
+    )
+    method: Literal["dp-opt", "opt", "dln-1"] = of_run("dp-opt", help="the others: NOT private")
+    steps: int | None = of_run(None, parser=count, help="rounds of dln-1")
+    temperature: float | None = of_run(None, parser=not_negative, help="of the votes; 0 is the most probable token")
+    chat: bool = of_run(False, "--chat", help="use the model's chat template")
+    test: Path | None = Option(None, autocompletion=paths, help="JSONL to score the local model on, before and after")
+    plan: bool = Option(False, "--plan", help="say what it would cost, and stop: nothing is spent")
 
     def run(self) -> int:
         """Run the command; returns the exit code."""

@@ -2,16 +2,16 @@
 
 Of a class with several bases the last base's options come first in the help.
 """
-# Annotations are read when a class is made: names in them are known here, not where a command inherits them.
+# No postponed annotations: typer reads those of a base class where a command inherits them, and knows no name of here.
 
-import dataclasses
+import functools
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import typer
 from typer import Option
 
-from langchain_dp.cli.parts import Options, WrongArguments, count, files, positive, rate, share, whole
+from langchain_dp.cli.parts import Options, WrongArguments, count, paths, positive, rate, share, whole
 
 Neighboring = Literal["replace-one", "add-or-remove-one", "replace-special"]
 KnownTask = Literal["sst2", "trec", "mpqa", "disaster"]
@@ -21,7 +21,10 @@ TABLES = ("glove", "minilm")
 REPLACEMENT = 0.5
 
 _OF_THE_CLASS = "that of DPPromptOptimizer"
-_PROMISE, _ICL, _TASK, _RUN = "promise", "icl", "task", "run"
+promised, of_icl, of_task, of_run = (
+    functools.partial(Option, rich_help_panel=panel) for panel in ("promise", "icl", "task", "run")
+)
+"""Options that the help shows together."""
 
 
 def _two_labels(labels: list[str] | None) -> list[str] | None:
@@ -31,76 +34,60 @@ def _two_labels(labels: list[str] | None) -> list[str] | None:
 
 
 def _tables(incomplete: str) -> list[str | tuple[str, str]]:
-    return [*TABLES, *files(incomplete)]
+    return [*TABLES, *paths(incomplete)]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class JsonOptions(Options):
     """Whether a program reads it."""
 
-    json: Annotated[bool, Option("--json", help="print one JSON object on stdout and nothing else there")] = False
+    json: bool = Option(False, "--json", help="print one JSON object on stdout and nothing else there")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ModelOptions(Options):
     """Which model runs on this machine, and where."""
 
-    model: Annotated[
-        str | None, Option(autocompletion=files, help="path of a GGUF (default: the embedded SmolLM2-135M-Instruct)")
-    ] = None
-    gpu_layers: Annotated[int, Option(parser=whole(-1), help="layers to put on a GPU")] = 0
+    model: str | None = Option(
+        None, autocompletion=paths, help="path of a GGUF (default: the embedded SmolLM2-135M-Instruct)"
+    )
+    gpu_layers: int = Option(0, parser=whole(-1), help="layers to put on a GPU")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class LabelOptions(Options):
     """The labels."""
 
-    labels: Annotated[
-        list[str] | None, Option(callback=_two_labels, help="the public labels (default: those found in --data)")
-    ] = None
+    labels: list[str] | None = Option(
+        None, callback=_two_labels, help="the public labels (default: those found in --data)"
+    )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class RowOptions(LabelOptions):
     """What a plan is for: rows, or their number."""
 
-    data: Annotated[
-        Path | None, Option(autocompletion=files, help="JSONL of {text, label}: the private rows")
-    ] = None  # fmt: skip
-    records: Annotated[
-        int | None, Option(parser=count, metavar="N", help="number of rows; their texts are taken to be short")
-    ] = None
+    data: Path | None = Option(None, autocompletion=paths, help="JSONL of {text, label}: the private rows")
+    records: int | None = Option(
+        None, parser=count, metavar="N", help="number of rows; their texts are taken to be short"
+    )
 
     def __post_init__(self) -> None:
         self.at_most_one("data", "records", required=True)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class DeltaOptions(Options):
     """The small one."""
 
-    delta: Annotated[float, Option(parser=share, rich_help_panel=_PROMISE)] = 1e-5
+    delta: float = promised(1e-05, parser=share)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ConstantOptions(DeltaOptions):
     """The relation, and what add/remove needs, where nothing may be derived from the number of rows."""
 
-    neighbors: Annotated[
-        Neighboring,
-        Option(rich_help_panel=_PROMISE, help="what one record's change is; replace-special blanks it out"),
-    ] = "replace-one"
-    partitions: Annotated[
-        int | None,
-        Option(parser=count, rich_help_panel=_PROMISE, help="number of all subsets (required for add-or-remove-one)"),
-    ] = None
-    sampling_probability: Annotated[
-        float | None,
-        Option(
-            parser=rate, metavar="Q", rich_help_panel=_PROMISE,
-            help="chance that one votes (required for add-or-remove-one)",
-        ),
-    ] = None  # fmt: skip
+    neighbors: Neighboring = promised(
+        "replace-one", metavar="RELATION", help=f"what one record's change is: {', '.join(NEIGHBORS)} (blanks it out)"
+    )
+    partitions: int | None = promised(None, parser=count, help="number of all subsets (required for add-or-remove-one)")
+    sampling_probability: float | None = promised(
+        None, parser=rate, metavar="Q", help="chance that one votes (required for add-or-remove-one)"
+    )
 
     def check_constants(self, *, subsets_are_fixed: bool = True) -> None:
         """What ``--neighbors`` needs.
@@ -118,104 +105,59 @@ class ConstantOptions(DeltaOptions):
             )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class BudgetOptions(ConstantOptions):
     """The promise of a ledger."""
 
-    epsilon: Annotated[float, Option(parser=positive, rich_help_panel=_PROMISE, help="the budget")]
+    epsilon: float = promised(parser=positive, help="the budget")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class VoteOptions(Options):
     """The template of DP-ICL, and how rows become votes."""
 
-    prompt: Annotated[KnownPrompt, Option(rich_help_panel=_ICL, help="template")] = "plain"
-    shots: Annotated[int, Option(parser=count, rich_help_panel=_ICL, help="examples of one subset")] = 4
-    subsets: Annotated[int, Option(parser=count, rich_help_panel=_ICL, help="expected votes on one answer")] = 10
+    prompt: KnownPrompt = of_icl("plain", help="template")
+    shots: int = of_icl(4, parser=count, help="examples of one subset")
+    subsets: int = of_icl(10, parser=count, help="expected votes on one answer")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class WriterOptions(LabelOptions, ConstantOptions):
     """What a prompt is to be written for, how much is written, and from how many votes."""
 
-    task: Annotated[
-        KnownTask | None,
-        Option(rich_help_panel=_TASK, help="labels, instruction, templates, shots and subsets of a known task"),
-    ] = None
-    instruction: Annotated[
-        str | None,
-        Option(rich_help_panel=_TASK, help="what to start from, public (default: that of --task)"),
-    ] = None  # fmt: skip
-    labels: Annotated[
-        list[str] | None,
-        Option(
-            callback=_two_labels, rich_help_panel=_TASK,
-            help="the public labels (default: of --task, or those found in --data)",
-        ),
-    ] = None  # fmt: skip
-    shots: Annotated[
-        int | None,
-        Option(parser=count, rich_help_panel=_RUN, help=f"examples of one subset (default: {_OF_THE_CLASS})"),
-    ] = None
-    subsets: Annotated[
-        int | None,
-        Option(parser=count, rich_help_panel=_RUN, help=f"expected votes on one answer (default: {_OF_THE_CLASS})"),
-    ] = None
-    prompts: Annotated[
-        int | None, Option(parser=count, rich_help_panel=_RUN, help=f"candidates (default: {_OF_THE_CLASS})")
-    ] = None
-    tokens: Annotated[
-        int | None,
-        Option(parser=count, rich_help_panel=_RUN, help=f"tokens of one candidate (default: {_OF_THE_CLASS})"),
-    ] = None
-    validation: Annotated[
-        float | None,
-        Option(parser=share, rich_help_panel=_RUN, help=f"share of the rows that select (default: {_OF_THE_CLASS})"),
-    ] = None
-    max_tokens: Annotated[
-        int | None, Option(parser=count, help="context of one subset, in tokens (default: the engine's)")
-    ] = None
+    task: KnownTask | None = of_task(None, help="labels, instruction, templates, shots and subsets of a known task")
+    instruction: str | None = of_task(None, help="what to start from, public (default: that of --task)")
+    labels: list[str] | None = of_task(
+        None, callback=_two_labels, help="the public labels (default: of --task, or those found in --data)"
+    )
+    shots: int | None = of_run(None, parser=count, help=f"examples of one subset (default: {_OF_THE_CLASS})")
+    subsets: int | None = of_run(None, parser=count, help=f"expected votes on one answer (default: {_OF_THE_CLASS})")
+    prompts: int | None = of_run(None, parser=count, help=f"candidates (default: {_OF_THE_CLASS})")
+    tokens: int | None = of_run(None, parser=count, help=f"tokens of one candidate (default: {_OF_THE_CLASS})")
+    validation: float | None = of_run(
+        None, parser=share, help=f"share of the rows that select (default: {_OF_THE_CLASS})"
+    )
+    max_tokens: int | None = Option(None, parser=count, help="context of one subset, in tokens (default: the engine's)")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TableOptions(Options):
     """Which words, and how private: one target. The long names are those of the library."""
 
-    embeddings: Annotated[
-        str,
-        Option(
-            "--embeddings", "--table", autocompletion=_tables, metavar="TABLE", rich_help_panel=_PROMISE,
-            help="glove, minilm or a path",
-        ),
-    ] = "glove"  # fmt: skip
-    eta: Annotated[
-        float | None, Option(parser=positive, rich_help_panel=_PROMISE, help="loss per unit of distance, in nats")
-    ] = None
-    replacement: Annotated[
-        float | None,
-        Option(
-            "--replacement", "--target-replacement", parser=share, metavar="P", rich_help_panel=_PROMISE,
-            help=f"share of words replaced (default: {REPLACEMENT})",
-        ),
-    ] = None  # fmt: skip
-    deniability: Annotated[
-        float | None,
-        Option(
-            parser=share, metavar="P", rich_help_panel=_PROMISE, help="95% of words stay with at most this chance"
-        ),
-    ] = None  # fmt: skip
-    inversion: Annotated[
-        float | None,
-        Option(parser=share, metavar="P", rich_help_panel=_PROMISE, help="share of words that an attacker may guess"),
-    ] = None
-    max_loss: Annotated[
-        float | None,
-        Option(
-            parser=positive, metavar="NATS", rich_help_panel=_PROMISE,
-            help="mean loss between a word and its nearest neighbour",
-        ),
-    ] = None  # fmt: skip
-    mechanism: Annotated[Literal["exponential", "laplace"], Option(rich_help_panel=_PROMISE)] = "exponential"
+    embeddings: str = promised(
+        "glove", "--embeddings", "--table", autocompletion=_tables, metavar="TABLE", help="glove, minilm or a path"
+    )
+    eta: float | None = promised(None, parser=positive, help="loss per unit of distance, in nats")
+    replacement: float | None = promised(
+        None, "--replacement", "--target-replacement", parser=share, metavar="P",
+        help=f"share of words replaced (default: {REPLACEMENT}); also --target-replacement",
+    )  # fmt: skip
+    deniability: float | None = promised(
+        None, parser=share, metavar="P", help="95% of words stay with at most this chance"
+    )
+    inversion: float | None = promised(
+        None, parser=share, metavar="P", help="share of words that an attacker may guess"
+    )
+    max_loss: float | None = promised(
+        None, parser=positive, metavar="NATS", help="mean loss between a word and its nearest neighbour"
+    )
+    mechanism: Literal["exponential", "laplace"] = promised("exponential", metavar="NAME", help="exponential or laplace")
 
     def __post_init__(self) -> None:
         self.at_most_one("eta", "replacement", "deniability", "inversion", "max_loss")

@@ -13,7 +13,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -33,14 +33,18 @@ class WrongArguments(InvalidParameter):
 # ----------------------------------------------------------------------------------------------------- the parser
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+@dataclasses.dataclass(frozen=True)
 class Options(abc.ABC):
-    """A command: its fields are its options, which typer reads off their types, and :meth:`run` runs it."""
+    """A command: its fields are its options, which typer reads off their types and defaults, and ``run`` runs it."""
 
     path: ClassVar[str]
     what: ClassVar[str]
     examples: ClassVar[str]
     notes: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
 
     @abc.abstractmethod
     def run(self) -> int:
@@ -48,7 +52,7 @@ class Options(abc.ABC):
 
     def given(self, names: Iterable[str]) -> list[str]:
         """Those of some options that differ from their defaults, as they are typed."""
-        fields = {field.name: field.default for field in dataclasses.fields(self)}
+        fields = {field.name: getattr(field.default, "default", None) for field in dataclasses.fields(self)}
         return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) != fields[name]]
 
     def at_most_one(self, *names: str, required: bool = False) -> None:
@@ -141,7 +145,7 @@ def _meant(near: Sequence[str] | None) -> str:
     return f". Did you mean {near[0]}?" if near else ""
 
 
-def files(incomplete: str) -> list[tuple[str, str]]:
+def paths(incomplete: str) -> list[tuple[str, str]]:
     """Completion of a path, for bash; the other shells offer files where nothing else is offered."""
     if os.environ.get("_LANGCHAIN_DP_SHELL") != "bash":
         return []

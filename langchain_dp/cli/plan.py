@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from typer import Option
 
 from langchain_dp.cli import optimize
 from langchain_dp.cli.options import BudgetOptions, JsonOptions, RowOptions, TableOptions, VoteOptions, WriterOptions
-from langchain_dp.cli.parts import DONE, WrongArguments, count, files, note, positive, read_off
+from langchain_dp.cli.parts import DONE, WrongArguments, count, note, paths, positive, read_off
 from langchain_dp.cli.show import show_calibration, show_icl, show_opt
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ _COUNTED = "four characters a token: no model was loaded"
 # ------------------------------------------------------------------------------------------------------- DP-ICL
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PlanICL(JsonOptions, VoteOptions, BudgetOptions, RowOptions):
     """Plans private answers."""
 
@@ -44,12 +42,10 @@ so keep the figures to yourself. In messages, max_queries= is --queries.
 --json: {"epsilon", "delta", "neighbors", "queries", "sigma", "groups", "calls", "tokens", "price", "survival":
 {share of a majority: chance that it wins}, "warning", "weak", ...}.
 """
-    queries: Annotated[int, Option(parser=count, help="answers the noise is made for")] = 10_000
-    sampling: Annotated[Literal["fixed", "resample"], Option()] = "fixed"
-    characters: Annotated[int, Option(parser=count, help="of a text of --records")] = 100
-    price: Annotated[
-        float | None, Option(parser=positive, help="of a million input tokens, in any currency")
-    ] = None  # fmt: skip
+    queries: int = Option(10000, parser=count, help="answers the noise is made for")
+    sampling: Literal["fixed", "resample"] = Option("fixed")
+    characters: int = Option(100, parser=count, help="of a text of --records")
+    price: float | None = Option(None, parser=positive, help="of a million input tokens, in any currency")
 
     def run(self) -> int:
         """Run the command; returns the exit code."""
@@ -125,7 +121,6 @@ def _estimated(text: str) -> int:
 # ------------------------------------------------------------------------------------------------------- DP-OPT
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PlanOpt(JsonOptions, WriterOptions, BudgetOptions, RowOptions):
     """Plans a private prompt."""
 
@@ -142,9 +137,7 @@ estimated. Token counts of --data come from the private rows. In messages, num_p
 --tokens, subsets= is --subsets.
 --json: {"epsilon", "delta", "neighbors", "groups", "epsilon0", "votes_needed", "max_calls", "warm_tokens", ...}.
 """
-    model: Annotated[
-        str | None, Option(autocompletion=files, help="path of a GGUF that counts the tokens (default: none)")
-    ] = None
+    model: str | None = Option(None, autocompletion=paths, help="path of a GGUF that counts the tokens (default: none)")
 
     def run(self) -> int:
         """Run the command; returns the exit code."""
@@ -209,7 +202,6 @@ class _Counter:
 # --------------------------------------------------------------------------------------------------------- RAPT
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PlanRAPT(JsonOptions, TableOptions):
     """Plans privatized text."""
 
@@ -224,9 +216,7 @@ Measured on public texts and the public table: it costs no privacy, and `langcha
 uses the same eta.
 --json: {"table", "mechanism", "eta", "replacement", "unchanged", "distinct", "inversion", "neighbor_loss", ...}.
 """
-    releases: Annotated[
-        int | None, Option(parser=count, help="texts of one user: what they need as --limit of an account")
-    ] = None
+    releases: int | None = Option(None, parser=count, help="texts of one user: what they need as --limit of an account")
 
     def run(self) -> int:
         """Run the command; returns the exit code."""

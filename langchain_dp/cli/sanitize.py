@@ -13,13 +13,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from typer import Option
 
 from langchain_dp._util.whole_files import whole
 from langchain_dp.cli import files
-from langchain_dp.cli.options import TableOptions
+from langchain_dp.cli.options import TableOptions, promised
 from langchain_dp.cli.parts import (
     DONE,
     FAILED,
@@ -28,12 +28,12 @@ from langchain_dp.cli.parts import (
     because,
     count,
     note,
+    paths,
     positive,
     print_json,
     progress,
     quiet_stdout,
 )
-from langchain_dp.cli.parts import files as in_files
 from langchain_dp.cli.show import show_calibration
 from langchain_dp.errors import LangChainDPError
 
@@ -49,7 +49,6 @@ _CLEAR, _WORDS = "in clear (nothing by default)", "words"
 Treatment = Literal["privatize", "keep", "placeholder"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Sanitize(TableOptions):
     """Privatizes lines."""
 
@@ -73,62 +72,36 @@ On stderr: the files of a folder that are not read and why, a line when it start
 --json: the certificate, {"kind", "mechanism", "eta", "table", "releases", ...}, on stdout; on stderr where the lines
 themselves go to stdout. --calibration is `langchain-dp plan rapt`.
 """
-    source: Annotated[
-        Path | None, Option("--in", autocompletion=in_files, metavar="PATH", help="file or folder (default: stdin)")
-    ] = None
-    target: Annotated[
-        Path | None, Option("--out", autocompletion=in_files, metavar="PATH", help="file or folder (default: stdout)")
-    ] = None
-    overwrite: Annotated[bool, Option("--overwrite", help="replace what is there at --out")] = False
-    format: Annotated[Literal["text", "jsonl"] | None, Option(help="default: jsonl for names in .jsonl, else text")] = (
-        None
+    source: Path | None = Option(
+        None, "--in", autocompletion=paths, metavar="PATH", help="file or folder (default: stdin)"
     )
-    fields: Annotated[list[str] | None, Option(metavar="NAME", help="fields of a row to sanitize (default: text)")] = (
-        None
+    target: Path | None = Option(
+        None, "--out", autocompletion=paths, metavar="PATH", help="file or folder (default: stdout)"
     )
-    keep_fields: Annotated[list[str] | None, Option(metavar="NAME", help="fields in clear; all others are dropped")] = (
-        None
+    overwrite: bool = Option(False, "--overwrite", help="replace what is there at --out")
+    format: Literal["text", "jsonl"] | None = Option(None, help="default: jsonl for names in .jsonl, else text")
+    fields: list[str] | None = Option(None, metavar="NAME", help="fields of a row to sanitize (default: text)")
+    keep_fields: list[str] | None = Option(None, metavar="NAME", help="fields in clear; all others are dropped")
+    errors: Literal["strict", "replace"] = Option("strict", help="of bytes that are not UTF-8")
+    ledger: Path | None = promised(None, autocompletion=paths, help="file of the account to charge, made if absent")
+    limit: float | None = promised(
+        None, parser=positive, help="what one user's releases, and one document's, may add up to"
     )
-    errors: Annotated[Literal["strict", "replace"], Option(help="of bytes that are not UTF-8")] = "strict"
-    ledger: Annotated[
-        Path | None,
-        Option(
-            autocompletion=in_files, rich_help_panel="promise", help="file of the account to charge, made if absent"
-        ),
-    ] = None
-    limit: Annotated[
-        float | None,
-        Option(
-            parser=positive,
-            rich_help_panel="promise",
-            help="what one user's releases, and one document's, may add up to",
-        ),
-    ] = None
-    user_field: Annotated[
-        str | None,
-        Option(metavar="NAME", rich_help_panel="promise", help="field of a row that says whose account is charged"),
-    ] = None
-    keep: Annotated[list[str] | None, Option(metavar="WORD", rich_help_panel=_CLEAR, help="words that stay")] = None
-    numbers: Annotated[Treatment, Option(rich_help_panel=_CLEAR, help="numbers, times and amounts")] = "privatize"
-    dates: Annotated[Treatment, Option(rich_help_panel=_CLEAR, help="dates")] = "privatize"
-    urls: Annotated[Treatment, Option(rich_help_panel=_CLEAR, help="addresses of pages and of mail")] = "privatize"
-    punctuation: Annotated[Treatment, Option(rich_help_panel=_CLEAR, help="punctuation marks and symbols")] = (
-        "privatize"
+    user_field: str | None = promised(None, metavar="NAME", help="field of a row that says whose account is charged")
+    keep: list[str] | None = Option(None, metavar="WORD", rich_help_panel=_CLEAR, help="words that stay")
+    numbers: Treatment = Option("privatize", rich_help_panel=_CLEAR, help="numbers, times and amounts")
+    dates: Treatment = Option("privatize", rich_help_panel=_CLEAR, help="dates")
+    urls: Treatment = Option("privatize", rich_help_panel=_CLEAR, help="addresses of pages and of mail")
+    punctuation: Treatment = Option("privatize", rich_help_panel=_CLEAR, help="punctuation marks and symbols")
+    code: Treatment = Option("privatize", rich_help_panel=_CLEAR, help="pieces between backticks")
+    casing: bool = Option(False, "--casing", rich_help_panel=_CLEAR, help="capitals stand where they stood")
+    unknown: Literal["vector", "random"] = Option("vector", rich_help_panel=_WORDS, help="words outside the table")
+    length: int | None = Option(
+        None, parser=count, rich_help_panel=_WORDS, help="every text comes out at exactly this many tokens"
     )
-    code: Annotated[Treatment, Option(rich_help_panel=_CLEAR, help="pieces between backticks")] = "privatize"
-    casing: Annotated[bool, Option("--casing", rich_help_panel=_CLEAR, help="capitals stand where they stood")] = False
-    unknown: Annotated[Literal["vector", "random"], Option(rich_help_panel=_WORDS, help="words outside the table")] = (
-        "vector"
-    )
-    length: Annotated[
-        int | None,
-        Option(parser=count, rich_help_panel=_WORDS, help="every text comes out at exactly this many tokens"),
-    ] = None
-    calibration: Annotated[bool, Option("--calibration", help="say what to know before trusting it, and stop")] = False
-    certificate: Annotated[bool, Option("--certificate", help="print the certificate on stderr at the end")] = False
-    json: Annotated[bool, Option("--json", help="print the certificate (or the calibration) as one JSON object")] = (
-        False
-    )
+    calibration: bool = Option(False, "--calibration", help="say what to know before trusting it, and stop")
+    certificate: bool = Option(False, "--certificate", help="print the certificate on stderr at the end")
+    json: bool = Option(False, "--json", help="print the certificate (or the calibration) as one JSON object")
 
     def run(self) -> int:
         """Run the command; returns the exit code."""
