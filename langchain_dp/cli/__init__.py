@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -15,21 +16,18 @@ from typer.core import TyperGroup
 from langchain_dp import __version__
 from langchain_dp.cli import audit, completion, demo, ledger, optimize, plan, sanitize
 from langchain_dp.cli.parts import (
-    FAILED,
-    INTERRUPTED,
+    ENDS,
     PROGRAM,
     WRONG,
     Command,
     Group,
     Options,
     WrongArguments,
-    because,
+    ending,
     epilog,
     note,
-    quiet_stdout,
     refusal,
 )
-from langchain_dp.errors import LangChainDPError
 
 COMMANDS: tuple[type[Options], ...] = (
     demo.Demo,
@@ -62,19 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = options.run()
         sys.stdout.flush()  # here, where it is known what to say of a reader that is gone
         return code
-    except BrokenPipeError:
-        quiet_stdout()
-        note("nobody reads the output any more.")
-        return FAILED
     except WrongArguments as error:
         note(f"{error} See {PROGRAM} {options.path} --help.")
         return WRONG
-    except (LangChainDPError, OSError) as error:
-        note(because(error))
-        return FAILED
-    except KeyboardInterrupt:
-        note("interrupted")
-        return INTERRUPTED
+    except ENDS as error:
+        why, code = ending(error)
+        note(why)
+        return code
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
@@ -98,48 +90,29 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
 @functools.cache
 def program() -> TyperGroup:
     """All commands."""
-    settings: dict[str, Any] = {"cls": Group, "add_completion": False, "pretty_exceptions_enable": False}
-    settings |= {"invoke_without_command": True, "context_settings": {"help_option_names": ["-h", "--help"]}}
-    examples = "".join(_first(each.examples) for each in COMMANDS if not each.path.startswith("plan "))
-    whole = typer.Typer(
-        help="Differential privacy for LangChain.", epilog=epilog(examples, _NOTES), callback=_whole, **settings
-    )
-    plans = typer.Typer(help=plan.WHAT, epilog=epilog(plan.EXAMPLES, plan.NOTES), callback=_plan, **settings)
-    whole.add_typer(plans, name="plan")
+    names = {"help_option_names": ["-h", "--help"], "allow_extra_args": True}
+    settings: dict[str, Any] = {"cls": Group, "context_settings": names}
+    settings |= {"add_completion": False, "pretty_exceptions_enable": False}
+    firsts = (re.match(r"(?:.*\\\n)*.*\n", each.examples) for each in COMMANDS if not each.path.startswith("plan "))
+    ends = epilog("".join(first[0] for first in firsts if first), _NOTES), epilog(plan.EXAMPLES, plan.NOTES)
+    whole = typer.Typer(help="Differential privacy for LangChain.", epilog=ends[0], callback=_whole, **settings)
+    plans = typer.Typer(name="plan", help=plan.WHAT, epilog=ends[1], subcommand_metavar="SYSTEM ...", **settings)
+    whole.add_typer(plans)
     for each in COMMANDS:
-        first, _, second = each.path.partition(" ")
-        settings = {"cls": Command, "context_settings": settings["context_settings"] | {"allow_extra_args": True}}
-        said: dict[str, Any] = {"help": f"{each.what[0].upper()}{each.what[1:]}.", "epilog": epilog(each.examples, each.notes)}
-        (plans if second else whole).command(second or first, short_help=each.what, **said, **settings)(each)
-    made = typer.main.get_command(whole)
-    assert isinstance(made, TyperGroup)
+        app, said = plans if each.path.startswith("plan ") else whole, epilog(each.examples, each.notes)
+        app.command(each.path.split()[-1], cls=Command, help=each.what, epilog=said, context_settings=names)(each)
+    made: Any = typer.main.get_command(whole)
     made.commands = {name: made.commands[name] for name in dict.fromkeys(each.path.split()[0] for each in COMMANDS)}
-    return made
+    return made  # type: ignore[no-any-return]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"{PROGRAM} {__version__}")
+        raise typer.Exit
 
 
 def _whole(
-    ctx: typer.Context, version: Annotated[bool, typer.Option("--version", help="print the version, and stop")] = False
+    version: bool = typer.Option(False, "--version", callback=_version, help="print the version, and stop"),
 ) -> None:
-    if version:
-        print(f"{PROGRAM} {__version__}")
-        raise typer.Exit
-    _expect("a command", ctx)
-
-
-def _plan(ctx: typer.Context) -> None:
-    _expect("a system", ctx)
-
-
-def _expect(what: str, ctx: Any) -> None:
-    if ctx.invoked_subcommand is None:
-        raise typer.BadParameter(f"expected {what}: one of {', '.join(ctx.command.commands)}")
-
-
-def _first(examples: str) -> str:
-    """The first example, with the lines that it goes on over."""
-    first = ""
-    for each in examples.splitlines(keepends=True):
-        first += each
-        if not each.rstrip().endswith("\\"):
-            break
-    return first
+    """Takes what stands before a command."""

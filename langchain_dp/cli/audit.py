@@ -17,7 +17,7 @@ class Audit(JsonOptions):
     """Writes the report."""
 
     path = "audit"
-    what = "report of a ledger: what was released, when, and what is left"
+    what = "Report of a ledger: what was released, when, and what is left."
     examples = """\
   langchain-dp audit --ledger privacy.ledger --out report.html
   langchain-dp audit --ledger privacy.ledger --out report.html --attacks attacks.json

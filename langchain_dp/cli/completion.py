@@ -40,7 +40,7 @@ class Completion(Options):
     """Prints a script."""
 
     path = "completion"
-    what = "completion for bash, zsh or fish"
+    what = "Completion for bash, zsh or fish."
     examples = """\
   eval "$(langchain-dp completion bash)"
   langchain-dp completion zsh > _langchain_dp

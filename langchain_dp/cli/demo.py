@@ -20,7 +20,6 @@ from langchain_dp.cli.options import DeltaOptions, JsonOptions, LabelOptions, Mo
 from langchain_dp.cli.parts import (
     DONE,
     WrongArguments,
-    count,
     note,
     paths,
     positive,
@@ -63,7 +62,7 @@ class Demo(JsonOptions, ModelOptions, VoteOptions, DeltaOptions, LabelOptions):
     """Shows it."""
 
     path = "demo"
-    what = "what privacy costs, with a model that runs on this machine"
+    what = "What privacy costs, with a model that runs on this machine."
     examples = """\
   langchain-dp demo
   langchain-dp demo --full
@@ -85,10 +84,10 @@ accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one tha
     test: Path | None = Option(
         None, autocompletion=paths, help="JSONL of rows to score (default: a held-out fifth of --data)"
     )
-    limit: int = Option(80, parser=count, help="rows to score at most")
-    rows: int = Option(8000, parser=count, help="private rows at most")
+    limit: int = Option(80, min=1, help="rows to score at most")
+    rows: int = Option(8000, min=1, help="private rows at most")
     epsilon: list[float] | None = of_icl(None, parser=positive, help="default: 1 3 8")
-    queries: int | None = of_icl(None, parser=count, help="answers the noise is made for (default: the rows scored)")
+    queries: int | None = of_icl(None, min=1, help="answers the noise is made for (default: the rows scored)")
     picture: Path = of_icl(Path("accuracy_vs_epsilon.png"), autocompletion=paths)
     instruction: str | None = Option(
         None, rich_help_panel="opt", help="what to start from (default: to classify the text as one of the labels)"
@@ -104,7 +103,7 @@ accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one tha
         """Run the command; returns the exit code."""
         began = time.monotonic()
         short = not self.full and self.system is None and self.data is None
-        systems = [self.system] if self.system else ["icl", "opt"] if self.data is None else ["icl"]
+        systems: list[str] = [self.system] if self.system else ["icl", "opt"] if self.data is None else ["icl"]
         if short:
             given = self.given(_FULL)
             if given:

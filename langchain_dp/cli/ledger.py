@@ -21,7 +21,7 @@ class Ledger(JsonOptions):
     """Shows it."""
 
     path = "ledger"
-    what = "what a ledger holds: budget, spent, left, every release"
+    what = "What a ledger holds: budget, spent, left, every release."
     examples = """\
   langchain-dp ledger privacy.ledger
   langchain-dp ledger privacy.ledger --json

@@ -16,7 +16,6 @@ from langchain_dp.cli.parts import (
     DONE,
     INTERRUPTED,
     WrongArguments,
-    count,
     not_negative,
     note,
     paths,
@@ -24,9 +23,8 @@ from langchain_dp.cli.parts import (
     print_json,
     progress,
     read_off,
-    whole,
 )
-from langchain_dp.cli.show import show_opt
+from langchain_dp.cli.show import show
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerMismatch, PlanError
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ class Optimize(JsonOptions, ModelOptions, WriterOptions):
     """Writes a prompt."""
 
     path = "optimize"
-    what = "write a prompt from private rows with a model on this machine (DP-OPT)"
+    what = "Write a prompt from private rows with a model on this machine (DP-OPT)."
     examples = """\
   langchain-dp optimize --data train.jsonl --task sst2 --epsilon 8 --out prompt.json --plan
   langchain-dp optimize --data train.jsonl --task sst2 --epsilon 8 --out prompt.json --test test.jsonl
@@ -68,11 +66,9 @@ num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
         help="budget of a ledger that several runs share, each under its own --name (default: this run's)",
     )
     name: str = promised("dp-opt", help="name of the run in the ledger")
-    seed_not_private: int | None = promised(
-        None, parser=whole(0), help="reproducible coins, noise: the result is NOT private"
-    )
+    seed_not_private: int | None = promised(None, min=0, help="reproducible coins, noise: the result is NOT private")
     method: Literal["dp-opt", "opt", "dln-1"] = of_run("dp-opt", help="the others: NOT private")
-    steps: int | None = of_run(None, parser=count, help="rounds of dln-1")
+    steps: int | None = of_run(None, min=1, help="rounds of dln-1")
     temperature: float | None = of_run(None, parser=not_negative, help="of the votes; 0 is the most probable token")
     chat: bool = of_run(False, "--chat", help="use the model's chat template")
     test: Path | None = Option(None, autocompletion=paths, help="JSONL to score the local model on, before and after")
@@ -93,18 +89,18 @@ num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
         sizes = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
         path = _ledger_path(self)
         with contextlib.ExitStack() as held:
-            ledger = held.enter_context(_ledger(path, self)) if path is not None and path.exists() else None
+            ledger = held.enter_context(_ledger(path, self, budget)) if path is not None and path.exists() else None
             engine = held.enter_context(LlamaCppEnsemble(model_path=self.model, n_gpu_layers=self.gpu_layers, **sizes))
             optimizer = optimizer_for(self, engine, task, labels, budget)
             if self.test:
                 check_test(test, optimizer.settings)
             if self.plan:
-                show_opt(optimizer.plan(records), counted_by=engine.name, as_json=self.json)
+                show(optimizer.plan(records), counted_by=engine.name, as_json=self.json)
                 return DONE
             if path is not None:
                 if ledger is None:
                     optimizer.plan(records)  # what cannot run is refused before there is a ledger that holds its budget
-                    ledger = held.enter_context(_ledger(path, self))
+                    ledger = held.enter_context(_ledger(path, self, budget))
                 optimizer = optimizer_for(self, engine, task, labels, budget, ledger)
             try:
                 with _explained():
@@ -192,12 +188,14 @@ def _ledger_path(options: Optimize) -> Path | None:
     return Path(options.ledger or f"{options.out}.ledger")
 
 
-def _ledger(path: Path, options: Optimize) -> PrivacyLedger:
+def _ledger(path: Path, options: Optimize, budget: PrivacyBudget | None) -> PrivacyLedger:
     from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
 
-    epsilon, delta = options.ledger_budget or (options.epsilon, options.delta)
+    assert budget is not None  # or there would be nothing to charge
+    if options.ledger_budget is not None:
+        budget = PrivacyBudget(*options.ledger_budget, options.neighbors)
     with _explained():
-        return PrivacyLedger(PrivacyBudget(epsilon, delta, options.neighbors), path)
+        return PrivacyLedger(budget, path)
 
 
 def optimizer_for(

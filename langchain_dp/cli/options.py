@@ -11,13 +11,14 @@ from typing import Any, Literal, get_args
 import typer
 from typer import Option
 
-from langchain_dp.cli.parts import Options, WrongArguments, count, paths, positive, rate, share, whole
+from langchain_dp.cli.parts import Options, WrongArguments, paths, positive, rate, share
 
 Neighboring = Literal["replace-one", "add-or-remove-one", "replace-special"]
 KnownTask = Literal["sst2", "trec", "mpqa", "disaster"]
 KnownPrompt = Literal["plain", "sst2", "amazon", "agnews", "trec"]
 NEIGHBORS, TASKS = get_args(Neighboring), get_args(KnownTask)
 TABLES = ("glove", "minilm")
+TARGETS = ("eta", "target_replacement", "deniability", "inversion", "max_loss")
 REPLACEMENT = 0.5
 
 _OF_THE_CLASS = "that of DPPromptOptimizer"
@@ -49,7 +50,7 @@ class ModelOptions(Options):
     model: str | None = Option(
         None, autocompletion=paths, help="path of a GGUF (default: the embedded SmolLM2-135M-Instruct)"
     )
-    gpu_layers: int = Option(0, parser=whole(-1), help="layers to put on a GPU")
+    gpu_layers: int = Option(0, min=-1, help="layers to put on a GPU")
 
 
 class LabelOptions(Options):
@@ -64,9 +65,7 @@ class RowOptions(LabelOptions):
     """What a plan is for: rows, or their number."""
 
     data: Path | None = Option(None, autocompletion=paths, help="JSONL of {text, label}: the private rows")
-    records: int | None = Option(
-        None, parser=count, metavar="N", help="number of rows; their texts are taken to be short"
-    )
+    records: int | None = Option(None, min=1, metavar="N", help="number of rows; their texts are taken to be short")
 
     def __post_init__(self) -> None:
         self.at_most_one("data", "records", required=True)
@@ -84,7 +83,7 @@ class ConstantOptions(DeltaOptions):
     neighbors: Neighboring = promised(
         "replace-one", metavar="RELATION", help=f"what one record's change is: {', '.join(NEIGHBORS)} (blanks it out)"
     )
-    partitions: int | None = promised(None, parser=count, help="number of all subsets (required for add-or-remove-one)")
+    partitions: int | None = promised(None, min=1, help="number of all subsets (required for add-or-remove-one)")
     sampling_probability: float | None = promised(
         None, parser=rate, metavar="Q", help="chance that one votes (required for add-or-remove-one)"
     )
@@ -115,8 +114,8 @@ class VoteOptions(Options):
     """The template of DP-ICL, and how rows become votes."""
 
     prompt: KnownPrompt = of_icl("plain", help="template")
-    shots: int = of_icl(4, parser=count, help="examples of one subset")
-    subsets: int = of_icl(10, parser=count, help="expected votes on one answer")
+    shots: int = of_icl(4, min=1, help="examples of one subset")
+    subsets: int = of_icl(10, min=1, help="expected votes on one answer")
 
 
 class WriterOptions(LabelOptions, ConstantOptions):
@@ -127,14 +126,14 @@ class WriterOptions(LabelOptions, ConstantOptions):
     labels: list[str] | None = of_task(
         None, callback=_two_labels, help="the public labels (default: of --task, or those found in --data)"
     )
-    shots: int | None = of_run(None, parser=count, help=f"examples of one subset (default: {_OF_THE_CLASS})")
-    subsets: int | None = of_run(None, parser=count, help=f"expected votes on one answer (default: {_OF_THE_CLASS})")
-    prompts: int | None = of_run(None, parser=count, help=f"candidates (default: {_OF_THE_CLASS})")
-    tokens: int | None = of_run(None, parser=count, help=f"tokens of one candidate (default: {_OF_THE_CLASS})")
+    shots: int | None = of_run(None, min=1, help=f"examples of one subset (default: {_OF_THE_CLASS})")
+    subsets: int | None = of_run(None, min=1, help=f"expected votes on one answer (default: {_OF_THE_CLASS})")
+    prompts: int | None = of_run(None, min=1, help=f"candidates (default: {_OF_THE_CLASS})")
+    tokens: int | None = of_run(None, min=1, help=f"tokens of one candidate (default: {_OF_THE_CLASS})")
     validation: float | None = of_run(
         None, parser=share, help=f"share of the rows that select (default: {_OF_THE_CLASS})"
     )
-    max_tokens: int | None = Option(None, parser=count, help="context of one subset, in tokens (default: the engine's)")
+    max_tokens: int | None = Option(None, min=1, help="context of one subset, in tokens (default: the engine's)")
 
 
 class TableOptions(Options):
@@ -144,7 +143,7 @@ class TableOptions(Options):
         "glove", "--embeddings", "--table", autocompletion=_tables, metavar="TABLE", help="glove, minilm or a path"
     )
     eta: float | None = promised(None, parser=positive, help="loss per unit of distance, in nats")
-    replacement: float | None = promised(
+    target_replacement: float | None = promised(
         None, "--replacement", "--target-replacement", parser=share, metavar="P",
         help=f"share of words replaced (default: {REPLACEMENT}); also --target-replacement",
     )  # fmt: skip
@@ -157,20 +156,14 @@ class TableOptions(Options):
     max_loss: float | None = promised(
         None, parser=positive, metavar="NATS", help="mean loss between a word and its nearest neighbour"
     )
-    mechanism: Literal["exponential", "laplace"] = promised("exponential", metavar="NAME", help="exponential or laplace")
+    mechanism: Literal["exponential", "laplace"] = promised(
+        "exponential", metavar="NAME", help="exponential or laplace"
+    )
 
     def __post_init__(self) -> None:
-        self.at_most_one("eta", "replacement", "deniability", "inversion", "max_loss")
+        self.at_most_one(*TARGETS)
 
     def targets(self) -> dict[str, Any]:
         """The one that was given, under the library's name, or the default."""
-        asked = {
-            "eta": self.eta,
-            "target_replacement": self.replacement,
-            "deniability": self.deniability,
-            "inversion": self.inversion,
-            "max_loss": self.max_loss,
-        }
-        return {name: value for name, value in asked.items() if value is not None} or {
-            "target_replacement": REPLACEMENT
-        }
+        asked = {name: getattr(self, name) for name in TARGETS if getattr(self, name) is not None}
+        return asked or {"target_replacement": REPLACEMENT}

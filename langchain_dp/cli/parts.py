@@ -18,7 +18,7 @@ from typing import Any, ClassVar, dataclass_transform
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from langchain_dp.errors import InvalidParameter
+from langchain_dp.errors import InvalidParameter, LangChainDPError
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 """Exit codes; the last is what shells give to a program that Ctrl-C ended."""
@@ -127,16 +127,16 @@ def refusal(error: Any) -> str:
     said = error.message
     if hasattr(error, "possibilities"):  # of an option
         said = f"unknown option {error.option_name}{_meant(error.possibilities)}"
+    elif not isinstance(error, typer.BadParameter) and hasattr(error.ctx and error.ctx.command, "commands"):
+        command = error.ctx.command
+        said = f"expected a {command.subcommand_metavar.split()[0].lower()}: one of {', '.join(command.commands)}"
     elif getattr(error, "param", None) is not None:
         name, choices = "/".join(error.param.opts), error.param.type_descriptor.choices
-        if not said:
-            said = f"expected {name} to be given"
-        elif choices and error.__cause__:
+        if error.__cause__:  # pydantic's, which read the value
             found = error.__cause__.errors()[0]["input"]
-            near = _meant(difflib.get_close_matches(found, choices))
-            said = f"{name}: expected one of {', '.join(choices)}, found {found!r}{near}"
-        else:
-            said = f"{name}: {said}"
+            wanted = f"one of {', '.join(choices)}" if choices else f"a whole number of at least {error.param.min}"
+            said = f"expected {wanted}, found {found!r}{_meant(difflib.get_close_matches(found, choices or ()))}"
+        said = f"{name}: {said}" if said else f"expected {name} to be given"
     said = said.rstrip(".")
     return f"{said}{'' if said.endswith('?') else '.'} See {path} --help."
 
@@ -153,22 +153,6 @@ def paths(incomplete: str) -> list[tuple[str, str]]:
     return [(incomplete + name[len(begins) :], "file") for name in sorted(glob.glob(f"{glob.escape(begins)}*"))]
 
 
-def whole(at_least: int) -> Callable[[str], int]:
-    """Type of an argument: a whole number."""
-
-    def parse(text: str) -> int:
-        with contextlib.suppress(ValueError):
-            if (value := int(text)) >= at_least:
-                return value
-        raise typer.BadParameter(f"expected a whole number of at least {at_least}, found {text!r}")
-
-    return parse
-
-
-count = whole(1)
-"""Type of an argument: a whole number of at least 1."""
-
-
 def _number(low: float, high: float, bound: str) -> Callable[[str], float]:
     def parse(text: str) -> float:
         with contextlib.suppress(ValueError):
@@ -183,7 +167,7 @@ positive = _number(0.0, math.inf, "above 0")
 share = _number(0.0, 1.0, "between 0 and 1, such as 0.5")
 rate = _number(0.0, math.nextafter(1.0, 2.0), "above 0 and at most 1")
 not_negative = _number(-math.ulp(0.0), math.inf, "that is not negative")
-"""Types of an argument: a number within bounds. ``share`` is neither 0 nor 1."""
+"""Types of an argument: a number within bounds, where typer's own cannot leave a bound itself out, or infinity."""
 
 
 # ---------------------------------------------------------------------------------------------------- what is shown
@@ -219,6 +203,18 @@ def because(error: BaseException) -> str:
         PermissionError: "to be open to you. Check its rights, or name another",
     }.get(type(error), f"to be usable ({error.strerror}). Name another")
     return f"Expected {os.fsdecode(error.filename)} {remedy}."
+
+
+ENDS = (LangChainDPError, OSError, KeyboardInterrupt)
+"""What ends a command in one line."""
+
+
+def ending(error: BaseException) -> tuple[str, int]:
+    """Why a command ended, and its exit code."""
+    if isinstance(error, BrokenPipeError):
+        quiet_stdout()
+        return "nobody reads the output any more.", FAILED
+    return ("interrupted", INTERRUPTED) if isinstance(error, KeyboardInterrupt) else (because(error), FAILED)
 
 
 def print_json(value: object, *, file: Any = None) -> None:
@@ -273,10 +269,11 @@ def progress(what: str, total: int | None, unit: str, *, shown: bool = True) -> 
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    console = Console(stderr=True)
     counted = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-    columns_ = ("{task.description}", BarColumn(), counted, unit, TimeRemainingColumn())
-    with Progress(*columns_, console=console, disable=not (shown and console.is_terminal)) as bar:
+    seen = ("{task.description}", BarColumn(), counted, "" if unit == "bytes" else unit, TimeRemainingColumn())
+    settings: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False}  # what is printed passes untouched
+    quiet = not (shown and sys.stderr.isatty())
+    with Progress(*seen, console=Console(stderr=True), disable=quiet, **settings) as bar:
         task = bar.add_task(what, total=total)
         yield lambda more: bar.advance(task, more)
 

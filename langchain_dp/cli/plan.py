@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Hashable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from typer import Option
 
 from langchain_dp.cli import optimize
 from langchain_dp.cli.options import BudgetOptions, JsonOptions, RowOptions, TableOptions, VoteOptions, WriterOptions
-from langchain_dp.cli.parts import DONE, WrongArguments, count, note, paths, positive, read_off
-from langchain_dp.cli.show import show_calibration, show_icl, show_opt
+from langchain_dp.cli.parts import DONE, WrongArguments, note, paths, positive, read_off
+from langchain_dp.cli.show import show, show_calibration
 
 if TYPE_CHECKING:
     from langchain_dp.icl import ICLPlanReport, ICLPrompt
@@ -31,7 +32,7 @@ class PlanICL(JsonOptions, VoteOptions, BudgetOptions, RowOptions):
     """Plans private answers."""
 
     path = "plan icl"
-    what = "private answers (DP-ICL): noise, calls, tokens, money, how often a majority survives"
+    what = "Private answers (DP-ICL): noise, calls, tokens, money, how often a majority survives."
     examples = """\
   langchain-dp plan icl --records 8000 --labels praise complaint --epsilon 3 --queries 10000 --price 0.4
   langchain-dp plan icl --data tickets.jsonl --epsilon 1 --delta 1e-6 --queries 500 --shots 2 --json
@@ -42,9 +43,9 @@ so keep the figures to yourself. In messages, max_queries= is --queries.
 --json: {"epsilon", "delta", "neighbors", "queries", "sigma", "groups", "calls", "tokens", "price", "survival":
 {share of a majority: chance that it wins}, "warning", "weak", ...}.
 """
-    queries: int = Option(10000, parser=count, help="answers the noise is made for")
+    queries: int = Option(10000, min=1, help="answers the noise is made for")
     sampling: Literal["fixed", "resample"] = Option("fixed")
-    characters: int = Option(100, parser=count, help="of a text of --records")
+    characters: int = Option(100, min=1, help="of a text of --records")
     price: float | None = Option(None, parser=positive, help="of a million input tokens, in any currency")
 
     def run(self) -> int:
@@ -57,18 +58,18 @@ so keep the figures to yourself. In messages, max_queries= is --queries.
             name: getattr(self, name) for name in ("shots", "subsets", "sampling", "partitions", "sampling_probability")
         }
         settings |= {"budget": budget, "max_queries": self.queries}
-        found = _icl_of_rows(self, settings) if self.data else _icl_of_number(self, settings)
-        show_icl(found, counted_by=_COUNTED, as_json=self.json)
+        found = _icl_of_rows(self, self.data, settings) if self.data else _icl_of_number(self, settings)
+        show(found, counted_by=_COUNTED, as_json=self.json)
         return DONE
 
 
-def _icl_of_rows(options: PlanICL, settings: dict[str, Any]) -> ICLPlanReport:
+def _icl_of_rows(options: PlanICL, data: Path, settings: dict[str, Any]) -> ICLPlanReport:
     from langchain_core.runnables import RunnableLambda
 
     from langchain_dp.icl import DPICLClassifier
     from langchain_dp.records import PrivateRecords, read_jsonl
 
-    rows = read_jsonl(options.data)
+    rows = read_jsonl(data)
     records = PrivateRecords(rows)
     labels = options.labels or sorted({str(row["label"]) for row in rows})
     if options.labels is None:
@@ -89,13 +90,14 @@ def _icl_of_number(options: PlanICL, settings: dict[str, Any]) -> ICLPlanReport:
     if options.labels is None:
         raise WrongArguments("Expected --labels to name the labels, since no --data shows them.")
     labels = check_labels(options.labels)
+    records = options.records or 0  # there, since no --data is
     prompt = _prompt(options, labels)
     words = label_words(prompt, labels)
     fields = {name: "x" * options.characters if name == "text" else "" for name in prompt.variables}
     return report(
-        reserve(**settings, ledger=None, name="plan", records=options.records),
+        reserve(**settings, ledger=None, name="plan", records=records),
         labels=len(labels),
-        records=options.records,
+        records=records,
         head=prompt.head(),
         shot=prompt.body([(prompt.ask(fields), words[0])]),
         count_tokens=_estimated,
@@ -125,7 +127,7 @@ class PlanOpt(JsonOptions, WriterOptions, BudgetOptions, RowOptions):
     """Plans a private prompt."""
 
     path = "plan opt"
-    what = "a private prompt (DP-OPT): calls, votes a token needs, tokens to evaluate"
+    what = "A private prompt (DP-OPT): calls, votes a token needs, tokens to evaluate."
     examples = """\
   langchain-dp plan opt --data train.jsonl --task sst2 --epsilon 8
   langchain-dp plan opt --records 600 --labels praise complaint --instruction "Praise or complaint?" \\
@@ -147,7 +149,7 @@ estimated. Token counts of --data come from the private rows. In messages, num_p
         task = optimize.known_task(self)
         self.check_constants()
         budget = PrivacyBudget(self.epsilon, self.delta, self.neighbors)
-        examples: PrivateRecords | int | None = self.records
+        examples: PrivateRecords | int = self.records or 0  # of neither typer has refused the line
         rows: list[dict[str, Any]] = []
         if self.data is not None:
             rows = read_jsonl(self.data)
@@ -162,9 +164,8 @@ estimated. Token counts of --data come from the private rows. In messages, num_p
 
                 sizes = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
                 engine = held.enter_context(LlamaCppEnsemble(model_path=self.model, **sizes))
-            assert examples is not None
             found = optimize.optimizer_for(self, engine, task, labels, budget).plan(examples)
-            show_opt(found, counted_by=engine.name, as_json=self.json)
+            show(found, counted_by=engine.name, as_json=self.json)
         return DONE
 
 
@@ -206,7 +207,7 @@ class PlanRAPT(JsonOptions, TableOptions):
     """Plans privatized text."""
 
     path = "plan rapt"
-    what = "privatized text (RAPT): eta, and what it means"
+    what = "Privatized text (RAPT): eta, and what it means."
     examples = """\
   langchain-dp plan rapt --target-replacement 0.5 --table glove
   langchain-dp plan rapt --eta 4 --mechanism laplace --releases 50 --json
@@ -216,7 +217,7 @@ Measured on public texts and the public table: it costs no privacy, and `langcha
 uses the same eta.
 --json: {"table", "mechanism", "eta", "replacement", "unchanged", "distinct", "inversion", "neighbor_loss", ...}.
 """
-    releases: int | None = Option(None, parser=count, help="texts of one user: what they need as --limit of an account")
+    releases: int | None = Option(None, min=1, help="texts of one user: what they need as --limit of an account")
 
     def run(self) -> int:
         """Run the command; returns the exit code."""

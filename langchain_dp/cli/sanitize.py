@@ -22,20 +22,17 @@ from langchain_dp.cli import files
 from langchain_dp.cli.options import TableOptions, promised
 from langchain_dp.cli.parts import (
     DONE,
+    ENDS,
     FAILED,
-    INTERRUPTED,
     WrongArguments,
-    because,
-    count,
+    ending,
     note,
     paths,
     positive,
     print_json,
     progress,
-    quiet_stdout,
 )
 from langchain_dp.cli.show import show_calibration
-from langchain_dp.errors import LangChainDPError
 
 if TYPE_CHECKING:
     from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
@@ -53,7 +50,7 @@ class Sanitize(TableOptions):
     """Privatizes lines."""
 
     path = "sanitize"
-    what = "privatize lines and files word by word (RAPT)"
+    what = "Privatize lines and files word by word (RAPT)."
     examples = """\
   langchain-dp sanitize --calibration
   langchain-dp sanitize < in.txt > out.txt
@@ -97,7 +94,7 @@ themselves go to stdout. --calibration is `langchain-dp plan rapt`.
     casing: bool = Option(False, "--casing", rich_help_panel=_CLEAR, help="capitals stand where they stood")
     unknown: Literal["vector", "random"] = Option("vector", rich_help_panel=_WORDS, help="words outside the table")
     length: int | None = Option(
-        None, parser=count, rich_help_panel=_WORDS, help="every text comes out at exactly this many tokens"
+        None, min=1, rich_help_panel=_WORDS, help="every text comes out at exactly this many tokens"
     )
     calibration: bool = Option(False, "--calibration", help="say what to know before trusting it, and stop")
     certificate: bool = Option(False, "--certificate", help="print the certificate on stderr at the end")
@@ -122,13 +119,8 @@ themselves go to stdout. --calibration is `langchain-dp plan rapt`.
                     note(run_so_far.done(time.monotonic() - began))
                 if self.certificate or self.json:
                     _show(_certificate(releases, fields, jobs), self)
-        except BrokenPipeError:
-            quiet_stdout()
-            return run_so_far.ended("nobody reads the output any more.", FAILED)
-        except KeyboardInterrupt:
-            return run_so_far.ended("interrupted.", INTERRUPTED)
-        except (LangChainDPError, OSError) as error:
-            return run_so_far.ended(because(error), FAILED)
+        except ENDS as error:
+            return run_so_far.ended(*ending(error))
         except (RuntimeError, sqlite3.Error) as error:  # of a foreign library: its text may quote what it was given
             return run_so_far.ended(f"{type(error).__name__} while texts were sanitized; its text is withheld.", FAILED)
         return DONE
@@ -155,7 +147,7 @@ class _Run:
         return f"sanitized {lines:,} line{'' if lines == 1 else 's'}{files_} in {seconds:.0f} s."
 
     def ended(self, why: str, code: int) -> int:
-        note(f"{why} {self._said()}")
+        note(f"{why.removesuffix('.')}. {self._said()}")
         return code
 
     def _said(self) -> str:
