@@ -95,6 +95,37 @@ def test_every_command_but_those_that_print_scripts_speaks_json() -> None:
     assert [name for name in COMMANDS if "--json" not in helped(name)] == ["completion"]
 
 
+def test_help_comes_at_once_and_faults_show_no_argument() -> None:
+    """If it breaks, help waits for LangChain or has colours in a pipe; or a traceback prints what was typed."""
+    code = (
+        "import sys\nfrom langchain_dp.cli import main\n"
+        "try:\n    main(['plan', 'icl', '--help'])\nexcept SystemExit:\n    pass\n"
+        "assert sys.excepthook is sys.__excepthook__\nprint(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        check=True,
+        text=True,
+        env={**os.environ, "GITHUB_ACTIONS": "true"},  # where typer takes a pipe for a terminal
+    )
+    assert not {"numpy", "scipy", "dp_accounting", "langchain_core", "torch", "llama_cpp"} & {*done.stderr.split()}
+    assert "\x1b" not in done.stdout
+
+
+def test_words_after_one_option_are_one_list() -> None:
+    """If it breaks, of ``--labels a b c`` one label counts, or the words of the next option are labels too."""
+    options: Any = cli.parse(["demo", "--epsilon", "1", "3", "--labels", "a", "plan", "-1", "--data", "x", "--json"])
+    assert (options.epsilon, options.labels, options.data, options.json) == (
+        [1, 3],
+        ["a", "plan", "-1"],
+        Path("x"),
+        True,
+    )
+    options = cli.parse(["sanitize", "--keep", "a", "--fields", "b", "c", "--keep-fields", "d"])
+    assert (options.keep, options.fields, options.keep_fields) == (["a"], ["b", "c"], ["d"])
+
+
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, a bug report cannot say what it is about."""
     with pytest.raises(SystemExit, match="0"):
@@ -200,6 +231,12 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ("demo --delta 2", "--delta: expected a number between 0 and 1, such as 0.5, found '2'"),
         ("demo --epsilon 1 nan", "--epsilon: expected a number above 0, found 'nan'"),
         ("demo --data", "--data: expected one argument"),
+        ("demo --data --json", "--data: expected one argument"),
+        ("demo --labels --json", "--labels: expected at least one argument"),
+        ("optimize --ledger-budget 3", "--ledger-budget: expected 2 arguments"),
+        ("demo --labels=a --limit 2", "--labels: expected at least two labels, found 'a' alone"),
+        ("plan rapt --eta 1 --replacement 0.4", "--eta: not allowed with argument --target-replacement"),
+        ("audit --self-check --ledger x", "--ledger: not allowed with argument --self-check"),
         ("demo train.jsonl", "expected no further argument, found 'train.jsonl'"),
         ("optimize --data a", "expected --out to be given. See langchain-dp optimize --help."),
         ("optimize --temperature -1", "--temperature: expected a number that is not negative"),
