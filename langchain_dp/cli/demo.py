@@ -21,7 +21,6 @@ from langchain_dp.cli.parts import (
     DONE,
     WrongArguments,
     note,
-    paths,
     positive,
     print_json,
     progress,
@@ -78,17 +77,13 @@ accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one tha
 """
     full: bool = Option(False, "--full", help="long tables of both systems, on the sample")
     system: Literal["icl", "opt"] | None = Option(None, help="show only DP-ICL, or only DP-OPT, in full")
-    data: Path | None = Option(
-        None, autocompletion=paths, help="JSONL of {text, label}: the private rows (default: a sample)"
-    )
-    test: Path | None = Option(
-        None, autocompletion=paths, help="JSONL of rows to score (default: a held-out fifth of --data)"
-    )
+    data: Path | None = Option(None, help="JSONL of {text, label}: the private rows (default: a sample)")
+    test: Path | None = Option(None, help="JSONL of rows to score (default: a held-out fifth of --data)")
     limit: int = Option(80, min=1, help="rows to score at most")
     rows: int = Option(8000, min=1, help="private rows at most")
     epsilon: list[float] | None = of_icl(None, parser=positive, help="default: 1 3 8")
     queries: int | None = of_icl(None, min=1, help="answers the noise is made for (default: the rows scored)")
-    picture: Path = of_icl(Path("accuracy_vs_epsilon.png"), autocompletion=paths)
+    picture: Path = of_icl(Path("accuracy_vs_epsilon.png"))
     instruction: str | None = Option(
         None, rich_help_panel="opt", help="what to start from (default: to classify the text as one of the labels)"
     )

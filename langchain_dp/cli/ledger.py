@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from typer import Argument
 
 from langchain_dp.cli.options import JsonOptions
-from langchain_dp.cli.parts import DONE, columns, paths, print_json
+from langchain_dp.cli.parts import DONE, columns, print_json
 
 if TYPE_CHECKING:
     from langchain_dp.audit.report import Plan, Release, Report
@@ -35,7 +35,7 @@ not shown. Spent is what the releases so far cost inside their plans; reserved i
 "facts"}; budget, reserved, spent and left by "epsilon" and "delta". Of a ledger in eta these are by the fullest account
 of a "user" and of a "document", and its one plan has name, made and releases.
 """
-    file: Path = Argument(autocompletion=paths, help="file of a ledger, of either kind")
+    file: Path = Argument(help="file of a ledger, of either kind")
 
     def run(self) -> int:
         """Run the command; returns the exit code."""

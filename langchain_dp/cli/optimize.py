@@ -18,7 +18,6 @@ from langchain_dp.cli.parts import (
     WrongArguments,
     not_negative,
     note,
-    paths,
     positive,
     print_json,
     progress,
@@ -53,12 +52,10 @@ num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
 --json: what the file holds, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
 "after"}} under --test. --plan is `langchain-dp plan opt` with the tokens counted by the model that would write.
 """
-    data: Path = Option(autocompletion=paths, help="JSONL of {text, label}: the private rows")
-    out: Path = Option(autocompletion=paths, help="JSON file to write: the prompt and its certificate")
+    data: Path = Option(help="JSONL of {text, label}: the private rows")
+    out: Path = Option(help="JSON file to write: the prompt and its certificate")
     epsilon: float | None = promised(None, parser=positive, help="the budget; required for the private method")
-    ledger: Path | None = promised(
-        None, autocompletion=paths, help="ledger file to charge (default: --out with .ledger)"
-    )
+    ledger: Path | None = promised(None, help="ledger file to charge (default: --out with .ledger)")
     ledger_budget: tuple[float, float] | None = promised(
         None,
         parser=positive,
@@ -71,7 +68,7 @@ num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
     steps: int | None = of_run(None, min=1, help="rounds of dln-1")
     temperature: float | None = of_run(None, parser=not_negative, help="of the votes; 0 is the most probable token")
     chat: bool = of_run(False, "--chat", help="use the model's chat template")
-    test: Path | None = Option(None, autocompletion=paths, help="JSONL to score the local model on, before and after")
+    test: Path | None = Option(None, help="JSONL to score the local model on, before and after")
     plan: bool = Option(False, "--plan", help="say what it would cost, and stop: nothing is spent")
 
     def run(self) -> int:

@@ -64,7 +64,7 @@ class LabelOptions(Options):
 class RowOptions(LabelOptions):
     """What a plan is for: rows, or their number."""
 
-    data: Path | None = Option(None, autocompletion=paths, help="JSONL of {text, label}: the private rows")
+    data: Path | None = Option(None, help="JSONL of {text, label}: the private rows")
     records: int | None = Option(None, min=1, metavar="N", help="number of rows; their texts are taken to be short")
 
     def __post_init__(self) -> None:

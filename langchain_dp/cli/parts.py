@@ -45,6 +45,9 @@ class Options(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
+        for field in dataclasses.fields(cls):
+            if "Path" in str(field.type):
+                field.default.autocompletion = paths  # type: ignore[union-attr]  # typer's, which holds the default
 
     @abc.abstractmethod
     def run(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import secrets
@@ -27,7 +28,6 @@ from langchain_dp.cli.parts import (
     WrongArguments,
     ending,
     note,
-    paths,
     positive,
     print_json,
     progress,
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 _CHAIN = "langchain-dp sanitize"
 _KINDS = ("numbers", "dates", "urls", "punctuation", "code")
-_CLEAR, _WORDS = "in clear (nothing by default)", "words"
+_CLEAR = "in clear (nothing by default)"
+_treated = functools.partial(Option, "privatize", rich_help_panel=_CLEAR)
 
 Treatment = Literal["privatize", "keep", "placeholder"]
 
@@ -69,32 +70,28 @@ On stderr: the files of a folder that are not read and why, a line when it start
 --json: the certificate, {"kind", "mechanism", "eta", "table", "releases", ...}, on stdout; on stderr where the lines
 themselves go to stdout. --calibration is `langchain-dp plan rapt`.
 """
-    source: Path | None = Option(
-        None, "--in", autocompletion=paths, metavar="PATH", help="file or folder (default: stdin)"
-    )
-    target: Path | None = Option(
-        None, "--out", autocompletion=paths, metavar="PATH", help="file or folder (default: stdout)"
-    )
+    source: Path | None = Option(None, "--in", metavar="PATH", help="file or folder (default: stdin)")
+    target: Path | None = Option(None, "--out", metavar="PATH", help="file or folder (default: stdout)")
     overwrite: bool = Option(False, "--overwrite", help="replace what is there at --out")
     format: Literal["text", "jsonl"] | None = Option(None, help="default: jsonl for names in .jsonl, else text")
     fields: list[str] | None = Option(None, metavar="NAME", help="fields of a row to sanitize (default: text)")
     keep_fields: list[str] | None = Option(None, metavar="NAME", help="fields in clear; all others are dropped")
     errors: Literal["strict", "replace"] = Option("strict", help="of bytes that are not UTF-8")
-    ledger: Path | None = promised(None, autocompletion=paths, help="file of the account to charge, made if absent")
+    ledger: Path | None = promised(None, help="file of the account to charge, made if absent")
     limit: float | None = promised(
         None, parser=positive, help="what one user's releases, and one document's, may add up to"
     )
     user_field: str | None = promised(None, metavar="NAME", help="field of a row that says whose account is charged")
     keep: list[str] | None = Option(None, metavar="WORD", rich_help_panel=_CLEAR, help="words that stay")
-    numbers: Treatment = Option("privatize", rich_help_panel=_CLEAR, help="numbers, times and amounts")
-    dates: Treatment = Option("privatize", rich_help_panel=_CLEAR, help="dates")
-    urls: Treatment = Option("privatize", rich_help_panel=_CLEAR, help="addresses of pages and of mail")
-    punctuation: Treatment = Option("privatize", rich_help_panel=_CLEAR, help="punctuation marks and symbols")
-    code: Treatment = Option("privatize", rich_help_panel=_CLEAR, help="pieces between backticks")
+    numbers: Treatment = _treated(help="numbers, times and amounts")
+    dates: Treatment = _treated(help="dates")
+    urls: Treatment = _treated(help="addresses of pages and of mail")
+    punctuation: Treatment = _treated(help="punctuation marks and symbols")
+    code: Treatment = _treated(help="pieces between backticks")
     casing: bool = Option(False, "--casing", rich_help_panel=_CLEAR, help="capitals stand where they stood")
-    unknown: Literal["vector", "random"] = Option("vector", rich_help_panel=_WORDS, help="words outside the table")
+    unknown: Literal["vector", "random"] = Option("vector", rich_help_panel="words", help="words outside the table")
     length: int | None = Option(
-        None, min=1, rich_help_panel=_WORDS, help="every text comes out at exactly this many tokens"
+        None, min=1, rich_help_panel="words", help="every text comes out at exactly this many tokens"
     )
     calibration: bool = Option(False, "--calibration", help="say what to know before trusting it, and stop")
     certificate: bool = Option(False, "--certificate", help="print the certificate on stderr at the end")
