@@ -66,10 +66,10 @@ def fenced(*path: str) -> str:
 
 def commands() -> list[tuple[str, ...]]:
     """Every command, and every command of one, in the order of the help."""
-    from langchain_dp.cli import parser
-    from langchain_dp.cli.completion import commands_of
+    from langchain_dp.cli import COMMANDS
 
-    return [command.path for command in commands_of(parser()) if command.path]
+    paths = [tuple(command.path.split()) for command in COMMANDS]
+    return [*dict.fromkeys(path[:depth] for path in paths for depth in range(1, len(path) + 1))]
 
 
 def printed(*arguments: str) -> str:

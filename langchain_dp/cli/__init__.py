@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
 
 from langchain_dp import __version__
 from langchain_dp.cli import audit, completion, demo, ledger, optimize, plan, sanitize
 from langchain_dp.cli.parts import (
-    FAILED,
-    INTERRUPTED,
+    ENDS,
     PROGRAM,
     WRONG,
-    Parser,
+    Command,
+    Group,
+    Options,
     WrongArguments,
-    because,
+    ending,
     epilog,
     note,
-    quiet_stdout,
+    refusal,
 )
-from langchain_dp.errors import LangChainDPError
 
-COMMANDS = (demo, plan, optimize, sanitize, ledger, audit, completion)
-"""In the order of the help. A module of a command has ``EXAMPLES``, ``add_parser(commands)`` and ``run(options)``."""
+COMMANDS: tuple[type[Options], ...] = (
+    demo.Demo,
+    plan.PlanICL,
+    plan.PlanOpt,
+    plan.PlanRAPT,
+    optimize.Optimize,
+    sanitize.Sanitize,
+    ledger.Ledger,
+    audit.Audit,
+    completion.Completion,
+)
+"""In the order of the help."""
 
 _NOTES = """\
 Every command has --help with its own examples. Results go to stdout; notes, errors and, on a terminal only, progress
@@ -37,47 +54,65 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: With 0 after --help and --version, with 2 where the arguments cannot be parsed.
     """
-    options = parser().parse_args(arguments)
+    options = parse(arguments)
     warnings.filterwarnings("ignore", "The promise is weak")  # what a command shows, plan or certificate, says it
     try:
-        code = int(options.run(options))
+        code = options.run()
         sys.stdout.flush()  # here, where it is known what to say of a reader that is gone
         return code
-    except BrokenPipeError:
-        quiet_stdout()
-        note("nobody reads the output any more.")
-        return FAILED
     except WrongArguments as error:
-        note(f"{error} See {options.parser.prog} --help.")
+        note(f"{error} See {PROGRAM} {options.path} --help.")
         return WRONG
-    except (LangChainDPError, OSError) as error:
-        note(because(error))
-        return FAILED
-    except KeyboardInterrupt:
-        note("interrupted")
-        return INTERRUPTED
+    except ENDS as error:
+        why, code = ending(error)
+        note(why)
+        return code
 
 
-def parser() -> Parser:
-    """The parser of all commands."""
-    whole = Parser(
-        prog=PROGRAM,
-        description="Differential privacy for LangChain.",
-        epilog=epilog("".join(_first(command.EXAMPLES) for command in COMMANDS), _NOTES),
-    )
-    whole.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    commands = whole.add_subparsers(dest="command", required=True)
-    for command in COMMANDS:
-        made = command.add_parser(commands)
-        made.set_defaults(run=command.run, parser=made, program=whole)
-    return whole
+def parse(arguments: Sequence[str] | None = None) -> Options:
+    """The command that the arguments name, with its options.
+
+    Raises:
+        SystemExit: See :func:`main`; and 0 after a shell was told what may come next.
+    """
+    if completion.VARIABLE in os.environ:
+        completion.make_ready()
+    try:
+        found = program().main(arguments, prog_name=PROGRAM, complete_var=completion.VARIABLE, standalone_mode=False)
+    except typer.TyperException as error:
+        note(refusal(error))
+        raise SystemExit(WRONG) from None
+    if isinstance(found, int):
+        raise SystemExit(found)
+    return found  # type: ignore[no-any-return]
 
 
-def _first(examples: str) -> str:
-    """The first example, with the lines that it goes on over."""
-    first = ""
-    for each in examples.splitlines(keepends=True):
-        first += each
-        if not each.rstrip().endswith("\\"):
-            break
-    return first
+@functools.cache
+def program() -> TyperGroup:
+    """All commands."""
+    names = {"help_option_names": ["-h", "--help"], "allow_extra_args": True}
+    settings: dict[str, Any] = {"cls": Group, "context_settings": names}
+    settings |= {"add_completion": False, "pretty_exceptions_enable": False}
+    firsts = (re.match(r"(?:.*\\\n)*.*\n", each.examples) for each in COMMANDS if not each.path.startswith("plan "))
+    ends = epilog("".join(first[0] for first in firsts if first), _NOTES), epilog(plan.EXAMPLES, plan.NOTES)
+    whole = typer.Typer(help="Differential privacy for LangChain.", epilog=ends[0], callback=_whole, **settings)
+    plans = typer.Typer(name="plan", help=plan.WHAT, epilog=ends[1], subcommand_metavar="SYSTEM ...", **settings)
+    whole.add_typer(plans)
+    for each in COMMANDS:
+        app, said = plans if each.path.startswith("plan ") else whole, epilog(each.examples, each.notes)
+        app.command(each.path.split()[-1], cls=Command, help=each.what, epilog=said, context_settings=names)(each)
+    made: Any = typer.main.get_command(whole)
+    made.commands = {name: made.commands[name] for name in dict.fromkeys(each.path.split()[0] for each in COMMANDS)}
+    return made  # type: ignore[no-any-return]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"{PROGRAM} {__version__}")
+        raise typer.Exit
+
+
+def _whole(
+    version: bool = typer.Option(False, "--version", callback=_version, help="print the version, and stop"),
+) -> None:
+    """Takes what stands before a command."""

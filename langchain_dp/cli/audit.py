@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
-from typing import Any
+
+from typer import Option
 
 from langchain_dp._util.whole_files import write_whole
-from langchain_dp.cli import options as shared
-from langchain_dp.cli.parts import DONE, FAILED, WrongArguments, new_command, print_json
+from langchain_dp.cli.options import JsonOptions
+from langchain_dp.cli.parts import DONE, FAILED, WrongArguments, print_json
 from langchain_dp.errors import InvalidParameter
 
-EXAMPLES = """\
+
+class Audit(JsonOptions):
+    """Writes the report."""
+
+    path = "audit"
+    what = "Report of a ledger: what was released, when, and what is left."
+    examples = """\
   langchain-dp audit --ledger privacy.ledger --out report.html
   langchain-dp audit --ledger privacy.ledger --out report.html --attacks attacks.json
   langchain-dp audit --ledger privacy.ledger --json
   langchain-dp audit --self-check
 """
-
-_NOTES = """\
+    notes = """\
 The ledger is read and not changed, be it counted in epsilon or in eta. The page makes no request and holds no text of
 any record. --attacks: a JSON list of {"name", "rate", "low", "high", "baseline", "n", "settings"}.
 --self-check: tries to disprove what this installation promises; takes minutes, no model and no data. Exit code 1 where
@@ -29,45 +34,37 @@ python -m langchain_dp.audit --help
 "limits", "attacks", ...}; budget, reserved, spent and left by name as in ledger --json.
 For the state of a ledger on a terminal: langchain-dp ledger
 """
+    ledger: Path | None = Option(None, help="file of a ledger, of either kind")
+    self_check: bool = Option(False, "--self-check", help="audit the code of this installation instead")
+    out: Path | None = Option(None, help="HTML file to write (required without --json)")
+    attacks: Path | None = Option(None, help="JSON of attack results to show beside it")
 
+    def __post_init__(self) -> None:
+        self.at_most_one("ledger", "self_check", required=True)
 
-def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = new_command(
-        commands, "audit", "report of a ledger: what was released, when, and what is left", EXAMPLES, _NOTES
-    )
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--ledger", type=Path, help="file of a ledger, of either kind")
-    what.add_argument("--self-check", action="store_true", help="audit the code of this installation instead")
-    parser.add_argument("--out", type=Path, help="HTML file to write (required without --json)")
-    parser.add_argument("--attacks", type=Path, help="JSON of attack results to show beside it")
-    shared.add_json(parser)
-    return parser
+    def run(self) -> int:
+        """Run the command; returns the exit code."""
+        from langchain_dp.audit.report import report
+        from langchain_dp.audit.report.page import page
+        from langchain_dp.audit.report.results import read_attacks
 
-
-def run(options: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
-    from langchain_dp.audit.report import report
-    from langchain_dp.audit.report.page import page
-    from langchain_dp.audit.report.results import read_attacks
-
-    if options.self_check:
-        if options.out or options.attacks:
-            raise WrongArguments("Expected --self-check without --out and --attacks: it prints what it finds.")
-        return _self_check(as_json=options.json)
-    if options.out is None and not options.json:
-        raise WrongArguments("Expected --out to name the page to write, or --json to print the report instead.")
-    if options.out is not None:
-        _check_out(options.out)
-    attacks = () if options.attacks is None else read_attacks(options.attacks)
-    found = report(options.ledger, attacks=attacks)
-    if options.out is not None:
-        write_whole(options.out, page(found))
-    if options.json:
-        print_json(found.to_dict())
-    else:
-        print(f"{options.out}: {found.kind} with {found.total:,} releases")
-    return DONE
+        if self.ledger is None:
+            if self.out or self.attacks:
+                raise WrongArguments("Expected --self-check without --out and --attacks: it prints what it finds.")
+            return _self_check(as_json=self.json)
+        if self.out is None and not self.json:
+            raise WrongArguments("Expected --out to name the page to write, or --json to print the report instead.")
+        if self.out is not None:
+            _check_out(self.out)
+        attacks = () if self.attacks is None else read_attacks(self.attacks)
+        found = report(self.ledger, attacks=attacks)
+        if self.out is not None:
+            write_whole(self.out, page(found))
+        if self.json:
+            print_json(found.to_dict())
+        else:
+            print(f"{self.out}: {found.kind} with {found.total:,} releases")
+        return DONE
 
 
 def _self_check(*, as_json: bool) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import dataclasses
@@ -13,17 +12,18 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from langchain_dp.cli import options as shared
+from typer import Option
+
+from langchain_dp.cli.options import DeltaOptions, JsonOptions, LabelOptions, ModelOptions, VoteOptions, of_icl
 from langchain_dp.cli.parts import (
     DONE,
     WrongArguments,
-    count,
-    new_command,
     note,
     positive,
     print_json,
+    progress,
     read_off,
     score_table,
 )
@@ -32,21 +32,6 @@ from langchain_dp.errors import InvalidParameter, MissingExtra
 if TYPE_CHECKING:
     from langchain_dp.icl import DPICLClassifier, ICLPrompt
     from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
-
-EXAMPLES = """\
-  langchain-dp demo
-  langchain-dp demo --full
-  langchain-dp demo --system opt
-  langchain-dp demo --data tickets.jsonl --json
-  langchain-dp demo --data train.jsonl --test test.jsonl --prompt sst2 --queries 10000 --limit 200
-"""
-
-_NOTES = """\
-Without options: votes, noise and answers on the sample that comes with the package, question by question, in less than
-two minutes. --full: tables over 80 questions of both systems, some ten minutes. --system icl (DP-ICL): private answers,
-accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one that leaks. Rows of --data: icl, in full.
---json: {"rows": [{"method", "epsilon", "accuracy", "n", ...}]}, one row a method; epsilon is null where there is none.
-"""
 
 _OF_ONE = {
     "icl": ("epsilon", "prompt", "queries", "shots", "subsets", "picture"),
@@ -72,75 +57,83 @@ counted anew."""
 _DRAWS = 10_000
 
 
-def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = new_command(
-        commands, "demo", "what privacy costs, with a model that runs on this machine", EXAMPLES, _NOTES
+class Demo(JsonOptions, ModelOptions, VoteOptions, DeltaOptions, LabelOptions):
+    """Shows it."""
+
+    path = "demo"
+    what = "What privacy costs, with a model that runs on this machine."
+    examples = """\
+  langchain-dp demo
+  langchain-dp demo --full
+  langchain-dp demo --system opt
+  langchain-dp demo --data tickets.jsonl --json
+  langchain-dp demo --data train.jsonl --test test.jsonl --prompt sst2 --queries 10000 --limit 200
+"""
+    notes = """\
+Without options: votes, noise and answers on the sample that comes with the package, question by question, in less than
+two minutes. --full: tables over 80 questions of both systems, some ten minutes. --system icl (DP-ICL): private answers,
+accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one that leaks. Rows of --data: icl, in full.
+--json: {"rows": [{"method", "epsilon", "accuracy", "n", ...}]}, one row a method; epsilon is null where there is none.
+"""
+    full: bool = Option(False, "--full", help="long tables of both systems, on the sample")
+    system: Literal["icl", "opt"] | None = Option(None, help="show only DP-ICL, or only DP-OPT, in full")
+    data: Path | None = Option(None, help="JSONL of {text, label}: the private rows (default: a sample)")
+    test: Path | None = Option(None, help="JSONL of rows to score (default: a held-out fifth of --data)")
+    limit: int = Option(80, min=1, help="rows to score at most")
+    rows: int = Option(8000, min=1, help="private rows at most")
+    epsilon: list[float] | None = of_icl(None, parser=positive, help="default: 1 3 8")
+    queries: int | None = of_icl(None, min=1, help="answers the noise is made for (default: the rows scored)")
+    picture: Path = of_icl(Path("accuracy_vs_epsilon.png"))
+    instruction: str | None = Option(
+        None, rich_help_panel="opt", help="what to start from (default: to classify the text as one of the labels)"
     )
-    parser.add_argument("--full", action="store_true", help="long tables of both systems, on the sample")
-    parser.add_argument("--system", choices=("icl", "opt"), help="show only DP-ICL, or only DP-OPT, in full")
-    parser.add_argument("--data", type=Path, help="JSONL of {text, label}: the private rows (default: a sample)")
-    parser.add_argument("--test", type=Path, help="JSONL of rows to score (default: a held-out fifth of --data)")
-    shared.add_labels(parser)
-    parser.add_argument("--limit", type=count, default=80, help="rows to score at most (default: %(default)s)")
-    parser.add_argument("--rows", type=count, default=8000, help="private rows at most (default: %(default)s)")
-    shared.add_delta(parser)
-    shared.add_model(parser)
-    shared.add_json(parser)
-    icl = parser.add_argument_group("icl")
-    icl.add_argument("--epsilon", type=positive, nargs="+", default=[1.0, 3.0, 8.0], help="default: 1 3 8")
-    shared.add_icl(icl, "the rows scored")
-    icl.add_argument("--picture", type=Path, default=Path("accuracy_vs_epsilon.png"), help="default: %(default)s")
-    opt = parser.add_argument_group("opt")
-    opt.add_argument("--instruction", help="what to start from (default: to classify the text as one of the labels)")
-    opt.add_argument("--opt-epsilon", type=positive, default=8.0, help="default: %(default)s")
-    return parser
+    opt_epsilon: float = Option(8.0, parser=positive, rich_help_panel="opt")
 
+    @property
+    def epsilons(self) -> list[float]:
+        """The budgets of DP-ICL, the strictest first."""
+        return sorted(self.epsilon or (1.0, 3.0, 8.0))
 
-def run(options: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
-    began = time.monotonic()
-    short = not options.full and options.system is None and options.data is None
-    systems = [options.system] if options.system else ["icl", "opt"] if options.data is None else ["icl"]
-    if short:
-        given = _given(options, _FULL)
-        if given:
-            raise WrongArguments(f"Expected {', '.join(given)} together with --full, --system or --data.")
-    _check(options, systems)
-    data = _data(options)
-    from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
-
-    rows: list[dict[str, Any]] = []
-    if short and not options.json:
-        print(_INTRODUCTION.format(rows=len(data.train), name=data.name), flush=True)
-    with LlamaCppEnsemble(model_path=options.model, n_gpu_layers=options.gpu_layers) as engine:
+    def run(self) -> int:
+        """Run the command; returns the exit code."""
+        began = time.monotonic()
+        short = not self.full and self.system is None and self.data is None
+        systems: list[str] = [self.system] if self.system else ["icl", "opt"] if self.data is None else ["icl"]
         if short:
-            rows = _short(options, data, engine, began)
-        else:
-            for system in systems:
-                if rows and not options.json:
-                    print(f"\n{'-' * 100}\n")
-                rows += _icl(options, data, engine) if system == "icl" else _opt(options, data, engine)
-    if options.json:
-        print_json({"rows": rows})
-    if data.said is not None:
-        note(data.said)
-    return DONE
+            given = self.given(_FULL)
+            if given:
+                raise WrongArguments(f"Expected {', '.join(given)} together with --full, --system or --data.")
+        _check(self, systems)
+        data = _data(self)
+        from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+
+        rows: list[dict[str, Any]] = []
+        if short and not self.json:
+            print(_INTRODUCTION.format(rows=len(data.train), name=data.name), flush=True)
+        with LlamaCppEnsemble(model_path=self.model, n_gpu_layers=self.gpu_layers) as engine:
+            if short:
+                rows = _short(self, data, engine, began)
+            else:
+                for system in systems:
+                    if rows and not self.json:
+                        print(f"\n{'-' * 100}\n")
+                    rows += _icl(self, data, engine) if system == "icl" else _opt(self, data, engine)
+        if self.json:
+            print_json({"rows": rows})
+        if data.said is not None:
+            note(data.said)
+        return DONE
 
 
-def _given(options: argparse.Namespace, names: Sequence[str]) -> list[str]:
-    return [f"--{n.replace('_', '-')}" for n in names if getattr(options, n) != options.parser.get_default(n)]
-
-
-def _check(options: argparse.Namespace, systems: list[str]) -> None:
+def _check(options: Demo, systems: list[str]) -> None:
     """Nothing that was asked for is left out in silence, and the picture finds its place."""
     for system, names in _OF_ONE.items():
-        given = _given(options, names)
+        given = options.given(names)
         if given and system not in systems:
             raise WrongArguments(f"Expected {', '.join(given)} with --system {system} only, which is not shown here.")
     if options.full and options.data is not None:
         raise WrongArguments("Expected --full without --data: rows of your own are always shown in full.")
-    if options.data is None and options.prompt != shared.PROMPTS[0]:
+    if options.data is None and options.prompt != "plain":
         raise WrongArguments("Expected --prompt together with --data: the sample has its own template.")
     if "icl" in systems and not options.json:
         if options.picture.suffix.lower() not in _PICTURES:
@@ -163,7 +156,7 @@ class _Data:
     said: str | None = None
 
 
-def _data(options: argparse.Namespace) -> _Data:
+def _data(options: Demo) -> _Data:
     from langchain_dp import sample
     from langchain_dp.icl import prompts
     from langchain_dp.records import PrivateRecords, read_jsonl
@@ -257,11 +250,11 @@ On messages of your own: langchain-dp demo --data FILE.jsonl    What it would co
 """
 
 
-def _short(options: argparse.Namespace, data: _Data, engine: LlamaCppEnsemble, began: float) -> list[dict[str, Any]]:
+def _short(options: Demo, data: _Data, engine: LlamaCppEnsemble, began: float) -> list[dict[str, Any]]:
     """Questions one by one with votes, noise and answer, until the time is over; then what another epsilon means."""
     from langchain_dp.accounting import PrivacyBudget
 
-    epsilons = sorted(options.epsilon)
+    epsilons = options.epsilons
     sizes = {"max_queries": _QUESTIONS, "shots": _SHOTS, "subsets": _SUBSETS}
     (chain,) = _chains(data, engine, [epsilons[len(epsilons) // 2]], options.delta, **sizes)
     alone = chain.baseline("zero-shot", private=False)
@@ -341,9 +334,9 @@ def _kept(counts: Sequence[Sequence[int]], truths: Sequence[int], sigma: float) 
 # ---------------------------------------------------------------------------------------------------------- in full
 
 
-def _icl(options: argparse.Namespace, data: _Data, engine: LlamaCppEnsemble) -> list[dict[str, Any]]:
+def _icl(options: Demo, data: _Data, engine: LlamaCppEnsemble) -> list[dict[str, Any]]:
     """Accuracy against epsilon. Every private answer is a real release, charged to a ledger of its own budget."""
-    epsilons = sorted(options.epsilon)
+    epsilons = options.epsilons
     sizes = {"max_queries": options.queries or len(data.test), "shots": options.shots, "subsets": options.subsets}
     chains = _chains(data, engine, epsilons, options.delta, **sizes)
     middle = chains[len(chains) // 2]
@@ -380,14 +373,15 @@ def _one_answer(chain: DPICLClassifier, data: _Data) -> str:
 
 
 def _score(name: str, value: float | None, chain: Any, rows: Sequence[tuple[dict[str, Any], str]]) -> _Score:
-    from tqdm import tqdm
+    title, right = f"{name} at epsilon {value:g}" if name == "dp-icl" else name, 0
+    with progress(f"{title:<22}", len(rows), "questions") as advance:
+        for question, label in rows:
+            right += chain.invoke(question) == label
+            advance(1)
+    return _Score(name, value, right / len(rows), len(rows))
 
-    title = f"{name} at epsilon {value:g}" if name == "dp-icl" else name
-    asked = tqdm(rows, desc=f"{title:<22}", unit="question", disable=not sys.stderr.isatty(), file=sys.stderr)
-    return _Score(name, value, sum(chain.invoke(question) == label for question, label in asked) / len(rows), len(rows))
 
-
-def _save(scores: Sequence[_Score], title: str, options: argparse.Namespace, shots: int) -> None:
+def _save(scores: Sequence[_Score], title: str, options: Demo, shots: int) -> None:
     """Save accuracy against epsilon as an image, where matplotlib is there."""
     from langchain_dp._util.pictures import new_figure
 
@@ -422,7 +416,7 @@ def _save(scores: Sequence[_Score], title: str, options: argparse.Namespace, sho
     print(f"\nPicture of accuracy against epsilon: {options.picture}\n")
 
 
-def _opt(options: argparse.Namespace, data: _Data, engine: LlamaCppEnsemble) -> list[dict[str, Any]]:
+def _opt(options: Demo, data: _Data, engine: LlamaCppEnsemble) -> list[dict[str, Any]]:
     from langchain_dp.cli import leaks
 
     task = (leaks.own_task if options.data is None else leaks.Task)(data.name, data.train, data.test, data.labels)

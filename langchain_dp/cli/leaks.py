@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tqdm import tqdm
-
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.attacks import LeakReport, find_leaks
 from langchain_dp.cli.local_score import check_test, score_instruction
-from langchain_dp.cli.parts import score_table
+from langchain_dp.cli.parts import progress, score_table
 from langchain_dp.opt import (
     Decoding,
     DLNSettings,
@@ -166,8 +163,8 @@ def run(
         sampled += [_leaks(text, task, settings) for text in optimizer.released()]
     written.append(("DP-OPT", private.optimize(task.train).instruction, epsilon))
     texts = dict.fromkeys(instruction for _, instruction, _ in written)  # equal ones are scored once
-    with tqdm(total=len(texts) * len(task.test), desc="scoring", unit="row", disable=quiet, file=sys.stderr) as bar:
-        scores = {text: score_instruction(engine, settings, text, task.test, advance=bar.update) for text in texts}
+    with progress("scoring", len(texts) * len(task.test), "rows", shown=not quiet) as advance:
+        scores = {text: score_instruction(engine, settings, text, task.test, advance=advance) for text in texts}
     leaks = {text: _leaks(text, task, settings) for text in texts}
     shown = [Shown(name, text, scores[text], leaks[text], cost) for name, text, cost in written]
     return Result(task, shown, sampled, private.released(), plan, private.certificate())

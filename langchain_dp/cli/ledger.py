@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from langchain_dp.cli import options as shared
-from langchain_dp.cli.parts import DONE, columns, new_command, print_json
+from typer import Argument
+
+from langchain_dp.cli.options import JsonOptions
+from langchain_dp.cli.parts import DONE, columns, print_json
 
 if TYPE_CHECKING:
     from langchain_dp.audit.report import Plan, Release, Report
 
-EXAMPLES = """\
+Parts = list[dict[str, float]]
+"""For every plan: epsilon that each part of the data has spent."""
+
+
+class Ledger(JsonOptions):
+    """Shows it."""
+
+    path = "ledger"
+    what = "What a ledger holds: budget, spent, left, every release."
+    examples = """\
   langchain-dp ledger privacy.ledger
   langchain-dp ledger privacy.ledger --json
 """
-
-_NOTES = """\
+    notes = """\
 Both kinds of file: counted in epsilon (DP-ICL, DP-OPT), or in eta (sanitized texts). The file is read and not changed,
 also while other processes charge it. No text of a record is in it; names of plans and chains that read like a text are
 not shown. Spent is what the releases so far cost inside their plans; reserved is the promise. The two are never added.
@@ -26,32 +35,19 @@ not shown. Spent is what the releases so far cost inside their plans; reserved i
 "facts"}; budget, reserved, spent and left by "epsilon" and "delta". Of a ledger in eta these are by the fullest account
 of a "user" and of a "document", and its one plan has name, made and releases.
 """
+    file: Path = Argument(help="file of a ledger, of either kind")
 
-Parts = list[dict[str, float]]
-"""For every plan: epsilon that each part of the data has spent."""
+    def run(self) -> int:
+        """Run the command; returns the exit code."""
+        from langchain_dp.audit.report import report
 
-
-def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = new_command(
-        commands, "ledger", "what a ledger holds: budget, spent, left, every release", EXAMPLES, _NOTES
-    )
-    parser.add_argument("file", type=Path, help="file of a ledger, of either kind")
-    shared.add_json(parser)
-    return parser
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
-    from langchain_dp.audit.report import report
-
-    found = report(options.file)
-    parts = _parts(options.file, found)
-    if options.json:
-        print_json(_plain(found, parts))
-    else:
-        print(_text(found, parts))
-    return DONE
+        found = report(self.file)
+        parts = _parts(self.file, found)
+        if self.json:
+            print_json(_plain(found, parts))
+        else:
+            print(_text(found, parts))
+        return DONE
 
 
 def _parts(path: Path, found: Report) -> Parts:

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from langchain_dp.cli import options as shared
+from typer import Option
+
+from langchain_dp.cli.options import JsonOptions, ModelOptions, WriterOptions, of_run, promised
 from langchain_dp.cli.parts import (
     DONE,
     INTERRUPTED,
     WrongArguments,
-    count,
-    new_command,
     not_negative,
     note,
     positive,
     print_json,
+    progress,
     read_off,
-    whole,
 )
-from langchain_dp.cli.show import show_opt
+from langchain_dp.cli.show import show
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerMismatch, PlanError
 
 if TYPE_CHECKING:
@@ -34,14 +32,19 @@ if TYPE_CHECKING:
     from langchain_dp.opt.settings import Settings
     from langchain_dp.ports import VotesNextToken
 
-EXAMPLES = """\
+
+class Optimize(JsonOptions, ModelOptions, WriterOptions):
+    """Writes a prompt."""
+
+    path = "optimize"
+    what = "Write a prompt from private rows with a model on this machine (DP-OPT)."
+    examples = """\
   langchain-dp optimize --data train.jsonl --task sst2 --epsilon 8 --out prompt.json --plan
   langchain-dp optimize --data train.jsonl --task sst2 --epsilon 8 --out prompt.json --test test.jsonl
   langchain-dp optimize --data tickets.jsonl --labels praise complaint --epsilon 8 --out prompt.json \\
       --instruction "Classify the message as praise or complaint." --shots 3 --subsets 48 --prompts 3 --tokens 20
 """
-
-_NOTES = """\
+    notes = """\
 The file holds "prompt", ready for any chat model, and its "certificate". Beside it lie a ledger, which holds what was
 released, and the ledger's key: whoever has both can test guesses at the rows. After Ctrl-C the same command goes on,
 but not from within the last step, "selecting"; a finished one gives the same prompt again, at no cost. In messages,
@@ -49,91 +52,70 @@ num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
 --json: what the file holds, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
 "after"}} under --test. --plan is `langchain-dp plan opt` with the tokens counted by the model that would write.
 """
-
-
-def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = new_command(
-        commands, "optimize", "write a prompt from private rows with a model on this machine (DP-OPT)", EXAMPLES, _NOTES
-    )
-    parser.add_argument("--data", type=Path, required=True, help="JSONL of {text, label}: the private rows")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write: the prompt and its certificate")
-    shared.add_task(parser.add_argument_group("task"))
-    promise = parser.add_argument_group("promise")
-    shared.add_budget(promise, required=False)
-    promise.add_argument("--ledger", type=Path, help="ledger file to charge (default: --out with .ledger)")
-    promise.add_argument(
-        "--ledger-budget",
-        type=positive,
-        nargs=2,
-        metavar=("EPSILON", "DELTA"),
+    data: Path = Option(help="JSONL of {text, label}: the private rows")
+    out: Path = Option(help="JSON file to write: the prompt and its certificate")
+    epsilon: float | None = promised(None, parser=positive, help="the budget; required for the private method")
+    ledger: Path | None = promised(None, help="ledger file to charge (default: --out with .ledger)")
+    ledger_budget: tuple[float, float] | None = promised(
+        None,
+        parser=positive,
+        metavar="EPSILON DELTA",
         help="budget of a ledger that several runs share, each under its own --name (default: this run's)",
     )
-    promise.add_argument("--name", default="dp-opt", help="name of the run in the ledger (default: %(default)s)")
-    promise.add_argument(
-        "--seed-not-private", type=whole(0), help="reproducible coins, noise: the result is NOT private"
-    )
-    run = parser.add_argument_group("run")
-    run.add_argument("--method", choices=("dp-opt", "opt", "dln-1"), default="dp-opt", help="the others: NOT private")
-    shared.add_writing(run)
-    run.add_argument("--steps", type=count, help="rounds of dln-1")
-    run.add_argument("--temperature", type=not_negative, help="of the votes; 0 is the most probable token")
-    run.add_argument("--chat", action="store_true", help="use the model's chat template")
-    shared.add_model(parser)
-    shared.add_context(parser)
-    parser.add_argument("--test", type=Path, help="JSONL to score the local model on, before and after")
-    parser.add_argument("--plan", action="store_true", help="say what it would cost, and stop: nothing is spent")
-    shared.add_json(parser)
-    return parser
+    name: str = promised("dp-opt", help="name of the run in the ledger")
+    seed_not_private: int | None = promised(None, min=0, help="reproducible coins, noise: the result is NOT private")
+    method: Literal["dp-opt", "opt", "dln-1"] = of_run("dp-opt", help="the others: NOT private")
+    steps: int | None = of_run(None, min=1, help="rounds of dln-1")
+    temperature: float | None = of_run(None, parser=not_negative, help="of the votes; 0 is the most probable token")
+    chat: bool = of_run(False, "--chat", help="use the model's chat template")
+    test: Path | None = Option(None, help="JSONL to score the local model on, before and after")
+    plan: bool = Option(False, "--plan", help="say what it would cost, and stop: nothing is spent")
+
+    def run(self) -> int:
+        """Run the command; returns the exit code."""
+        from langchain_dp.cli.local_score import check_test
+        from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+        from langchain_dp.records import PrivateRecords, read_jsonl
+
+        task, budget = known_task(self), _budget(self)
+        _check_out(self.out)
+        rows = read_jsonl(self.data)
+        records = PrivateRecords(rows)
+        labels = labels_of(self, task, rows)
+        test = read_jsonl(self.test) if self.test else []
+        sizes = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
+        path = _ledger_path(self)
+        with contextlib.ExitStack() as held:
+            ledger = held.enter_context(_ledger(path, self, budget)) if path is not None and path.exists() else None
+            engine = held.enter_context(LlamaCppEnsemble(model_path=self.model, n_gpu_layers=self.gpu_layers, **sizes))
+            optimizer = optimizer_for(self, engine, task, labels, budget)
+            if self.test:
+                check_test(test, optimizer.settings)
+            if self.plan:
+                show(optimizer.plan(records), counted_by=engine.name, as_json=self.json)
+                return DONE
+            if path is not None:
+                if ledger is None:
+                    optimizer.plan(records)  # what cannot run is refused before there is a ledger that holds its budget
+                    ledger = held.enter_context(_ledger(path, self, budget))
+                optimizer = optimizer_for(self, engine, task, labels, budget, ledger)
+            try:
+                with _explained():
+                    prompt = optimizer.optimize(records)
+            except KeyboardInterrupt:
+                note(_interrupted(optimizer, ledger, path))
+                return INTERRUPTED
+            except PlanError:
+                if optimizer.released():  # of a run that can go no further, or it would not be known yet
+                    note(_candidates(optimizer))
+                raise
+            prompt.save(self.out)
+            scores = _scores(engine, optimizer.settings, prompt, test)
+        _show(prompt, scores, self, instruction=optimizer.settings.instruction)
+        return DONE
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
-    from langchain_dp.cli.local_score import check_test
-    from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
-    from langchain_dp.records import PrivateRecords, read_jsonl
-
-    task, budget = known_task(options), _budget(options)
-    _check_out(options.out)
-    rows = read_jsonl(options.data)
-    records = PrivateRecords(rows)
-    labels = labels_of(options, task, rows)
-    test = read_jsonl(options.test) if options.test else []
-    sizes = {} if options.max_tokens is None else {"max_tokens": options.max_tokens}
-    path = _ledger_path(options)
-    with contextlib.ExitStack() as held:
-        ledger = held.enter_context(_ledger(path, options)) if path is not None and path.exists() else None
-        engine = held.enter_context(
-            LlamaCppEnsemble(model_path=options.model, n_gpu_layers=options.gpu_layers, **sizes)
-        )
-        optimizer = optimizer_for(options, engine, task, labels, budget)
-        if options.test:
-            check_test(test, optimizer.settings)
-        if options.plan:
-            show_opt(optimizer.plan(records), counted_by=engine.name, as_json=options.json)
-            return DONE
-        if path is not None:
-            if ledger is None:
-                optimizer.plan(records)  # what cannot run is refused before there is a ledger that holds its budget
-                ledger = held.enter_context(_ledger(path, options))
-            optimizer = optimizer_for(options, engine, task, labels, budget, ledger)
-        try:
-            with _explained():
-                prompt = optimizer.optimize(records)
-        except KeyboardInterrupt:
-            note(_interrupted(optimizer, ledger, path))
-            return INTERRUPTED
-        except PlanError:
-            if optimizer.released():  # of a run that can go no further, or it would not be known yet
-                note(_candidates(optimizer))
-            raise
-        prompt.save(options.out)
-        scores = _scores(engine, optimizer.settings, prompt, test)
-    _show(prompt, scores, options, instruction=optimizer.settings.instruction)
-    return DONE
-
-
-def known_task(options: argparse.Namespace) -> OptTask | None:
+def known_task(options: WriterOptions) -> OptTask | None:
     """The task that was named.
 
     Raises:
@@ -146,7 +128,7 @@ def known_task(options: argparse.Namespace) -> OptTask | None:
     return None if options.task is None else getattr(opt, options.task.upper())
 
 
-def labels_of(options: argparse.Namespace, task: OptTask | None, rows: Sequence[dict[str, Any]]) -> list[str]:
+def labels_of(options: WriterOptions, task: OptTask | None, rows: Sequence[dict[str, Any]]) -> list[str]:
     """The labels that were given, or known, or else those of the rows, which is said."""
     if options.labels or task:
         return list(options.labels or task.labels)  # type: ignore[union-attr]  # one of them is there
@@ -185,59 +167,60 @@ def _check_out(out: Path) -> None:
             raise InvalidParameter(f"Expected --out {out} to be new, or a saved prompt. Name another file.") from None
 
 
-def _budget(options: argparse.Namespace) -> PrivacyBudget | None:
+def _budget(options: Optimize) -> PrivacyBudget | None:
     from langchain_dp.accounting import PrivacyBudget
 
     if options.epsilon is not None:
-        shared.check_constants(options)
+        options.check_constants()
         return PrivacyBudget(options.epsilon, options.delta, options.neighbors)
     if options.method == "dp-opt":
         raise WrongArguments("Expected --epsilon to be given: it is the promise. Usual budgets are 1 to 10.")
     return None
 
 
-def _ledger_path(options: argparse.Namespace) -> Path | None:
+def _ledger_path(options: Optimize) -> Path | None:
     """File to charge; None where nothing is: a plan, a seeded run, a method that promises nothing."""
     if options.plan or options.method != "dp-opt" or options.seed_not_private is not None:
         return None
     return Path(options.ledger or f"{options.out}.ledger")
 
 
-def _ledger(path: Path, options: argparse.Namespace) -> PrivacyLedger:
+def _ledger(path: Path, options: Optimize, budget: PrivacyBudget | None) -> PrivacyLedger:
     from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
 
-    epsilon, delta = options.ledger_budget or (options.epsilon, options.delta)
+    assert budget is not None  # or there would be nothing to charge
+    if options.ledger_budget is not None:
+        budget = PrivacyBudget(*options.ledger_budget, options.neighbors)
     with _explained():
-        return PrivacyLedger(PrivacyBudget(epsilon, delta, options.neighbors), path)
+        return PrivacyLedger(budget, path)
 
 
 def optimizer_for(
-    options: argparse.Namespace,
+    options: WriterOptions,
     engine: VotesNextToken,
     task: OptTask | None,
     labels: list[str],
     budget: PrivacyBudget | None,
     ledger: PrivacyLedger | None = None,
 ) -> DPPromptOptimizer:
-    """The optimizer of these options, over an engine."""
+    """The optimizer of these options, over an engine. A plan has none but those that it depends on."""
     from langchain_dp.opt import Decoding, DLNSettings, DPPromptOptimizer, Sampling
 
-    dln = _given(
-        steps=options.steps,
-        prompts_per_step=options.prompts,
-        max_new_tokens=options.tokens,
-        temperature=options.temperature,
-    )
+    own: dict[str, Any] = {}
+    dln = _given(prompts_per_step=options.prompts, max_new_tokens=options.tokens)
+    if isinstance(options, Optimize):
+        decoding = Decoding(chat=options.chat, **_given(temperature=options.temperature))
+        own = {"method": options.method, "name": options.name, "decoding": decoding}
+        own |= _given(not_private_seed=options.seed_not_private)
+        dln |= _given(steps=options.steps, temperature=options.temperature)
     return DPPromptOptimizer(
         model=engine,
         labels=labels,
-        method=options.method,
         budget=budget,
         ledger=ledger,
-        name=options.name,
         sampling=Sampling("fixed", options.partitions, options.sampling_probability),
-        decoding=Decoding(chat=options.chat, **_given(temperature=options.temperature)),
         dln=DLNSettings(**dln),
+        **own,
         **_given(
             instruction=options.instruction if options.instruction is not None else task and task.instruction,
             shots=options.shots if options.shots is not None else task and task.shots,
@@ -246,7 +229,6 @@ def optimizer_for(
             num_prompts=options.prompts,
             max_new_tokens=options.tokens,
             validation=options.validation,
-            not_private_seed=options.seed_not_private,
         ),
     )
 
@@ -286,22 +268,16 @@ def _candidates(optimizer: DPPromptOptimizer) -> str:
 def _scores(
     engine: VotesNextToken, settings: Settings, prompt: OptimizedPrompt, test: list[dict[str, Any]]
 ) -> dict[str, PromptScore]:
-    from tqdm import tqdm
-
     from langchain_dp.cli.local_score import score_instruction
 
     if not test:
         return {}
     asked = {"before": settings.instruction, "after": prompt.instruction}
-    with tqdm(total=len(asked) * len(test), desc="testing", unit="row", disable=None, file=sys.stderr) as bar:
-        return {
-            name: score_instruction(engine, settings, text, test, advance=bar.update) for name, text in asked.items()
-        }
+    with progress("testing", len(asked) * len(test), "rows") as advance:
+        return {name: score_instruction(engine, settings, text, test, advance=advance) for name, text in asked.items()}
 
 
-def _show(
-    prompt: OptimizedPrompt, scores: dict[str, PromptScore], options: argparse.Namespace, *, instruction: str
-) -> None:
+def _show(prompt: OptimizedPrompt, scores: dict[str, PromptScore], options: Optimize, *, instruction: str) -> None:
     if options.json:
         tested = {name: dataclasses.asdict(score) for name, score in scores.items()}
         print_json(prompt.to_dict() | ({"test": tested} if tested else {}))

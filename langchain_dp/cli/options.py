@@ -1,164 +1,169 @@
-"""Options that mean the same in several commands: each is defined once, here."""
+"""Options that mean the same in several commands: each is defined once, here.
 
-from __future__ import annotations
+Of a class with several bases the last base's options come first in the help.
+"""
+# No postponed annotations: typer reads those of a base class where a command inherits them, and knows no name of here.
 
-import argparse
+import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from langchain_dp.cli.parts import FileName, WrongArguments, count, positive, rate, share, whole
+import typer
+from typer import Option
 
-NEIGHBORS = ("replace-one", "add-or-remove-one", "replace-special")
-TASKS = ("sst2", "trec", "mpqa", "disaster")
-PROMPTS = ("plain", "sst2", "amazon", "agnews", "trec")
+from langchain_dp.cli.parts import Options, WrongArguments, paths, positive, rate, share
+
+Neighboring = Literal["replace-one", "add-or-remove-one", "replace-special"]
+KnownTask = Literal["sst2", "trec", "mpqa", "disaster"]
+KnownPrompt = Literal["plain", "sst2", "amazon", "agnews", "trec"]
+NEIGHBORS, TASKS = get_args(Neighboring), get_args(KnownTask)
 TABLES = ("glove", "minilm")
+TARGETS = ("eta", "target_replacement", "deniability", "inversion", "max_loss")
 REPLACEMENT = 0.5
-_OF_THE_CLASS = "default: that of DPPromptOptimizer"
 
-Options = Any
-"""A parser, or a group of one."""
+_OF_THE_CLASS = "that of DPPromptOptimizer"
+promised, of_icl, of_task, of_run = (
+    functools.partial(Option, rich_help_panel=panel) for panel in ("promise", "icl", "task", "run")
+)
+"""Options that the help shows together."""
 
 
-def add_json(parser: Options, shape: str = "print one JSON object on stdout and nothing else there") -> None:
+def _two_labels(labels: list[str] | None) -> list[str] | None:
+    if labels and len(labels) < 2:
+        raise typer.BadParameter(f"expected at least two labels, found {labels[0]!r} alone")
+    return labels
+
+
+def _tables(incomplete: str) -> list[str | tuple[str, str]]:
+    return [*TABLES, *paths(incomplete)]
+
+
+class JsonOptions(Options):
     """Whether a program reads it."""
-    parser.add_argument("--json", action="store_true", help=shape)
+
+    json: bool = Option(False, "--json", help="print one JSON object on stdout and nothing else there")
 
 
-def add_model(parser: Options) -> None:
+class ModelOptions(Options):
     """Which model runs on this machine, and where."""
-    parser.add_argument("--model", type=FileName(), help="path of a GGUF (default: the embedded SmolLM2-135M-Instruct)")
-    parser.add_argument("--gpu-layers", type=whole(-1), default=0, help="layers to put on a GPU (default: %(default)s)")
+
+    model: str | None = Option(
+        None, autocompletion=paths, help="path of a GGUF (default: the embedded SmolLM2-135M-Instruct)"
+    )
+    gpu_layers: int = Option(0, min=-1, help="layers to put on a GPU")
 
 
-def add_rows(parser: Options) -> None:
-    """What a plan is for: rows, or their number."""
-    rows = parser.add_mutually_exclusive_group(required=True)
-    rows.add_argument("--data", type=Path, help="JSONL of {text, label}: the private rows")
-    rows.add_argument("--records", type=count, metavar="N", help="number of rows; their texts are taken to be short")
-
-
-class _Labels(argparse._StoreAction):
-    """Two at least."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        if len(values) < 2:
-            raise argparse.ArgumentError(self, f"expected at least two labels, found {values[0]!r} alone")
-        super().__call__(parser, namespace, values, option_string)
-
-
-def add_labels(parser: Options, default: str = "those found in --data") -> None:
+class LabelOptions(Options):
     """The labels."""
-    parser.add_argument("--labels", nargs="+", action=_Labels, help=f"the public labels (default: {default})")
+
+    labels: list[str] | None = Option(
+        None, callback=_two_labels, help="the public labels (default: those found in --data)"
+    )
 
 
-def add_delta(parser: Options) -> None:
+class RowOptions(LabelOptions):
+    """What a plan is for: rows, or their number."""
+
+    data: Path | None = Option(None, help="JSONL of {text, label}: the private rows")
+    records: int | None = Option(None, min=1, metavar="N", help="number of rows; their texts are taken to be short")
+
+    def __post_init__(self) -> None:
+        self.at_most_one("data", "records", required=True)
+
+
+class DeltaOptions(Options):
     """The small one."""
-    parser.add_argument("--delta", type=share, default=1e-5, help="default: %(default)s")
+
+    delta: float = promised(1e-05, parser=share)
 
 
-def add_neighbors(parser: Options) -> None:
-    """The relation."""
-    said = "what one record's change is; replace-special blanks it out (default: %(default)s)"
-    parser.add_argument("--neighbors", choices=NEIGHBORS, default=NEIGHBORS[0], help=said)
+class ConstantOptions(DeltaOptions):
+    """The relation, and what add/remove needs, where nothing may be derived from the number of rows."""
+
+    neighbors: Neighboring = promised(
+        "replace-one", metavar="RELATION", help=f"what one record's change is: {', '.join(NEIGHBORS)} (blanks it out)"
+    )
+    partitions: int | None = promised(None, min=1, help="number of all subsets (required for add-or-remove-one)")
+    sampling_probability: float | None = promised(
+        None, parser=rate, metavar="Q", help="chance that one votes (required for add-or-remove-one)"
+    )
+
+    def check_constants(self, *, subsets_are_fixed: bool = True) -> None:
+        """What ``--neighbors`` needs.
+
+        Raises:
+            WrongArguments: Add/remove without its constants.
+        """
+        missing = [] if self.sampling_probability is not None else ["--sampling-probability"]
+        if subsets_are_fixed and self.partitions is None:
+            missing.append("--partitions")
+        if self.neighbors == "add-or-remove-one" and missing:
+            raise WrongArguments(
+                f"Expected {' and '.join(missing)} with --neighbors {self.neighbors}: the number of rows is private "
+                "there, and nothing may be derived from it."
+            )
 
 
-def add_budget(parser: Options, *, required: bool) -> None:
+class BudgetOptions(ConstantOptions):
     """The promise of a ledger."""
-    said = "the budget" if required else "the budget; required for the private method"
-    parser.add_argument("--epsilon", type=positive, required=required, help=said)
-    add_delta(parser)
-    add_neighbors(parser)
+
+    epsilon: float = promised(parser=positive, help="the budget")
 
 
-def add_subsets(parser: Options, *, shots: int | None = None, subsets: int | None = None) -> None:
-    """How rows become votes; without values, those of the optimizer."""
-    said = _OF_THE_CLASS if shots is None else "default: %(default)s"
-    parser.add_argument("--shots", type=count, default=shots, help=f"examples of one subset ({said})")
-    parser.add_argument("--subsets", type=count, default=subsets, help=f"expected votes on one answer ({said})")
+class VoteOptions(Options):
+    """The template of DP-ICL, and how rows become votes."""
+
+    prompt: KnownPrompt = of_icl("plain", help="template")
+    shots: int = of_icl(4, min=1, help="examples of one subset")
+    subsets: int = of_icl(10, min=1, help="expected votes on one answer")
 
 
-def add_constants(parser: Options) -> None:
-    """What add/remove needs, where nothing may be derived from the number of rows."""
-    need = "required for add-or-remove-one"
-    parser.add_argument("--partitions", type=count, help=f"number of all subsets ({need})")
-    parser.add_argument("--sampling-probability", type=rate, metavar="Q", help=f"chance that one votes ({need})")
+class WriterOptions(LabelOptions, ConstantOptions):
+    """What a prompt is to be written for, how much is written, and from how many votes."""
 
-
-def check_constants(options: argparse.Namespace, *, subsets_are_fixed: bool = True) -> None:
-    """What ``--neighbors`` needs.
-
-    Raises:
-        WrongArguments: Add/remove without its constants.
-    """
-    missing = [] if options.sampling_probability is not None else ["--sampling-probability"]
-    if subsets_are_fixed and options.partitions is None:
-        missing.append("--partitions")
-    if options.neighbors == "add-or-remove-one" and missing:
-        raise WrongArguments(
-            f"Expected {' and '.join(missing)} with --neighbors {options.neighbors}: the number of rows is private "
-            "there, and nothing may be derived from it."
-        )
-
-
-def add_icl(parser: Options, default: str, queries: int | None = None) -> None:
-    """The template of DP-ICL, and how many answers the noise is made for."""
-    parser.add_argument("--prompt", choices=PROMPTS, default=PROMPTS[0], help="template (default: %(default)s)")
-    parser.add_argument(
-        "--queries", type=count, default=queries, help=f"answers the noise is made for (default: {default})"
+    task: KnownTask | None = of_task(None, help="labels, instruction, templates, shots and subsets of a known task")
+    instruction: str | None = of_task(None, help="what to start from, public (default: that of --task)")
+    labels: list[str] | None = of_task(
+        None, callback=_two_labels, help="the public labels (default: of --task, or those found in --data)"
     )
-    add_subsets(parser, shots=4, subsets=10)
-
-
-def add_task(parser: Options) -> None:
-    """What a prompt is to be written for."""
-    parser.add_argument(
-        "--task", choices=TASKS, help="labels, instruction, templates, shots and subsets of a known task"
+    shots: int | None = of_run(None, min=1, help=f"examples of one subset (default: {_OF_THE_CLASS})")
+    subsets: int | None = of_run(None, min=1, help=f"expected votes on one answer (default: {_OF_THE_CLASS})")
+    prompts: int | None = of_run(None, min=1, help=f"candidates (default: {_OF_THE_CLASS})")
+    tokens: int | None = of_run(None, min=1, help=f"tokens of one candidate (default: {_OF_THE_CLASS})")
+    validation: float | None = of_run(
+        None, parser=share, help=f"share of the rows that select (default: {_OF_THE_CLASS})"
     )
-    parser.add_argument("--instruction", help="what to start from, public (default: that of --task)")
-    add_labels(parser, "of --task, or those found in --data")
+    max_tokens: int | None = Option(None, min=1, help="context of one subset, in tokens (default: the engine's)")
 
 
-def add_writing(parser: Options) -> None:
-    """How much is written, and from how many votes."""
-    add_subsets(parser)
-    add_constants(parser)
-    parser.add_argument("--prompts", type=count, help=f"candidates ({_OF_THE_CLASS})")
-    parser.add_argument("--tokens", type=count, help=f"tokens of one candidate ({_OF_THE_CLASS})")
-    parser.add_argument("--validation", type=share, help=f"share of the rows that select ({_OF_THE_CLASS})")
-
-
-def add_context(parser: Options) -> None:
-    """Room for one subset."""
-    parser.add_argument("--max-tokens", type=count, help="context of one subset, in tokens (default: the engine's)")
-
-
-def add_table(parser: Options) -> None:
+class TableOptions(Options):
     """Which words, and how private: one target. The long names are those of the library."""
-    parser.add_argument(
-        "--embeddings", "--table", type=FileName(TABLES), default=TABLES[0], metavar="TABLE",
-        help="glove, minilm or a path (default: %(default)s)",
-    )  # fmt: skip
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--eta", type=positive, help="loss per unit of distance, in nats")
-    how.add_argument(
-        "--replacement", "--target-replacement", type=share, metavar="P",
-        help=f"share of words replaced (default: {REPLACEMENT})",
-    )  # fmt: skip
-    how.add_argument("--deniability", type=share, metavar="P", help="95%% of words stay with at most this chance")
-    how.add_argument("--inversion", type=share, metavar="P", help="share of words that an attacker may guess")
-    how.add_argument(
-        "--max-loss", type=positive, metavar="NATS", help="mean loss between a word and its nearest neighbour"
-    )  # fmt: skip
-    parser.add_argument("--mechanism", choices=("exponential", "laplace"), default="exponential")
 
+    embeddings: str = promised(
+        "glove", "--embeddings", "--table", autocompletion=_tables, metavar="TABLE", help="glove, minilm or a path"
+    )
+    eta: float | None = promised(None, parser=positive, help="loss per unit of distance, in nats")
+    target_replacement: float | None = promised(
+        None, "--replacement", "--target-replacement", parser=share, metavar="P",
+        help=f"share of words replaced (default: {REPLACEMENT}); also --target-replacement",
+    )  # fmt: skip
+    deniability: float | None = promised(
+        None, parser=share, metavar="P", help="95% of words stay with at most this chance"
+    )
+    inversion: float | None = promised(
+        None, parser=share, metavar="P", help="share of words that an attacker may guess"
+    )
+    max_loss: float | None = promised(
+        None, parser=positive, metavar="NATS", help="mean loss between a word and its nearest neighbour"
+    )
+    mechanism: Literal["exponential", "laplace"] = promised(
+        "exponential", metavar="NAME", help="exponential or laplace"
+    )
 
-def targets(options: argparse.Namespace) -> dict[str, Any]:
-    """The one that was given, under the library's name, or the default."""
-    asked = {
-        "eta": options.eta,
-        "target_replacement": options.replacement,
-        "deniability": options.deniability,
-        "inversion": options.inversion,
-        "max_loss": options.max_loss,
-    }
-    return {name: value for name, value in asked.items() if value is not None} or {"target_replacement": REPLACEMENT}
+    def __post_init__(self) -> None:
+        self.at_most_one(*TARGETS)
+
+    def targets(self) -> dict[str, Any]:
+        """The one that was given, under the library's name, or the default."""
+        asked = {name: getattr(self, name) for name in TARGETS if getattr(self, name) is not None}
+        return asked or {"target_replacement": REPLACEMENT}

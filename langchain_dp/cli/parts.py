@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
+import abc
 import contextlib
 import dataclasses
 import difflib
+import glob
+import itertools
 import json
 import math
 import os
-import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, dataclass_transform
 
-from langchain_dp.errors import InvalidParameter
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from langchain_dp.errors import InvalidParameter, LangChainDPError
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 """Exit codes; the last is what shells give to a program that Ctrl-C ended."""
 
 PROGRAM = "langchain-dp"
-
-formatter = argparse.RawDescriptionHelpFormatter
 
 
 class WrongArguments(InvalidParameter):
@@ -31,113 +33,144 @@ class WrongArguments(InvalidParameter):
 # ----------------------------------------------------------------------------------------------------- the parser
 
 
-class Parser(argparse.ArgumentParser):
-    """Refuses in one line that names the remedy, where argparse prints its usage; options by their whole names only.
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+@dataclasses.dataclass(frozen=True)
+class Options(abc.ABC):
+    """A command: its fields are its options, which typer reads off their types and defaults, and ``run`` runs it."""
 
-    A script that abbreviates an option would break, or mean another one, when an option is added.
-    """
+    path: ClassVar[str]
+    what: ClassVar[str]
+    examples: ClassVar[str]
+    notes: ClassVar[str] = ""
 
-    def __init__(self, **settings: Any) -> None:
-        defaults: dict[str, Any] = {"allow_abbrev": False, "formatter_class": formatter}
-        super().__init__(**(defaults | settings))
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
+        for field in dataclasses.fields(cls):
+            if "Path" in str(field.type):
+                field.default.autocompletion = paths  # type: ignore[union-attr]  # typer's, which holds the default
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse what is left over here, where the options that might be meant are known."""
-        found, rest = super().parse_known_args(args, namespace)
-        if rest:
-            self.error(self._left_over(rest[0]))
-        return found, rest
+    @abc.abstractmethod
+    def run(self) -> int:
+        """Run the command; returns the exit code."""
 
-    def error(self, message: str) -> NoReturn:
-        """Exit with one line."""
-        message = message.removeprefix("argument ")
-        message = re.sub("^the following arguments are required: (.*)", r"expected \1 to be given", message)
-        message = re.sub("^one of the arguments (.*) is required", r"expected one of \1 to be given", message)
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction) and message == f"expected {action.dest} to be given":
-                message = f"expected a {action.dest}: one of {', '.join(action.choices)}"
-        message = message.rstrip(".")
-        self.exit(WRONG, line(f"{message}{'' if message.endswith('?') else '.'} See {self.prog} --help.") + "\n")
+    def given(self, names: Iterable[str]) -> list[str]:
+        """Those of some options that differ from their defaults, as they are typed."""
+        fields = {field.name: getattr(field.default, "default", None) for field in dataclasses.fields(self)}
+        return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) != fields[name]]
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            names = [str(each) for each in action.choices]
-            said = f"expected one of {', '.join(names)}, found {str(value)!r}"
-            raise argparse.ArgumentError(action, said + _meant(str(value), names))
-
-    def _left_over(self, argument: str) -> str:
-        if not argument.startswith("-"):
-            return f"expected no further argument, found {argument!r}: quote a value that holds blanks"
-        name = argument.split("=")[0]
-        known = [each for action in self._actions for each in action.option_strings]
-        return f"unknown option {name}{_meant(name, known)}"
+    def at_most_one(self, *names: str, required: bool = False) -> None:
+        """Refuse options that exclude one another, or that are all left out."""
+        given = self.given(names)
+        if len(given) > 1:
+            raise typer.BadParameter(f"{given[0]}: not allowed with argument {given[1]}")
+        if required and not given:
+            said = " ".join(f"--{name.replace('_', '-')}" for name in names)
+            raise typer.BadParameter(f"expected one of {said} to be given")
 
 
-def new_command(commands: Any, name: str, what: str, examples: str, notes: str) -> argparse.ArgumentParser:
-    """Add a command, or a command's command, with its help text."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=epilog(examples, notes)
-    )
-    return parser
+class _Epilog:
+    """Shows the examples as they stand, since rich would wrap their lines; and no colours where nobody sees them."""
+
+    def __init__(self, *given: Any, epilog: str | None = None, **settings: Any) -> None:
+        super().__init__(*given, **settings)
+        self.shown = epilog
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help text."""
+        from typer import rich_utils
+
+        rich_utils.FORCE_TERMINAL = None  # GitHub's logs are no terminal
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+        formatter.write(f"{self.shown}\n")
 
 
-def _meant(found: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(found, known, n=1) or [each for each in known if found and each.startswith(found)]
+class Command(_Epilog, TyperCommand):
+    """Takes several words after one option: typer asks for the option's name before each."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, and refuse what is left over."""
+        rest = super().parse_args(ctx, self._spread(ctx, list(args)))
+        if rest and not ctx.resilient_parsing:
+            said = f"expected no further argument, found {rest[0]!r}: quote a value that holds blanks"
+            raise typer.BadParameter(said, ctx)
+        return rest
+
+    def _spread(self, ctx: Any, words: list[str]) -> list[str]:
+        takes = {name: each for each in self.params if not getattr(each, "is_flag", True) for name in each.opts}
+        spread: list[str] = []
+        while words and words[0] != "--":
+            spread.append(name := words.pop(0))
+            if name in takes:
+                option: Any = takes[name]
+                values = [*itertools.takewhile(lambda word: not word.startswith("--"), words)]
+                if len(values) < option.nargs and not ctx.resilient_parsing:
+                    least = "at least one" if option.multiple else {1: "one"}.get(option.nargs, option.nargs)
+                    said = f"expected {least} argument{'s' if option.nargs > 1 else ''}"
+                    raise typer.BadParameter(said, ctx, option)
+                taken = values if option.multiple else values[: option.nargs]
+                spread += [word for value in taken for word in (name, value)][1:] if option.multiple else taken
+                del words[: len(taken)]
+        return spread + words
+
+
+class Group(_Epilog, TyperGroup):
+    """Refuses a command that it does not know by naming those it knows."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command."""
+        if args[0] not in self.commands and not ctx.resilient_parsing:
+            said = f"expected one of {', '.join(self.commands)}, found {args[0]!r}"
+            raise typer.BadParameter(said + _meant(difflib.get_close_matches(args[0], self.commands)), ctx)
+        return super().resolve_command(ctx, args)
+
+
+def refusal(error: Any) -> str:
+    """What typer refused, in one sentence that names the argument and the remedy."""
+    path = PROGRAM if error.ctx is None else error.ctx.command_path
+    said = error.message
+    if hasattr(error, "possibilities"):  # of an option
+        said = f"unknown option {error.option_name}{_meant(error.possibilities)}"
+    elif not isinstance(error, typer.BadParameter) and hasattr(error.ctx and error.ctx.command, "commands"):
+        command = error.ctx.command
+        said = f"expected a {command.subcommand_metavar.split()[0].lower()}: one of {', '.join(command.commands)}"
+    elif getattr(error, "param", None) is not None:
+        name, choices = "/".join(error.param.opts), error.param.type_descriptor.choices
+        if error.__cause__:  # pydantic's, which read the value
+            found = error.__cause__.errors()[0]["input"]
+            wanted = f"one of {', '.join(choices)}" if choices else f"a whole number of at least {error.param.min}"
+            said = f"expected {wanted}, found {found!r}{_meant(difflib.get_close_matches(found, choices or ()))}"
+        said = f"{name}: {said}" if said else f"expected {name} to be given"
+    said = said.rstrip(".")
+    return f"{said}{'' if said.endswith('?') else '.'} See {path} --help."
+
+
+def _meant(near: Sequence[str] | None) -> str:
     return f". Did you mean {near[0]}?" if near else ""
 
 
-@dataclasses.dataclass(frozen=True)
-class FileName:
-    """Type of an argument that names a file, or is one of some words."""
-
-    words: tuple[str, ...] = ()
-
-    def __call__(self, text: str) -> str:
-        """The text as it is."""
-        return text
+def paths(incomplete: str) -> list[tuple[str, str]]:
+    """Completion of a path, for bash; the other shells offer files where nothing else is offered."""
+    if os.environ.get("_LANGCHAIN_DP_SHELL") != "bash":
+        return []
+    begins = os.path.expanduser(incomplete)
+    return [(incomplete + name[len(begins) :], "file") for name in sorted(glob.glob(f"{glob.escape(begins)}*"))]
 
 
-def whole(at_least: int) -> Callable[[str], int]:
-    """Type of an argument: a whole number."""
-
-    def parse(text: str) -> int:
+def _number(low: float, high: float, bound: str) -> Callable[[str], float]:
+    def parse(text: str) -> float:
         with contextlib.suppress(ValueError):
-            if (value := int(text)) >= at_least:
+            if low < (value := float(text)) < high:
                 return value
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least {at_least}, found {text!r}")
+        raise typer.BadParameter(f"expected a number {bound}, found {text!r}")
 
     return parse
 
 
-count = whole(1)
-"""Type of an argument: a whole number of at least 1."""
-
-
-def _number(text: str, low: float, high: float, bound: str) -> float:
-    with contextlib.suppress(ValueError):
-        if low < (value := float(text)) < high:
-            return value
-    raise argparse.ArgumentTypeError(f"expected a number {bound}, found {text!r}")
-
-
-def positive(text: str) -> float:
-    """Type of an argument: a number above 0."""
-    return _number(text, 0.0, math.inf, "above 0")
-
-
-def share(text: str) -> float:
-    """Type of an argument: a number between 0 and 1, neither of them."""
-    return _number(text, 0.0, 1.0, "between 0 and 1, such as 0.5")
-
-
-def rate(text: str) -> float:
-    """Type of an argument: a number above 0 and at most 1."""
-    return _number(text, 0.0, math.nextafter(1.0, 2.0), "above 0 and at most 1")
-
-
-def not_negative(text: str) -> float:
-    """Type of an argument: 0 or a number above it."""
-    return _number(text, -math.ulp(0.0), math.inf, "that is not negative")
+positive = _number(0.0, math.inf, "above 0")
+share = _number(0.0, 1.0, "between 0 and 1, such as 0.5")
+rate = _number(0.0, math.nextafter(1.0, 2.0), "above 0 and at most 1")
+not_negative = _number(-math.ulp(0.0), math.inf, "that is not negative")
+"""Types of an argument: a number within bounds, where typer's own cannot leave a bound itself out, or infinity."""
 
 
 # ---------------------------------------------------------------------------------------------------- what is shown
@@ -173,6 +206,18 @@ def because(error: BaseException) -> str:
         PermissionError: "to be open to you. Check its rights, or name another",
     }.get(type(error), f"to be usable ({error.strerror}). Name another")
     return f"Expected {os.fsdecode(error.filename)} {remedy}."
+
+
+ENDS = (LangChainDPError, OSError, KeyboardInterrupt)
+"""What ends a command in one line."""
+
+
+def ending(error: BaseException) -> tuple[str, int]:
+    """Why a command ended, and its exit code."""
+    if isinstance(error, BrokenPipeError):
+        quiet_stdout()
+        return "nobody reads the output any more.", FAILED
+    return ("interrupted", INTERRUPTED) if isinstance(error, KeyboardInterrupt) else (because(error), FAILED)
 
 
 def print_json(value: object, *, file: Any = None) -> None:
@@ -219,6 +264,21 @@ def score_table(last: str, rows: Iterable[tuple[str, float | None, float, float,
     with console.capture() as captured:
         console.print(table)
     return captured.get()
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int | None, unit: str, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, on a terminal only; yields what tells it how much more is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    counted = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+    seen = ("{task.description}", BarColumn(), counted, "" if unit == "bytes" else unit, TimeRemainingColumn())
+    settings: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False}  # what is printed passes untouched
+    quiet = not (shown and sys.stderr.isatty())
+    with Progress(*seen, console=Console(stderr=True), disable=quiet, **settings) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda more: bar.advance(task, more)
 
 
 _LABELS, _LONG, _ROWS = 100, 60, 4

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import secrets
@@ -14,41 +14,52 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Literal
+
+from typer import Option
 
 from langchain_dp._util.whole_files import whole
 from langchain_dp.cli import files
-from langchain_dp.cli import options as shared
+from langchain_dp.cli.options import TableOptions, promised
 from langchain_dp.cli.parts import (
     DONE,
+    ENDS,
     FAILED,
-    INTERRUPTED,
     WrongArguments,
-    because,
-    count,
-    new_command,
+    ending,
     note,
     positive,
     print_json,
-    quiet_stdout,
+    progress,
 )
 from langchain_dp.cli.show import show_calibration
-from langchain_dp.errors import LangChainDPError
 
 if TYPE_CHECKING:
     from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
     from langchain_dp.rapt.formal import FormalReleases
     from langchain_dp.rapt.release import Unit
 
-EXAMPLES = """\
+_CHAIN = "langchain-dp sanitize"
+_KINDS = ("numbers", "dates", "urls", "punctuation", "code")
+_CLEAR = "in clear (nothing by default)"
+_treated = functools.partial(Option, "privatize", rich_help_panel=_CLEAR)
+
+Treatment = Literal["privatize", "keep", "placeholder"]
+
+
+class Sanitize(TableOptions):
+    """Privatizes lines."""
+
+    path = "sanitize"
+    what = "Privatize lines and files word by word (RAPT)."
+    examples = """\
   langchain-dp sanitize --calibration
   langchain-dp sanitize < in.txt > out.txt
   langchain-dp sanitize --in tickets.jsonl --out safe.jsonl --fields subject body --keep-fields label \\
       --user-field customer --ledger account.ledger --limit 200 --certificate
   langchain-dp sanitize --in notes --out safe-notes --replacement 0.7 --length 64
 """
-
-_NOTES = """\
+    notes = """\
 Every line is a document of its own, and one release. A folder's .txt, .md and .jsonl files keep their names. This is
 metric privacy: eta is no epsilon, and --calibration says what it means before anything is released. In clear, besides
 what the options let pass: how many lines there are, in what order, and how many words each has (unless --length).
@@ -59,76 +70,57 @@ On stderr: the files of a folder that are not read and why, a line when it start
 --json: the certificate, {"kind", "mechanism", "eta", "table", "releases", ...}, on stdout; on stderr where the lines
 themselves go to stdout. --calibration is `langchain-dp plan rapt`.
 """
+    source: Path | None = Option(None, "--in", metavar="PATH", help="file or folder (default: stdin)")
+    target: Path | None = Option(None, "--out", metavar="PATH", help="file or folder (default: stdout)")
+    overwrite: bool = Option(False, "--overwrite", help="replace what is there at --out")
+    format: Literal["text", "jsonl"] | None = Option(None, help="default: jsonl for names in .jsonl, else text")
+    fields: list[str] | None = Option(None, metavar="NAME", help="fields of a row to sanitize (default: text)")
+    keep_fields: list[str] | None = Option(None, metavar="NAME", help="fields in clear; all others are dropped")
+    errors: Literal["strict", "replace"] = Option("strict", help="of bytes that are not UTF-8")
+    ledger: Path | None = promised(None, help="file of the account to charge, made if absent")
+    limit: float | None = promised(
+        None, parser=positive, help="what one user's releases, and one document's, may add up to"
+    )
+    user_field: str | None = promised(None, metavar="NAME", help="field of a row that says whose account is charged")
+    keep: list[str] | None = Option(None, metavar="WORD", rich_help_panel=_CLEAR, help="words that stay")
+    numbers: Treatment = _treated(help="numbers, times and amounts")
+    dates: Treatment = _treated(help="dates")
+    urls: Treatment = _treated(help="addresses of pages and of mail")
+    punctuation: Treatment = _treated(help="punctuation marks and symbols")
+    code: Treatment = _treated(help="pieces between backticks")
+    casing: bool = Option(False, "--casing", rich_help_panel=_CLEAR, help="capitals stand where they stood")
+    unknown: Literal["vector", "random"] = Option("vector", rich_help_panel="words", help="words outside the table")
+    length: int | None = Option(
+        None, min=1, rich_help_panel="words", help="every text comes out at exactly this many tokens"
+    )
+    calibration: bool = Option(False, "--calibration", help="say what to know before trusting it, and stop")
+    certificate: bool = Option(False, "--certificate", help="print the certificate on stderr at the end")
+    json: bool = Option(False, "--json", help="print the certificate (or the calibration) as one JSON object")
 
-_CHAIN = "langchain-dp sanitize"
-_TREATMENTS = ("privatize", "keep", "placeholder")
-_KINDS = {
-    "numbers": "numbers, times and amounts",
-    "dates": "dates",
-    "urls": "addresses of pages and of mail",
-    "punctuation": "punctuation marks and symbols",
-    "code": "pieces between backticks",
-}
-
-
-def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Add the command."""
-    parser = new_command(commands, "sanitize", "privatize lines and files word by word (RAPT)", EXAMPLES, _NOTES)
-    parser.add_argument("--in", dest="source", type=Path, metavar="PATH", help="file or folder (default: stdin)")
-    parser.add_argument("--out", dest="target", type=Path, metavar="PATH", help="file or folder (default: stdout)")
-    parser.add_argument("--overwrite", action="store_true", help="replace what is there at --out")
-    parser.add_argument("--format", choices=("text", "jsonl"), help="default: jsonl for names in .jsonl, else text")
-    parser.add_argument("--fields", nargs="+", metavar="NAME", help="fields of a row to sanitize (default: text)")
-    parser.add_argument("--keep-fields", nargs="+", metavar="NAME", help="fields in clear; all others are dropped")
-    parser.add_argument("--errors", choices=("strict", "replace"), default="strict", help="of bytes that are not UTF-8")
-    promise = parser.add_argument_group("promise")
-    shared.add_table(promise)
-    promise.add_argument("--ledger", type=Path, help="file of the account to charge, made if absent")
-    promise.add_argument("--limit", type=positive, help="what one user's releases, and one document's, may add up to")
-    promise.add_argument("--user-field", metavar="NAME", help="field of a row that says whose account is charged")
-    clear = parser.add_argument_group("in clear (nothing by default)")
-    clear.add_argument("--keep", nargs="+", default=[], metavar="WORD", help="words that stay")
-    for kind, what in _KINDS.items():
-        clear.add_argument(f"--{kind}", choices=_TREATMENTS, default=_TREATMENTS[0], help=what)
-    clear.add_argument("--casing", action="store_true", help="capitals stand where they stood")
-    words = parser.add_argument_group("words")
-    words.add_argument("--unknown", choices=("vector", "random"), default="vector", help="words outside the table")
-    words.add_argument("--length", type=count, help="every text comes out at exactly this many tokens")
-    parser.add_argument("--calibration", action="store_true", help="say what to know before trusting it, and stop")
-    parser.add_argument("--certificate", action="store_true", help="print the certificate on stderr at the end")
-    shared.add_json(parser, "print the certificate (or the calibration) as one JSON object")
-    return parser
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
-    if options.calibration:
-        return _calibration(options)
-    jobs = files.find(options.source, options.target, options.format, overwrite=options.overwrite)
-    fields = _fields(options, jobs)
-    for path, why in files.skipped(options.source):
-        note(f"skipped {path}: {why}.")
-    run_so_far, began = _Run(options.ledger), time.monotonic()
-    if not options.json:
-        note(f"loading {options.embeddings} ...")
-    try:
-        with contextlib.ExitStack() as held:
-            releases = _releases(options, held)
-            _sanitize(jobs, fields, releases, run_so_far, replace=options.errors == "replace")
-            if not options.json:
-                note(run_so_far.done(time.monotonic() - began))
-            if options.certificate or options.json:
-                _show(_certificate(releases, fields, jobs), options)
-    except BrokenPipeError:
-        quiet_stdout()
-        return run_so_far.ended("nobody reads the output any more.", FAILED)
-    except KeyboardInterrupt:
-        return run_so_far.ended("interrupted.", INTERRUPTED)
-    except (LangChainDPError, OSError) as error:
-        return run_so_far.ended(because(error), FAILED)
-    except (RuntimeError, sqlite3.Error) as error:  # of a foreign library: its text may quote what it was given
-        return run_so_far.ended(f"{type(error).__name__} while texts were sanitized; its text is withheld.", FAILED)
-    return DONE
+    def run(self) -> int:
+        """Run the command; returns the exit code."""
+        if self.calibration:
+            return _calibration(self)
+        jobs = files.find(self.source, self.target, self.format, overwrite=self.overwrite)
+        fields = _fields(self, jobs)
+        for path, why in files.skipped(self.source):
+            note(f"skipped {path}: {why}.")
+        run_so_far, began = _Run(self.ledger), time.monotonic()
+        if not self.json:
+            note(f"loading {self.embeddings} ...")
+        try:
+            with contextlib.ExitStack() as held:
+                releases = _releases(self, held)
+                _sanitize(jobs, fields, releases, run_so_far, replace=self.errors == "replace")
+                if not self.json:
+                    note(run_so_far.done(time.monotonic() - began))
+                if self.certificate or self.json:
+                    _show(_certificate(releases, fields, jobs), self)
+        except ENDS as error:
+            return run_so_far.ended(*ending(error))
+        except (RuntimeError, sqlite3.Error) as error:  # of a foreign library: its text may quote what it was given
+            return run_so_far.ended(f"{type(error).__name__} while texts were sanitized; its text is withheld.", FAILED)
+        return DONE
 
 
 @dataclasses.dataclass
@@ -152,7 +144,7 @@ class _Run:
         return f"sanitized {lines:,} line{'' if lines == 1 else 's'}{files_} in {seconds:.0f} s."
 
     def ended(self, why: str, code: int) -> int:
-        note(f"{why} {self._said()}")
+        note(f"{why.removesuffix('.')}. {self._said()}")
         return code
 
     def _said(self) -> str:
@@ -194,7 +186,7 @@ class _Places:
         self._seen.close()
 
 
-def _fields(options: argparse.Namespace, jobs: list[files.Job]) -> files.Fields:
+def _fields(options: Sanitize, jobs: list[files.Job]) -> files.Fields:
     asked = {"--fields": options.fields, "--keep-fields": options.keep_fields, "--user-field": options.user_field}
     given = [name for name, value in asked.items() if value is not None]
     text = next((job for job in jobs if job.format == "text"), None)
@@ -210,17 +202,17 @@ def _fields(options: argparse.Namespace, jobs: list[files.Job]) -> files.Fields:
     return files.Fields(options.fields or ("text",), options.keep_fields or (), options.user_field)
 
 
-def _releases(options: argparse.Namespace, held: contextlib.ExitStack) -> FormalReleases:
+def _releases(options: Sanitize, held: contextlib.ExitStack) -> FormalReleases:
     """What draws the words, under the account of this run."""
     from langchain_dp.rapt.build import WordOptions, word_releases
     from langchain_dp.rapt.formal import FormalReleases
     from langchain_dp.rapt.policies import Policies
 
-    targets = shared.targets(options)
+    targets = options.targets()
     words = WordOptions(
         mechanism=options.mechanism,
         policies=Policies(**{kind: getattr(options, kind) for kind in _KINDS}, unknown=options.unknown),
-        keep=options.keep,
+        keep=options.keep or (),
         length=options.length,
         casing=options.casing,
     )
@@ -234,7 +226,7 @@ def _releases(options: argparse.Namespace, held: contextlib.ExitStack) -> Formal
     return FormalReleases(tried.engine, ledger, tried.calibration, reuse=options.ledger is not None, chain=_CHAIN)
 
 
-def _ledger(options: argparse.Namespace, held: contextlib.ExitStack) -> MetricLedger:
+def _ledger(options: Sanitize, held: contextlib.ExitStack) -> MetricLedger:
     from langchain_dp.accounting.metric import MetricLedger
 
     if options.ledger is None:
@@ -249,16 +241,11 @@ def _ledger(options: argparse.Namespace, held: contextlib.ExitStack) -> MetricLe
 def _sanitize(
     jobs: list[files.Job], fields: files.Fields, releases: FormalReleases, so_far: _Run, *, replace: bool
 ) -> None:
-    from tqdm import tqdm
-
     # Of files it is known how long they are; of what comes through a pipe lines are counted.
     sizes = [job.source.stat().st_size for job in jobs if job.source is not None and job.source.is_file()]
     sized = len(sizes) == len(jobs)
-    shown: dict[str, Any] = {"total": sum(sizes), "unit": "B", "unit_scale": True} if sized else {"unit": " lines"}
-    with (
-        contextlib.closing(_Places()) as places,
-        tqdm(desc="sanitizing", disable=None, file=sys.stderr, **shown) as bar,
-    ):
+    shown = (sum(sizes), "bytes") if sized else (None, "lines")
+    with contextlib.closing(_Places()) as places, progress("sanitizing", *shown) as advance:
         for job in jobs:
             place = 0
             so_far.start(job)
@@ -272,7 +259,7 @@ def _sanitize(
                         target.flush()
                     so_far.lines = batch[-1].number
                     before, place = place, source.tell() if sized else so_far.lines
-                    bar.update(place - before)
+                    advance(place - before)
             so_far.finished += 1
 
 
@@ -314,7 +301,7 @@ def _certificate(releases: FormalReleases, fields: files.Fields, jobs: list[file
     return releases.certificate((*said, *notes), {})
 
 
-def _show(certificate: MetricCertificate, options: argparse.Namespace) -> None:
+def _show(certificate: MetricCertificate, options: Sanitize) -> None:
     """On stderr, out of the way of the lines; a JSON object on stdout where no lines are."""
     if options.json:
         print_json(certificate.to_dict(), file=sys.stderr if options.target is None else None)
@@ -322,7 +309,7 @@ def _show(certificate: MetricCertificate, options: argparse.Namespace) -> None:
         print(certificate, file=sys.stderr)
 
 
-def _calibration(options: argparse.Namespace) -> int:
+def _calibration(options: Sanitize) -> int:
     with contextlib.ExitStack() as held:
         show_calibration(_releases(options, held).calibration(), as_json=options.json)
     return DONE

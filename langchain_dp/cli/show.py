@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from langchain_dp.rapt import Calibration
 
 
-def show_icl(found: ICLPlanReport, *, counted_by: str, as_json: bool) -> None:
-    """Show what private answers would cost, and by whose tokens that was counted."""
+def show(found: ICLPlanReport | OptPlanReport, *, counted_by: str, as_json: bool) -> None:
+    """Show what a run would cost, and by whose tokens that was counted."""
     if as_json:
-        print_json(_icl_plain(found) | {"tokens_counted_by": counted_by})
+        plain = _opt_plain(found) if hasattr(found, "token") else _icl_plain(found)
+        print_json(plain | {"tokens_counted_by": counted_by})
     else:
         print(f"{found}\n  counted by   {counted_by}")
 
 
-def _icl_plain(found: ICLPlanReport) -> dict[str, Any]:
+def _icl_plain(found: Any) -> dict[str, Any]:
     price = found.price_per_query
     return {
         "epsilon": found.budget.epsilon,
@@ -47,15 +48,7 @@ def _icl_plain(found: ICLPlanReport) -> dict[str, Any]:
     }
 
 
-def show_opt(report: OptPlanReport, *, counted_by: str, as_json: bool) -> None:
-    """Show what a run would cost, and by whose tokens that was counted."""
-    if as_json:
-        print_json(_opt_plain(report) | {"tokens_counted_by": counted_by})
-    else:
-        print(f"{report}\n  counted by   {counted_by}")
-
-
-def _opt_plain(report: OptPlanReport) -> dict[str, Any]:
+def _opt_plain(report: Any) -> dict[str, Any]:
     """The plan as plain values for JSON."""
     fields = dataclasses.asdict(report)
     budget = fields.pop("budget")

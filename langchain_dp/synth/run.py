@@ -41,9 +41,15 @@ class SynthesisRuns:
     """
 
     def __init__(
-        self, engine: ScoresNextToken, settings: SynthesisSettings, *, ledger: PrivacyLedger, budget: PrivacyBudget | None,
-        name: str, rng: Randomness,
-    ) -> None:  # fmt: skip
+        self,
+        engine: ScoresNextToken,
+        settings: SynthesisSettings,
+        *,
+        ledger: PrivacyLedger,
+        budget: PrivacyBudget | None,
+        name: str,
+        rng: Randomness,
+    ) -> None:
         self._engine = engine
         self._settings = settings
         self._ledger = ledger

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -22,30 +21,36 @@ from fakes.next_token import WordEngine, agreeing
 from langchain_dp import __version__, cli
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.cli import main
-from langchain_dp.cli.completion import SHELLS, script
+from langchain_dp.cli.completion import SHELLS, VARIABLE
 from langchain_dp.rapt import Vocabulary, _tables
 from langchain_dp.rapt._english import TEXTS
 
 ATTACK = {"name": "inversion", "rate": 0.5, "low": 0.4, "high": 0.6, "baseline": 0.1, "n": 10, "settings": {}}
 
 
-def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """A parser and all below it."""
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                yield from parsers(below)
+def commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """A command and all below it, by their names without the program's."""
+    yield name, command
+    for each, below in getattr(command, "commands", {}).items():
+        yield from commands(below, f"{name} {each}".strip())
 
 
-ALL = {each.prog.removeprefix("langchain-dp").strip(): each for each in parsers(cli.parser())}
+ALL = dict(commands(cli.program()))
 COMMANDS = [name for name in ALL if name not in ("", "plan")]
 """Those that do something."""
 
 
+def printed(*words: str) -> str:
+    """What the program prints."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        main(words)
+    return shown.getvalue()
+
+
 def helped(name: str) -> str:
     """What --help prints."""
-    return ALL[name].format_help()
+    return printed(*name.split(), "--help")
 
 
 def examples(name: str) -> list[str]:
@@ -80,12 +85,45 @@ def test_help_names_exit_codes_and_examples(name: str) -> None:
     if "--json" in shown and name in COMMANDS:
         assert "--json: " in shown, "the shape of the object is not told"
     assert max(map(len, shown.split("examples:")[1].splitlines())) <= 120
-    assert ALL[name].description
+    assert ALL[name].help
+    assert [each for param in ALL[name].params for each in param.opts if each not in shown] == [], "it is cut off"
+    assert "\x1b" not in shown, "colours in a pipe"
 
 
 def test_every_command_but_those_that_print_scripts_speaks_json() -> None:
     """If it breaks, a program must read a table that was made for people."""
     assert [name for name in COMMANDS if "--json" not in helped(name)] == ["completion"]
+
+
+def test_help_comes_at_once_and_faults_show_no_argument() -> None:
+    """If it breaks, help waits for LangChain or has colours in a pipe; or a traceback prints what was typed."""
+    code = (
+        "import sys\nfrom langchain_dp.cli import main\n"
+        "try:\n    main(['plan', 'icl', '--help'])\nexcept SystemExit:\n    pass\n"
+        "assert sys.excepthook is sys.__excepthook__\nprint(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        check=True,
+        text=True,
+        env={**os.environ, "GITHUB_ACTIONS": "true"},  # where typer takes a pipe for a terminal
+    )
+    assert not {"numpy", "scipy", "dp_accounting", "langchain_core", "torch", "llama_cpp"} & {*done.stderr.split()}
+    assert "\x1b" not in done.stdout
+
+
+def test_words_after_one_option_are_one_list() -> None:
+    """If it breaks, of ``--labels a b c`` one label counts, or the words of the next option are labels too."""
+    options: Any = cli.parse(["demo", "--epsilon", "1", "3", "--labels", "a", "plan", "-1", "--data", "x", "--json"])
+    assert (options.epsilon, options.labels, options.data, options.json) == (
+        [1, 3],
+        ["a", "plan", "-1"],
+        Path("x"),
+        True,
+    )
+    options = cli.parse(["sanitize", "--keep", "a", "--fields", "b", "c", "--keep-fields", "d"])
+    assert (options.keep, options.fields, options.keep_fields) == (["a"], ["b", "c"], ["d"])
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,10 +206,10 @@ def too_long(words: list[str]) -> bool:
 def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, what the help shows ends in an error."""
     words, streams = arguments(example)
-    options = cli.parser().parse_args(words)
+    options: Any = cli.parse(words)
     if not too_long(words):
         assert run(words, streams, monkeypatch) == 0
-    for name in (*streams.values(), *([str(options.out)] if options.command == "audit" and options.out else [])):
+    for name in (*streams.values(), *([str(options.out)] if options.path == "audit" and options.out else [])):
         assert Path(name).stat().st_size > 0
 
 
@@ -193,6 +231,12 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ("demo --delta 2", "--delta: expected a number between 0 and 1, such as 0.5, found '2'"),
         ("demo --epsilon 1 nan", "--epsilon: expected a number above 0, found 'nan'"),
         ("demo --data", "--data: expected one argument"),
+        ("demo --data --json", "--data: expected one argument"),
+        ("demo --labels --json", "--labels: expected at least one argument"),
+        ("optimize --ledger-budget 3", "--ledger-budget: expected 2 arguments"),
+        ("demo --labels=a --limit 2", "--labels: expected at least two labels, found 'a' alone"),
+        ("plan rapt --eta 1 --replacement 0.4", "--eta: not allowed with argument --target-replacement"),
+        ("audit --self-check --ledger x", "--ledger: not allowed with argument --self-check"),
         ("demo train.jsonl", "expected no further argument, found 'train.jsonl'"),
         ("optimize --data a", "expected --out to be given. See langchain-dp optimize --help."),
         ("optimize --temperature -1", "--temperature: expected a number that is not negative"),
@@ -353,12 +397,21 @@ def test_a_terminal_shows_progress_where_it_takes_long(
 
 
 @pytest.fixture(scope="module")
-def completed() -> Callable[..., list[str]]:
+def asked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which the program can be asked."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "langchain-dp").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m langchain_dp.cli "$@"\n')
+    (folder / "langchain-dp").chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+@pytest.fixture(scope="module")
+def completed(asked: dict[str, str]) -> Callable[..., list[str]]:
     """What a real bash offers after the words of a line, the last of which is being typed."""
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("no bash here")
-    program = script(cli.parser(), "bash") + (
+    program = printed("completion", "bash") + (
         "complete -p langchain-dp > /dev/null || exit 9\n"
         'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); "$(complete -p langchain-dp | sed "s/.*-F //; s/ .*//")"\n'
         'printf "%s\\n" "${COMPREPLY[@]}"\n'
@@ -366,7 +419,11 @@ def completed() -> Callable[..., list[str]]:
 
     def offered(*words: str) -> list[str]:
         done = subprocess.run(
-            [bash, "--norc", "-c", program, "bash", "langchain-dp", *words], capture_output=True, text=True, check=True
+            [bash, "--norc", "-c", program, "bash", "langchain-dp", *words],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=asked,
         )
         assert done.stderr == ""
         return done.stdout.split()
@@ -407,18 +464,37 @@ def test_bash_completes(
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_scripts_know_every_command_option_and_choice(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, an option is missing in a shell that is not on this machine, or a quote is left open."""
-    assert main(["completion", shell]) == 0
-    text = capsys.readouterr().out
+def test_a_script_is_whole_and_asks_the_program(shell: str) -> None:
+    """If it breaks, a quote is left open in a shell that is not on this machine, or its tab key offers nothing."""
+    text = printed("completion", shell)
     assert text.isascii()
-    for name, parser in ALL.items():
-        assert name in text
-        for action in parser._actions:
-            words = [each for each in action.option_strings if each.startswith("--")] + [
-                *map(str, action.choices or ())
-            ]
-            for word in words:
-                assert (f" -l {word[2:]} " if shell == "fish" and word.startswith("--") else word) in f"{text} "
-    for line in text.splitlines():
-        shlex.split(line.replace("\\'", ""), comments=True)
+    assert f"{VARIABLE}=complete_{'fish' if shell == 'bash' else shell}" in text
+    assert text.startswith("#compdef langchain-dp") == (shell == "zsh")
+    shlex.split(text.replace("\\'", ""), comments=True)
+
+
+@pytest.mark.parametrize("shell", [each for each in SHELLS if each != "bash"])
+@pytest.mark.parametrize("name", ALL)
+def test_the_shells_are_told_every_command_option_and_choice(
+    name: str, shell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, an option is missing in a shell that is not on this machine."""
+    monkeypatch.setenv(VARIABLE, f"complete_{shell}")
+    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+    monkeypatch.setenv("COLUMNS", "80")  # the program makes it wide, for the shell that reads lines
+
+    def offered(typed: str) -> list[str]:
+        monkeypatch.setenv("_TYPER_COMPLETE_ARGS", " ".join(["langchain-dp", *name.split(), typed]))
+        shown = printed()
+        return re.findall(r'(?:^|\()"(.*?)"', shown, re.M) if shell == "zsh" else re.findall(r"^[^\t\n]+", shown, re.M)
+
+    below = [*getattr(ALL[name], "commands", {})]
+    options = [each for each in ALL[name].params if each.opts[0].startswith("--")]
+    words = [each for option in options for each in option.opts]
+    if below:
+        assert re.findall("|".join(below), " ".join(offered(""))) == below
+    assert {*words, "--help"} == {*re.findall(r"--[a-z-]+", " ".join(offered("--")))} & {*words, "--help"}
+    for option in ALL[name].params:
+        if choices := option.type_descriptor.choices:
+            begun = f"{option.opts[0]} " if option in options else ""
+            assert re.findall("|".join(choices), " ".join(offered(begun))) == [*choices]

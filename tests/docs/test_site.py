@@ -87,8 +87,7 @@ def test_the_page_of_the_command_line_has_every_command(site: Path) -> None:
 
     page = (site / "reference" / "cli.html").read_text(encoding="utf-8")
     for command in cli.COMMANDS:
-        name = command.__name__.rpartition(".")[2]
-        assert f"usage: langchain-dp {name}" in page
+        assert f"Usage: langchain-dp {command.path}" in page
 
 
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:

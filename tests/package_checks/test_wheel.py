@@ -87,7 +87,7 @@ def test_the_sample_and_the_command_are_installed(bare: Path, tmp_path: Path) ->
     """If it breaks, the quickstart's data or the command `langchain-dp` are missing from an installation."""
     code = "from langchain_dp.sample import load; print(*map(len, load()))"
     assert run(str(bare), "-I", "-c", code, cwd=tmp_path).split() == ["640", "80"]
-    assert "usage: langchain-dp audit" in run(str(bare.with_name("langchain-dp")), "audit", "--help", cwd=tmp_path)
+    assert "Usage: langchain-dp audit" in run(str(bare.with_name("langchain-dp")), "audit", "--help", cwd=tmp_path)
 
 
 def test_a_missing_extra_is_one_line_at_the_command(bare: Path, tmp_path: Path) -> None:
