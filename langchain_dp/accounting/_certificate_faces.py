@@ -25,7 +25,7 @@ class CertificateFaces:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the certificate that :meth:`to_dict` wrote.
+        """Return the certificate that ``to_dict`` wrote.
 
         Raises:
             InvalidParameter: A field is missing, unknown or outside its bound, or it is a certificate of another kind.
