@@ -39,7 +39,7 @@ class Same:
         return self
 
 
-class Ledger(Same):
+class BaseLedger(Same):
     """What ledgers of both kinds share: where they lie, and that they are closed."""
 
     _store: LedgerStore

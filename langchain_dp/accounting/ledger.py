@@ -17,7 +17,7 @@ from typing import Any, Self
 from dp_accounting.dp_event import DpEvent
 
 from langchain_dp._util import validate
-from langchain_dp.accounting._account import Account, Ledger, check_text, claims, event_key, plan_items, said
+from langchain_dp.accounting._account import Account, BaseLedger, check_text, claims, event_key, plan_items, said
 from langchain_dp.accounting._plan import LedgerPlan
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PrivacyCertificate
@@ -32,7 +32,7 @@ __all__ = ["LedgerEntry", "LedgerPlan", "PrivacyLedger"]
 DIRECT = "direct"
 
 
-class PrivacyLedger(Ledger):
+class PrivacyLedger(BaseLedger):
     """A privacy budget that cannot be forgotten.
 
     Threads may share one ledger; processes share a budget by opening the same ``path``. Used directly (``spend`` on

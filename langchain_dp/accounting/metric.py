@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from langchain_dp._util import validate
-from langchain_dp.accounting._account import Ledger, check_text
+from langchain_dp.accounting._account import BaseLedger, check_text
 from langchain_dp.accounting._metric_certificate import MetricCertificate
 from langchain_dp.accounting.store.base import backend_at
 from langchain_dp.accounting.store.metric import Limits, MetricEntry, MetricStore, Shortfall, ticks, units
@@ -51,7 +51,7 @@ class Owner:
         return "Owner(<private>)"
 
 
-class MetricLedger(Ledger):
+class MetricLedger(BaseLedger):
     """How much metric privacy the texts of every user, and every document, have spent.
 
     A release of a text at ``eta`` costs its document and its user ``eta`` each; releases add up. Threads may share one
