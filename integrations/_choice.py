@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from langchain_dp._util.validate import number
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Decoding
 
@@ -28,8 +27,8 @@ class Choice:
     """
 
     def __init__(self, decoding: Decoding, never: npt.NDArray[np.bool_]) -> None:
-        self._temperature = number("decoding.temperature", decoding.temperature, at_least=0)
-        self._penalty = number("decoding.repetition_penalty", decoding.repetition_penalty, at_least=1)
+        self._temperature = decoding.temperature
+        self._penalty = decoding.repetition_penalty
         for token in decoding.banned:
             if not is_token(token, len(never)):
                 raise InvalidParameter(

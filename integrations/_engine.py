@@ -116,7 +116,7 @@ class BaseEngine(abc.ABC):
             rules = self._rules(decoding)
             if not asked:
                 return []
-            _check_common([one.prompt for one in asked])
+            check_common([one.prompt for one in asked])
             return self._written(asked, decoding, rules)
 
     @redacting
@@ -151,7 +151,7 @@ class BaseEngine(abc.ABC):
         with self._in_use():
             if not prompts:
                 return []
-            _check_common(prompts)
+            check_common(prompts)
             return self._scores(prompts, words, content_free)
 
     @redacting
@@ -278,9 +278,8 @@ class LocalEngine(BaseEngine):
         integer("candidates", candidates, at_least=1)
         asked = [public, *members]
         with self._in_use():
-            _check_common([one.prompt for one in asked])
-            if any(one.written != public.written for one in members):
-                raise InvalidParameter("Expected all continuations to have the same written tokens. Ask in calls.")
+            check_common([one.prompt for one in asked])
+            check_written(asked)
             first, *rows = self._taken(asked, chat, _kept_row)
             if first is None:
                 raise ModelUnavailable("The model could not evaluate the public prompt. Shorten it.")
@@ -389,7 +388,14 @@ def body_digest(prompt: MemberPrompt) -> bytes:
     return hashlib.sha256(prompt.body.encode(errors="surrogatepass")).digest()
 
 
-def _check_common(prompts: Sequence[MemberPrompt]) -> None:
+def check_written(asked: Sequence[Continuation]) -> None:
+    """Refuse continuations that stand at different places of a text."""
+    if any(one.written != asked[0].written for one in asked):
+        raise InvalidParameter("Expected all continuations to have the same written tokens. Ask in several calls.")
+
+
+def check_common(prompts: Sequence[MemberPrompt]) -> None:
+    """Refuse prompts of one call that do not have the same public parts."""
     if any((prompt.head, prompt.tail) != (prompts[0].head, prompts[0].tail) for prompt in prompts):
         raise InvalidParameter(
             "Expected prompts of one call to have equal heads and equal tails. Ask in several calls."

@@ -91,6 +91,19 @@ class Calls:
         """Most probable first tokens after each prompt, with their log-probabilities; None where the server failed."""
         return self._each(self._listed, prompts, together=True)
 
+    def listed_after(self, asked: Sequence[Continuation], turn: tuple[str, str]) -> list[dict[str, float] | None]:
+        """The same after what was written, in a turn of ``turn``; also None of one that wrote no texts."""
+
+        def request(some: Sequence[Continuation]) -> list[dict[str, float]]:
+            after = ["".join(str(token) for token in one.written) for one in some]
+            texts = [
+                turn[0] + one.prompt.head + one.prompt.body + one.prompt.tail + turn[1] + written
+                for one, written in zip(some, after, strict=True)
+            ]
+            return [listed(choice) for choice in self._dialect.request(texts, listed=self._dialect.listed)]
+
+        return self._each(request, asked, together=True)
+
     def _listed(self, some: Sequence[MemberPrompt]) -> list[dict[str, float]]:
         prompts = [prompt.head + prompt.body + prompt.tail for prompt in some]
         return [listed(choice) for choice in self._dialect.request(prompts, listed=self._dialect.listed)]

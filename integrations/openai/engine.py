@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import ClassVar
 
-from langchain_dp._util.validate import integer, number
-from langchain_dp.errors import InvalidParameter
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
+import numpy as np
 
-from .._engine import BaseEngine
+from langchain_dp._util.validate import integer, number
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, TokenScores
+from langchain_dp.redact import redacting
+
+from .._choice import Scores
+from .._engine import BaseEngine, check_common, check_written
 from .calls import Calibrations, Calls, scores
 from .dialect import END, probed
 from .http import Server
@@ -27,11 +31,11 @@ class CompletionServerEnsemble(BaseEngine):
     member at a time, as is the default here, it moved none. For a promise of ours use ``LlamaCppEnsemble`` or
     ``TransformersEnsemble``.
 
-    Implements ``ports.VotesNextToken`` and ``ports.ScoresLabels``. A prompt is head + body + tail + what is written, as
-    one text: the server tokenizes it, and reads special tokens that are spelt out in a record as such. Tokens are
-    texts here; the end of a text is the empty one. A token whose text is no whole character, or a control token,
-    cannot be passed on, so that its member abstains. A banned token is left out by the server where it can be told to
-    (llama.cpp and vLLM, for texts of one token); elsewhere a member that would write it abstains.
+    Implements ``ports.VotesNextToken``, ``ports.ScoresLabels`` and ``ports.ScoresNextToken``. A prompt is head + body +
+    tail + what is written, as one text: the server tokenizes it, and reads special tokens that are spelt out in a
+    record as such. Tokens are texts here; the end of a text is the empty one. A token whose text is no whole character,
+    or a control token, cannot be passed on, so that its member abstains. A banned token is left out by the server where
+    it can be told to (llama.cpp and vLLM, for texts of one token); elsewhere a member that would write it abstains.
 
     The server lists its most probable first tokens, as many as it allows. A label word's score is the log-softmax, over
     the words, of the listed tokens that begin it and begin no other word; a word of which no beginning is listed has
@@ -130,20 +134,55 @@ class CompletionServerEnsemble(BaseEngine):
         return "".join(map(str, tokens))
 
     def _rules(self, decoding: Decoding) -> None:
-        number("decoding.temperature", decoding.temperature, at_least=0)
-        number("decoding.repetition_penalty", decoding.repetition_penalty, at_least=1)
         _check_texts("decoding.banned", decoding.banned)
 
     def _written(self, asked: Sequence[Continuation], decoding: Decoding, rules: None) -> list[Token | None]:
         return self._calls.next_tokens(asked, decoding, self._framed(decoding.chat))
+
+    @redacting
+    def score_next_token(
+        self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
+    ) -> TokenScores:
+        """Log-probabilities of the tokens that the server lists after the public prompt, and of the end of a text.
+
+        A server lists its most probable tokens only. One that it does not list of a member counts as the least
+        probable one that it does: a function of that member alone, and the most that the token can be.
+
+        Args:
+            public: The prompt without a private example.
+            members: Members to ask; heads, tails and written tokens are those of ``public``. May be empty.
+            candidates: How many tokens at most; servers list from 5 to 1,000.
+            chat: Ask in a turn of the chat template.
+
+        Raises:
+            InvalidParameter: Heads, tails or written tokens differ, or the server lists no tokens.
+            ModelUnavailable: The engine is closed, or the server does not answer the public prompt.
+        """
+        integer("candidates", candidates, at_least=1)
+        asked = [public, *members]
+        with self._in_use():
+            check_common([one.prompt for one in asked])
+            check_written(asked)
+            self._check_lists()
+            first, *rows = self._calls.listed_after(asked, self._framed(chat))
+            if not first:
+                raise ModelUnavailable("The server does not answer the public prompt. Check it, and its length.")
+            whole = {text: value for text, value in first.items() if "\ufffd" not in text and text != END}
+            tokens = [*sorted(whole, key=lambda text: (-whole[text], text))[:candidates], END]
+            known, *scored = (None if not row else _after(row, tokens) for row in (first, *rows))
+            assert known is not None
+            return TokenScores(tuple(tokens), known, tuple(scored))
+
+    def _check_lists(self) -> None:
+        if not self._dialect.listed:
+            raise InvalidParameter("Expected the server to list log-probabilities (logprobs). Use another server.")
 
     def _scores(
         self, prompts: Sequence[MemberPrompt], words: Sequence[str], content_free: Sequence[str]
     ) -> list[list[float] | None]:
         if not words or not all(words) or len(set(words)) < len(words):
             raise InvalidParameter(f"Expected words={list(words)!r} to be distinct and not empty.")
-        if not self._dialect.listed:
-            raise InvalidParameter("Expected the server to list log-probabilities (logprobs). Use another server.")
+        self._check_lists()
         for tail in {prompts[0].tail, *content_free}:
             self._check_tail(tail)
 
@@ -178,6 +217,11 @@ class CompletionServerEnsemble(BaseEngine):
                 f"Expected a question of {tokens} tokens to have 1 to {self.max_tail_tokens}, half of "
                 f"max_prompt_tokens={self._max_prompt_tokens}. Shorten it."
             )
+
+
+def _after(listed: Mapping[str, float], tokens: Sequence[str]) -> Scores:
+    least = min(listed.values())
+    return np.array([listed.get(token, least) for token in tokens])
 
 
 def _told(name: str, given: int | None, told: int | None) -> int:

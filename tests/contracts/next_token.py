@@ -207,23 +207,6 @@ class NextTokenContract(EngineContract):
         for other in (prompt(1, tail="Other:"), prompt(1, head="Another.\n")):
             without_trace(lambda other=other: self.tokens(engine, asked([mine, other])), InvalidParameter, caplog)
 
-    @pytest.mark.parametrize(
-        "decoding",
-        [
-            Decoding(temperature=-1.0),
-            Decoding(temperature=float("nan")),
-            Decoding(repetition_penalty=0.5),
-            Decoding(repetition_penalty=float("inf")),
-        ],
-        ids=str,
-    )
-    def test_a_decoding_out_of_bounds_is_refused(
-        self, engine: Any, decoding: Decoding, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """If it breaks, a typing error becomes silently wrong votes."""
-        mine = asked([prompt(0, body=f"{CANARY}\n")])
-        without_trace(lambda: self.tokens(engine, mine, decoding), InvalidParameter, caplog)
-
     def test_a_text_of_the_records_shows_nowhere(
         self, engine: Any, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
     ) -> None:

@@ -13,6 +13,7 @@ from fakes.llama_server import llama_server
 from contracts.common import asked, prompt
 from contracts.labels import LabelContract
 from contracts.next_token import NextTokenContract
+from contracts.token_scores import TokenScoreContract
 
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
 
@@ -32,11 +33,12 @@ def served(float16_gguf: Path) -> Iterator[CompletionServerEnsemble]:
         yield engine
 
 
-class TestCompletionServer(NextTokenContract, LabelContract):
+class TestCompletionServer(NextTokenContract, TokenScoreContract, LabelContract):
     """Members on a server that is asked for one after another."""
 
     exact = False
     remote = True
+    whole = False
 
     @pytest.fixture
     def engine(self, served: CompletionServerEnsemble) -> CompletionServerEnsemble:

@@ -8,6 +8,7 @@ import pytest
 
 from contracts.labels import LabelContract
 from contracts.next_token import NextTokenContract
+from contracts.token_scores import TokenScoreContract
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
@@ -20,7 +21,7 @@ def built(tiny_gguf: str) -> Iterator[LlamaCppEnsemble]:
         yield engine
 
 
-class TestLlamaCpp(NextTokenContract, LabelContract):
+class TestLlamaCpp(NextTokenContract, TokenScoreContract, LabelContract):
     """Members that share batches of llama.cpp."""
 
     reads = False

@@ -10,6 +10,7 @@ from fakes.tiny_model import one_thread, tiny_model, tiny_tokenizer
 
 from contracts.labels import LabelContract
 from contracts.next_token import NextTokenContract
+from contracts.token_scores import TokenScoreContract
 
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -31,7 +32,7 @@ def cramped() -> Iterator[TransformersEnsemble]:
         yield engine
 
 
-class TestTransformers(NextTokenContract, LabelContract):
+class TestTransformers(NextTokenContract, TokenScoreContract, LabelContract):
     """Members that are evaluated one at a time on torch."""
 
     reads = False

@@ -120,9 +120,6 @@ def test_extreme_rules_give_no_warning_and_no_nonsense() -> None:
 @pytest.mark.parametrize(
     ("decoding", "name"),
     [
-        (Decoding(temperature=-0.1), "temperature"),
-        (Decoding(temperature=math.inf), "temperature"),
-        (Decoding(repetition_penalty=0.9), "repetition_penalty"),
         (Decoding(banned=frozenset({VOCABULARY})), "banned"),
         (Decoding(banned=frozenset({"the"})), "banned"),
     ],
@@ -132,6 +129,18 @@ def test_rules_out_of_bounds_are_refused(decoding: Decoding, name: str) -> None:
     """If it breaks, a typing error becomes a silently different distribution."""
     with pytest.raises(InvalidParameter, match=name):
         Choice(decoding, NEVER)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [{"temperature": -0.1}, {"temperature": math.inf}, {"temperature": math.nan}, {"repetition_penalty": 0.9},
+     {"repetition_penalty": math.inf}],
+    ids=str,
+)  # fmt: skip
+def test_a_decoding_out_of_bounds_is_refused(rule: dict[str, float]) -> None:
+    """If it breaks, a typing error becomes silently wrong votes."""
+    with pytest.raises(InvalidParameter, match=next(iter(rule))):
+        Decoding(**rule)  # type: ignore[arg-type]
 
 
 def test_a_choice_leaves_the_logits_and_the_mask_as_they_are() -> None:
