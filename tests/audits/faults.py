@@ -10,7 +10,7 @@ from audits import planted
 from audits import planted_chains as swaps
 from audits.planted_chains import under
 from langchain_dp.accounting import epsilon
-from langchain_dp.audit.self_check import accountant, chains, coins, draws, icl, opt, rapt
+from langchain_dp.audit.self_check import accountant, chains, coins, draws, icl, opt, rapt, synth
 from langchain_dp.audit.self_check.suite import Faults
 
 CLASSIC = (
@@ -103,6 +103,12 @@ def faults() -> Faults:
             **under(functools.partial(opt.tokens, opt.WRITING[:1], 4), swaps.VOTES),
         },
         "choice": under(opt.choice, swaps.CHOICE),
+        "text rounds": {
+            **under(functools.partial(synth.rounds, ["rounds"]), swaps.ROUNDS),
+            **under(functools.partial(synth.rounds, ["answers"]), swaps.TEXTS),
+        },
+        "text canary": under(synth.canary, swaps.CANARY),
+        "nobody": under(synth.nobody, swaps.NOBODY),
         "texts": under(rapt.faces, swaps.FACES),
         "padded": under(rapt.padded, swaps.PADS),
         "accountant": {

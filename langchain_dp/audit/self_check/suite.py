@@ -16,7 +16,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from langchain_dp.audit.self_check import accountant, chains, coins, draws, icl, opt, rapt
+from langchain_dp.audit.self_check import accountant, chains, coins, draws, icl, opt, rapt, synth
 from langchain_dp.audit.self_check.check import Check, Finding
 from langchain_dp.errors import WeakPromiseWarning
 
@@ -61,7 +61,7 @@ class AuditRow:
 
 def checks() -> list[Check]:
     """All audits, in the order of the table."""
-    return [check for room in (draws, coins, chains, icl, opt, rapt, accountant) for check in room.CHECKS]
+    return [check for room in (draws, coins, chains, icl, opt, synth, rapt, accountant) for check in room.CHECKS]
 
 
 def run(

@@ -1,0 +1,197 @@
+"""Audits of private texts: who pays for a round, who takes part in it, and how far one record moves a token."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger, TextRoundEvent, epsilon
+from langchain_dp.audit.self_check.check import ERROR, Check, Finding, count, excess, worst
+from langchain_dp.audit.self_check.laws import attendance, coins
+from langchain_dp.audit.self_check.stubs import LABELS, at_once, examples
+from langchain_dp.mechanisms import ClippedSum
+from langchain_dp.ports import Continuation, Token, TokenScores
+from langchain_dp.synth import DPAnswerGenerator, DPExampleSynthesizer
+
+_UP, _DOWN, _END = 0, 1, 2
+_SURE, _NEVER = -1e-9, -60.0
+
+
+class ScoringEngine:
+    """Likes "up" and "down" alike; a member whose record says one of them likes nothing else. Keeps what it sees.
+
+    Args:
+        charged: Charges so far, asked at every call.
+    """
+
+    name = "stub"
+    end_tokens = frozenset[Token]({_END})
+    max_prompt_tokens = 10_000
+
+    def __init__(self, charged: Callable[[], int] = lambda: 0) -> None:
+        self._charged = charged
+        self._open: dict[tuple[str, str], list[frozenset[str]]] = {}  # answers may be under way side by side
+        self.texts: list[tuple[int, list[frozenset[str]]]] = []
+        """Of every text the charges at its beginning, and the records shown at each of its tokens."""
+
+    def count_tokens(self, text: str) -> int:
+        """Words."""
+        return len(text.split())
+
+    def detokenize(self, tokens: Sequence[Token]) -> str:
+        """The words, and nothing for an end."""
+        return "".join({_UP: " up", _DOWN: " down"}.get(int(token), "") for token in tokens)
+
+    def score_next_token(
+        self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
+    ) -> TokenScores:
+        """See the port."""
+        del candidates, chat
+        asked = public.prompt.head, public.prompt.tail
+        if not public.written:
+            self._open[asked] = []
+            self.texts.append((self._charged(), self._open[asked]))
+        self._open[asked].append(frozenset(one.prompt.body for one in members))
+        rows = tuple(self._row(one.prompt.body) for one in members)
+        return TokenScores((_UP, _DOWN, _END), np.array([math.log(0.5), math.log(0.5), _NEVER]), rows)
+
+    def forget(self, *members: Hashable) -> None:
+        """Nothing is kept."""
+
+    def _row(self, body: str) -> Any:
+        if "says up" in body:
+            return np.array([_SURE, _NEVER, _NEVER])
+        return np.array([_NEVER, _SURE, _NEVER] if "says down" in body else [math.log(0.5), math.log(0.5), _NEVER])
+
+
+# ----------------------------------------------------------------------------------------------------- whole runs
+
+_RATE, _RECORDS, _ROUNDS, _TOKENS = 0.3, 60, 40, 3
+_ADD = Neighbors.ADD_OR_REMOVE_ONE
+_BUDGET = PrivacyBudget(500.0, 0.1)
+
+
+def _synthesizer(engine: ScoringEngine, ledger: PrivacyLedger, **changes: Any) -> DPExampleSynthesizer:
+    settings = {"labels": LABELS, "count": _ROUNDS * len(LABELS), "scheme": "rounds", "sampling_probability": _RATE}
+    made = settings | {"max_new_tokens": _TOKENS, "candidates": 3, "ledger": ledger} | changes
+    return DPExampleSynthesizer(model=engine, **made)  # type: ignore[arg-type]
+
+
+def _generator(engine: ScoringEngine, ledger: PrivacyLedger) -> DPAnswerGenerator:
+    return DPAnswerGenerator(
+        model=engine, examples=examples(_RECORDS), ledger=ledger, max_queries=_ROUNDS, sampling_probability=_RATE,
+        max_new_tokens=_TOKENS, candidates=3,
+    )  # fmt: skip
+
+
+_QUESTIONS = [f"question {number}?" for number in range(_ROUNDS)]
+RUNS: dict[str, tuple[int, Callable[[ScoringEngine, PrivacyLedger], Any]]] = {
+    "rounds": (len(LABELS), lambda engine, ledger: _synthesizer(engine, ledger).invoke(examples(_RECORDS))),
+    "async rounds": (
+        len(LABELS), lambda engine, ledger: at_once([_synthesizer(engine, ledger).ainvoke(examples(_RECORDS))])
+    ),
+    "answers": (1, lambda engine, ledger: [_generator(engine, ledger).invoke(each) for each in _QUESTIONS]),
+    "streamed": (1, lambda engine, ledger: [list(_generator(engine, ledger).stream(each)) for each in _QUESTIONS]),
+    "async answers": (
+        1, lambda engine, ledger: at_once(_generator(engine, ledger).ainvoke(each) for each in _QUESTIONS)
+    ),
+}  # fmt: skip
+"""Texts of a round, and what writes them."""
+
+
+def rounds(names: Sequence[str] = tuple(RUNS)) -> Finding:
+    """Every round is charged before it begins, draws its members once, by its own coins, and writes each text once."""
+    return worst(_round_of(name) for name in names)
+
+
+def _round_of(name: str) -> Finding:
+    texts, run = RUNS[name]
+    with PrivacyLedger(_BUDGET) as ledger:
+
+        def charged() -> int:
+            return sum(entry.count for entry in ledger.entries())
+
+        engine = ScoringEngine(charged)
+        run(engine, ledger)
+        paid = charged()
+    written = engine.texts
+    early = sum(before < place // texts + 1 for place, (before, _) in enumerate(written))
+    changing = sum(len(set(seen)) > 1 for _, seen in written)
+    long = sum(len(seen) > _TOKENS for _, seen in written)
+    drawn = [[body for _, seen in written[at : at + texts] for body in seen[0]] for at in range(0, len(written), texts)]
+    twice = sum(len(set(one)) < len(one) for one in drawn)
+    chance = coins(attendance(drawn), _RATE)
+    wrong = len(written) != paid * texts or early or changing or long or twice
+    return Finding(
+        bool(wrong or chance < ERROR),
+        f"{name}: {paid} charges for {len(written)} texts, {early} too early; {changing} with changing members, "
+        f"{long} too long, {twice} rounds with a record in two texts; coins p = {chance:.1g}",
+    )
+
+
+def nobody(runs: int = 250) -> Finding:
+    """Under add/remove, no record against one: a text of full length must be possible, and likely, in both."""
+    hits = []
+    for records in ([], [{"text": "says up", "label": LABELS[0]}]):
+        lengths = []
+        for _ in range(runs // 50):
+            with PrivacyLedger(PrivacyBudget(500.0, 0.1, _ADD)) as ledger:
+                made = _synthesizer(ScoringEngine(), ledger, sampling_probability=1.0, count=100).invoke(records)
+            released = [*made, *made.dropped]
+            lengths += [len(one.text.split()) for one in released if one.label == LABELS[0]]
+        hits.append(count(length == _TOKENS for length in lengths))
+    return worst(
+        excess(pair, runs, epsilon=0.5, delta=0.05, measured="texts of full length") for pair in (hits, hits[::-1])
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- one token
+
+# A clip of .65 nats: a member that is sure of one of two equal tokens reaches it on either side.
+_NOISE = ClippedSum(TextRoundEvent(1.3, 1, 1.0), members=2)
+_LOSS = 0.05
+
+
+@functools.cache
+def _claim() -> float:
+    return epsilon([(_NOISE.event, 1)], _LOSS)
+
+
+def canary(runs: int = 4_000) -> Finding:
+    """The only record is sure of one token, or of the other one."""
+    hits = [_said_up([{"text": text, "label": "x"}], runs) for text in ("says up", "says down")]
+    return excess(hits, runs, epsilon=_claim(), delta=_LOSS, measured="the token of the only record")
+
+
+def _said_up(records: Sequence[Any], runs: int, at_once: int = 300) -> int:
+    """How often a generator with the noise of this audit answers "up"."""
+    said = 0
+    for start in range(0, runs, at_once):
+        with PrivacyLedger(PrivacyBudget(500.0, 0.99)) as ledger:
+            settings = {"members": _NOISE.members, "temperature": 1.0}
+            ledger.reserve([(_NOISE.event, at_once)], name="answers", settings=settings)
+            chain = DPAnswerGenerator(
+                model=ScoringEngine(),
+                examples=records,
+                ledger=ledger,
+                max_queries=at_once,
+                members=_NOISE.members,
+                max_new_tokens=1,
+                sampling_probability=1.0,
+                candidates=3,
+                keep_answers=0,
+            )
+            said += count(chain.invoke(f"question {number}?") == "up" for number in range(min(at_once, runs - start)))
+    return said
+
+
+CHECKS = [
+    Check("text rounds", "a round pays, once, for whom it draws", rounds),
+    Check("text canary", "a record moves a token by its event", canary),
+    Check("nobody", "texts are written without members too", nobody),
+]
+"""In the order of the table."""
