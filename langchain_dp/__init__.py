@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from langchain_dp.rapt import RAPTSanitizer, SanitizingRetriever
     from langchain_dp.rapt.middleware import RAPTMiddleware
     from langchain_dp.records import PrivateRecords
+    from langchain_dp.synth import DPAnswerGenerator, DPExampleSynthesizer, SyntheticExamples
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BudgetExceeded",
     "ChatDPICL",
+    "DPAnswerGenerator",
+    "DPExampleSynthesizer",
     "DPICLClassifier",
     "DPPromptOptimizer",
     "Neighbors",
@@ -35,12 +38,15 @@ __all__ = [
     "RAPTMiddleware",
     "RAPTSanitizer",
     "SanitizingRetriever",
+    "SyntheticExamples",
     "private_run",
 ]
 
 _HOME = {
     "BudgetExceeded": "langchain_dp.errors",
     "ChatDPICL": "langchain_dp.icl",
+    "DPAnswerGenerator": "langchain_dp.synth",
+    "DPExampleSynthesizer": "langchain_dp.synth",
     "DPICLClassifier": "langchain_dp.icl",
     "DPPromptOptimizer": "langchain_dp.opt",
     "Neighbors": "langchain_dp.accounting",
@@ -51,6 +57,7 @@ _HOME = {
     "RAPTMiddleware": "langchain_dp.rapt.middleware",
     "RAPTSanitizer": "langchain_dp.rapt",
     "SanitizingRetriever": "langchain_dp.rapt",
+    "SyntheticExamples": "langchain_dp.synth",
     "private_run": "langchain_dp.quiet.run",
 }
 

@@ -1,0 +1,177 @@
+"""What synthetic examples are worth: classifiers and prompts made of them, beside real rows and the public model alone.
+
+Reads LANGCHAIN_DP_DATA/agnews/train.jsonl and test.jsonl. A local model writes examples at several epsilons; with no
+private record at all ("public"); and without clip ("unclipped", NOT private). Two readers judge them: logistic
+regression on word counts, trained on the examples alone, and the same local model with 16 of them in its prompt. The
+labels keep their names, with a description, or stand for nothing ("team A" ..., described by that name). Every arm is
+appended to the results file, and a restart skips it. Texts are kept of private arms only, and few of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+from made import made, so_far
+
+from langchain_dp.accounting import PrivacyBudget, TextRoundEvent
+from langchain_dp.mechanisms import ClippedSum, SystemRandomness
+from langchain_dp.ports import MemberPrompt
+from langchain_dp.records import read_jsonl
+from langchain_dp.synth import DPExampleSynthesizer, SynthesisPrompts
+from langchain_dp.synth.writing import TextWriter
+
+DESCRIBED = {
+    "World": "world news: politics, wars and events abroad",
+    "Sports": "sports news: matches, players and teams",
+    "Business": "business news: companies, markets and money",
+    "Technology": "science and technology news: software, devices and research",
+}
+CODES = {label: f"a text of team {letter}" for label, letter in zip(DESCRIBED, "ABCD", strict=True)}
+DELTA = 1e-6
+
+
+def main() -> None:
+    """Write and score what is missing, a line each."""
+    options = _options()
+    data = os.environ.get("LANGCHAIN_DP_DATA")
+    if not data:
+        sys.exit("Set LANGCHAIN_DP_DATA to a folder with agnews/ (train.jsonl and test.jsonl).")
+    train = read_jsonl(Path(data) / "agnews" / "train.jsonl")[: options.rows]
+    test = read_jsonl(Path(data) / "agnews" / "test.jsonl")
+    random.Random(0).shuffle(test)
+    engine = LlamaCppEnsemble(
+        model_path=options.model, slots=options.members + 12, max_tokens=2048, n_threads=options.threads
+    )
+    name = engine.name
+    for seed in range(options.seeds):
+        for labels in options.labels:
+            for arm in options.arms:
+                key = [name, "agnews", options.rows, options.count, labels, arm, options.members, seed]
+                if any(row["key"] == key for row in so_far(options.out)):
+                    continue
+                began = time.perf_counter()
+                examples, told = _examples(arm, engine, train, DESCRIBED if labels == "named" else CODES, options, seed)
+                seconds = time.perf_counter() - began
+                found = {**told, "seconds": round(seconds, 1), "load": round(os.getloadavg()[0], 1)}
+                found["kept"] = len(examples)
+                found["regression"] = _regression(examples, test[:1000])
+                found["prompted"] = _prompted(engine, examples, test[: options.asked], labels, seed)
+                row = {"key": key, **made(), **found}
+                with options.out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                print(key, found, flush=True)
+
+
+def _examples(
+    arm: str, engine: LlamaCppEnsemble, train: list[dict[str, Any]], labels: dict[str, str], options: Any, seed: int
+) -> tuple[list[dict[str, str]], dict[str, Any]]:
+    """Examples of one arm, and what is to be kept of how they came about."""
+    if arm == "none":
+        return [], {}
+    if arm == "real":
+        rows = random.Random(seed).sample(train, len(train))
+        each = options.count // len(labels)
+        return [row for label in labels for row in [row for row in rows if row["label"] == label][:each]], {}
+    if arm in ("public", "unclipped"):
+        return _without_promise(arm, engine, train, labels, options), {}
+    made_of = DPExampleSynthesizer(
+        model=engine, labels=labels, count=options.count, budget=PrivacyBudget(float(arm), DELTA),
+        members=options.members, max_new_tokens=options.tokens, scheme="rounds", temperature=options.temperature,
+    )  # fmt: skip
+    examples = made_of.invoke(train)
+    noise = examples.certificate.parameters
+    shown = [one.row() for one in examples.balanced(4)]
+    return examples.rows(), {"clip": round(float(noise["clip"]), 3), "dropped": len(examples.dropped), "shown": shown}
+
+
+def _without_promise(
+    arm: str, engine: LlamaCppEnsemble, train: list[dict[str, Any]], labels: dict[str, str], options: Any
+) -> list[dict[str, str]]:
+    prompts, coins = SynthesisPrompts(), random.SystemRandom()
+    noise = ClippedSum(TextRoundEvent(20.0, options.tokens), options.members, options.temperature)
+    writer = TextWriter(engine, prompts.after, noise, candidates=512, chat=False, rng=SystemRandomness())
+    examples = []
+    for _ in range(options.count // len(labels)):
+        for label, description in labels.items():
+            rows = [row for row in train if row["label"] == label] if arm == "unclipped" else []
+            some = coins.sample(rows, min(options.members, len(rows)))
+            bodies = {("plain", row["text"]): prompts.body([row]) for row in some}
+            tokens = list(writer.tokens(prompts.described(description), prompts.tail, bodies))
+            engine.forget(*bodies)
+            examples.append({"text": writer.text(tokens), "label": label})
+    return examples
+
+
+def _regression(examples: list[dict[str, str]], test: list[dict[str, Any]]) -> float | None:
+    """Share of test rows that logistic regression on TF-IDF gets right, trained on the examples alone."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    if len({one["label"] for one in examples}) < 2:
+        return None
+    model = make_pipeline(TfidfVectorizer(stop_words="english", sublinear_tf=True), LogisticRegression(C=10.0))
+    model.fit([one["text"] for one in examples], [one["label"] for one in examples])
+    return round(statistics.mean(model.predict([row["text"]])[0] == row["label"] for row in test), 4)
+
+
+def _prompted(
+    engine: LlamaCppEnsemble, examples: list[dict[str, str]], test: list[dict[str, Any]], labels: str, seed: int
+) -> float:
+    """Share of test rows that the model gets right with 16 examples, the labels in turn, in its prompt; calibrated."""
+    words = {
+        label: label if labels == "named" else f"team {letter}" for label, letter in zip(DESCRIBED, "ABCD", strict=True)
+    }
+    turns: list[dict[str, str]] = []
+    for turn in range(4):
+        for label in DESCRIBED:
+            turns += [one for one in examples if one["label"] == label][turn : turn + 1]
+    random.Random(seed).shuffle(turns)
+    head = f"Sort each text. The kinds: {', '.join(words.values())}.\n\n"
+    cut = (" ".join(one["text"].split()[:30]) for one in turns)  # real rows are longer than what is written
+    head += "".join(f"Text: {text}\nKind: {words[one['label']]}\n\n" for text, one in zip(cut, turns, strict=True))
+    right = 0
+    for row in test:
+        prompt = MemberPrompt(head, "", f"Text: {' '.join(row['text'].split())}\nKind:", ("reader", head))
+        (scores,) = engine.score_labels(
+            [prompt], [f" {word}" for word in words.values()], content_free=("Text: N/A\nKind:", "Text: \nKind:")
+        )
+        right += scores is not None and list(words)[_largest(scores)] == row["label"]
+    engine.forget(("reader", head))
+    return round(right / len(test), 4)
+
+
+def _largest(scores: Sequence[float]) -> int:
+    return max(range(len(scores)), key=lambda at: (scores[at], -at))
+
+
+def _options() -> Any:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="path of a GGUF (default: the embedded model)")
+    parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--count", type=int, default=32)
+    parser.add_argument("--members", type=int, default=30)
+    parser.add_argument("--tokens", type=int, default=30)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--asked", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--labels", nargs="+", default=["named", "coded"])
+    parser.add_argument("--arms", nargs="+", default=["none", "real", "public", "3", "8", "1", "unclipped"])
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "synth.jsonl")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
