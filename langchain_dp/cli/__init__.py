@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from langchain_dp import __version__
-from langchain_dp.cli import audit, completion, demo, ledger, optimize, plan, sanitize
+from langchain_dp.cli import audit, completion, demo, ledger, optimize, plan, sanitize, synthesize
 from langchain_dp.cli.parts import (
     ENDS,
     PROGRAM,
@@ -35,6 +35,7 @@ COMMANDS: tuple[type[Options], ...] = (
     plan.PlanOpt,
     plan.PlanRAPT,
     optimize.Optimize,
+    synthesize.Synthesize,
     sanitize.Sanitize,
     ledger.Ledger,
     audit.Audit,

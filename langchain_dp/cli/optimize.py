@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +15,8 @@ from langchain_dp.cli.parts import (
     DONE,
     INTERRUPTED,
     WrongArguments,
+    check_out,
+    explained,
     not_negative,
     note,
     positive,
@@ -24,7 +25,7 @@ from langchain_dp.cli.parts import (
     read_off,
 )
 from langchain_dp.cli.show import show
-from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerMismatch, PlanError
+from langchain_dp.errors import InvalidParameter, PlanError
 
 if TYPE_CHECKING:
     from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
@@ -75,10 +76,11 @@ num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
         """Run the command; returns the exit code."""
         from langchain_dp.cli.local_score import check_test
         from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+        from langchain_dp.opt import load_prompt
         from langchain_dp.records import PrivateRecords, read_jsonl
 
         task, budget = known_task(self), _budget(self)
-        _check_out(self.out)
+        check_out(self.out, load_prompt, "a saved prompt")
         rows = read_jsonl(self.data)
         records = PrivateRecords(rows)
         labels = labels_of(self, task, rows)
@@ -100,7 +102,7 @@ num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
                     ledger = held.enter_context(_ledger(path, self, budget))
                 optimizer = optimizer_for(self, engine, task, labels, budget, ledger)
             try:
-                with _explained():
+                with explained():
                     prompt = optimizer.optimize(records)
             except KeyboardInterrupt:
                 note(_interrupted(optimizer, ledger, path))
@@ -137,36 +139,6 @@ def labels_of(options: WriterOptions, task: OptTask | None, rows: Sequence[dict[
     return labels
 
 
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Say in terms of the command what to do about a run that was started otherwise."""
-    try:
-        yield
-    except (BudgetExceeded, LedgerMismatch, PlanError) as error:
-        error.args = (
-            f"{error} Here: the options it was started with go on with that run; another --out, or --ledger, starts a "
-            "new one with a budget of its own.",
-        )
-        raise
-
-
-def _check_out(out: Path) -> None:
-    """The result must find its place, and nothing but an older result may be replaced: before anything is paid for."""
-    from langchain_dp.opt import load_prompt
-
-    if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
-        raise InvalidParameter(
-            f"Expected the folder of --out {out} to be there and writable. Make it, or name another."
-        )
-    if out.is_dir():
-        raise InvalidParameter(f"Expected --out {out} to be a file, but it is a folder. Name a file in it.")
-    if out.exists():
-        try:
-            load_prompt(out)
-        except (InvalidParameter, ValueError, TypeError, KeyError, AttributeError):
-            raise InvalidParameter(f"Expected --out {out} to be new, or a saved prompt. Name another file.") from None
-
-
 def _budget(options: Optimize) -> PrivacyBudget | None:
     from langchain_dp.accounting import PrivacyBudget
 
@@ -191,7 +163,7 @@ def _ledger(path: Path, options: Optimize, budget: PrivacyBudget | None) -> Priv
     assert budget is not None  # or there would be nothing to charge
     if options.ledger_budget is not None:
         budget = PrivacyBudget(*options.ledger_budget, options.neighbors)
-    with _explained():
+    with explained():
         return PrivacyLedger(budget, path)
 
 

@@ -13,12 +13,13 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, dataclass_transform
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from langchain_dp.errors import InvalidParameter, LangChainDPError
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, LangChainDPError, LedgerMismatch, PlanError
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 """Exit codes; the last is what shells give to a program that Ctrl-C ended."""
@@ -308,6 +309,38 @@ def read_off(labels: Sequence[str], rows: int) -> str:
         f"Note: {len(labels)} labels were read off the private rows and count as public from here on. Name them with "
         "--labels to keep them a constant."
     )
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Say in terms of the command what to do about a run that was started otherwise."""
+    try:
+        yield
+    except (BudgetExceeded, LedgerMismatch, PlanError) as error:
+        error.args = (
+            f"{error} Here: the options it was started with go on with that run; another --out, or --ledger, starts a "
+            "new one with a budget of its own.",
+        )
+        raise
+
+
+def check_out(out: Path, load: Callable[[Path], object], what: str) -> None:
+    """The result must find its place, and nothing but an older result may be replaced: before anything is paid for.
+
+    Raises:
+        InvalidParameter: There is no such folder, or a file there that ``load`` does not take for ``what``.
+    """
+    if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+        raise InvalidParameter(
+            f"Expected the folder of --out {out} to be there and writable. Make it, or name another."
+        )
+    if out.is_dir():
+        raise InvalidParameter(f"Expected --out {out} to be a file, but it is a folder. Name a file in it.")
+    if out.exists():
+        try:
+            load(out)
+        except (InvalidParameter, ValueError, TypeError, KeyError, AttributeError):
+            raise InvalidParameter(f"Expected --out {out} to be new, or {what}. Name another file.") from None
 
 
 def quiet_stdout() -> None:

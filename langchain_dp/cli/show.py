@@ -13,15 +13,21 @@ if TYPE_CHECKING:
     from langchain_dp.icl import ICLPlanReport
     from langchain_dp.opt import OptPlanReport
     from langchain_dp.rapt import Calibration
+    from langchain_dp.synth import SynthesisPlan
 
 
-def show(found: ICLPlanReport | OptPlanReport, *, counted_by: str, as_json: bool) -> None:
+def show(found: ICLPlanReport | OptPlanReport | SynthesisPlan, *, counted_by: str, as_json: bool) -> None:
     """Show what a run would cost, and by whose tokens that was counted."""
     if as_json:
-        plain = _opt_plain(found) if hasattr(found, "token") else _icl_plain(found)
-        print_json(plain | {"tokens_counted_by": counted_by})
+        print_json(_plain(found) | {"tokens_counted_by": counted_by})
     else:
         print(f"{found}\n  counted by   {counted_by}")
+
+
+def _plain(found: Any) -> dict[str, Any]:
+    if hasattr(found, "to_dict"):
+        return dict(found.to_dict())
+    return _opt_plain(found) if hasattr(found, "token") else _icl_plain(found)
 
 
 def _icl_plain(found: Any) -> dict[str, Any]:

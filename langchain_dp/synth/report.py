@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from langchain_dp.accounting import PrivacyBudget
 from langchain_dp.ensemble.asking import count_quietly
 from langchain_dp.ports import Measured, ScoresNextToken
 from langchain_dp.records import PrivateRecords
-from langchain_dp.synth.run import weak
+from langchain_dp.synth.run import parameters, weak
 from langchain_dp.synth.settings import Design, SynthesisSettings
 
 _GAINS = ((0.3, "a third"), (0.65, "half"), (1.0, "three quarters"), (1.8, "nine tenths"))
@@ -53,6 +54,20 @@ class SynthesisPlan:
         share = next(said for bound, said in reversed(_GAINS) if clip >= bound)
         weak = " (worth it where the labels mean what no model knows)" if clip < 1 else ""
         return f"about {share} of what the records could add comes through{weak}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "epsilon": self.budget.epsilon,
+            "delta": self.budget.delta,
+            "neighbors": self.budget.neighbors.name.lower(),
+            "examples": self.examples,
+            **parameters(self.design),
+            "verdict": self.verdict,
+            "tokens_to_evaluate": self.tokens,
+            "seconds": self.seconds,
+            "weak": list(self.weak),
+        }
 
     def __str__(self) -> str:
         design, noise = self.design, self.design.noise

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from fakes.next_token import WordEngine, agreeing
 from fakes.openai_server import OpenAIServer
+from fakes.scorer import WordScorer
 from fakes.voters import private_examples
 
-from langchain_dp.accounting import Neighbors, PrivacyBudget, calibrate_noisy_max
+from langchain_dp.accounting import Neighbors, PrivacyBudget, calibrate_noisy_max, calibrate_text_round
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -92,6 +93,36 @@ def test_the_prompt_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "Thank you all!" in out
 
 
+def test_the_examples_of_private_texts_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, the page on synthetic examples and free text is wrong (here a model of a dozen words writes)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: WordScorer())
+    (synthesis, _), (answers, _) = blocks("docs/private-examples.md")
+    names: dict[str, Any] = {}
+    exec(compile(synthesis, "private-examples.md", "exec"), names)
+    assert "worth it?" in capsys.readouterr().out
+    assert (tmp_path / "examples.jsonl").exists()
+    assert len(names["examples"]) + len(names["examples"].dropped) == 8
+    exec(compile(answers, "private-examples.md", "exec"), names)
+    assert capsys.readouterr().out.endswith("8.0 19\n")
+
+
+def test_the_table_of_clips_is_what_calibration_gives() -> None:
+    """If it breaks, the clips on the page are not the library's."""
+    page = (ROOT / "docs" / "private-examples.md").read_text(encoding="utf-8")
+    rows = re.findall(r"\| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", page)
+    assert len(rows) == 3
+    for records, examples, *clips in rows:
+        rate = 120 / int(records.replace(",", ""))
+        for eps, clip in zip((1.0, 3.0, 8.0), clips, strict=True):
+            fits = calibrate_text_round(
+                PrivacyBudget(eps, 1e-6), rounds=int(examples) // 4, tokens=30, sampling_probability=rate
+            )
+            assert fits * 30 / 4 == pytest.approx(float(clip), rel=0.005)
+
+
 def test_the_sanitizer_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, the example that privatizes a text is wrong."""
     ((code, _),) = blocks("docs/private-text.md")
@@ -120,6 +151,7 @@ def pages() -> Iterator[str]:
 def test_no_block_is_left_out() -> None:
     """If it breaks, a page shows code that no test runs."""
     run = {"README.md": 1, "docs/private-answers.md": 2, "docs/private-prompts.md": 1, "docs/private-text.md": 1}
+    run["docs/private-examples.md"] = 2
     run |= {path.relative_to(ROOT).as_posix(): len(blocks(str(path))) for path in HOW_TO}
     assert all(run.values())
     shown = {name: (ROOT / name).read_text(encoding="utf-8").count("```python") for name in pages()}

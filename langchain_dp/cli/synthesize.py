@@ -1,0 +1,170 @@
+"""``langchain-dp synthesize``: private rows in, a file of examples out that may be shown to anybody and kept."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from typer import Option
+
+from langchain_dp.cli.options import DeltaOptions, JsonOptions, LabelOptions, ModelOptions, of_run, promised
+from langchain_dp.cli.parts import (
+    DONE,
+    INTERRUPTED,
+    WrongArguments,
+    check_out,
+    explained,
+    line,
+    note,
+    positive,
+    print_json,
+    progress,
+    read_off,
+)
+from langchain_dp.cli.show import show
+
+if TYPE_CHECKING:
+    from langchain_dp.accounting import PrivacyLedger
+    from langchain_dp.synth import DPExampleSynthesizer, SynthesisPlan, SyntheticExample, SyntheticExamples
+
+
+class Synthesize(JsonOptions, ModelOptions, DeltaOptions, LabelOptions):
+    """Writes examples."""
+
+    path = "synthesize"
+    what = "Write examples from private rows with a model on this machine: for any use, for ever."
+    examples = """\
+  langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl --plan
+  langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl
+  langchain-dp synthesize --data tickets.jsonl --epsilon 3 --out synthetic.jsonl \\
+      --describe "A=complaints about late parcels" --describe "B=questions about invoices"
+"""
+    notes = """\
+The first line of the file holds the certificate, every other one {"text", "label"}, with "dropped" and why where a
+public filter left it out. Beside it lie a ledger, which holds what was released, and the ledger's key: whoever has both
+can test guesses at the rows. After Ctrl-C the same command goes on where it stopped. Neighbours replace one row. A
+description must not be taken from the rows: the model is told it, and it counts as public. In messages, count= is
+--count, members= is --members, and name= is --name.
+--json: {"examples", "dropped", "certificate"}; with --plan {"clip", "members", "rounds", "verdict", ...}.
+"""
+    data: Path = Option(help="JSONL of {text, label}: the private rows")
+    out: Path = Option(help="JSONL file to write: certificate and examples")
+    epsilon: float = promised(parser=positive, help="the budget")
+    ledger: Path | None = promised(None, help="ledger file to charge (default: --out with .ledger)")
+    name: str = promised("synthesis", help="name of the run in the ledger")
+    describe: list[str] | None = of_run(None, metavar="LABEL=TEXT", help="what a label means, public; for each label")
+    count: int = of_run(64, min=1, help="examples, all labels together")
+    tokens: int = of_run(40, min=1, help="tokens of one example at most")
+    members: int = of_run(30, min=2, help="rows that are expected to take part in one example")
+    scheme: Literal["auto", "rounds", "groups"] = of_run("auto", help="who takes part; auto takes the larger clip")
+    temperature: float = of_run(1.0, parser=positive, help="of the words that are drawn")
+    chat: bool = of_run(False, "--chat", help="use the model's chat template")
+    check_labels: bool = of_run(False, "--check-labels", help="leave out what the model alone takes for another label")
+    max_tokens: int | None = Option(None, min=1, help="context of one row, in tokens (default: the engine's)")
+    plan: bool = Option(False, "--plan", help="say what it would cost and whether it is worth it, and stop")
+
+    def run(self) -> int:
+        """Run the command; returns the exit code."""
+        from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
+        from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+        from langchain_dp.records import PrivateRecords, read_jsonl
+        from langchain_dp.synth import SyntheticExamples
+
+        check_out(self.out, SyntheticExamples.load, "saved examples")
+        rows = read_jsonl(self.data)
+        records = PrivateRecords(rows)
+        labels = self._labels(rows)
+        budget = PrivacyBudget(self.epsilon, self.delta)
+        sizes = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
+        with contextlib.ExitStack() as held:
+            engine = held.enter_context(
+                LlamaCppEnsemble(
+                    model_path=self.model, n_gpu_layers=self.gpu_layers, slots=min(self.members + 10, 250), **sizes
+                )
+            )
+            plan = self._synthesizer(engine, labels, budget=budget).plan(records)
+            if self.plan:
+                show(plan, counted_by=engine.name, as_json=self.json)
+                return DONE
+            note(_before(plan))
+            path = self.ledger or Path(f"{self.out}.ledger")
+            with explained():
+                ledger: PrivacyLedger = held.enter_context(PrivacyLedger(budget, path))
+                advance = held.enter_context(progress("writing", plan.examples, "examples"))
+                chain = self._synthesizer(engine, labels, ledger=ledger, progress=_said(advance))
+                try:
+                    examples = chain.invoke(records)
+                except KeyboardInterrupt:
+                    note(f"interrupted; what is written is kept in {path}. The same command again goes on from there.")
+                    return INTERRUPTED
+            examples.save(self.out)
+        _show(examples, self)
+        return DONE
+
+    def _labels(self, rows: list[dict[str, Any]]) -> dict[str, str]:
+        """Labels with what is said of them."""
+        said = {}
+        for each in self.describe or ():
+            label, found, text = each.partition("=")
+            if not found or not label.strip() or not text.strip():
+                raise WrongArguments('Expected --describe to be LABEL=TEXT, as in --describe "A=late parcels".')
+            said[label.strip()] = text.strip()
+        labels = list(self.labels or said)
+        if not labels:
+            labels = sorted({str(row["label"]) for row in rows})
+            note(read_off(labels, len(rows)))
+        unknown = sorted(said.keys() - set(labels))
+        if unknown:
+            raise WrongArguments(f"Expected --describe for labels of --labels, but {unknown} are none of them.")
+        return {label: said.get(label, label) for label in labels}
+
+    def _synthesizer(self, engine: Any, labels: dict[str, str], **promise: Any) -> DPExampleSynthesizer:
+        from langchain_dp.synth import DPExampleSynthesizer, Filters
+
+        return DPExampleSynthesizer(
+            model=engine,
+            labels=labels,
+            count=self.count,
+            name=self.name,
+            max_new_tokens=self.tokens,
+            members=self.members,
+            scheme=self.scheme,
+            temperature=self.temperature,
+            chat=self.chat,
+            filters=Filters(check_labels=self.check_labels),
+            **promise,
+        )
+
+
+def _before(plan: SynthesisPlan) -> str:
+    time = "" if plan.seconds is None else f"; about {max(plan.seconds / 60, 1):,.0f} minutes on this machine"
+    return f"Writes {plan.examples} examples{time}. Worth it? {plan.verdict}."
+
+
+def _said(advance: Any) -> Any:
+    """Shows what is released, as it appears, on a terminal."""
+
+    def told(example: SyntheticExample) -> None:
+        advance(1)
+        if sys.stderr.isatty():
+            note(line(f"{example.label}: {example.text}"))
+
+    return told
+
+
+def _show(examples: SyntheticExamples, options: Synthesize) -> None:
+    if options.json:
+        print_json(
+            {
+                "examples": examples.rows(),
+                "dropped": [one.row() | {"dropped": one.dropped} for one in examples.dropped],
+                "certificate": examples.certificate.to_dict(),
+            }
+        )
+        return
+    for one in examples.balanced(8):
+        print(line(f"{one.label}: {one.text}"))
+    print(f"\n{examples.certificate}\n")
+    print(f"{len(examples)} examples, {len(examples.dropped)} left out by the filters: {options.out}")

@@ -1,0 +1,148 @@
+"""``langchain-dp synthesize`` on an engine of a dozen words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.scorer import WordScorer
+from fakes.synthesizers import rows
+
+from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
+from langchain_dp.cli import main
+from langchain_dp.synth import SyntheticExamples
+
+
+class Engine(WordScorer):
+    """Closes like the real one."""
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
+    """Every engine that the command makes, instead of a real one."""
+    made: list[Engine] = []
+
+    def make(**_: Any) -> Engine:
+        made.append(Engine())
+        return made[-1]
+
+    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", make)
+    return made
+
+
+@pytest.fixture
+def command(tmp_path: Path, engines: list[Engine]) -> Callable[..., list[str]]:
+    """Arguments of a run that does."""
+    data = tmp_path / "train.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows()), encoding="utf-8")
+
+    def arguments(*more: str) -> list[str]:
+        given = ["synthesize", "--data", str(data), "--epsilon", "3", "--out", str(tmp_path / "made.jsonl")]
+        return [*given, "--count", "6", "--tokens", "8", "--members", "10", "--labels", "delivery", "billing", *more]
+
+    return arguments
+
+
+def test_a_run_writes_examples_with_their_certificate(
+    command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, the file is no private examples, or the user is not told what it takes."""
+    assert main(command()) == 0
+    shown = capsys.readouterr()
+    made = SyntheticExamples.load(tmp_path / "made.jsonl")
+    assert len(made) + len(made.dropped) == 6
+    assert made.certificate.epsilon == 3.0
+    assert "Worth it?" in shown.err
+    assert "epsilon = 3" in shown.out
+    ledger = PrivacyLedger(PrivacyBudget(3.0), tmp_path / "made.jsonl.ledger")
+    assert sum(entry.count for entry in ledger.entries()) == 3
+
+
+def test_a_plan_costs_nothing(
+    command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, somebody pays for a look."""
+    assert main(command("--plan", "--json")) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["examples"] == 6
+    assert plan["clip"] > 0
+    assert not list(tmp_path.glob("made*"))
+
+
+def test_json_is_one_object(command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, a program cannot read it."""
+    assert main(command("--json")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"examples", "dropped", "certificate"} == set(found)
+
+
+def test_descriptions_reach_the_model_and_name_labels(command: Callable[..., list[str]], engines: list[Engine]) -> None:
+    """If it breaks, the model is not told what a label means."""
+    assert main(command("--describe", "delivery=late parcels", "--describe", "billing=odd invoices")) == 0
+    heads = {one.prompt.head for asked in engines[0].asked for one in asked}
+    assert any("late parcels" in head for head in heads)
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "said"),
+    [
+        (["--describe", "delivery"], 2, "LABEL=TEXT"),
+        (["--describe", "other=x"], 2, "none of them"),
+        (["--members", "100", "--scheme", "rounds"], 1, "Lower members="),
+        (["--count", "0"], 2, "--count"),
+    ],
+)
+def test_mistakes_end_in_one_line(
+    command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], code: int,
+    said: str,
+) -> None:  # fmt: skip
+    """If it breaks, a mistake ends in a traceback, or in a ledger."""
+    try:
+        found = main(command(*more))
+    except SystemExit as end:
+        found = int(end.code or 0)
+    shown = capsys.readouterr().err
+    assert found == code, shown
+    assert said in shown
+    assert not list(tmp_path.glob("made*"))
+
+
+def test_another_file_is_not_replaced(
+    command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a slip of the hand costs a file."""
+    (tmp_path / "made.jsonl").write_text("my thesis")
+    assert main(command()) == 1
+    assert "Name another file" in capsys.readouterr().err
+    assert (tmp_path / "made.jsonl").read_text() == "my thesis"
+
+
+def test_an_interrupted_run_goes_on(
+    command: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """If it breaks, Ctrl-C loses what was paid for."""
+    real, calls = WordScorer.score_next_token, iter(range(10**6))
+
+    def stopped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if next(calls) == 9:
+            raise KeyboardInterrupt
+        return real(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WordScorer, "score_next_token", stopped)
+        assert main(command()) == 130
+    assert "goes on from there" in capsys.readouterr().err
+    assert not (tmp_path / "made.jsonl").exists()
+    assert main(command()) == 0
+    ledger = PrivacyLedger(PrivacyBudget(3.0), tmp_path / "made.jsonl.ledger")
+    assert sum(entry.count for entry in ledger.entries()) == 3
