@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 
 from langchain_dp.accounting import (
     ExponentialEvent,
+    LimitedDomainEvent,
     Neighbors,
     PartEvent,
     PrivacyBudget,
@@ -241,3 +242,18 @@ def test_what_was_calibrated_fits_the_budget() -> None:
         fits = calibrate_text_round(budget, rounds=7, tokens=25, sampling_probability=0.15)
         events = [(TextRoundEvent(fits, 25, 0.15), 7)]
         assert 0.99 * 2.0 < epsilon(events, 1e-6, neighbors=neighbors) <= 2.0
+
+
+@pytest.mark.parametrize("neighbors", [Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL])
+def test_tokens_that_everybody_votes_on_are_charged_together(neighbors: Neighbors) -> None:
+    """If it breaks, DP-OPT without sampling pays a tenth too much, or less than the exact worst sequence."""
+    event, delta, count = LimitedDomainEvent(0.2, 1e-9), 1e-6, 50
+    together = epsilon([(event, count)], delta, neighbors=neighbors)
+    one = privacy_loss(event, neighbors, 2.0**-9)
+    apart = float(one.self_compose(count).get_epsilon_for_delta(delta))
+    assert 0.85 * apart < together < 0.95 * apart
+    # The same sequence of tokens as a round of one text of that many.
+    bound = 0.1 if neighbors is Neighbors.REPLACE_SPECIAL else 0.2
+    as_text = epsilon([(TextRoundEvent(bound, count), 1)], delta - count * 1e-9, neighbors=Neighbors.REPLACE_ONE)
+    assert together == pytest.approx(as_text, rel=0.01)
+    assert epsilon([(event, 256)], delta, neighbors=neighbors) < epsilon([(event, 257)], delta, neighbors=neighbors)
