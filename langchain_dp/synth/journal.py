@@ -75,6 +75,14 @@ class SynthesisJournal:
             "written": [dataclasses.astuple(one) for one in self.written],
         }
 
+    def text(self) -> str:
+        """The same as it lies there."""
+        return KeptRun.first(self.fields())
+
+    def there(self) -> set[tuple[int, str]]:
+        """Round and label of every text that is written."""
+        return {(one.number, one.label) for one in self.written}
+
     def save(self) -> None:
         """Write it into the ledger, durably."""
         if self.kept is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 from langchain_dp.accounting import (
@@ -13,19 +13,27 @@ from langchain_dp.accounting import (
     PrivacyBudget,
     PrivacyCertificate,
     PrivacyLedger,
-    TextRoundEvent,
 )
 from langchain_dp.accounting.budget import weak_points
-from langchain_dp.ensemble.journal import KeptRun, alone, check_settings, fingerprint, marks
+from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.errors import InvalidParameter, PlanError
-from langchain_dp.mechanisms import ClippedSum, Randomness
+from langchain_dp.mechanisms import Randomness
 from langchain_dp.ports import ScoresNextToken
 from langchain_dp.records import PrivateRecords
 from langchain_dp.synth import journal as journals
 from langchain_dp.synth.journal import SynthesisJournal, WrittenText
 from langchain_dp.synth.settings import Design, SynthesisSettings, designed
 from langchain_dp.synth.writing import Members, TextWriter
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Opened:
+    """A run that has started: where it is charged, its constants, and what it has written."""
+
+    plan: LedgerPlan
+    design: Design
+    journal: SynthesisJournal
 
 
 class SynthesisRuns:
@@ -56,9 +64,7 @@ class SynthesisRuns:
         self._budget = budget
         self._name = name
         self._rng = rng
-        self._journal: SynthesisJournal | None = None
-        self._design: Design | None = None
-        self._plan: LedgerPlan | None = None
+        self._opened: _Opened | None = None
 
     @property
     def neighbors(self) -> Neighbors:
@@ -67,8 +73,9 @@ class SynthesisRuns:
 
     def prospect(self, records: int) -> tuple[PrivacyBudget, Design]:
         """Share of the ledger and design that a run over so many records would reserve, or has."""
-        if self._design is not None and self._plan is not None:
-            return PrivacyBudget(self._plan.epsilon, self._plan.delta, self.neighbors), self._design
+        if self._opened is not None:
+            plan = self._opened.plan
+            return PrivacyBudget(plan.epsilon, plan.delta, self.neighbors), self._opened.design
         share = affordable(self._ledger, self._budget)
         return share, designed(self._settings, share, records)
 
@@ -78,98 +85,80 @@ class SynthesisRuns:
         *,
         advance: Callable[[WrittenText], None],
         halted: Callable[[], bool] = lambda: False,
-    ) -> list[WrittenText]:
-        """Start a run, or take up the one that was started; every released text is told to ``advance``."""
-        with alone(self._ledger, self._name):
-            self._open(records)
-            assert self._journal is not None
-            for one in self._journal.written:
-                advance(one)
-            for one in self._missing(records, halted):
-                advance(one)
-            return list(self._journal.written)
+    ) -> None:
+        """Start a run, or take up the one that was started.
 
-    def _open(self, records: PrivateRecords) -> None:
+        Args:
+            records: The records.
+            advance: Is told of every text that is released, those of an earlier process first.
+            halted: Asked before every round; True ends the run there, to be taken up later.
+        """
+        with alone(self._ledger, self._name):
+            self._opened = opened = self._open(records)
+            self._check_data(opened, records)
+            for one in opened.journal.written:
+                advance(one)
+            for one in self._missing(opened, records, halted):
+                advance(one)
+
+    def _open(self, records: PrivateRecords) -> _Opened:
         """Reserve the plan, or find it with its journal."""
         asked = {**self._settings.public(), "name": self._name, "model": self._engine.name}
-        plan = self._ledger.plan(self._name)
-        if plan is None:
-            share, design = self.prospect(len(records))
-            key = self._rng.randbelow(2**256).to_bytes(32, "big") if not self._rng.private else secrets.token_bytes(32)
-            data = fingerprint(marks(records, key), key)
-            journal = journals.started(self._ledger, key, settings=asked, design=dataclasses.asdict(design), data=data)
-            first = KeptRun.first(journal.fields())
-            plan = self._ledger.reserve(
-                design.events(), name=self._name, epsilon=share.epsilon, delta=share.delta, journal=first
-            )
-            journal.kept = KeptRun(plan, plan.journal)
-            if plan.journal != first:
-                journal = journals.found(self._ledger, plan)  # another process was faster
-        else:
-            journal = journals.found(self._ledger, plan)
+        plan = self._ledger.plan(self._name) or self._reserved(asked, records)
+        journal = journals.found(self._ledger, plan)
         check_settings(self._name, journal.settings, asked)
-        fields = dict(journal.design)
-        noise = dict(fields["noise"])
-        fields["noise"] = ClippedSum(**{**noise, "event": TextRoundEvent(**noise["event"])})
-        self._design = Design(**fields)
-        self._plan, self._journal = plan, journal
-        self._check_data(records)
+        return _Opened(plan, Design.from_dict(journal.design), journal)
 
-    def _check_data(self, records: PrivateRecords) -> None:
+    def _reserved(self, asked: Mapping[str, Any], records: PrivateRecords) -> LedgerPlan:
+        share, design = self.prospect(len(records))
+        key = secrets.token_bytes(32) if self._rng.private else self._rng.randbelow(2**256).to_bytes(32, "big")
+        data = fingerprint(marks(records, key), key)
+        journal = journals.started(self._ledger, key, settings=asked, design=dataclasses.asdict(design), data=data)
+        return self._ledger.reserve(
+            design.events(), name=self._name, epsilon=share.epsilon, delta=share.delta, journal=journal.text()
+        )
+
+    def _check_data(self, opened: _Opened, records: PrivateRecords) -> None:
         """Other records than before: a round that has begun ends as it stands, and groups cannot be cut anew."""
-        assert self._journal is not None
-        assert self._design is not None
-        now = fingerprint(marks(records, self._journal.key), self._journal.key)
-        if now == self._journal.data:
+        journal = opened.journal
+        now = fingerprint(marks(records, journal.key), journal.key)
+        if now == journal.data:
             return
-        if self._design.scheme == "groups" and self._journal.written:
+        if opened.design.scheme == "groups" and journal.written:
             raise PlanError(
                 f"The run {self._name!r} was started with other examples, and was cut into groups: it goes on over the "
                 "same ones only, in the same order. Give the new run another name= and a budget of its own."
             )
-        begun = {one.number for one in self._journal.written}
-        there = {(one.number, one.label) for one in self._journal.written}
-        missing = [(n, label) for n in sorted(begun) for label in self._settings.labels if (n, label) not in there]
-        self._journal.written += [WrittenText(number, label, "", "changed") for number, label in missing]
-        self._journal.data = now
-        self._journal.save()
+        there = journal.there()
+        for number in sorted({number for number, _ in there}):
+            missing = [label for label in self._settings.labels if (number, label) not in there]
+            journal.written += [WrittenText(number, label, "", "changed") for label in missing]
+        journal.data = now
+        journal.save()
 
-    def _missing(self, records: PrivateRecords, halted: Callable[[], bool]) -> Iterator[WrittenText]:
-        """Write what is not written yet, round by round, and keep it."""
-        journal, design, plan = self._journal, self._design, self._plan
-        assert journal is not None
-        assert design is not None
-        assert plan is not None
+    def _missing(self, opened: _Opened, records: PrivateRecords, halted: Callable[[], bool]) -> Iterator[WrittenText]:
+        """Write what is missing, round by round: charge, draw who takes part, write, keep; then it may leave."""
+        design, journal, settings = opened.design, opened.journal, self._settings
         writer = TextWriter(
-            self._engine, self._settings.prompts.after, design.noise, candidates=self._settings.candidates,
-            chat=self._settings.chat, rng=self._rng,
+            self._engine, settings.prompts.after, design.noise, candidates=settings.candidates, chat=settings.chat,
+            rng=self._rng,
         )  # fmt: skip
         members = Members(journal.key, slots_of(records, self.neighbors))
-        there = {(one.number, one.label) for one in journal.written}
-        seen: set[Hashable] = set()
+        there, seen = journal.there(), set[Hashable]()
         try:
             for number in range(design.rounds):
-                missing = [label for label in self._settings.labels if (number, label) not in there]
-                if not missing:
-                    continue
-                if halted():
+                missing = [label for label in settings.labels if (number, label) not in there]
+                if missing and halted():
                     raise PlanError("The run was cancelled. What was released is kept: invoke again to go on with it.")
-                self._charge(plan, design, number)
-                drawn = (
-                    members.group(number, design.rounds)
-                    if design.scheme == "groups"
-                    else members.drawn(number, design.noise.event.sampling_probability)
-                )
-                rows = {name: records.get(name) for name in drawn}
+                if missing:
+                    self._charge(opened, number)
+                rows = {name: records.get(name) for name in members.of_round(design, number)} if missing else {}
                 for label in missing:
-                    bodies: dict[Hashable, str] = {
-                        (journal.data, name): self._settings.prompts.body([row])
-                        for name, row in rows.items()
-                        if row["label"] == label
-                    }
-                    seen.update(bodies)
-                    head = self._settings.prompts.described(self._settings.labels[label])
-                    tokens = list(writer.tokens(head, self._settings.prompts.tail, bodies))
+                    shown = {(journal.data, name): row for name, row in rows.items() if row["label"] == label}
+                    seen.update(shown)
+                    bodies: dict[Hashable, str] = {key: settings.prompts.body([row]) for key, row in shown.items()}
+                    head = settings.prompts.described(settings.labels[label])
+                    tokens = list(writer.tokens(head, settings.prompts.tail, bodies))
                     one = WrittenText(number, label, writer.text(tokens), "end" if writer.ended(tokens) else "length")
                     journal.keep(one)
                     yield one
@@ -177,25 +166,24 @@ class SynthesisRuns:
             if seen:
                 self._engine.forget(*seen)
 
-    def _charge(self, plan: LedgerPlan, design: Design, number: int) -> None:
+    def _charge(self, opened: _Opened, number: int) -> None:
         """Charge a round before it begins; one that an earlier process has charged is not charged again."""
-        event = design.charged(number)
-        charged = number + 1 if design.scheme == "rounds" else 1
-        most = design.rounds if design.scheme == "rounds" else 1
-        if most - plan.remaining(event) < charged:
-            plan.spend(event, chain=self._name)
+        event, most = opened.design.charged(number), opened.design.times
+        due = number + 1 if most > 1 else 1  # a group has an event of its own
+        if most - opened.plan.remaining(event) < due:
+            opened.plan.spend(event, chain=self._name)
 
     def released(self) -> list[WrittenText]:
         """Texts released so far."""
-        return [] if self._journal is None else [one for one in self._journal.written if one.ended != "changed"]
+        written = [] if self._opened is None else self._opened.journal.written
+        return [one for one in written if one.ended != "changed"]
 
     def certificate(self) -> PrivacyCertificate:
         """The promise of the run as it stands."""
-        plan, design = self._plan, self._design
-        if plan is None or design is None:
+        if self._opened is None:
             raise InvalidParameter("Expected a run to have started. Call invoke(examples) first, or plan(examples).")
         return certified(
-            plan, design, self._engine, self._rng,
+            self._opened.plan, self._opened.design, self._engine, self._rng,
             "the local model sees the examples; the texts alone leave, and may be shown to anybody and kept",
         )  # fmt: skip
 

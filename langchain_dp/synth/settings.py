@@ -88,15 +88,26 @@ class Design:
     noise: ClippedSum
     records: int | None
 
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Design:
+        """The design whose ``dataclasses.asdict`` these fields are."""
+        noise = dict(fields["noise"])
+        made = ClippedSum(**{**noise, "event": TextRoundEvent(**noise["event"])})
+        return cls(**{**fields, "noise": made})
+
+    @property
+    def times(self) -> int:
+        """How often each of its events is reserved."""
+        return self.rounds if self.scheme == "rounds" else 1
+
     def charged(self, number: int) -> PartEvent | Any:
         """What round ``number`` is charged as. A group is a part of the data: records of others pay nothing for it."""
         return PartEvent(f"group {number}", self.noise.event) if self.scheme == "groups" else self.noise.event
 
     def events(self) -> list[tuple[Any, int]]:
         """What a run reserves."""
-        if self.scheme == "groups":
-            return [(self.charged(number), 1) for number in range(self.rounds)]
-        return [(self.charged(0), self.rounds)]
+        different = self.rounds if self.scheme == "groups" else 1
+        return [(self.charged(number), self.times) for number in range(different)]
 
 
 def designed(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> Design:

@@ -17,6 +17,7 @@ from langchain_dp.ports import Continuation, MemberPrompt, ScoresNextToken, Toke
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
 from langchain_dp.redact import interruption
+from langchain_dp.synth.settings import Design
 
 _COIN_BITS = 256
 
@@ -34,6 +35,12 @@ class Members:
     def __init__(self, key: bytes, names: Mapping[str, str]) -> None:
         self._key = key
         self._names = dict(names)
+
+    def of_round(self, design: Design, number: int) -> list[str]:
+        """Records of round ``number`` of a design."""
+        if design.scheme == "groups":
+            return self.group(number, design.rounds)
+        return self.drawn(number, design.noise.event.sampling_probability)
 
     def drawn(self, number: int, rate: float) -> list[str]:
         """Records of round ``number``, each with probability ``rate``, independently."""
