@@ -49,7 +49,9 @@ def given_labels(labels: Iterable[Label]) -> dict[str, Label]:
             "or members of an Enum."
         )
     if len(names) < 2 or len(set(names)) < len(names):
-        raise InvalidParameter(f"Expected labels{_shown(listed)} to hold at least two labels, each once. Name them all.")
+        raise InvalidParameter(
+            f"Expected labels{_shown(listed)} to hold at least two labels, each once. Name them all."
+        )
     return {str(name): label for name, label in zip(names, listed, strict=True) if label is not None}
 
 
@@ -70,7 +72,12 @@ def _shown(labels: object) -> str:
 
 
 def row_fault(
-    row: Mapping[str, Any], labels: Collection[str] | None, variables: Iterable[str], *, whose: str = "template"
+    row: Mapping[str, Any],
+    labels: Collection[str] | None,
+    variables: Iterable[str],
+    *,
+    whose: str = "template",
+    plain: bool = False,
 ) -> str:
     """Why a record does not fit labels and template; empty if it does. ``{where}`` in it stands for its position.
 
@@ -79,12 +86,16 @@ def row_fault(
         labels: Names of the labels; None where any will do.
         variables: Names of the template's variables.
         whose: What the template is called.
+        plain: Whether it takes text and numbers alone.
     """
     if labels is not None and row["label"] not in labels:
         return f"Expected the label of {{where}} to be one of labels={list(labels)}. Add it, or repair the example."
     missing = [variable for variable in variables if variable not in row]
     if missing:
         return f"Expected {{where}} to have the {whose}'s keys, but {missing} are missing. Add them."
+    odd = [variable for variable in variables if plain and not isinstance(row[variable], (str, int, float))]
+    if odd:
+        return f"Expected {odd} of {{where}} to be text or numbers. Convert them first."
     return ""
 
 

@@ -85,8 +85,8 @@ def read_file(path: str | PathLike[str]) -> list[dict[str, Any]]:
     reader = _READERS.get(Path(path).suffix.lower())
     if reader is None:
         raise InvalidParameter(
-            f"Expected examples of type {type(path).__name__} to be a path that ends in one of {sorted(_READERS)}. Read "
-            "another file yourself, with pandas for instance, and give what it holds."
+            f"Expected examples of type {type(path).__name__} to be a path that ends in one of {sorted(_READERS)}. "
+            "Read another file yourself, with pandas for instance, and give what it holds."
         )
     return reader(path)
 

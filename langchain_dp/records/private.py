@@ -131,13 +131,13 @@ class PrivateRecords:
         text, label = fields.get(self.text_key), label_name(fields.get(self.label_key))
         if not isinstance(text, str) or not text.strip():
             return (
-                f"Expected {{where}} to have a non-empty str under {self.text_key!r}. Drop or repair it, or name another "
-                "key with text_key= of PrivateRecords."
+                f"Expected {{where}} to have a non-empty str under {self.text_key!r}. Drop or repair it, or name "
+                "another key with text_key= of PrivateRecords."
             )
         if label is None:
             return (
-                f"Expected {{where}} to have a non-empty str under {self.label_key!r}, or an int, a bool or a member of "
-                "an Enum. Drop or repair it, or name another key with label_key= of PrivateRecords."
+                f"Expected {{where}} to have a non-empty str under {self.label_key!r}, or an int, a bool or a member "
+                "of an Enum. Drop or repair it, or name another key with label_key= of PrivateRecords."
             )
         for name, value in fields.items():
             if isinstance(value, str) and not encodable(value):
@@ -185,15 +185,20 @@ def _key(name: str, given: object) -> str:
 
 
 def check_records(
-    records: PrivateRecords, labels: Collection[str] | None, variables: Iterable[str], *, whose: str = "template"
+    records: PrivateRecords,
+    labels: Collection[str] | None,
+    variables: Iterable[str],
+    *,
+    whose: str = "template",
+    plain: bool = False,
 ) -> None:
     """Raise InvalidParameter unless every record has a known label and the keys of a template.
 
-    One message gives the positions of all that do not, never their content. ``labels`` None takes any.
+    One message gives the positions of all that do not, never their content. Arguments as of :func:`row_fault`.
     """
     faults, variables = Faults(), tuple(variables)
     for position, name in enumerate(records.ids()):
-        if fault := row_fault(records.get(name), labels, variables, whose=whose):
+        if fault := row_fault(records.get(name), labels, variables, whose=whose, plain=plain):
             faults.add(position, fault)
     faults.raise_any()
 
@@ -220,7 +225,7 @@ class FromDataFrame:
 
     @classmethod
     def _over(cls, records: PrivateRecords, settings: Mapping[str, Any]) -> Self:
-        return cls(examples=records, **settings)
+        return cls(examples=records, **settings)  # type: ignore[call-arg]  # of those who take this as a base
 
 
 class KeepsExamples(FromDataFrame):
