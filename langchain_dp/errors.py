@@ -16,7 +16,8 @@
     ├── ModelUnavailable (RuntimeError)    the model failed on a public question
     └── MissingExtra (ImportError)         an optional package is not installed
 
-One warning: WeakPromiseWarning (UserWarning), a budget under which hardly anything is promised.
+Two warnings: WeakPromiseWarning (UserWarning), a budget under which hardly anything is promised; BudgetRunsLow
+(UserWarning), a plan of which 80% are used.
 
 No message holds private text. Nothing here imports anything else of the package.
 """
@@ -115,3 +116,7 @@ class MissingExtra(LangChainDPError, ImportError):
 
 class WeakPromiseWarning(UserWarning):
     """Hardly anything is promised: epsilon is above 10, or delta is not below one over the number of records."""
+
+
+class BudgetRunsLow(UserWarning):
+    """80% of a plan are used. It comes once, before the next answer is charged; `answers_left()` counts the others."""

@@ -99,7 +99,7 @@ def test_the_records_cannot_be_taken_out(take: Any) -> None:
         ({"label": CANARY}, "example 1 to have a non-empty str under 'text'"),
         ({"text": "  ", "label": CANARY}, "under 'text'"),
         ({"text": 3, "label": CANARY}, "under 'text'"),
-        ({"text": CANARY, "label": 3}, "under 'label'"),
+        ({"text": CANARY, "label": 3.5}, "under 'label'"),
         ({"text": CANARY, "label": ""}, "under 'label'"),
         ({"text": CANARY, "label": "a", "id": "mine"}, "the id of example 1 to be new"),
         ({"text": CANARY, "label": "a", "id": "#0"}, "not to start with '#'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -10,6 +11,8 @@ from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyLedger
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 
+LedgerOrPath = PrivacyLedger | str | os.PathLike[str]
+"""A ledger, or the path of one that is opened with the whole budget."""
 _ROUNDING = 1 + 1e-9  # what is left is a difference of sums
 
 
@@ -78,16 +81,25 @@ def check_same(
         )
 
 
-def check_promise(budget: PrivacyBudget | None, ledger: PrivacyLedger | None, not_private_seed: int | None) -> None:
+def check_promise(budget: PrivacyBudget | None, ledger: LedgerOrPath | None, not_private_seed: int | None) -> None:
     """A budget or a ledger to charge, and no seed beside a ledger."""
     if budget is None and ledger is None:
         raise InvalidParameter("Expected budget= or ledger= to be given, but both are None. Give PrivacyBudget(3.0).")
     if budget is not None and not isinstance(budget, PrivacyBudget):
         raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget. Give PrivacyBudget(3.0).")
+    if ledger is not None and not isinstance(ledger, (PrivacyLedger, str, os.PathLike)):
+        raise InvalidParameter(
+            f"Expected ledger of type {type(ledger).__name__} to be a PrivacyLedger, or a path beside budget=. Give "
+            "PrivacyLedger(budget, path)."
+        )
+    if budget is None and not isinstance(ledger, PrivacyLedger):
+        raise InvalidParameter(
+            "Expected budget= beside ledger= of a path: it is what the file may spend in all. Give PrivacyBudget(3.0)."
+        )
     check_unseeded(ledger, not_private_seed)
 
 
-def check_unseeded(ledger: PrivacyLedger | None, not_private_seed: int | None) -> None:
+def check_unseeded(ledger: LedgerOrPath | None, not_private_seed: int | None) -> None:
     """A ledger is charged for private releases only: its own certificate counts them as private."""
     if ledger is not None and not_private_seed is not None:
         raise InvalidParameter(
@@ -96,11 +108,14 @@ def check_unseeded(ledger: PrivacyLedger | None, not_private_seed: int | None) -
         )
 
 
-def ledger_for(budget: PrivacyBudget | None, ledger: PrivacyLedger | None) -> PrivacyLedger:
-    """The ledger to charge: the one given, if ``budget`` fits its neighbours, or a new one in memory."""
-    if ledger is None:
+def ledger_for(budget: PrivacyBudget | None, ledger: LedgerOrPath | None) -> PrivacyLedger:
+    """The ledger to charge: the one given, if ``budget`` fits its neighbours, or one of that budget.
+
+    The latter is in memory, or at the path given; a chain that has opened it so has all of it.
+    """
+    if not isinstance(ledger, PrivacyLedger):
         assert budget is not None  # check_promise
-        return PrivacyLedger(budget)
+        return PrivacyLedger(budget, ledger)
     if budget is not None and budget.neighbors is not ledger.budget.neighbors:
         raise InvalidParameter(
             f"Expected budget.neighbors={budget.neighbors.name} to be the ledger's {ledger.budget.neighbors.name}. "

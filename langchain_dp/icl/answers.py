@@ -12,10 +12,12 @@ import dataclasses
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
+from typing import Generic
 
 from langchain_dp._util import forks
 from langchain_dp._util.places import in_event_loop
 from langchain_dp.accounting import PrivacyCertificate
+from langchain_dp.records import Label
 
 KEPT = 10_000
 """Answers that are kept by default: as many as there are by default to give."""
@@ -30,18 +32,18 @@ class Released:
 
 
 @dataclasses.dataclass(frozen=True)
-class DPAnswer:
+class DPAnswer(Generic[Label]):
     """A released label with its certificate, as of the moment it was handed over.
 
     Args:
-        label: The released label.
+        label: The released label, as it was given to the classifier.
         certificate: Under which promise it was released.
         shares: Noisy vote shares per label if they were asked for, at the same price; else None.
     """
 
-    label: str
+    label: Label
     certificate: PrivacyCertificate
-    shares: dict[str, float] | None = None
+    shares: dict[Label, float] | None = None
 
 
 class AnswerCache(forks.ForkSafe):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -12,6 +12,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_dp._util import validate
 from langchain_dp._util.validate import no_further
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
+from langchain_dp.ensemble.questions import Question
 from langchain_dp.errors import PrivateDataError
 from langchain_dp.icl.answers import DPAnswer
 from langchain_dp.icl.prompts import ICLPrompt
@@ -28,7 +29,7 @@ _REASONS = {
 }
 
 
-class NonPrivateICL(Runnable[str | Mapping[str, Any], str]):
+class NonPrivateICL(Runnable[Question, Any]):
     """A non-private twin of a ``DPICLClassifier``. Made by its ``baseline`` method; its certificate says so.
 
     An answer nobody could parse falls back to the first label, as a release without any vote does before noise.
@@ -38,7 +39,7 @@ class NonPrivateICL(Runnable[str | Mapping[str, Any], str]):
         self,
         method: BaselineMethod,
         *,
-        labels: Sequence[str],
+        labels: Sequence[Any],
         prompt: ICLPrompt,
         voter: Voter,
         subset_prompts: SubsetPrompts,
@@ -54,19 +55,17 @@ class NonPrivateICL(Runnable[str | Mapping[str, Any], str]):
         self._check = check
         self._neighbors = neighbors
 
-    def invoke(self, input: str | Mapping[str, Any], config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002  # Runnable's name
+    def invoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002  # Runnable's name
         """Answer without any privacy."""
         no_further(kwargs)
         return self._call_with_config(self._answer, input, config)
 
-    async def ainvoke(self, input: str | Mapping[str, Any], config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002
+    async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         """Async twin of :meth:`invoke`."""
         no_further(kwargs)
         return await self._acall_with_config(self._aanswer, input, config)
 
-    def invoke_with_certificate(
-        self, question: str | Mapping[str, Any], config: RunnableConfig | None = None
-    ) -> DPAnswer:
+    def invoke_with_certificate(self, question: Question, config: RunnableConfig | None = None) -> DPAnswer[Any]:
         """Answer with a certificate that says it is not private."""
         return DPAnswer(self.invoke(question, config), self.certificate())
 
@@ -91,15 +90,15 @@ class NonPrivateICL(Runnable[str | Mapping[str, Any], str]):
             return [SubsetPrompt(None, (), question)]
         return self._subset_prompts.one(question, secrets.SystemRandom())
 
-    def _answer(self, question: str | Mapping[str, Any]) -> str:
+    def _answer(self, question: Question) -> Any:
         subset_prompts = self._drawn(self._check(question))
         return self._count(subset_prompts, self._voter.ask(subset_prompts, even_empty=True))
 
-    async def _aanswer(self, question: str | Mapping[str, Any]) -> str:
+    async def _aanswer(self, question: Question) -> Any:
         subset_prompts = self._drawn(self._check(question))
         return self._count(subset_prompts, await self._voter.aask(subset_prompts, even_empty=True))
 
-    def _count(self, subset_prompts: Sequence[SubsetPrompt], cast: Sequence[Vote]) -> str:
+    def _count(self, subset_prompts: Sequence[SubsetPrompt], cast: Sequence[Vote]) -> Any:
         if self.method == "zero-shot":
             return self._labels[cast[0] or 0]
         steps = votes(subset_prompts, len(self._labels))

@@ -20,6 +20,7 @@ from langchain_dp._util.validate import no_further
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.answers import DPAnswer
 from langchain_dp.icl.runnable import DPICLClassifier
+from langchain_dp.records import label_name
 
 
 class ChatDPICL(BaseChatModel):
@@ -43,9 +44,9 @@ class ChatDPICL(BaseChatModel):
     # keeps its own.
     cache: BaseCache | bool | None = Field(default=False, exclude=True)
 
-    _classifier: DPICLClassifier = PrivateAttr()
+    _classifier: DPICLClassifier[Any] = PrivateAttr()
 
-    def __init__(self, *, classifier: DPICLClassifier, **kwargs: Any) -> None:
+    def __init__(self, *, classifier: DPICLClassifier[Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if self.cache is not False:
             raise InvalidParameter(
@@ -56,7 +57,7 @@ class ChatDPICL(BaseChatModel):
         self._classifier = classifier
 
     @property
-    def classifier(self) -> DPICLClassifier:
+    def classifier(self) -> DPICLClassifier[Any]:
         """The classifier that answers."""
         return self._classifier
 
@@ -116,15 +117,15 @@ class ChatDPICL(BaseChatModel):
         answer = await self._classifier.ainvoke_with_certificate(question, {"callbacks": []})
         return await asyncio.to_thread(self._fields, answer, question, stop)
 
-    def _fields(self, answer: DPAnswer, question: str, stop: Sequence[str] | None) -> dict[str, Any]:
+    def _fields(self, answer: DPAnswer[Any], question: str, stop: Sequence[str] | None) -> dict[str, Any]:
         """Fields of the reply, whole or as a chunk."""
-        text = answer.label
+        label = text = label_name(answer.label) or ""
         for end in filter(None, stop or ()):
             text = text.split(end)[0]
-        asked, said = self._classifier.count_tokens(question), self._classifier.count_tokens(answer.label)
+        asked, said = self._classifier.count_tokens(question), self._classifier.count_tokens(label)
         metadata: dict[str, Any] = {"dp": answer.certificate.to_dict(), "model_name": answer.certificate.model}
         if answer.shares is not None:
-            metadata["vote_shares"] = answer.shares
+            metadata["vote_shares"] = {label_name(each): share for each, share in answer.shares.items()}
         # Usage counts the question and the label only: how many tokens the subsets held is private.
         usage = UsageMetadata(input_tokens=asked, output_tokens=said, total_tokens=asked + said)
         return {"content": text, "response_metadata": metadata, "usage_metadata": usage}

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langchain_dp.accounting import Neighbors
+from langchain_dp.ensemble.questions import HISTORY, question_fields
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.prompts import ICLPrompt
-from langchain_dp.records import AUTOMATIC, encodable
+from langchain_dp.records import AUTOMATIC, encodable, row_fault
 
 
 def label_words(prompt: ICLPrompt, labels: Sequence[str]) -> list[str]:
@@ -21,17 +22,10 @@ def label_words(prompt: ICLPrompt, labels: Sequence[str]) -> list[str]:
     return words
 
 
-def check_example(example: object, where: str, prompt: ICLPrompt, labels: Sequence[str]) -> None:
-    """A mapping with a known label and the prompt's keys; ``where`` names it in messages."""
-    if not isinstance(example, Mapping):
-        raise InvalidParameter(f"Expected {where} to be a mapping with text and label, not {type(example).__name__}.")
-    if example.get("label") not in labels:
-        raise InvalidParameter(
-            f"Expected the label of {where} to be one of labels={list(labels)}. Add it, or repair the example."
-        )
-    missing = [name for name in prompt.variables if name not in example]
-    if missing:
-        raise InvalidParameter(f"Expected {where} to have the prompt's keys, but {missing} are missing. Add them.")
+def check_example(row: Mapping[str, Any], prompt: ICLPrompt, labels: Sequence[str]) -> None:
+    """One more record, as it would be kept, has a known label and the prompt's keys."""
+    if fault := row_fault(row, labels, prompt.variables, whose="prompt", plain=True):
+        raise InvalidParameter(fault.replace("{where}", "the example"))
 
 
 def check_forgettable(record_id: str, neighbors: Neighbors) -> None:
@@ -47,13 +41,11 @@ def check_forgettable(record_id: str, neighbors: Neighbors) -> None:
         )
 
 
-def render_question(question: str | Mapping[str, Any], prompt: ICLPrompt) -> str:
+def render_question(question: object, prompt: ICLPrompt, *, text_key: str = "text") -> str:
     """The question as it stands in the prompt, up to the cue."""
-    fields = {prompt.variables[0]: question} if isinstance(question, str) else question
-    if not isinstance(fields, Mapping):
-        raise InvalidParameter(f"Expected the question to be a str or a mapping, not {type(question).__name__}.")
+    fields = question_fields(question, prompt.variables, text_key=text_key)
     text = prompt.ask(fields)
-    if not any(str(fields[name]).strip() for name in prompt.variables):
+    if not any(str(fields[name]).strip() for name in prompt.variables if name != HISTORY):
         raise InvalidParameter("Expected the question to be a non-empty text, but it is blank. Nothing was spent.")
     if not encodable(text):
         raise InvalidParameter("Expected the question to be valid Unicode: it has a lone surrogate. Nothing was spent.")

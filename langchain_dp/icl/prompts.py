@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.records import label_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,8 @@ class ICLPrompt:
         question: Template of one input; its variables are keys of an example, such as "Review: {text}".
         answer: Cue after the input, such as "Sentiment:". The label word follows it after a space.
         instruction: Text before the examples; may be empty.
-        words: Label -> word the model is shown and asked for. A missing label stands for itself.
+        words: Label -> word the model is shown and asked for. A missing label stands for itself. The labels may be
+            given as they are (``{1: "positive"}``); they are kept by their names.
 
     Raises:
         InvalidParameter: The template has no variable, or two labels share a word.
@@ -31,21 +33,32 @@ class ICLPrompt:
     question: str
     answer: str
     instruction: str = ""
-    words: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    words: Mapping[Any, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("question", "answer", "instruction"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidParameter(f"Expected {name} of type {type(getattr(self, name)).__name__} to be a str.")
+        if not isinstance(self.words, Mapping) or not all(isinstance(word, str) for word in self.words.values()):
+            raise InvalidParameter("Expected words to map labels to strings. Write words={'positive': 'Positive'}.")
         if not self.variables:
             raise InvalidParameter(
                 f"Expected question={self.question!r} to hold a variable. Write for example 'Review: {{text}}'."
             )
         if len({word.casefold() for word in self.words.values()}) < len(self.words):
             raise InvalidParameter("Expected every label to have a word of its own, but two labels share one.")
-        object.__setattr__(self, "words", MappingProxyType(dict(self.words)))
+        named = {label_name(label) or "": word for label, word in self.words.items()}
+        object.__setattr__(self, "words", MappingProxyType(named))
 
     @property
     def variables(self) -> tuple[str, ...]:
         """Names of the template's variables, in order."""
-        parsed = string.Formatter().parse(self.question)
+        try:
+            parsed = list(string.Formatter().parse(self.question))
+        except ValueError:
+            raise InvalidParameter(
+                f"Expected question={self.question!r} to hold every brace that stands for itself twice."
+            ) from None
         return tuple(dict.fromkeys(name for _, name, _, _ in parsed if name is not None))
 
     def word(self, label: str) -> str:

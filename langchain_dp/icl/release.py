@@ -8,6 +8,7 @@ from collections.abc import Generator, Sequence
 
 from langchain_dp._util.places import Places
 from langchain_dp.accounting import Neighbors
+from langchain_dp.ensemble.tools import Remaining
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.icl.answers import AnswerCache, Released
 from langchain_dp.icl.pace import Pace
@@ -57,6 +58,7 @@ class Releaser:
         self._subset_prompts = subset_prompts
         self._voter = voter
         self._mechanism = ReportNoisyMax(reservation.event)
+        self.remaining = Remaining(reservation.plan, reservation.event, reservation.max_queries)
         self._rng = rng
         self._vote_shares = vote_shares
         self._max_calls = max_calls
@@ -162,6 +164,7 @@ class Releaser:
         check_environment()
         self._voter.check_environment()
         plan = self.reservation.plan
+        self.remaining.before_charge()
         plan.spend(self._mechanism.event, chain=plan.name)
         counts = yield from votes(self._subset_prompts.draw(question), len(self._labels))
         result = self._mechanism.release(counts, rng=self._rng)

@@ -14,11 +14,17 @@ from langchain_dp.accounting import (
     NoisyMaxEvent,
     PrivacyBudget,
     PrivacyCertificate,
-    PrivacyLedger,
     calibrate_noisy_max,
 )
 from langchain_dp.accounting.budget import warn_of, weak_points
-from langchain_dp.ensemble.reservation import Reservation, check_same, ledger_for, reserved_once, unreserved
+from langchain_dp.ensemble.reservation import (
+    LedgerOrPath,
+    Reservation,
+    check_same,
+    ledger_for,
+    reserved_once,
+    unreserved,
+)
 from langchain_dp.ensemble.scheme import Sampling, Scheme, choose_scheme
 from langchain_dp.errors import PlanError
 
@@ -66,7 +72,7 @@ class AnswerReservation(Reservation):
 def reserve(
     *,
     budget: PrivacyBudget | None,
-    ledger: PrivacyLedger | None,
+    ledger: LedgerOrPath | None,
     name: str,
     max_queries: int,
     sampling: Sampling,

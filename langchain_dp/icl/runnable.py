@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Generic, NoReturn
 
+from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.tools import BaseTool
+from pydantic import BaseModel
 
 from langchain_dp._util import validate
 from langchain_dp._util.validate import moved, no_further
-from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
+from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.events import SamplingName
-from langchain_dp.ensemble.reservation import check_promise, check_unseeded
+from langchain_dp.ensemble.questions import Question
+from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise
 from langchain_dp.ensemble.scheme import MOVED_SAMPLING, Sampling, Scheme, sampling_from
+from langchain_dp.ensemble.tools import ExitBehavior, private_tool
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.icl import checks, prompts
 from langchain_dp.icl.answers import KEPT, DPAnswer, Released
@@ -26,16 +31,15 @@ from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.report import ICLPlanReport, report
 from langchain_dp.icl.reservation import AnswerReservation, reserve
 from langchain_dp.icl.subset_prompts import SubsetPrompts
+from langchain_dp.icl.templates import prompt_from
 from langchain_dp.icl.voters import Voter, companion_text, make_voter
 from langchain_dp.icl.votes import Shot
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels
-from langchain_dp.records import PrivateRecords, check_labels
-
-Question = str | Mapping[str, Any]
+from langchain_dp.records import Examples, FromDataFrame, Label, PrivateRecords, check_records, given_labels
 
 
-class DPICLClassifier(Runnable[Question, str]):
+class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
     """Answers with one of ``labels``, by a private vote of few-shot prompts over private examples.
 
     The examples sit in subsets; each subset that takes part prompts the model once with its examples and the question;
@@ -45,17 +49,21 @@ class DPICLClassifier(Runnable[Question, str]):
         llm: Chat model, completion model or Runnable; or an engine that scores labels (``ScoresLabels``), which is
             used directly and keeps each subset's caches. The model's operator sees the examples.
         examples: Private examples, mappings with ``text`` and ``label`` (and what else the prompt's template names),
-            or a ``PrivateRecords``, of which this chain takes its own copy: forget a record here, too.
-        labels: The public labels, in the public order that breaks ties.
+            or whatever else ``PrivateRecords`` takes: a DataFrame, documents, a path. Of a ``PrivateRecords`` this
+            chain takes its own copy: forget a record here, too.
+        labels: The public labels, in the public order that breaks ties: strings, whole numbers, bools, or an Enum. An
+            answer is one of them, as it stands here; traces and certificates show its name, a str.
         budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger that is charged. Without ``budget``, all that is left of it is reserved.
+        ledger: Ledger that is charged. Without ``budget``, all that is left of it is reserved. Or the path of a ledger
+            that is opened here with the whole ``budget``; to share one, open it yourself.
         max_queries: Number of releases the noise is calibrated for; the next one is refused.
         shots: Examples per subset (expected number where subsets vary).
         subsets: Expected number of subsets that vote on one question.
         sampling: "fixed": subsets are cut once and each takes part by a coin (less noise, caches can be kept);
             "resample": subsets are dealt anew for every question, as in the paper. Number and rate of the subsets
             follow from the number of examples; under add/remove, where that is private, give a ``Sampling``.
-        prompt: Template; see :mod:`langchain_dp.icl.prompts`. None: a plain one.
+        prompt: Template; see :mod:`langchain_dp.icl.prompts`. None: a plain one. A str (the question, then the cue in a
+            line of its own), ``ChatPromptTemplate`` or ``FewShotPromptTemplate`` is read as one.
         name: Name of the plan in the ledger. A restart under the same name goes on with what is left of its plan.
         structured_output: Ask a chat model for a JSON object with the label instead of text.
         calibrate: Divide an engine's label scores by those for questions without content (Zhao et al. 2021).
@@ -88,15 +96,15 @@ class DPICLClassifier(Runnable[Question, str]):
         self,
         *,
         llm: Runnable[Any, Any] | ScoresLabels,
-        examples: Iterable[Mapping[str, Any]] | PrivateRecords,
-        labels: Sequence[str],
+        examples: Examples,
+        labels: Iterable[Label],
         budget: PrivacyBudget | None = None,
-        ledger: PrivacyLedger | None = None,
+        ledger: LedgerOrPath | None = None,
         max_queries: int = 10_000,
         shots: int = 4,
         subsets: int = 10,
         sampling: SamplingName | Sampling = "fixed",
-        prompt: ICLPrompt | None = None,
+        prompt: ICLPrompt | str | BasePromptTemplate[Any] | None = None,
         name: str = "dp-icl",
         structured_output: bool = False,
         calibrate: bool = True,
@@ -107,8 +115,9 @@ class DPICLClassifier(Runnable[Question, str]):
         not_private_seed: int | None = None,
     ) -> None:
         self.name = name
-        self.labels = check_labels(labels)
-        self.prompt = prompt or prompts.plain(self.labels)
+        self._given = given_labels(labels)
+        self.labels = tuple(self._given)
+        self.prompt = prompts.plain(self.labels) if prompt is None else prompt_from(prompt)
         check_promise(budget, ledger, not_private_seed)
         validate.integer("max_queries", max_queries, at_least=1)
         validate.integer("keep_answers", keep_answers, at_least=1)
@@ -126,8 +135,7 @@ class DPICLClassifier(Runnable[Question, str]):
             accept_unchecked_model=accept_unchecked_model,
         )
         self._records = PrivateRecords(examples)
-        for position, record_id in enumerate(self._records.ids()):
-            checks.check_example(self._records.get(record_id), f"example {position}", self.prompt, self.labels)
+        check_records(self._records, self.labels, self.prompt.variables, whose="prompt", plain=True)
         self._not_private_seed = not_private_seed
         self._rng: Randomness = (
             SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed)
@@ -157,11 +165,13 @@ class DPICLClassifier(Runnable[Question, str]):
 
     # ------------------------------------------------------------------------------------------------ Runnable
 
-    def invoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002  # Runnable's name
+    def invoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Label:  # noqa: A002  # Runnable's name
         """Release one label.
 
         Args:
-            input: The question: a string, or a mapping with the template's variables.
+            input: The question: a string, a mapping with the template's variables, a message, a list of messages (the
+                last human one is the question, the others are used where the template names ``history``), a graph's
+                state with ``messages``, a prompt value, or a document.
             config: LangChain config. Its callbacks see the question and the label, never the examples.
             **kwargs: None are taken.
 
@@ -172,16 +182,19 @@ class DPICLClassifier(Runnable[Question, str]):
                 question after invented examples, beside the subsets: then this release was charged. See
                 ``on_unhealthy``.
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
+
+        Warns:
+            BudgetRunsLow: 80% of the plan are used; once.
         """
         no_further(kwargs)
-        return self._call_with_config(self._label, input, config)
+        return self._given[self._run(self._label, input, config)]
 
-    async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002
+    async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Label:  # noqa: A002
         """Async twin of :meth:`invoke`."""
         no_further(kwargs)
-        return await self._acall_with_config(self._alabel, input, config)
+        return self._given[await self._arun(self._alabel, input, config)]
 
-    def invoke_with_certificate(self, question: Question, config: RunnableConfig | None = None) -> DPAnswer:
+    def invoke_with_certificate(self, question: Question, config: RunnableConfig | None = None) -> DPAnswer[Label]:
         """Release one label with its certificate, and noisy vote shares if ``vote_shares`` was set."""
         released: list[Released] = []
 
@@ -189,10 +202,12 @@ class DPICLClassifier(Runnable[Question, str]):
             released.append(self._releaser.release(self._checked_question(question)))
             return released[0].label
 
-        self._call_with_config(run, question, config)
+        self._run(run, question, config)
         return self._certified(released[0])
 
-    async def ainvoke_with_certificate(self, question: Question, config: RunnableConfig | None = None) -> DPAnswer:
+    async def ainvoke_with_certificate(
+        self, question: Question, config: RunnableConfig | None = None
+    ) -> DPAnswer[Label]:
         """Async twin of :meth:`invoke_with_certificate`."""
         released: list[Released] = []
 
@@ -200,8 +215,63 @@ class DPICLClassifier(Runnable[Question, str]):
             released.append(await self._releaser.arelease(self._checked_question(question)))
             return released[0].label
 
-        await self._acall_with_config(run, question, config)
+        await self._arun(run, question, config)
         return await asyncio.to_thread(self._certified, released[0])
+
+    def as_tool(
+        self,
+        args_schema: type[BaseModel] | None = None,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        arg_types: Mapping[str, type] | None = None,
+        exit_behavior: ExitBehavior = "continue",
+    ) -> BaseTool:
+        """A tool for an agent, which answers with the name of a label.
+
+        A question that is refused is told to the model, in a tool message, and costs nothing.
+
+        Args:
+            args_schema: The arguments, with descriptions of your own; by default the template's variables, as texts.
+            name: Name of the tool; by default that of the plan.
+            description: What the model is told about it; by default what it decides, with the labels.
+            arg_types: None are taken: the arguments are texts.
+            exit_behavior: What a used-up plan does, named as in LangChain's own limits of calls. "continue": the model
+                is told, in a tool message with the status of an error, and the agent goes on. "end": the same, and the
+                message is the agent's last (``create_agent``; other agents go on). "error": BudgetExceeded is raised.
+
+        Raises:
+            InvalidParameter: A value is out of bounds.
+
+        Example:
+            >>> tool = classifier.as_tool(name="sort_message", exit_behavior="end")
+            >>> agent = create_agent(model, tools=[tool])
+        """
+        if arg_types is not None:
+            raise InvalidParameter("Expected arg_types to be None: the arguments are texts. Give args_schema=.")
+        return private_tool(
+            lambda question, config: self._run(self._label, question, config),
+            lambda question, config: self._arun(self._alabel, question, config),
+            variables=self.prompt.variables,
+            name=name or self._reservation.plan.name,
+            description=description
+            or f"Decides which label fits: {', '.join(self.labels)}. It has learned from many private examples.",
+            exit_behavior=exit_behavior,
+            args_schema=args_schema,
+        )
+
+    def _run(self, work: Callable[[Question], str], question: Question, config: RunnableConfig | None) -> str:
+        return str(self._call_with_config(work, question, config))  # type: ignore[arg-type]  # callbacks get the name
+
+    async def _arun(
+        self, work: Callable[[Question], Awaitable[str]], question: Question, config: RunnableConfig | None
+    ) -> str:
+        return str(await self._acall_with_config(work, question, config))  # type: ignore[arg-type]  # likewise
+
+    @property
+    def OutputType(self) -> Any:  # Runnable's name
+        """What an answer is: a str, where all labels are."""
+        return str if all(isinstance(label, str) for label in self._given.values()) else Any
 
     def _label(self, question: Question) -> str:
         return self._releaser.release(self._checked_question(question)).label
@@ -210,7 +280,7 @@ class DPICLClassifier(Runnable[Question, str]):
         return (await self._releaser.arelease(self._checked_question(question))).label
 
     def _checked_question(self, question: Question) -> str:
-        text = checks.render_question(question, self.prompt)
+        text = checks.render_question(question, self.prompt, text_key=self._records.text_key)
         self._voter.check(text)
         return text
 
@@ -224,6 +294,10 @@ class DPICLClassifier(Runnable[Question, str]):
         """The promise under which this chain releases, with what is spent and left."""
         return self._reservation.certificate(self._voter.name, seeded=not self._rng.private, notes=self._voter.notes)
 
+    def answers_left(self) -> int:
+        """How many more answers the plan covers. The same question again takes none, while its answer is kept."""
+        return self._releaser.remaining.answers()
+
     @property
     def certificate_model(self) -> str:
         """Name of the model, as certificates give it."""
@@ -233,8 +307,11 @@ class DPICLClassifier(Runnable[Question, str]):
         """Tokens of a public text by the model's tokenizer, or an estimate where there is none."""
         return self._voter.count_tokens(text)
 
-    def _certified(self, released: Released) -> DPAnswer:
-        return DPAnswer(released.label, self.certificate(), released.shares)
+    def _certified(self, released: Released) -> DPAnswer[Label]:
+        shares = None
+        if released.shares is not None:
+            shares = {self._given[name]: share for name, share in released.shares.items()}
+        return DPAnswer(self._given[released.label], self.certificate(), shares)
 
     @property
     def scheme(self) -> Scheme:
@@ -266,13 +343,14 @@ class DPICLClassifier(Runnable[Question, str]):
 
     # --------------------------------------------------------------------------------------------- the examples
 
-    def add(self, example: Mapping[str, Any], *, record_id: str | None = None) -> str:
+    def add(self, example: Any, *, record_id: str | None = None) -> str:
         """Add a private example; it joins one subset by its own coin. Returns the id to forget it by.
 
         Without an id it is numbered; under add/remove neighbours, where the number of records is private, its id is
         drawn at random.
         """
-        checks.check_example(example, "the example", self.prompt, self.labels)
+        example = self._records.read(example)
+        checks.check_example(example, self.prompt, self.labels)
         if record_id is None and "id" not in example and self._counts_are_private():
             record_id = secrets.token_hex(8)
         record_id, stale = self._subset_prompts.add(example, record_id)
@@ -307,29 +385,29 @@ class DPICLClassifier(Runnable[Question, str]):
         self,
         budget: PrivacyBudget,
         *,
-        ledger: PrivacyLedger | None = None,
+        ledger: LedgerOrPath | None = None,
         name: str | None = None,
         max_queries: int | None = None,
-    ) -> DPICLClassifier:
+    ) -> DPICLClassifier[Label]:
         """A second chain over the same examples, subsets and caches, under a promise of its own.
 
         Somebody who sees the answers of both has seen the sum of the two budgets: share a ledger where that matters.
 
         Args:
             budget: The promise; its neighbours must be this chain's.
-            ledger: Ledger to charge; None keeps one in memory.
+            ledger: Ledger to charge, or the path of one; None keeps one in memory.
             name: Name of the plan; this chain's by default.
             max_queries: Number of releases; this chain's by default.
 
         Raises:
             InvalidParameter, BudgetExceeded, PlanError: As at construction.
         """
+        check_promise(budget, ledger, self._not_private_seed)
         neighbors = self._reservation.budget.neighbors
         if budget.neighbors is not neighbors:
             raise InvalidParameter(
                 f"Expected budget.neighbors={budget.neighbors.name} to be {neighbors.name}: its subsets were cut so."
             )
-        check_unseeded(ledger, self._not_private_seed)
         if max_queries is not None:
             validate.integer("max_queries", max_queries, at_least=1)
         scheme = self.scheme
@@ -362,9 +440,14 @@ class DPICLClassifier(Runnable[Question, str]):
         if private is not False:
             raise InvalidParameter(f"Expected private={private!r} to be False: a baseline releases raw votes.")
         return NonPrivateICL(
-            method, labels=self.labels, prompt=self.prompt, voter=self._voter, subset_prompts=self._subset_prompts,
-            check=self._checked_question, neighbors=self._reservation.budget.neighbors,
-        )  # fmt: skip
+            method,
+            labels=list(self._given.values()),
+            prompt=self.prompt,
+            voter=self._voter,
+            subset_prompts=self._subset_prompts,
+            check=self._checked_question,
+            neighbors=self._reservation.budget.neighbors,
+        )
 
     def _shot(self, example: Mapping[str, Any]) -> Shot:
         return self.prompt.ask(example), self.prompt.word(str(example["label"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.prompts import ChatPromptTemplate
@@ -14,10 +14,10 @@ from langchain_core.runnables.config import run_in_executor
 
 from langchain_dp._util import forks
 from langchain_dp._util.validate import group, moved, no_further
-from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
+from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.accounting.events import SamplingName
-from langchain_dp.ensemble.reservation import check_promise, ledger_for
+from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
 from langchain_dp.ensemble.scheme import MOVED_SAMPLING, Sampling, sampling_from
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
@@ -32,16 +32,14 @@ from langchain_dp.opt.settings import MOVED_WRITING, Method, Settings, Writing
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.ports import Decoding, VotesNextToken
 from langchain_dp.quiet.run import check_environment
-from langchain_dp.records import PrivateRecords, check_labels, check_records
+from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, check_records
 from langchain_dp.redact import Held, redacted
-
-Examples = Iterable[Mapping[str, Any]] | PrivateRecords
 
 _SHOWN = "<private examples>"
 """What callbacks see of the input."""
 
 
-class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
+class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTemplate]):
     """Writes an instruction from private examples on a local model, and hands it over as a prompt.
 
     The examples sit in subsets; for each token every subset that takes part shows its examples to the local model and
@@ -54,7 +52,8 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         labels: The public labels.
         instruction: What to start from, public. It is always among the candidates.
         budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger that is charged. Without ``budget``, all that is left of it is reserved.
+        ledger: Ledger that is charged. Without ``budget``, all that is left of it is reserved. Or the path of a ledger
+            that is opened here with the whole ``budget``.
         name: Name of the plan in the ledger. A ledger with a file keeps the run's journal beside it, and a run under
             the same name is taken up where it stopped.
         prompts: Templates; see :mod:`langchain_dp.opt.templates`.
@@ -96,7 +95,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         labels: Sequence[str],
         instruction: str,
         budget: PrivacyBudget | None = None,
-        ledger: PrivacyLedger | None = None,
+        ledger: LedgerOrPath | None = None,
         name: str = "dp-opt",
         prompts: OptPrompts | None = None,
         shots: int = 5,
@@ -166,7 +165,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
 
     # ------------------------------------------------------------------------------------------------ Runnable
 
-    def invoke(self, input: Examples, config: RunnableConfig | None = None, **kwargs: Any) -> ChatPromptTemplate:  # noqa: A002  # Runnable's name
+    def invoke(self, input: Examples | None, config: RunnableConfig | None = None, **kwargs: Any) -> ChatPromptTemplate:  # noqa: A002  # Runnable's name
         """Release one prompt.
 
         The run's own callbacks see neither the examples nor their number. The run AROUND it does: in
@@ -174,7 +173,8 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         show nothing, or wrap the call in ``private_run()``.
 
         Args:
-            input: Private examples, mappings with ``text`` and ``label`` (and what else the template names).
+            input: Private examples, mappings with ``text`` and ``label`` (and what else the template names), or
+                whatever else ``PrivateRecords`` takes. None: those of :meth:`from_dataframe`.
             config: LangChain config.
             **kwargs: None are taken.
 
@@ -193,7 +193,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
 
     async def ainvoke(
         self,
-        input: Examples,  # noqa: A002
+        input: Examples | None,  # noqa: A002
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> ChatPromptTemplate:
@@ -201,7 +201,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         no_further(kwargs)
         return (await self.aoptimize(input, config)).template()
 
-    def optimize(self, examples: Examples, config: RunnableConfig | None = None) -> OptimizedPrompt:
+    def optimize(self, examples: Examples | None = None, config: RunnableConfig | None = None) -> OptimizedPrompt:
         """As :meth:`invoke`, but returns the prompt with certificate and settings, ready to be saved.
 
         Ctrl-C loses nothing but the call under way: call again with the same examples, and the run is taken up where it
@@ -211,7 +211,9 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         """
         return self._optimize(examples, config, lambda: False)
 
-    async def aoptimize(self, examples: Examples, config: RunnableConfig | None = None) -> OptimizedPrompt:
+    async def aoptimize(
+        self, examples: Examples | None = None, config: RunnableConfig | None = None
+    ) -> OptimizedPrompt:
         """Async twin of :meth:`optimize`, in a worker thread, which stops before its next call when cancelled."""
         cancelled = threading.Event()
         try:
@@ -221,7 +223,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
             raise
 
     def _optimize(
-        self, examples: Examples, config: RunnableConfig | None, halted: Callable[[], bool]
+        self, examples: Examples | None, config: RunnableConfig | None, halted: Callable[[], bool]
     ) -> OptimizedPrompt:
         records = self._checked(examples)  # before the run: what is wrong with an example is no callback's business
         made: list[OptimizedPrompt] = []
@@ -238,8 +240,8 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
         with self._lock:
             return self._run(records, halted)
 
-    def _checked(self, examples: Examples) -> PrivateRecords:
-        records = PrivateRecords(examples)
+    def _checked(self, examples: Examples | None) -> PrivateRecords:
+        records = self._examples(examples)
         check_records(records, self.settings.labels, self.settings.prompts.variables)
         return records
 
@@ -276,7 +278,7 @@ class DPPromptOptimizer(Runnable[Examples, ChatPromptTemplate]):
             )
         return self._private.certificate()
 
-    def plan(self, examples: Examples | int) -> OptPlanReport:
+    def plan(self, examples: Examples | int | None = None) -> OptPlanReport:
         """What a run would cost and whether its votes can win. Spends and reserves nothing.
 
         Args:

@@ -7,28 +7,31 @@ import secrets
 import string
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor
+from langchain_core.tools import BaseTool
+from pydantic import BaseModel
 
 from langchain_dp._util import forks
-from langchain_dp._util.validate import integer, no_further, number
-from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyCertificate, PrivacyLedger, TextRoundEvent
+from langchain_dp._util.validate import group, integer, no_further, number
+from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyCertificate, TextRoundEvent
 from langchain_dp.accounting.budget import warn_of
-from langchain_dp.ensemble.reservation import affordable, check_promise, check_same, ledger_for
+from langchain_dp.ensemble.questions import HISTORY, Question, question_fields
+from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
+from langchain_dp.ensemble.tools import ExitBehavior, Remaining, private_tool
 from langchain_dp.errors import InvalidParameter, PlanError, PrivateDataError
 from langchain_dp.mechanisms import ClippedSum, NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.ports import ScoresNextToken, Token
 from langchain_dp.quiet.run import check_environment
-from langchain_dp.records import PrivateRecords
+from langchain_dp.records import Examples, FromDataFrame, PrivateRecords, check_records
 from langchain_dp.redact import Held, redacted
 from langchain_dp.synth.run import certified, slots_of, weak
 from langchain_dp.synth.settings import Design, in_rounds
 from langchain_dp.synth.writing import Members, TextWriter
 
-Question = str | Mapping[str, Any]
 _WHEN = "while an answer was written"
 
 
@@ -74,19 +77,19 @@ class AnswerPrompts:
         """One record. Private."""
         return self.record.format_map({name: str(record[name]).strip() for name in self.variables("record")})
 
-    def asked(self, question: Question) -> str:
+    def asked(self, question: Question, *, text_key: str = "text") -> str:
         """The question as it stands before the answer."""
         names = self.variables("question")
-        fields = {names[0]: question} if isinstance(question, str) and len(names) == 1 else question
-        if not isinstance(fields, Mapping) or any(name not in fields for name in names):
+        fields = question_fields(question, names, text_key=text_key)
+        if any(name not in fields for name in names):
             raise InvalidParameter(f"Expected a question to be a str, or a mapping with {list(names)}.")
         texts = {name: str(fields[name]).strip() for name in names}
-        if not any(texts.values()):
+        if not any(text for name, text in texts.items() if name != HISTORY):
             raise InvalidParameter("Expected a question that is not empty.")
         return self.question.format_map(texts)
 
 
-class DPAnswerGenerator(Runnable[Question, str]):
+class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
     """Answers questions in free text, in the manner of private examples: support replies, summaries, descriptions.
 
     Every record takes part in an answer by a secret coin. Those that do move the model's own guess of the next token,
@@ -95,9 +98,10 @@ class DPAnswerGenerator(Runnable[Question, str]):
 
     Args:
         model: Engine that scores next tokens. It sees the records: it must run inside the trust boundary.
-        examples: Private records: mappings with ``text`` and ``label`` (here the reply), or what the template names.
+        examples: Private records: mappings with ``text`` and ``label`` (here the reply), or what the template names;
+            or whatever else ``PrivateRecords`` takes: a DataFrame, documents, a path.
         budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger that is charged.
+        ledger: Ledger that is charged, or the path of one that is opened here with the whole ``budget``.
         max_queries: Answers that the noise is made for. The same question again costs nothing.
         name: Name of the plan in the ledger.
         members: Records that are expected to take part in one answer.
@@ -133,9 +137,9 @@ class DPAnswerGenerator(Runnable[Question, str]):
         self,
         *,
         model: ScoresNextToken,
-        examples: Iterable[Mapping[str, Any]] | PrivateRecords,
+        examples: Examples,
         budget: PrivacyBudget | None = None,
-        ledger: PrivacyLedger | None = None,
+        ledger: LedgerOrPath | None = None,
         max_queries: int = 100,
         name: str = "answers",
         members: int = 30,
@@ -163,9 +167,9 @@ class DPAnswerGenerator(Runnable[Question, str]):
         self._longest = integer("max_question_chars", max_question_chars, at_least=1)
         number("temperature", temperature, at_least=0.05, at_most=100.0)
         self.name = self._name = name
-        self.prompts = prompts or AnswerPrompts()
+        self.prompts = group("prompts", prompts, AnswerPrompts)
         self._records = PrivateRecords(examples)
-        _check_keys(self._records, self.prompts)
+        check_records(self._records, None, self.prompts.variables("record"))
         self._engine = model
         self._rng = SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed)
         seeded = not_private_seed is not None
@@ -177,6 +181,7 @@ class DPAnswerGenerator(Runnable[Question, str]):
         self._plan, self._design = self._reserved(
             budget, max_queries, members, max_new_tokens, temperature, sampling_probability
         )
+        self._remaining = Remaining(self._plan, self._design.charged(0), max_queries)
         self._slots = slots_of(self._records, self._ledger.budget.neighbors)
         self._writer = TextWriter(
             model, self.prompts.end, self._design.noise, candidates=candidates, chat=chat, rng=self._rng
@@ -253,6 +258,29 @@ class DPAnswerGenerator(Runnable[Question, str]):
                 return
             yield piece
 
+    def as_tool(
+        self,
+        args_schema: type[BaseModel] | None = None,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        arg_types: Mapping[str, type] | None = None,
+        exit_behavior: ExitBehavior = "continue",
+    ) -> BaseTool:
+        """A tool for an agent; arguments and errors as of :meth:`langchain_dp.icl.DPICLClassifier.as_tool`."""
+        if arg_types is not None:
+            raise InvalidParameter("Expected arg_types to be None: the arguments are texts. Give args_schema=.")
+        return private_tool(
+            self.invoke,
+            self.ainvoke,
+            variables=self.prompts.variables("question"),
+            name=name or self._name,
+            description=description
+            or "Answers a message in the manner of many private examples. It looks up no facts.",
+            exit_behavior=exit_behavior,
+            args_schema=args_schema,
+        )
+
     def _pieces(self, questions: Iterator[Question]) -> Iterator[str]:
         for question in questions:
             asked = self._checked(question)
@@ -270,6 +298,7 @@ class DPAnswerGenerator(Runnable[Question, str]):
     def _written(self, asked: str) -> Iterator[str]:
         """The order of every release: charge, draw who takes part, ask, draw a token."""
         check_environment()
+        self._remaining.before_charge()
         self._plan.spend(self._design.charged(0), chain=self._name)
         with self._lock:
             fresh = self._rng.randbelow(2**128)  # of this answer alone, also in a process that was forked
@@ -291,7 +320,7 @@ class DPAnswerGenerator(Runnable[Question, str]):
                 self._answers.popitem(last=False)
 
     def _checked(self, question: Question) -> str:
-        asked = self.prompts.asked(question)
+        asked = self.prompts.asked(question, text_key=self._records.text_key)
         if len(asked) > self._longest:
             raise InvalidParameter(
                 f"Expected a question of {len(asked)} characters to have at most max_question_chars={self._longest}. "
@@ -310,7 +339,7 @@ class DPAnswerGenerator(Runnable[Question, str]):
 
     def answers_left(self) -> int:
         """How many more answers the plan covers."""
-        return self._plan.remaining(self._design.charged(0))
+        return self._remaining.answers()
 
     def forget(self, record_id: str) -> None:
         """Remove a record: it is in no later answer, and what was released before it went is not given again.
@@ -331,12 +360,3 @@ class DPAnswerGenerator(Runnable[Question, str]):
         raise PrivateDataError(
             "A DPAnswerGenerator holds private records and cannot be pickled or copied. Build it anew."
         )
-
-
-def _check_keys(records: PrivateRecords, prompts: AnswerPrompts) -> None:
-    for position, name in enumerate(records.ids()):
-        missing = [variable for variable in prompts.variables("record") if variable not in records.get(name)]
-        if missing:
-            raise InvalidParameter(
-                f"Expected example {position} to have the template's keys, but {missing} are missing. Add them."
-            )

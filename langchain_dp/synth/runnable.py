@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
@@ -12,14 +12,14 @@ from langchain_core.runnables.config import run_in_executor
 
 from langchain_dp._util import forks
 from langchain_dp._util.validate import no_further
-from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate, PrivacyLedger
+from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of
-from langchain_dp.ensemble.reservation import check_promise, ledger_for
+from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels, ScoresNextToken
 from langchain_dp.quiet.run import check_environment
-from langchain_dp.records import PrivateRecords, check_labels, check_records
+from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, check_records
 from langchain_dp.redact import Held, redacted
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
 from langchain_dp.synth.filters import Filters, counted, judged
@@ -29,13 +29,11 @@ from langchain_dp.synth.report import SynthesisPlan, planned
 from langchain_dp.synth.run import SynthesisRuns
 from langchain_dp.synth.settings import Scheme, SynthesisSettings
 
-Examples = Iterable[Mapping[str, Any]] | PrivateRecords
-
 _SHOWN = "<private examples>"
 """What callbacks see of the input."""
 
 
-class DPExampleSynthesizer(Runnable[Examples, SyntheticExamples]):
+class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExamples]):
     """Writes examples from private records on a local model. They are released once and cost nothing ever after.
 
     Each text is written token by token: the records that take part move the model's own guess of the next token, each
@@ -49,7 +47,8 @@ class DPExampleSynthesizer(Runnable[Examples, SyntheticExamples]):
             description must not be taken from the records, unless it was released.
         count: Examples to be written, all labels together: rounded up to the same number of each.
         budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger that is charged. Without ``budget``, all that is left of it is reserved.
+        ledger: Ledger that is charged. Without ``budget``, all that is left of it is reserved. Or the path of a ledger
+            that is opened here with the whole ``budget``.
         name: Name of the plan in the ledger. A ledger with a file keeps what is written, and a run under the same name
             is taken up where it stopped.
         max_new_tokens: Tokens of one text at most.
@@ -95,7 +94,7 @@ class DPExampleSynthesizer(Runnable[Examples, SyntheticExamples]):
         labels: Mapping[str, str] | Sequence[str],
         count: int = 64,
         budget: PrivacyBudget | None = None,
-        ledger: PrivacyLedger | None = None,
+        ledger: LedgerOrPath | None = None,
         name: str = "synthesis",
         max_new_tokens: int = 40,
         members: int = 30,
@@ -144,7 +143,7 @@ class DPExampleSynthesizer(Runnable[Examples, SyntheticExamples]):
 
     # ------------------------------------------------------------------------------------------------ Runnable
 
-    def invoke(self, input: Examples, config: RunnableConfig | None = None, **kwargs: Any) -> SyntheticExamples:  # noqa: A002  # Runnable's name
+    def invoke(self, input: Examples | None, config: RunnableConfig | None = None, **kwargs: Any) -> SyntheticExamples:  # noqa: A002  # Runnable's name
         """Write the examples, or what is missing of them.
 
         The run's own callbacks see neither the records nor their number; the run AROUND it does, in ``synthesizer |
@@ -152,7 +151,8 @@ class DPExampleSynthesizer(Runnable[Examples, SyntheticExamples]):
         lose nothing: invoke again with the same records, and the run goes on where it stopped.
 
         Args:
-            input: Private records, mappings with ``text`` and ``label`` (and what else the template names).
+            input: Private records, mappings with ``text`` and ``label`` (and what else the template names), or
+                whatever else ``PrivateRecords`` takes. None: those of :meth:`from_dataframe`.
             config: LangChain config.
             **kwargs: None are taken.
 
@@ -167,7 +167,7 @@ class DPExampleSynthesizer(Runnable[Examples, SyntheticExamples]):
 
     async def ainvoke(
         self,
-        input: Examples,  # noqa: A002
+        input: Examples | None,  # noqa: A002
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> SyntheticExamples:
@@ -181,7 +181,7 @@ class DPExampleSynthesizer(Runnable[Examples, SyntheticExamples]):
             raise
 
     def _synthesize(
-        self, examples: Examples, config: RunnableConfig | None, halted: Callable[[], bool]
+        self, examples: Examples | None, config: RunnableConfig | None, halted: Callable[[], bool]
     ) -> SyntheticExamples:
         records = self._checked(examples)
         made: list[SyntheticExamples] = []
@@ -203,8 +203,8 @@ class DPExampleSynthesizer(Runnable[Examples, SyntheticExamples]):
         if self._progress is not None and one.ended != "changed":
             self._progress(SyntheticExample(one.text, one.label))
 
-    def _checked(self, examples: Examples) -> PrivateRecords:
-        records = PrivateRecords(examples)
+    def _checked(self, examples: Examples | None) -> PrivateRecords:
+        records = self._examples(examples)
         check_records(records, self.settings.labels, self.settings.prompts.variables)
         return records
 
@@ -229,7 +229,7 @@ class DPExampleSynthesizer(Runnable[Examples, SyntheticExamples]):
         """
         return self._runs.certificate()
 
-    def plan(self, examples: Examples | int) -> SynthesisPlan:
+    def plan(self, examples: Examples | int | None = None) -> SynthesisPlan:
         """What a run would cost and whether it is worth it. Spends and reserves nothing.
 
         Args:
@@ -250,7 +250,7 @@ class DPExampleSynthesizer(Runnable[Examples, SyntheticExamples]):
 def _described(labels: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     if not isinstance(labels, Mapping):
         return {label: label for label in check_labels(labels)}
-    check_labels(list(labels))
+    names = check_labels(list(labels))
     if not all(isinstance(text, str) and text.strip() for text in labels.values()):
         raise InvalidParameter("Expected every label to have a description that is a non-empty str.")
-    return dict(labels)
+    return dict(zip(names, labels.values(), strict=True))

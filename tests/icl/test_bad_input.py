@@ -54,7 +54,7 @@ ROW = {"text": f"odd {CANARY}", "label": "positive"}
         (r"label of example 24 to be one of labels=", {"examples": [*ROWS, {**ROW, "label": CANARY}]}),
         (r"example 24 to have a non-empty str under 'text'", {"examples": [*ROWS, {**ROW, "text": ""}]}),
         (r"example 0 to be a mapping", {"examples": [CANARY]}),
-        (r"example 0 to have the prompt's keys, but \['title'\] are missing", {"prompt": AMAZON}),
+        (r"examples 0, 1, .* and 14 more to have the prompt's keys, but \['title'\] are missing", {"prompt": AMAZON}),
         (r"labels=\['positive'\] to hold at least two labels", {"labels": ["positive"]}),
         (r"labels=\[\] to hold at least two", {"labels": []}),
         (r"each once", {"labels": ["positive", "positive"]}),

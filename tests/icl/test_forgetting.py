@@ -183,9 +183,9 @@ def test_two_chains_over_one_record_set_forget_on_their_own() -> None:
     ("example", "message"),
     [
         ({"text": "new", "label": "green"}, r"label of the example to be one of labels=\['positive', 'negative'\]"),
-        ({"text": "new"}, "label of the example"),
+        ({"text": "new"}, "the example to have a non-empty str under 'label'"),
         ({"text": " ", "label": "positive"}, "under 'text'"),
-        ({"label": "positive"}, r"\['text'\] are missing"),
+        ({"label": "positive"}, "under 'text'"),
         ("new", "the example to be a mapping with text and label, not str"),
     ],
 )

@@ -1,0 +1,84 @@
+"""Questions in every form that LangChain passes on, as the variables of a template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages, get_buffer_string
+from langchain_core.prompt_values import PromptValue, StringPromptValue
+
+from langchain_dp.errors import InvalidParameter
+
+HISTORY = "history"
+"""The variable that takes what was said before the question."""
+
+Question = str | Mapping[str, Any] | BaseMessage | Sequence[Any] | PromptValue | Document
+"""A question: a string; a mapping with the template's variables; a message; a list of messages, of which the last
+human one is the question; the state of a graph, which holds such a list under ``messages``; a prompt value; a document.
+"""
+
+
+def question_fields(question: object, variables: Sequence[str], *, text_key: str = "text") -> dict[str, Any]:
+    """Values of a template's variables; what is missing is left out.
+
+    What was said before the question is used only where the template names ``history``; it is empty if there is none.
+
+    Args:
+        question: See :data:`Question`.
+        variables: Names of the template's variables, at least one. A question without names is the first of them,
+            ``history`` aside.
+        text_key: What the text is called in the examples' source: a mapping may use that name for ``text``.
+
+    Raises:
+        InvalidParameter: It is of another kind, or holds no human message. The message shows nothing of it.
+    """
+    main = next((name for name in variables if name != HISTORY), variables[0])
+    past = {HISTORY: ""} if HISTORY in variables and main != HISTORY else {}
+    if isinstance(question, StringPromptValue):
+        question = question.text
+    elif isinstance(question, PromptValue):
+        question = question.to_messages()
+    elif isinstance(question, Mapping):
+        if "messages" not in question or "messages" in variables or main in question or text_key in question:
+            named = {"text": question[text_key]} if text_key in question and "text" not in question else {}
+            return {**past, **named, **question}
+        question = question["messages"]
+    if isinstance(question, str):
+        return {**past, main: question}
+    if isinstance(question, BaseMessage):
+        return {**past, main: str(question.text)}
+    if isinstance(question, Document):
+        return {**past, **question.metadata, main: question.page_content}
+    earlier, last = _last_human(_messages(question))
+    return ({HISTORY: get_buffer_string(earlier)} if past else {}) | {main: str(last.text)}
+
+
+def _messages(given: object) -> list[BaseMessage]:
+    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
+        raise InvalidParameter(
+            f"Expected the question to be a str or a mapping, not {type(given).__name__}; or a message, a list of "
+            "messages, a prompt value or a document. Nothing was spent."
+        )
+    if any(isinstance(one, str) for one in given):
+        raise InvalidParameter(
+            "Expected the question to be one str or a list of messages, not a list with str. Ask many questions by "
+            "batch(). Nothing was spent."
+        )
+    try:
+        return convert_to_messages(list(given))
+    except Exception:  # whatever it says, it may say it with the question
+        found = None
+    if found is None:
+        raise InvalidParameter(
+            f"Expected the question of type {type(given).__name__} to hold messages alone. Nothing was spent."
+        )
+    return found
+
+
+def _last_human(messages: Sequence[BaseMessage]) -> tuple[list[BaseMessage], BaseMessage]:
+    for place in range(len(messages) - 1, -1, -1):
+        if isinstance(messages[place], HumanMessage):
+            return list(messages[:place]), messages[place]
+    raise InvalidParameter("Expected a human message with the question, but there is none. Add HumanMessage(question).")

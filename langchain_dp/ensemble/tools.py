@@ -1,0 +1,145 @@
+"""What answers from private examples, as a tool of an agent; and what happens when its plan is used up."""
+
+from __future__ import annotations
+
+import re
+import threading
+import warnings
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal, get_args
+
+from dp_accounting.dp_event import DpEvent
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from pydantic import BaseModel, Field, create_model
+
+from langchain_dp._util import forks, validate
+from langchain_dp.accounting import LedgerPlan
+from langchain_dp.errors import BudgetExceeded, BudgetRunsLow, InvalidParameter
+
+ExitBehavior = Literal["error", "end", "continue"]
+"""What a call of the tool does when the plan is used up, named as in LangChain's own limits of calls."""
+
+_SOFT = 0.8
+_FEW = 10  # a plan of fewer answers is watched by eye
+
+
+class Remaining:
+    """Watches a plan: warns once, before a charge, when 80% of it are used.
+
+    Args:
+        plan: The plan.
+        event: The event of one answer.
+        most: Answers of the whole plan.
+    """
+
+    def __init__(self, plan: LedgerPlan, event: DpEvent, most: int) -> None:
+        self._plan, self._event, self._most = plan, event, most
+        self._lock = threading.Lock()
+        forks.renew_lock(self)
+        self._next_look: int | None = 0 if most >= _FEW else None
+
+    def answers(self) -> int:
+        """How many more answers the plan covers, whoever shares it."""
+        return self._plan.remaining(self._event)
+
+    def before_charge(self) -> None:
+        """To be called before every charge.
+
+        Warns:
+            BudgetRunsLow: 80% of the plan are used. Once; where warnings are errors, nothing was charged.
+        """
+        with self._lock:
+            if self._next_look is None:
+                return
+            self._next_look -= 1
+            if self._next_look >= 0:
+                return
+            left = self.answers()
+            low = left <= (1 - _SOFT) * self._most + 1e-9
+            # The ledger may be a server's: it is asked at every hundredth part of the plan.
+            self._next_look = None if low else self._most // 100
+        if low:
+            warnings.warn(
+                f"{left:,} of {self._most:,} answers are left in the plan {self._plan.name!r}. The budget of these "
+                "examples is not refilled: plan for what comes after it.",
+                BudgetRunsLow,
+                stacklevel=2,
+            )
+
+
+def private_tool(
+    ask: Callable[[dict[str, Any], RunnableConfig | None], str],
+    aask: Callable[[dict[str, Any], RunnableConfig | None], Awaitable[str]],
+    *,
+    variables: Sequence[str],
+    name: str,
+    description: str,
+    exit_behavior: ExitBehavior,
+    args_schema: type[BaseModel] | None = None,
+) -> BaseTool:
+    """Return a tool that asks one question and says so, in a message to the model, if it gets no answer.
+
+    Args:
+        ask: Answers the template's variables.
+        aask: Async twin.
+        variables: Names of the template's variables: the arguments of the tool, all of them texts.
+        name: Name of the tool; what no model provider takes in a name becomes "_".
+        description: What the model is told about it.
+        exit_behavior: "continue": a used-up plan is told to the model, in a tool message with the status of an error,
+            and the agent goes on; "end": the same, and that message is the agent's last; "error": BudgetExceeded is
+            raised.
+        args_schema: The arguments, with descriptions of your own.
+
+    Raises:
+        InvalidParameter: ``exit_behavior`` is another, or the schema does not hold the template's variables.
+    """
+    validate.one_of("exit_behavior", exit_behavior, get_args(ExitBehavior))
+    for given, value in (("name", name), ("description", description)):
+        if not isinstance(value, str) or not value.strip():
+            raise InvalidParameter(f"Expected {given} of the tool to be a non-empty str.")
+    if args_schema is None:
+        fields: dict[str, Any] = {one: (str, Field(description=f"the {one} to be answered")) for one in variables}
+        args_schema = create_model("Question", **fields)
+    elif not isinstance(args_schema, type) or not issubclass(args_schema, BaseModel):
+        raise InvalidParameter("Expected args_schema to be a pydantic model, a class.")
+    elif missing := [one for one in variables if one not in args_schema.model_fields]:
+        raise InvalidParameter(f"Expected args_schema to have the fields {list(variables)}; missing: {missing}.")
+
+    def refused(error: BudgetExceeded | InvalidParameter) -> ToolException:
+        if isinstance(error, InvalidParameter):
+            return ToolException(f"No answer: {error}")
+        if exit_behavior == "error":
+            raise error
+        if exit_behavior == "end":
+            tool.return_direct = True  # for good, as the spending is; LangChain's agents look at it after each call
+        return ToolException(
+            "No answer: the privacy budget of this tool is used up, and it is not refilled. Do not call it again. Go "
+            "on without it, and say that it could not answer."
+        )
+
+    # Every error is raised anew outside of the handler, so that a tracer sees no chain of frames.
+    def call(config: RunnableConfig, **arguments: Any) -> str:
+        try:
+            return ask(arguments, config)
+        except (BudgetExceeded, InvalidParameter) as error:
+            stop = refused(error)
+        raise stop
+
+    async def acall(config: RunnableConfig, **arguments: Any) -> str:
+        try:
+            return await aask(arguments, config)
+        except (BudgetExceeded, InvalidParameter) as error:
+            stop = refused(error)
+        raise stop
+
+    tool = StructuredTool.from_function(
+        func=call,
+        coroutine=acall,
+        name=re.sub(r"[^\w-]", "_", name, flags=re.ASCII),
+        description=description,
+        args_schema=args_schema,
+        infer_schema=False,
+        handle_tool_error=True,
+    )
+    return tool

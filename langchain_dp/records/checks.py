@@ -1,0 +1,116 @@
+"""Labels of every kind, each under one name; and whether a record fits labels and a template."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from typing_extensions import TypeVar
+
+from langchain_dp.errors import InvalidParameter
+
+Label = TypeVar("Label", bound=str | int | enum.Enum, default=str)
+"""What a label may be: a string, a whole number, a bool, or a member of an Enum."""
+_LONG = 10**40
+"""Python refuses to write numbers of more than 4,300 digits; no label is that long."""
+_SHOWN = 300
+
+
+def label_name(label: object) -> str | None:
+    """The string that a label is known by, in prompts, traces and certificates; None for what is no label.
+
+    A string is itself. A number or bool is as it is written: "1", "True". A member of an Enum is its value where that
+    is a string, else its own name.
+    """
+    if isinstance(label, enum.Enum):
+        label = label.value if isinstance(label.value, str) else label.name
+    elif type(label).__module__ == "numpy" and getattr(label, "ndim", 1) == 0:  # a scalar out of a table
+        label = label.item() if hasattr(label, "item") else None
+    if isinstance(label, int):
+        return str(int(label) if type(label) is not bool else label) if abs(label) < _LONG else None
+    return exact(label) if isinstance(label, str) and label else None
+
+
+def given_labels(labels: Iterable[Label]) -> dict[str, Label]:
+    """Name of each label -> the label as it was given: at least two, each once, all of one kind.
+
+    Args:
+        labels: The labels in the public order, or the Enum whose members they are.
+
+    Raises:
+        InvalidParameter: They are no labels, too few, or of several kinds.
+    """
+    listed = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)) else [None]
+    names = [label_name(label) for label in listed]
+    if not all(name is not None and name.strip() for name in names) or len({_kind(label) for label in listed}) > 1:
+        raise InvalidParameter(
+            f"Expected labels{_shown(labels)} to be a list of non-empty strings; or all of them whole numbers, bool, "
+            "or members of an Enum."
+        )
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise InvalidParameter(
+            f"Expected labels{_shown(listed)} to hold at least two labels, each once. Name them all."
+        )
+    return {str(name): label for name, label in zip(names, listed, strict=True) if label is not None}
+
+
+def check_labels(labels: Iterable[Any]) -> tuple[str, ...]:
+    """Names of at least two labels, each once; see :func:`given_labels`."""
+    return tuple(given_labels(labels))
+
+
+def _kind(label: object) -> type:
+    kinds: tuple[type, ...] = (str, enum.Enum, bool)
+    return next((kind for kind in kinds if isinstance(label, kind)), int)
+
+
+def _shown(labels: object) -> str:
+    """Labels are public; a whole column of private ones, given by mistake, is not."""
+    shown = repr(labels)
+    return f"={shown}" if len(shown) <= _SHOWN else f" of type {type(labels).__name__}"
+
+
+def row_fault(
+    row: Mapping[str, Any],
+    labels: Collection[str] | None,
+    variables: Iterable[str],
+    *,
+    whose: str = "template",
+    plain: bool = False,
+) -> str:
+    """Why a record does not fit labels and template; empty if it does. ``{where}`` in it stands for its position.
+
+    Args:
+        row: A record as it is kept.
+        labels: Names of the labels; None where any will do.
+        variables: Names of the template's variables.
+        whose: What the template is called.
+        plain: Whether it takes text and numbers alone.
+    """
+    if labels is not None and row["label"] not in labels:
+        return f"Expected the label of {{where}} to be one of labels={list(labels)}. Add it, or repair the example."
+    missing = [variable for variable in variables if variable not in row]
+    if missing:
+        return f"Expected {{where}} to have the {whose}'s keys, but {missing} are missing. Add them."
+    odd = [variable for variable in variables if plain and not isinstance(row[variable], (str, int, float))]
+    if odd:
+        return f"Expected {odd} of {{where}} to be text or numbers. Convert them first."
+    return ""
+
+
+def exact(value: Any) -> Any:
+    """A string of a kind of its own (an enum's, say) as the plain string that it is equal to; else the value itself.
+
+    Such a string may be written otherwise than it compares: "L.POS" and "positive".
+    """
+    return str.__str__(value) if isinstance(value, str) else value
+
+
+def encodable(text: str) -> bool:
+    """Whether UTF-8 can hold it: no lone surrogate is in it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

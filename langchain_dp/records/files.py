@@ -1,0 +1,96 @@
+"""Examples in files: one JSON object a line, or a table with a header."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.records.faults import Faults
+
+
+def read_jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
+    """Read one JSON object a line; blank lines are skipped.
+
+    Raises:
+        InvalidParameter: Lines are not JSON objects; the message gives their numbers and nothing of them.
+    """
+    rows: list[dict[str, Any]] = []
+    faults = Faults(f"line {{}} of {_named(path)}")
+    with Path(path).open("rb") as lines:  # bytes: a decoding error would carry the file's content
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = None
+            if isinstance(row, dict):
+                rows.append(row)
+            else:
+                faults.add(number, "Expected {where} to be a JSON object with text and label. Repair it.")
+    del line, row  # a traceback shows locals to those who collect them
+    faults.raise_any()
+    return rows
+
+
+def read_csv(path: str | PathLike[str], *, delimiter: str = ",") -> list[dict[str, Any]]:
+    """Read a table in UTF-8 whose first line names the columns. Every value is a str.
+
+    Raises:
+        InvalidParameter: It cannot be read, or rows are longer or shorter than the header; the message gives their
+            numbers, of which the first row after the header is 1.
+    """
+    content = Path(path).read_bytes()
+    try:
+        lines = io.StringIO(content.decode("utf-8-sig"), newline="")
+        rows = list(csv.DictReader(lines, delimiter=delimiter))
+    except (UnicodeDecodeError, csv.Error):  # they may carry the file's content
+        rows = None
+    if rows is None:
+        del content
+        raise InvalidParameter(f"Expected {_named(path)} to be a table in UTF-8 with a header. Save it as one.")
+    faults = Faults(f"row {{}} of {_named(path)}")
+    for number, row in enumerate(rows, start=1):
+        if None in row or None in row.values():
+            faults.add(number, "Expected {where} to have as many fields as the header. Repair it.")
+    faults.raise_any()
+    return rows
+
+
+def _read_tsv(path: str | PathLike[str]) -> list[dict[str, Any]]:
+    return read_csv(path, delimiter="\t")
+
+
+_READERS: dict[str, Callable[[str | PathLike[str]], list[dict[str, Any]]]] = {
+    ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
+    ".csv": read_csv,
+    ".tsv": _read_tsv,
+}
+
+
+def read_file(path: str | PathLike[str]) -> list[dict[str, Any]]:
+    """Read examples from a file of the kind that its name ends in.
+
+    Raises:
+        InvalidParameter: The ending is unknown. A text that was taken for a path is not shown.
+        OSError: The file is not there, or cannot be read.
+    """
+    reader = _READERS.get(Path(path).suffix.lower())
+    if reader is None:
+        raise InvalidParameter(
+            f"Expected examples of type {type(path).__name__} to be a path that ends in one of {sorted(_READERS)}. "
+            "Read another file yourself, with pandas for instance, and give what it holds."
+        )
+    return reader(path)
+
+
+def _named(path: str | PathLike[str]) -> str:
+    """Last part of the path, as it stands in a pattern."""
+    return Path(path).name.replace("{", "{{").replace("}", "}}")

@@ -1,0 +1,248 @@
+"""Private records: kept in memory, shown to nobody, refused to every serializer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from os import PathLike
+from types import MappingProxyType
+from typing import Any, NoReturn, Self
+
+from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.records.checks import encodable, exact, label_name, row_fault
+from langchain_dp.records.faults import Faults, placed
+from langchain_dp.records.files import read_jsonl
+from langchain_dp.records.tables import fields_of, rows_of
+
+AUTOMATIC = "#"
+"""First letter of the ids that number records by their place; no given id may start with it."""
+
+
+class PrivateRecords:
+    """Labelled private examples under stable ids.
+
+    An example is a mapping with ``text`` and ``label``; further keys fill a prompt's other variables. An ``id`` key
+    names the record (for :meth:`forget`); without one the record is named by its place: "#0", "#1", ...
+
+    The object prints as ``PrivateRecords(<private>)``, and pickling, copying or serializing it is an error: under
+    add/remove neighbours even the number of records is private.
+
+    Args:
+        examples: The examples: mappings, LangChain documents, pydantic objects, dataclass objects or named tuples; a
+            DataFrame of pandas or polars, an Arrow table, a dataset of Hugging Face; or a path to a JSONL or CSV file.
+            Or another ``PrivateRecords``: its records as they are now, under the same ids. What is added to or
+            forgotten by one of the two later does not reach the other.
+        text_key: Key, or column, of the text. It is kept under ``text``, too. Of a document "text" is its content.
+        label_key: Key, or column, of the label: a str, an int, a bool, or a member of an Enum. Under ``label`` its
+            name is kept, a str: a label as it is written, or the value of an Enum's member (its own name, if the value
+            is no str).
+
+    Raises:
+        InvalidParameter: Examples lack text or label, or an id occurs twice. One message gives the positions of all of
+            them, counted from 0, never their content.
+
+    Example:
+        >>> records = PrivateRecords([{"note": "Nobody came.", "kind": 1}], text_key="note", label_key="kind")
+        >>> dict(records.get("#0"))
+        {'note': 'Nobody came.', 'kind': 1, 'text': 'Nobody came.', 'label': '1'}
+    """
+
+    def __init__(self, examples: Examples = (), *, text_key: str = "text", label_key: str = "label") -> None:
+        self._records: dict[str, Mapping[str, Any]] = {}
+        self._places = 0
+        self.text_key = _key("text_key", text_key)
+        self.label_key = _key("label_key", label_key)
+        if isinstance(examples, PrivateRecords):
+            if (text_key, label_key) != ("text", "label"):
+                raise InvalidParameter(
+                    "Expected text_key= and label_key= to be given where the PrivateRecords were made, not again."
+                )
+            self.text_key, self.label_key = examples.text_key, examples.label_key
+            self._records.update(examples._records)
+            self._places = examples._places
+            return
+        faults = Faults()
+        for position, example in enumerate(rows_of(examples)):
+            made = self._named(example, None)
+            if isinstance(made, str):
+                faults.add(position, made)
+            else:
+                self._keep(*made)
+        faults.raise_any()
+
+    @classmethod
+    def from_dataframe(cls, data: Examples, *, text_key: str = "text", label_key: str = "label") -> Self:
+        """The rows of a DataFrame, or of whatever else holds examples: the same as the class itself."""
+        return cls(data, text_key=text_key, label_key=label_key)
+
+    @classmethod
+    def from_jsonl(cls, path: str | PathLike[str], *, text_key: str = "text", label_key: str = "label") -> Self:
+        """Read one JSON object a line, whatever the name of the file ends in.
+
+        Raises:
+            InvalidParameter: Lines are not JSON objects with text and label; the message gives their numbers.
+        """
+        return cls(read_jsonl(path), text_key=text_key, label_key=label_key)
+
+    def add(self, example: object, *, record_id: str | None = None) -> str:
+        """Add one record and return its id.
+
+        Raises:
+            InvalidParameter: Text or label is missing, or the id is taken.
+        """
+        made = self._named(example, record_id)
+        if isinstance(made, str):
+            raise InvalidParameter(placed(made, "the example"))
+        return self._keep(*made)
+
+    def forget(self, record_id: str) -> None:
+        """Remove one record for good.
+
+        Raises:
+            InvalidParameter: There is no such record.
+        """
+        if record_id not in self._records:
+            raise InvalidParameter(f"Expected record_id={record_id!r} to be a known id. See add(), which returns it.")
+        del self._records[record_id]
+
+    def get(self, record_id: str) -> Mapping[str, Any]:
+        """Private content of one record. It must not leave the trust boundary."""
+        return self._records[record_id]
+
+    def ids(self) -> list[str]:
+        """Ids of all records, oldest first."""
+        return list(self._records)
+
+    def read(self, example: object) -> Mapping[str, Any]:
+        """One example as it would be kept, with ``text`` and ``label``; nothing is added. Private.
+
+        Raises:
+            InvalidParameter: Text or label is missing.
+        """
+        row = self._read(example)
+        if isinstance(row, str):
+            raise InvalidParameter(placed(row, "the example"))
+        return row
+
+    def _read(self, example: object) -> dict[str, Any] | str:
+        """The row, or what is wrong with it."""
+        fields = fields_of(example)
+        if fields is None:
+            return f"Expected {{where}} to be a mapping with text and label, not {type(example).__name__}."
+        text, label = fields.get(self.text_key), label_name(fields.get(self.label_key))
+        if not isinstance(text, str) or not text.strip():
+            return (
+                f"Expected {{where}} to have a non-empty str under {self.text_key!r}. Drop or repair it, or name "
+                "another key with text_key= of PrivateRecords."
+            )
+        if label is None:
+            return (
+                f"Expected {{where}} to have a non-empty str under {self.label_key!r}, or an int, a bool or a member "
+                "of an Enum. Drop or repair it, or name another key with label_key= of PrivateRecords."
+            )
+        for name, value in fields.items():
+            if isinstance(value, str) and not encodable(value):
+                return f"Expected {{where}} to hold valid Unicode under {name!r}: it has a lone surrogate."
+        return {**{name: exact(value) for name, value in fields.items()}, "text": exact(text), "label": label}
+
+    def _named(self, example: object, record_id: str | None) -> tuple[str, dict[str, Any]] | str:
+        row = self._read(example)
+        if isinstance(row, str):
+            return row
+        given = record_id if record_id is not None else str(row["id"]) if "id" in row else None
+        if given is not None and not isinstance(given, str):
+            return f"Expected record_id of type {type(given).__name__} to be a str. Give str(record_id)."
+        if given is not None and given.startswith(AUTOMATIC):
+            return f"Expected the id of {{where}} not to start with {AUTOMATIC!r}, which numbers records."
+        # Every record takes a place, named or not: whether one has an id must not renumber the others.
+        key = f"{AUTOMATIC}{self._places}" if given is None else given
+        if key in self._records:
+            return "Expected the id of {where} to be new, but it is taken. Give every record its own id."
+        return key, row
+
+    def _keep(self, key: str, row: dict[str, Any]) -> str:
+        self._places += 1
+        self._records[key] = MappingProxyType(row)
+        return key
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __repr__(self) -> str:
+        return "PrivateRecords(<private>)"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivateDataError("PrivateRecords cannot be pickled, copied or serialized: load them where they are used.")
+
+
+Examples = Iterable[Any] | str | PathLike[str] | PrivateRecords
+"""What holds private examples; see :class:`PrivateRecords`."""
+
+
+def _key(name: str, given: object) -> str:
+    if not isinstance(given, str) or not given:
+        raise InvalidParameter(f"Expected {name} of type {type(given).__name__} to be the name of a key: a str.")
+    return given
+
+
+def check_records(
+    records: PrivateRecords,
+    labels: Collection[str] | None,
+    variables: Iterable[str],
+    *,
+    whose: str = "template",
+    plain: bool = False,
+) -> None:
+    """Raise InvalidParameter unless every record has a known label and the keys of a template.
+
+    One message gives the positions of all that do not, never their content. Arguments as of :func:`row_fault`.
+    """
+    faults, variables = Faults(), tuple(variables)
+    for position, name in enumerate(records.ids()):
+        if fault := row_fault(records.get(name), labels, variables, whose=whose, plain=plain):
+            faults.add(position, fault)
+    faults.raise_any()
+
+
+class FromDataFrame:
+    """What is made of private examples can be made of a DataFrame, in one call."""
+
+    @classmethod
+    def from_dataframe(
+        cls, data: Examples, *, text_key: str = "text", label_key: str = "label", **settings: Any
+    ) -> Self:
+        """Make one over the rows of a DataFrame, or of whatever else :class:`PrivateRecords` takes.
+
+        Args:
+            data: The private examples.
+            text_key: Column of the text.
+            label_key: Column of the label.
+            **settings: The other arguments of the class.
+
+        Raises:
+            InvalidParameter: As of :class:`PrivateRecords`, and of the class.
+        """
+        return cls._over(PrivateRecords(data, text_key=text_key, label_key=label_key), settings)
+
+    @classmethod
+    def _over(cls, records: PrivateRecords, settings: Mapping[str, Any]) -> Self:
+        return cls(examples=records, **settings)  # type: ignore[call-arg]  # of those who take this as a base
+
+
+class KeepsExamples(FromDataFrame):
+    """As :class:`FromDataFrame`, for what is given its examples when it runs: those of the DataFrame stand for None."""
+
+    _given: PrivateRecords | None = None
+
+    @classmethod
+    def _over(cls, records: PrivateRecords, settings: Mapping[str, Any]) -> Self:
+        made = cls(**settings)
+        made._given = records
+        return made
+
+    def _examples(self, examples: Examples | None) -> PrivateRecords:
+        """Private records of a run."""
+        if examples is None and self._given is None:
+            raise InvalidParameter(
+                "Expected examples, but there are none. Give them, or make this by from_dataframe(), which keeps them."
+            )
+        return PrivateRecords(self._given if examples is None else examples)  # type: ignore[arg-type]  # not both None

@@ -1,0 +1,74 @@
+"""What users have their examples in, row by row: tables, documents, objects, files. No library is imported for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from os import PathLike
+from typing import Any
+
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.records.files import read_file
+from langchain_dp.redact import Held, redacted
+
+_READING = "while examples were read"
+
+
+def rows_of(examples: object) -> Iterable[Any]:
+    """The rows of whatever holds examples.
+
+    Args:
+        examples: A DataFrame of pandas or polars, an Arrow table, a path, or something iterable: a list, a generator,
+            a dataset of Hugging Face.
+
+    Raises:
+        InvalidParameter: It holds no rows. Nothing of it is shown.
+    """
+    if isinstance(examples, (str, PathLike)):
+        return read_file(examples)
+    if isinstance(examples, Mapping) or fields_of(examples) is not None:
+        raise InvalidParameter(
+            f"Expected examples of type {type(examples).__name__} to hold many examples, not one. Put it into a list; "
+            "of a dict of splits choose one, such as data['train']."
+        )
+    if hasattr(examples, "collect_schema") and not hasattr(examples, "to_dicts"):
+        raise InvalidParameter(f"Expected examples of type {type(examples).__name__} to be collected. Call .collect().")
+    if hasattr(examples, "iloc") and not hasattr(examples, "columns"):
+        raise InvalidParameter(
+            f"Expected examples of type {type(examples).__name__} to hold texts and labels, not one column. Give the "
+            "DataFrame."
+        )
+    for method, arguments in (("to_dicts", ()), ("to_pylist", ()), ("to_dict", ("records",))):
+        convert = getattr(examples, method, None)
+        if callable(convert) and (method != "to_dict" or hasattr(examples, "columns")):
+            rows: list[Any] = redacted(convert, Held(*arguments), _READING)
+            return rows
+    if isinstance(examples, Iterable) and not isinstance(examples, (bytes, bytearray)):
+        return examples
+    raise InvalidParameter(
+        f"Expected examples of type {type(examples).__name__} to be a list of mappings, a DataFrame, a dataset, or a "
+        "path to a JSONL or CSV file."
+    )
+
+
+def fields_of(example: object) -> Mapping[str, Any] | None:
+    """One example as a mapping; None for what has no named fields.
+
+    Of a document the text is ``page_content``, and the other fields are its metadata.
+    """
+    if isinstance(example, Mapping):
+        return example
+    if isinstance(example, type):
+        return None
+    text, metadata = getattr(example, "page_content", None), getattr(example, "metadata", None)
+    if isinstance(text, str) and isinstance(metadata, Mapping):
+        name = getattr(example, "id", None)
+        return {**metadata, "text": text, "page_content": text, **({} if name is None else {"id": name})}
+    if dataclasses.is_dataclass(example):
+        return {field.name: getattr(example, field.name) for field in dataclasses.fields(example)}
+    for method in ("model_dump", "_asdict"):  # pydantic; a named tuple
+        dump = getattr(example, method, None)
+        if callable(dump):
+            made = redacted(dump, Held(), _READING)
+            return made if isinstance(made, Mapping) else None
+    return None
