@@ -50,7 +50,7 @@ def test_one_record_pays_for_the_labels_that_it_can_be_in(neighbors: Neighbors, 
 def test_labels_stand_inside_parts_and_beside_the_rest() -> None:
     """If it breaks, the label parts of one half of the data are paid for by the other, or what all read by nobody."""
     cost = functools.partial(epsilon, delta=1e-5)
-    choice = ExponentialEvent(0.5)
+    choice = ExponentialEvent(0.2)
     texts = [(PartEvent("training", event), count) for event, count in labelled({"a": 12, "b": 12, "c": 12})]
     assert cost([*texts, (PartEvent("validation", choice), 1)]) == pytest.approx(cost([(TOKEN, 24)]), rel=5e-3)
     assert cost([*texts, (choice, 1)]) == cost([(choice, 1), (TOKEN, 24)])
@@ -181,7 +181,8 @@ def test_labels_never_exceed_the_accountant(
 ) -> None:
     """If it breaks, a record that moves from one label to another loses more than was charged.
 
-    Every subset of three records, every change of one record, a fresh coin for every call, and every vote hangs on all that was released before. With half of what is due the check is red: it has power.
+    Every subset of three records, every change of one record, a fresh coin for every call, and every vote hangs on all
+    that was released before. With half of what is due the check is red: it has power.
     """
     token = LimitedDomainEvent(EPSILON0, DELTA0, q)
     charged = labelled({f"label {i}": calls for i in range(labels)}, token)
