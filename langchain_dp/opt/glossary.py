@@ -56,15 +56,15 @@ class Glossary:
             if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
                 raise InvalidParameter(f"Expected {name}={getattr(self, name)!r} to be a sentence.")
 
-    def asking(self, word: str, *, chat: bool) -> Asking:
+    def asking(self, word: str, *, chat: bool) -> LabelRequest:
         """The public texts around the records of one label, whose word is ``word``."""
         shown = f', "{word}"' if self.show_labels else ""
         tail = self.question if chat else f"{self.question}\n{self.cue}"
-        return Asking(self.opening.replace("{label}", shown) + "\n\n", tail)
+        return LabelRequest(self.opening.replace("{label}", shown) + "\n\n", tail)
 
 
 @dataclasses.dataclass(frozen=True)
-class Asking:
+class LabelRequest:
     """Public texts around the records of one label.
 
     Args:
@@ -100,7 +100,7 @@ class LabelTexts:
     """Each text of a run shows other records: caches do not outlive it."""
 
     def __init__(
-        self, records: PrivateRecords, prompts: OptPrompts, labels: Sequence[str], asking: Sequence[Asking]
+        self, records: PrivateRecords, prompts: OptPrompts, labels: Sequence[str], asking: Sequence[LabelRequest]
     ) -> None:
         self._records = records
         self._prompts = prompts

@@ -31,7 +31,7 @@ from langchain_dp.opt.reservation import VALIDATION, PromptReservation, choose_n
 from langchain_dp.opt.run import Run
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
-from langchain_dp.opt.voters import Demonstrations, PrivateVote, Shown, SubsetVotes
+from langchain_dp.opt.voters import Demonstrations, PrivateVote, ShowsRecords, SubsetVotes
 from langchain_dp.ports import VotesNextToken
 from langchain_dp.records import PrivateRecords
 
@@ -226,7 +226,7 @@ class PrivateRuns:
 
     def _write(self, data: Data, journal: Journal, reservation: PromptReservation, halted: Callable[[], bool]) -> Run:
         settings = self._settings
-        shown: Shown = Demonstrations(data.records, self._forward, settings)
+        shown: ShowsRecords = Demonstrations(data.records, self._forward, settings)
         if settings.glossary is not None:
             shown = LabelTexts(data.records, settings.prompts, settings.labels, settings.asking())
         sampler = SubsetSampler(data.training, reservation.scheme, self._rng)

@@ -27,7 +27,7 @@ TRAINING, VALIDATION = "training", "validation"
 
 
 @dataclasses.dataclass(frozen=True)
-class Calls:
+class CallPlan:
     """How many calls of LimitedDomain a run may make, and what each is charged as.
 
     Args:
@@ -69,7 +69,7 @@ class PromptReservation(Reservation):
 
     token: LimitedDomainEvent
     selection: ExponentialEvent
-    calls: Calls
+    calls: CallPlan
 
     def charged(self, token: LimitedDomainEvent, text: int) -> PartEvent:
         """What a call by this event, for the text of this number, is charged as."""
@@ -114,7 +114,7 @@ def reserve(
     *,
     name: str,
     scheme: Scheme,
-    calls: Calls,
+    calls: CallPlan,
     epsilon0: float | None,
     delta0: float | None,
     journal: str,
@@ -150,7 +150,7 @@ def reserve(
 
 
 def choose_noise(
-    share: PrivacyBudget, *, scheme: Scheme, calls: Calls, epsilon0: float | None, delta0: float | None
+    share: PrivacyBudget, *, scheme: Scheme, calls: CallPlan, epsilon0: float | None, delta0: float | None
 ) -> tuple[LimitedDomainEvent, ExponentialEvent]:
     """Noise of one call and of the selection, so that all calls and one selection fit into ``share``.
 
@@ -227,7 +227,7 @@ def _selection_event(share: PrivacyBudget) -> ExponentialEvent:
 
 
 def _resume(
-    plan: LedgerPlan, neighbors: Neighbors, budget: PrivacyBudget | None, scheme: Scheme, calls: Calls
+    plan: LedgerPlan, neighbors: Neighbors, budget: PrivacyBudget | None, scheme: Scheme, calls: CallPlan
 ) -> PromptReservation:
     parts = [(event, most) for event, most in plan.events if isinstance(event, PartEvent)]
     selection = next((event.event for event, _ in parts if event.part == VALIDATION), None)

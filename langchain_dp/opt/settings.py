@@ -9,8 +9,8 @@ from typing import Any, Literal
 from langchain_dp._util import validate
 from langchain_dp.ensemble.scheme import Sampling
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.glossary import Asking, Glossary
-from langchain_dp.opt.reservation import Calls
+from langchain_dp.opt.glossary import LabelRequest, Glossary
+from langchain_dp.opt.reservation import CallPlan
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.ports import Decoding
 
@@ -144,18 +144,18 @@ class Settings:
         """Word of every label, in the public order."""
         return [self.prompts.word(label) for label in self.labels]
 
-    def asking(self) -> list[Asking]:
+    def asking(self) -> list[LabelRequest]:
         """What stands around the records of each label; nothing where no glossary is written."""
         if self.glossary is None:
             return []
         return [self.glossary.asking(word, chat=bool(self.decoding.chat)) for word in self.words]
 
     @property
-    def calls(self) -> Calls:
+    def calls(self) -> CallPlan:
         """Calls of the mechanism: for each label's description, or for all candidates together."""
         if self.glossary is not None:
-            return Calls(self.max_new_tokens, self.labels)
-        return Calls(self.writing.max_calls or self.num_prompts * self.max_new_tokens)
+            return CallPlan(self.max_new_tokens, self.labels)
+        return CallPlan(self.writing.max_calls or self.num_prompts * self.max_new_tokens)
 
     @property
     def max_calls(self) -> int:

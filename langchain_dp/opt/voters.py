@@ -62,7 +62,7 @@ class Demonstrations:
         return Demonstration(text, word, None if answer is None else self._words[answer])
 
 
-class Shown(Protocol):
+class ShowsRecords(Protocol):
     """What the subsets show."""
 
     @property
@@ -102,7 +102,7 @@ class SubsetVotes:
         self,
         engine: VotesNextToken,
         sampler: SubsetSampler,
-        shown: Shown,
+        shown: ShowsRecords,
         *,
         watch: Callable[[], object],
         text: Text,
