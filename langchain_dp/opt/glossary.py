@@ -46,8 +46,8 @@ class Glossary:
     """
 
     show_labels: bool = False
-    opening: str = "These texts were sorted into the same folder{label}."
-    question: str = "In a few words, which texts belong into this folder?"
+    opening: str = "These texts were sorted into the same folder{label}:"
+    question: str = "What are all of these texts about? Name the topic in a few words."
     cue: str = "Answer:"
 
     def __post_init__(self) -> None:

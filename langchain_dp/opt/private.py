@@ -79,7 +79,8 @@ class PrivateRuns:
         self._progress = progress
         self._rng = rng
         self._forward = Forward.of(engine, settings)
-        self._text = Text(engine, settings.decoding, settings.writing.stop)
+        glossary = settings.glossary is not None
+        self._text = Text(engine, settings.decoding, settings.writing.stop, never_empty=glossary)
         self._journal: Journal | None = None
         self._reservation: PromptReservation | None = None
         self._split: Split | None = None
