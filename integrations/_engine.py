@@ -296,7 +296,7 @@ class LocalEngine(BaseEngine):
         return np.concatenate([order, ends[~np.isin(ends, order)]])
 
     def _written(self, asked: Sequence[Continuation], decoding: Decoding, rules: Choice) -> list[Token | None]:
-        return list(self._taken(asked, decoding.chat, rules.token))
+        return list(self._taken(asked, bool(decoding.chat), rules.token))
 
     @abc.abstractmethod
     def _taken(self, asked: Sequence[Continuation], chat: bool, take: Take[T]) -> list[T | None]:

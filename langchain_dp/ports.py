@@ -3,10 +3,11 @@
 A port never sees the ledger, the noise or the histogram. What it gets is private, what it returns is private:
 both stay inside the trust boundary.
 
-Beside its port an engine may have two attributes, which have no default of their own here:
+Beside its port an engine may have three attributes, which have no default of their own here:
 
 - ``remote = True`` where its model runs on a server. Then every release asks one public question beside the members,
   and an outage raises ``ModelUnavailable``. Without it an outage is answered by noise alone.
+- ``chats``: whether its model carries a chat template. Then chains ask it in that template, unless told otherwise.
 - ``notes``: sentences for every certificate, on what this engine cannot keep.
 """
 
@@ -137,7 +138,8 @@ class Decoding:
             and multiplied by it if negative (Keskar et al. 2019): a function of released tokens only.
         banned: Tokens that are never taken.
         chat: Present head + body + tail as one user turn, in the chat template that the model carries, and let the
-            model answer it; without, the text is simply continued.
+            model answer it; without, the text is simply continued. None leaves that to the chain, which takes the
+            template of a model that has one; an engine that is asked directly takes it for False.
 
     Raises:
         InvalidParameter: A value is out of bounds.
@@ -150,7 +152,7 @@ class Decoding:
     temperature: float = 0.0
     repetition_penalty: float = 1.0
     banned: frozenset[Token] = frozenset()
-    chat: bool = False
+    chat: bool | None = None
 
     def __post_init__(self) -> None:
         validate.number("temperature", self.temperature, at_least=0.0)

@@ -164,6 +164,12 @@ class LlamaCppEnsemble(LocalEngine):
             return self._texts.ends
 
     @property
+    def chats(self) -> bool:
+        """Whether the model carries a chat template that takes one turn of a user."""
+        with self._in_use():
+            return self._texts.chat_tokens > 0
+
+    @property
     def max_prompt_tokens(self) -> int:
         """Longest head + body + tail + written of one member: ``max_tokens``, less the chat template and one."""
         with self._in_use():

@@ -137,7 +137,7 @@ class CompletionServerEnsemble(BaseEngine):
         _check_texts("decoding.banned", decoding.banned)
 
     def _written(self, asked: Sequence[Continuation], decoding: Decoding, rules: None) -> list[Token | None]:
-        return self._calls.next_tokens(asked, decoding, self._framed(decoding.chat))
+        return self._calls.next_tokens(asked, decoding, self._framed(bool(decoding.chat)))
 
     @redacting
     def score_next_token(

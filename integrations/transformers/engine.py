@@ -105,6 +105,11 @@ class TransformersEnsemble(LocalEngine):
         model, own = from_gguf(path, tokenizer)
         return cls(model, own, **{"name": os.path.basename(path).removesuffix(".gguf"), **options})
 
+    @property
+    def chats(self) -> bool:
+        """Whether the tokenizer carries a chat template."""
+        return self._texts.chats
+
     def _speed(self) -> float:
         return self._members.evaluator.tokens_per_second()
 

@@ -63,6 +63,11 @@ class TokenizerTexts:
         self._turn: tuple[list[int], list[int]] | None = None
         self.frame = max(len(self.start), sum(map(len, self.turn())) if self._template else 0)
 
+    @property
+    def chats(self) -> bool:
+        """Whether there is a chat template."""
+        return bool(self._template)
+
     def plain(self, text: str) -> list[int]:
         """Tokens of a text; a special token that is spelt out in it is plain text."""
         # A lone surrogate is no error: its exception would hold the text. And verbose tokenizers print lengths.

@@ -15,6 +15,7 @@ from langchain_dp.accounting.calibrate import (
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import (
     ExponentialEvent,
+    LabelPartEvent,
     LimitedDomainEvent,
     MetricEvent,
     Neighbors,
@@ -29,6 +30,7 @@ from langchain_dp.accounting.pld import Accountant, epsilon
 __all__ = [
     "Accountant",
     "ExponentialEvent",
+    "LabelPartEvent",
     "LedgerPlan",
     "LimitedDomainEvent",
     "MetricCertificate",

@@ -16,7 +16,14 @@ from langchain_dp._util import forks, validate
 from langchain_dp.accounting.budget import PrivacyBudget, weak_points
 from langchain_dp.accounting.calibrate import max_releases
 from langchain_dp.accounting.certificate import PrivacyCertificate
-from langchain_dp.accounting.events import MetricEvent, Neighbors, PartEvent, event_from_json, event_to_json
+from langchain_dp.accounting.events import (
+    LabelPartEvent,
+    MetricEvent,
+    Neighbors,
+    PartEvent,
+    event_from_json,
+    event_to_json,
+)
 from langchain_dp.accounting.pld import epsilon as composed_epsilon
 from langchain_dp.accounting.store.base import LedgerStore, backend_at
 from langchain_dp.accounting.store.plans import SLACK, PlanStore, StoredPlan
@@ -193,7 +200,7 @@ class Account(Same):
     ) -> PrivacyCertificate:
         """Return the certificate of ``plans`` together; ``shown`` is the event whose parameters are printed."""
         fields = [json.loads(event) for plan in plans for event in plan.items]
-        kinds = sorted({(each["of"] if each["event"] == "PartEvent" else each)["event"] for each in fields})
+        kinds = sorted({_released(each)["event"] for each in fields})
         epsilon, delta = claims(plans)
         added = ["spent is rounded up"] if quick else []
         if private:
@@ -246,7 +253,7 @@ def event_key(event: DpEvent) -> str:
     if not isinstance(event, DpEvent):
         raise InvalidParameter(f"Expected event of type {type(event).__name__} to be a DpEvent, such as NoisyMaxEvent.")
     inner = event
-    while isinstance(inner, (PoissonSampledDpEvent, PartEvent)):
+    while isinstance(inner, (PoissonSampledDpEvent, PartEvent, LabelPartEvent)):
         inner = inner.event
     if isinstance(inner, MetricEvent):
         raise UnsupportedEvent(
@@ -283,7 +290,17 @@ def check_text(name: str, value: str, *, at_least: int) -> str:
 
 def said(items: Sequence[tuple[str, int]]) -> str:
     """What a plan holds, in words: "1,000 tokens and 1 choice"."""
-    return " and ".join(f"{count:,} {_noun(event)}{'' if count == 1 else 's'}" for event, count in items)
+    counts: dict[str, int] = {}
+    for event, count in items:
+        counts[_noun(event)] = counts.get(_noun(event), 0) + count
+    return " and ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())
+
+
+def _released(fields: dict[str, Any]) -> dict[str, Any]:
+    """The release within the parts of the data that it reads."""
+    while fields["event"] in ("PartEvent", "LabelPartEvent"):
+        fields = fields["of"]
+    return fields
 
 
 def _noun(event: str) -> str:

@@ -18,6 +18,7 @@ from langchain_dp.errors import InvalidParameter
 
 __all__ = [
     "ExponentialEvent",
+    "LabelPartEvent",
     "LimitedDomainEvent",
     "MetricEvent",
     "Neighbors",
@@ -172,6 +173,31 @@ class PartEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
             raise InvalidParameter(f"Expected event={self.event!r} to be a release, and not a part of a part.")
 
 
+@dataclasses.dataclass(frozen=True)
+class LabelPartEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
+    """A release that shows only the records of one label, each record having one label.
+
+    Who sits in which subset hangs on no label: there is one partition, or one coin, for all records. So a record pays
+    for the releases of its own label; where it may be replaced, for those of its old label and of its new one. See
+    :func:`epsilon`.
+
+    Args:
+        label: The label, public.
+        event: The release.
+    """
+
+    label: str
+    event: DpEvent
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.label, str) or not self.label:
+            raise InvalidParameter(f"Expected label={self.label!r} to be the name of a label.")
+        if not isinstance(self.event, DpEvent) or isinstance(self.event, (PartEvent, LabelPartEvent)):
+            raise InvalidParameter(
+                f"Expected event={self.event!r} to be a release. A label may stand in a part, not around one."
+            )
+
+
 _OURS: dict[str, type[DpEvent]] = {
     cls.__name__: cls for cls in (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, TextRoundEvent, MetricEvent)
 }
@@ -194,6 +220,8 @@ def _as_dict(event: DpEvent) -> dict[str, Any]:
         return {"event": name, **dataclasses.asdict(event)}
     if isinstance(event, PartEvent):
         return {"event": name, "part": event.part, "of": _as_dict(event.event)}
+    if isinstance(event, LabelPartEvent):
+        return {"event": name, "label": event.label, "of": _as_dict(event.event)}
     if isinstance(event, (GaussianDpEvent, LaplaceDpEvent)):
         return {"event": name, "noise_multiplier": float(event.noise_multiplier)}
     if isinstance(event, PoissonSampledDpEvent):
@@ -203,7 +231,7 @@ def _as_dict(event: DpEvent) -> dict[str, Any]:
             "of": _as_dict(event.event),
         }
     raise InvalidParameter(
-        f"Expected event={name} to be one of {sorted(_OURS)} or Part, Gaussian, Laplace, PoissonSampled. "
+        f"Expected event={name} to be one of {sorted(_OURS)} or Part, LabelPart, Gaussian, Laplace, PoissonSampled. "
         "Other events can be accounted for with epsilon(), but not stored in a ledger."
     )
 
@@ -224,6 +252,8 @@ def _from_dict(fields: dict[str, Any]) -> DpEvent:
         return _OURS[name](**rest)
     if name == "PartEvent":
         return PartEvent(rest["part"], _from_dict(rest["of"]))
+    if name == "LabelPartEvent":
+        return LabelPartEvent(rest["label"], _from_dict(rest["of"]))
     if name == "GaussianDpEvent":
         return GaussianDpEvent(rest["noise_multiplier"])
     if name == "LaplaceDpEvent":

@@ -7,8 +7,9 @@ composition is the library's. The resulting epsilon is an upper bound on the tru
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from dp_accounting import UnsupportedEventError, dp_event
@@ -20,6 +21,7 @@ from langchain_dp._util import validate
 from langchain_dp.accounting import profiles, text_rounds
 from langchain_dp.accounting.events import (
     ExponentialEvent,
+    LabelPartEvent,
     LimitedDomainEvent,
     MetricEvent,
     Neighbors,
@@ -104,7 +106,10 @@ def epsilon(
         maximum counts may not. Within that, the composition of all events is (epsilon, delta)-DP under adaptive
         and concurrent interaction (Vadhan and Zhang 2022; Lyu 2022). Releases from disjoint parts (``PartEvent``)
         compose in parallel: given the coins of the split, two neighbours differ within one part, so the total is the
-        largest over the parts, each with the releases that read all of the data.
+        largest over the parts, each with the releases that read all of the data. Of releases that show one label each
+        (``LabelPartEvent``) a record pays under add/remove for those of its own label, and under replace-one for those
+        of its old label and of its new one: the total is that of the label, or of the two labels, that cost most.
+        Under zero-out a ghost has no label, and its subset abstains for every one: all of them count.
     """
     validate.number("delta", delta, above=0.0, below=1.0)
     events = [(event, validate.integer("count", count, at_least=0, at_most=_MOST_COUNTS)) for event, count in events]
@@ -114,10 +119,51 @@ def epsilon(
     parts = {event.part for event, _ in events if isinstance(event, PartEvent)}
     whole = [(event, count) for event, count in events if not isinstance(event, PartEvent)]
     return max(
-        _composed([*whole, *((e.event, n) for e, n in events if isinstance(e, PartEvent) and e.part == part)], delta,
-                  neighbors)
+        _composed(paid, delta, neighbors)
         for part in parts or {""}
-    )  # fmt: skip
+        for paid in _paid_by_one(
+            [*whole, *((e.event, n) for e, n in events if isinstance(e, PartEvent) and e.part == part)], neighbors
+        )
+    )
+
+
+def _paid_by_one(events: Sequence[tuple[DpEvent, int]], neighbors: Neighbors) -> Iterator[list[tuple[DpEvent, int]]]:
+    """Every list of releases that one record may have to pay for, but for lists that cannot cost most.
+
+    Its subset has, or loses, or gains, a vote for each label of the record before and after: at most two labels where
+    it is replaced, one where it comes or goes. Each of those votes is what the release of that label is charged for,
+    since a vote that comes or goes costs no more than one that moves. A ghost has no label, so that a subset with a
+    ghost abstains whatever label is asked for.
+    """
+    counts: dict[str, dict[str, int]] = {}
+    known: dict[str, DpEvent] = {}
+    rest = []
+    for event, count in events:
+        if not isinstance(event, LabelPartEvent):
+            rest.append((event, count))
+            continue
+        key = repr(event.event)  # not every event of the library can be a key
+        known[key] = event.event
+        of_label = counts.setdefault(event.label, {})
+        of_label[key] = of_label.get(key, 0) + count
+    most = {Neighbors.REPLACE_ONE: 2, Neighbors.ADD_OR_REMOVE_ONE: 1}.get(neighbors, len(counts))
+    # A label is left out where so many others have each of its events at least as often.
+    labels = list(counts.items())
+    costly = [
+        own
+        for place, (_, own) in enumerate(labels)
+        if sum(_covers(other, own, earlier=at < place) for at, (_, other) in enumerate(labels) if at != place) < most
+    ]
+    for chosen in itertools.combinations(costly, min(most, len(costly))):
+        together: dict[str, int] = {}
+        for own in chosen:
+            for key, count in own.items():
+                together[key] = together.get(key, 0) + count
+        yield [*rest, *((known[key], count) for key, count in together.items())]
+
+
+def _covers(other: dict[str, int], own: dict[str, int], *, earlier: bool) -> bool:
+    return all(other.get(key, 0) >= count for key, count in own.items()) and (earlier or other != own)
 
 
 def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Neighbors) -> float:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from langchain_dp.ensemble.scheme import Sampling
+from langchain_dp.opt.candidates import Candidate
 from langchain_dp.opt.dln import DLNSettings
+from langchain_dp.opt.filters import candidate_fault
+from langchain_dp.opt.glossary import Glossary, description_fault
 from langchain_dp.opt.handover import OptimizedPrompt, PromptScore, evaluate_prompt, load_prompt
 from langchain_dp.opt.report import OptPlanReport
 from langchain_dp.opt.runnable import DPPromptOptimizer
@@ -17,9 +20,11 @@ __all__ = [
     "PRIVACY_INSTRUCTIONS",
     "SST2",
     "TREC",
+    "Candidate",
     "DLNSettings",
     "DPPromptOptimizer",
     "Decoding",
+    "Glossary",
     "OptPlanReport",
     "OptPrompts",
     "OptTask",
@@ -27,6 +32,8 @@ __all__ = [
     "PromptScore",
     "Sampling",
     "Writing",
+    "candidate_fault",
+    "description_fault",
     "evaluate_prompt",
     "load_prompt",
 ]

@@ -47,9 +47,12 @@ def check_kbar(model: VotesNextToken, kbar: int) -> None:
 def check_room(model: VotesNextToken, settings: Settings) -> None:
     """Public text alone, with the shortest examples there can be, must fit into the model's context."""
     prompts = settings.prompts
-    shortest = prompts.backward_body([Demonstration("a", "a", None)] * settings.shots)
-    longest_tail = max((prompts.backward_tail(i) for i in range(len(prompts.messages))), key=len)
-    text = prompts.backward_head(settings.instruction) + shortest + longest_tail
+    if settings.glossary is not None:
+        text = max(settings.asking(), key=lambda asking: len(asking.head)).whole(["a"] * settings.shots)
+    else:
+        shortest = prompts.backward_body([Demonstration("a", "a", None)] * settings.shots)
+        tails = [prompts.backward_tail(i, settings.instruction) for i in range(len(prompts.messages))]
+        text = prompts.backward_head(settings.instruction) + shortest + max(tails, key=len)
     needed = model.count_tokens(text) + settings.max_new_tokens
     if needed > model.max_prompt_tokens:
         raise InvalidParameter(

@@ -117,7 +117,7 @@ def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme
         neighbors=neighbors,
         records=records - apart,
         apart=apart,
-        shots=settings.shots,
+        shots=settings.subset_size,
         subsets=settings.subsets,
     )
 

@@ -132,7 +132,8 @@ class DLN1:
 
     def _written(self, instruction: str, body: str, member: tuple[int, int]) -> list[Token]:
         message = self._rng.randrange(len(self._prompts.messages))
-        head, tail = self._prompts.backward_head(instruction), self._prompts.backward_tail(message)
+        head = self._prompts.backward_head(instruction)
+        tail = self._prompts.backward_tail(message, instruction)
         prompt = MemberPrompt(head, body, tail, member)
         written: list[Token] = []
         while len(written) < self._settings.max_new_tokens and not self._text.stops(written):

@@ -34,6 +34,7 @@ class Forward:
     def __init__(self, engine: ScoresLabels, prompts: OptPrompts, words: Sequence[str], *, calibrate: bool) -> None:
         self._engine = engine
         self._prompts = prompts
+        self._shown = list(words)
         self._words = [f" {word}" for word in words]
         self._calibrate = calibrate
         self._priors: dict[str, Row] = {}
@@ -95,11 +96,13 @@ class Forward:
         nonce = secrets.token_hex(8)  # a record's prompt comes once: its cache must not be found again
         members = [
             MemberPrompt(
-                self._prompts.forward_head(instruction), self._prompts.forward_body(text), self._prompts.forward_tail,
+                self._prompts.forward_head(instruction, self._shown),
+                self._prompts.forward_body(text),
+                self._prompts.forward_tail,
                 (nonce, i),
             )
             for i, text in enumerate(texts)
-        ]  # fmt: skip
+        ]
         try:
             rows = ask_together(lambda some: self._engine.score_labels(some, self._words), members)
         finally:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pydantic
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable
 
@@ -19,6 +20,7 @@ from langchain_dp._util.documents import Form
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.opt.candidates import Candidate
 from langchain_dp.opt.settings import Settings
 from langchain_dp.parsing import parse_label
 from langchain_dp.ports import HasFile, VotesNextToken
@@ -30,12 +32,17 @@ class OptimizedPrompt:
     """A released prompt with its certificate and how it came about. It holds no private value.
 
     Args:
-        prompt: The forward prompt as an f-string template; its variables are those of an input.
+        prompt: The forward prompt as an f-string template; its variables are those of an input. With ``system``, what
+            of it stands in the human message.
         instruction: The selected instruction.
         certificate: Under which promise it was released; ``private`` is False for the methods that promise nothing.
         settings: Public settings of the run.
         model: ``name`` of the model that wrote it, and ``sha256`` of its file where it is one.
         created: Time of the release, ISO 8601, UTC.
+        system: Template of the system message: instruction, and line that names the labels. Empty: there is none.
+        candidates: Everything that was written and paid for, with why it was dropped. Empty for "dln-1".
+        descriptions: Label -> what its texts have in common, of a glossary; a label whose description was dropped is
+            left out. ``DPExampleSynthesizer(labels=...)`` takes them.
     """
 
     prompt: str
@@ -46,10 +53,14 @@ class OptimizedPrompt:
     created: str = dataclasses.field(
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     )
+    system: str = ""
+    candidates: Sequence[Candidate] = ()
+    descriptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def template(self) -> ChatPromptTemplate:
-        """The prompt as one human message; ``metadata["dp"]`` is the certificate as plain values."""
-        template = ChatPromptTemplate.from_messages([("human", self.prompt)])
+        """The prompt, as one human message or after a system message; ``metadata["dp"]`` is the certificate."""
+        before = [("system", self.system)] if self.system else []
+        template = ChatPromptTemplate.from_messages([*before, ("human", self.prompt)])
         template.metadata = {"dp": self.certificate.to_dict()}
         return template
 
@@ -62,6 +73,9 @@ class OptimizedPrompt:
             "settings": dict(self.settings),
             "model": dict(self.model),
             "created": self.created,
+            "system": self.system,
+            "candidates": [dataclasses.asdict(candidate) for candidate in self.candidates],
+            "descriptions": dict(self.descriptions),
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -75,14 +89,25 @@ def described(
     settings: Settings,
     instruction: str,
     certificate: PrivacyCertificate,
+    candidates: Sequence[Candidate] = (),
     **derived: float,
 ) -> OptimizedPrompt:
     """What a run hands over: the prompt under ``instruction`` and how it came about."""
     model = {"name": engine.name}
     if isinstance(engine, HasFile):
         model["sha256"] = engine.file_sha256()
-    prompt = settings.prompts.forward(instruction)
-    return OptimizedPrompt(prompt, instruction, certificate, {**settings.public(), **derived}, model)
+    head, rest = settings.prompts.forward_parts(instruction, settings.words)
+    system = settings.prompts.system
+    return OptimizedPrompt(
+        rest if system else head + rest,
+        instruction,
+        certificate,
+        {**settings.public(), **derived},
+        model,
+        system=head.rstrip("\n") if system else "",
+        candidates=tuple(candidates),
+        descriptions={each.label: each.text for each in candidates if each.label and not each.dropped},
+    )
 
 
 def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
@@ -103,7 +128,15 @@ def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
         raise InvalidParameter(
             f"Expected {name} to be a JSON object with {fields}: this is no saved prompt ({error})."
         ) from None
-    return OptimizedPrompt(**{**dict(found), "certificate": PrivacyCertificate.from_dict(found.certificate)})
+    candidates = tuple(Candidate(**dict(each)) for each in found.candidates)
+    certificate = PrivacyCertificate.from_dict(found.certificate)
+    return OptimizedPrompt(**{**dict(found), "certificate": certificate, "candidates": candidates})
+
+
+class _CandidateForm(Form):
+    text: str
+    dropped: str = ""
+    label: str = ""
 
 
 class _PromptForm(Form):
@@ -113,6 +146,9 @@ class _PromptForm(Form):
     settings: dict[str, Any]
     model: dict[str, str]
     created: str
+    system: str = ""
+    candidates: tuple[_CandidateForm, ...] = ()
+    descriptions: dict[str, str] = pydantic.Field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -313,12 +313,18 @@ def _from_fields(fields: Mapping[str, Any], key: bytes, masked: str) -> Journal:
         and isinstance(journal.groups, int)
         and journal.groups > 0
         and 0 < journal.sampling_probability <= 1
-        and all(_is_sound(candidate, journal.settings["templates"]["messages"]) for candidate in journal.written)
+        and all(_is_sound(candidate, _requests(journal.settings)) for candidate in journal.written)
         and (journal.winner is None or journal.winner in range(len(journal.written) + 1))
     )
     if not sound:
         raise ValueError
     return journal
+
+
+def _requests(settings: Mapping[str, Any]) -> Sequence[str]:
+    """What texts are numbered by: the labels that a glossary describes, or the requests."""
+    requests: Sequence[str] = settings["labels"] if "glossary" in settings else settings["templates"]["messages"]
+    return requests
 
 
 def _is_sound(candidate: Written, messages: Sequence[str]) -> bool:

@@ -39,7 +39,12 @@ def run_opt(
     sampler = SubsetSampler(data.training, scheme, rng)
     text = Text(engine, settings.decoding, settings.writing.stop)
     subset_votes = SubsetVotes(
-        engine, sampler, Demonstrations(records, forward, settings), settings, text=text, rng=rng
+        engine,
+        sampler,
+        Demonstrations(records, forward, settings),
+        watch=lambda: forward.watch(settings.instruction),
+        text=text,
+        rng=rng,
     )
     run = Run(
         settings,
@@ -54,8 +59,9 @@ def run_opt(
     counts = run.counts(forward, data.rows(data.validation))
     best = run.candidates()[max(range(len(counts)), key=counts.__getitem__)]
     return described(
-        engine, settings, best, not_private(settings, engine), groups=scheme.groups, rate=scheme.sampling_probability
-    )
+        engine, settings, best, not_private(settings, engine), run.written(),
+        groups=scheme.groups, rate=scheme.sampling_probability,
+    )  # fmt: skip
 
 
 def run_dln(

@@ -24,15 +24,27 @@ from langchain_dp.mechanisms import Exponential, Randomness
 from langchain_dp.opt import journal as journals
 from langchain_dp.opt.data import Data, Split, fingerprint, marks, prepare, scheme_for, secret_key
 from langchain_dp.opt.forward import Forward
+from langchain_dp.opt.glossary import LabelTexts
 from langchain_dp.opt.handover import OptimizedPrompt, described
 from langchain_dp.opt.journal import Journal
 from langchain_dp.opt.reservation import VALIDATION, PromptReservation, choose_noise, reserve
 from langchain_dp.opt.run import Run
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
-from langchain_dp.opt.voters import Demonstrations, PrivateVote, SubsetVotes
+from langchain_dp.opt.voters import Demonstrations, PrivateVote, ShowsRecords, SubsetVotes
 from langchain_dp.ports import VotesNextToken
 from langchain_dp.records import PrivateRecords
+
+_DP_OPT = "DP-OPT: LimitedDomain votes for every token, exponential mechanism among the candidates"
+_GLOSSARY = (
+    "Glossary: LimitedDomain votes for every token of one description a label, exponential mechanism between the "
+    "glossary and the initial instruction"
+)
+_LABELS = {
+    Neighbors.REPLACE_ONE: "a record pays for the descriptions of two labels: its own, and the one put in its place",
+    Neighbors.ADD_OR_REMOVE_ONE: "a record pays for the description of its own label",
+    Neighbors.REPLACE_SPECIAL: "a record pays for the descriptions of all labels: its subset may abstain for each",
+}
 
 
 class PrivateRuns:
@@ -67,7 +79,8 @@ class PrivateRuns:
         self._progress = progress
         self._rng = rng
         self._forward = Forward.of(engine, settings)
-        self._text = Text(engine, settings.decoding, settings.writing.stop)
+        glossary = settings.glossary is not None
+        self._text = Text(engine, settings.decoding, settings.writing.stop, never_empty=glossary)
         self._journal: Journal | None = None
         self._reservation: PromptReservation | None = None
         self._split: Split | None = None
@@ -90,7 +103,7 @@ class PrivateRuns:
         return share, *choose_noise(
             share,
             scheme=scheme,
-            max_calls=settings.max_calls,
+            calls=settings.calls,
             epsilon0=settings.writing.epsilon0,
             delta0=settings.writing.delta0,
         )
@@ -127,7 +140,7 @@ class PrivateRuns:
         assert journal.winner is not None
         return described(
             self._engine, self._settings, candidates.candidates()[journal.winner], self.certificate(),
-            groups=scheme.groups, rate=scheme.sampling_probability,
+            candidates.written(), groups=scheme.groups, rate=scheme.sampling_probability,
         )  # fmt: skip
 
     def _seated(self, records: PrivateRecords, seen: dict[str, bytes], journal: Journal) -> Data:
@@ -161,7 +174,7 @@ class PrivateRuns:
             self._budget,
             name=self._name,
             scheme=scheme,
-            max_calls=self._settings.max_calls,
+            calls=self._settings.calls,
             epsilon0=self._settings.writing.epsilon0,
             delta0=self._settings.writing.delta0,
             journal=journal.text(),
@@ -169,7 +182,7 @@ class PrivateRuns:
         plan = reservation.plan
         if journal.plan is None:
             journal.plan, journal.kept = plan, journal.text()
-        charged = reservation.max_calls - plan.remaining(reservation.charged_token)
+        charged = reservation.max_calls - reservation.left()
         chosen = journal.winner is not None and plan.remaining(reservation.charged_selection)
         if journal.calls > charged or chosen:
             raise PlanError(
@@ -214,10 +227,19 @@ class PrivateRuns:
 
     def _write(self, data: Data, journal: Journal, reservation: PromptReservation, halted: Callable[[], bool]) -> Run:
         settings = self._settings
-        demonstrations = Demonstrations(data.records, self._forward, settings)
+        shown: ShowsRecords = Demonstrations(data.records, self._forward, settings)
+        if settings.glossary is not None:
+            shown = LabelTexts(data.records, settings.prompts, settings.labels, settings.asking())
         sampler = SubsetSampler(data.training, reservation.scheme, self._rng)
         source = PrivateVote(
-            SubsetVotes(self._engine, sampler, demonstrations, settings, text=self._text, rng=self._rng),
+            SubsetVotes(
+                self._engine,
+                sampler,
+                shown,
+                watch=lambda: self._forward.watch(settings.instruction),
+                text=self._text,
+                rng=self._rng,
+            ),
             reservation=reservation,
             kbar=settings.writing.kbar,
             chain=self._name,
@@ -262,9 +284,10 @@ class PrivateRuns:
             raise InvalidParameter("Expected a run to have started. Call invoke(examples) first, or plan(examples).")
         seeded = not self._rng.private
         written = journal.written
+        glossary = self._settings.glossary is not None
         return reservation.plan.certificate(
-            reservation.charged_token,
-            mechanism="DP-OPT: LimitedDomain votes for every token, exponential mechanism among the candidates",
+            None if glossary else reservation.charged(reservation.token, 0),
+            mechanism=_GLOSSARY if glossary else _DP_OPT,
             model=self._engine.name,
             private=not seeded,
             reason="drawn from not_private_seed: whoever knows the seed can remove the noise" if seeded else "",
@@ -272,6 +295,7 @@ class PrivateRuns:
                 "the local model sees the examples; the prompt alone leaves",
                 "only the reserved epsilon and delta are a promise, whatever was used of them",
                 "training and validation records are disjoint: their costs combine by the larger",
+                *([_LABELS[self.neighbors]] if glossary else []),
                 *self._weak,
                 *getattr(self._engine, "notes", ()),
             ),
@@ -283,6 +307,7 @@ class PrivateRuns:
                 "sampling_probability": reservation.scheme.sampling_probability,
                 "groups": reservation.scheme.groups,
                 "max_calls": reservation.max_calls,
+                **({"calls_paid": reservation.calls.paid(self.neighbors)} if glossary else {}),
                 "votes_needed": math.ceil(reservation.votes_needed),
                 "prompts": len(written),
                 "tokens_released": sum(len(each.tokens) for each in written),

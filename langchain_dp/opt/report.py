@@ -25,8 +25,8 @@ class OptPlanReport:
         scheme: Sampling constants of the training records.
         token: One call of LimitedDomain.
         selection: The choice among the candidates.
-        max_calls: Calls over all candidates: the number of tokens that the budget affords at most.
-        num_prompts: Candidates.
+        max_calls: Calls over all texts: the number of tokens that the budget affords at most.
+        num_prompts: Candidates; of a glossary, descriptions.
         training: Training records (expected number where it is private).
         validation: Validation records, likewise.
         subset_tokens: Estimated tokens of one subset's prompt before anything is written.
@@ -35,6 +35,7 @@ class OptPlanReport:
         seconds: Estimated time with caches kept; None if the engine's speed is unknown.
         cache_bytes: Estimated memory of the kept caches; None if the engine does not say.
         weak: Why the promise is weak, if it is.
+        calls_paid: Calls that one record pays for: all, or in a glossary those of the labels that it can be in.
     """
 
     budget: PrivacyBudget
@@ -51,6 +52,7 @@ class OptPlanReport:
     seconds: float | None = None
     cache_bytes: float | None = None
     weak: tuple[str, ...] = ()
+    calls_paid: int = 0
 
     @property
     def votes_needed(self) -> float:
@@ -66,11 +68,13 @@ class OptPlanReport:
     def __str__(self) -> str:
         scheme, token = self.scheme, self.token
         time = "" if self.seconds is None else f", about {self.seconds / 60:,.0f} minutes"
+        glossary = self.calls_paid < self.max_calls
+        written = f"descriptions; a record pays for {self.calls_paid:,}" if glossary else "candidates"
         memory = "" if self.cache_bytes is None else f", {self.cache_bytes / 2**30:,.1f} GiB of caches"
         return "\n".join(
             [
                 f"DP-OPT plan: {self.budget}",
-                f"  calls        {self.max_calls:,} at most: tokens, bottoms and ends of {self.num_prompts} candidates",
+                f"  calls        {self.max_calls:,} at most: tokens, bottoms and ends of {self.num_prompts} {written}",
                 f"  sampling     {scheme.sampling}: {scheme.groups:,} "
                 f"{'subsets' if scheme.sampling == 'fixed' else 'slots'}, q = {scheme.sampling_probability:.4g}, about "
                 f"{scheme.expected_subsets:.3g} votes a token",
@@ -111,7 +115,9 @@ def report(
     """
     prompts = settings.prompts
     head = engine.count_tokens(prompts.backward_head(settings.instruction))
-    tail = engine.count_tokens(prompts.backward_tail(0))
+    tail = engine.count_tokens(prompts.backward_tail(0, settings.instruction))
+    for asking in settings.asking()[:1]:
+        head, tail = engine.count_tokens(asking.head), engine.count_tokens(asking.tail)
     shot = _shot_tokens(engine, settings, records)
     rate = 1.0 if scheme.sampling == "fixed" else scheme.sampling_probability
     validation = settings.validation * count
@@ -132,7 +138,7 @@ def report(
         token=token,
         selection=selection,
         max_calls=calls,
-        num_prompts=settings.num_prompts,
+        num_prompts=settings.texts,
         training=count - validation,
         validation=validation,
         subset_tokens=subset,
@@ -141,6 +147,7 @@ def report(
         seconds=(warm + forward) / measured.tokens_per_second() if measured else None,
         cache_bytes=scheme.groups * (subset + length) * measured.bytes_per_token() if measured else None,
         weak=weak_points(budget.epsilon, budget.delta, *scheme.least_records(count)),
+        calls_paid=settings.calls.paid(budget.neighbors),
     )
 
 

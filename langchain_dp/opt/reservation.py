@@ -8,6 +8,7 @@ import math
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import (
     ExponentialEvent,
+    LabelPartEvent,
     LedgerPlan,
     LimitedDomainEvent,
     Neighbors,
@@ -26,23 +27,65 @@ TRAINING, VALIDATION = "training", "validation"
 
 
 @dataclasses.dataclass(frozen=True)
+class CallPlan:
+    """How many calls of LimitedDomain a run may make, and what each is charged as.
+
+    Args:
+        each: Calls over all texts; with ``labels``, of each of them.
+        labels: Labels, one a text, where a call shows the records of one label alone; else none.
+    """
+
+    each: int
+    labels: tuple[str, ...] = ()
+
+    @property
+    def most(self) -> int:
+        """Calls of a whole run."""
+        return self.each * max(len(self.labels), 1)
+
+    def paid(self, neighbors: Neighbors) -> int:
+        """Calls that one record pays for: see :func:`langchain_dp.accounting.epsilon` on events of labels."""
+        labels = {Neighbors.REPLACE_ONE: 2, Neighbors.ADD_OR_REMOVE_ONE: 1}.get(neighbors, len(self.labels))
+        return self.each * max(min(labels, len(self.labels)), 1)
+
+    def charged(self, token: LimitedDomainEvent, text: int) -> PartEvent:
+        """What a call for this text is charged as."""
+        return PartEvent(TRAINING, LabelPartEvent(self.labels[text], token) if self.labels else token)
+
+    def events(self, token: LimitedDomainEvent) -> list[tuple[PartEvent, int]]:
+        """All of them, for a plan."""
+        return [(self.charged(token, text), self.each) for text in range(max(len(self.labels), 1))]
+
+
+@dataclasses.dataclass(frozen=True)
 class PromptReservation(Reservation):
     """A reserved plan of one run.
 
     Args:
         token: One call of LimitedDomain: a token, an abstention or an end.
         selection: The one choice among the candidates.
-        max_calls: Largest number of calls.
+        calls: Number of calls.
     """
 
     token: LimitedDomainEvent
     selection: ExponentialEvent
-    max_calls: int
+    calls: CallPlan
+
+    def charged(self, token: LimitedDomainEvent, text: int) -> PartEvent:
+        """What a call by this event, for the text of this number, is charged as."""
+        return self.calls.charged(token, text)
+
+    def left(self, text: int | None = None) -> int:
+        """Calls that the plan still holds for this text; by default for all of them."""
+        events = self.calls.events(self.token)
+        if text is not None:
+            events = [events[text]] if self.calls.labels else events
+        return sum(self.plan.remaining(event) for event, _ in events)
 
     @property
-    def charged_token(self) -> PartEvent:
-        """What one call is charged as."""
-        return PartEvent(TRAINING, self.token)
+    def max_calls(self) -> int:
+        """Largest number of calls."""
+        return self.calls.most
 
     @property
     def charged_selection(self) -> PartEvent:
@@ -71,7 +114,7 @@ def reserve(
     *,
     name: str,
     scheme: Scheme,
-    max_calls: int,
+    calls: CallPlan,
     epsilon0: float | None,
     delta0: float | None,
     journal: str,
@@ -83,7 +126,7 @@ def reserve(
         budget: Share of it; None is all that is not reserved.
         name: Name of the plan.
         scheme: Sampling constants.
-        max_calls: Calls of LimitedDomain over all candidates.
+        calls: Calls of LimitedDomain.
         epsilon0: Bounded-range parameter of one call; None is the largest that fits.
         delta0: Mass that the threshold may miss in one call; None is a tenth of delta over all calls.
         journal: First journal of a new plan's run, stored with it.
@@ -96,27 +139,28 @@ def reserve(
 
     def new() -> PromptReservation:
         share = budget or unreserved(ledger)
-        token, selection = choose_noise(share, scheme=scheme, max_calls=max_calls, epsilon0=epsilon0, delta0=delta0)
-        events = [(PartEvent(TRAINING, token), max_calls), (PartEvent(VALIDATION, selection), 1)]
+        token, selection = choose_noise(share, scheme=scheme, calls=calls, epsilon0=epsilon0, delta0=delta0)
+        events = [*calls.events(token), (PartEvent(VALIDATION, selection), 1)]
         plan = ledger.reserve(events, name=name, epsilon=share.epsilon, delta=share.delta, journal=journal)
-        return PromptReservation(plan, scheme, share, token, selection, max_calls)
+        return PromptReservation(plan, scheme, share, token, selection, calls)
 
     return reserved_once(
-        ledger, name, new=new, resumed=lambda found: _resume(found, ledger.budget.neighbors, budget, scheme, max_calls)
+        ledger, name, new=new, resumed=lambda found: _resume(found, ledger.budget.neighbors, budget, scheme, calls)
     )
 
 
 def choose_noise(
-    share: PrivacyBudget, *, scheme: Scheme, max_calls: int, epsilon0: float | None, delta0: float | None
+    share: PrivacyBudget, *, scheme: Scheme, calls: CallPlan, epsilon0: float | None, delta0: float | None
 ) -> tuple[LimitedDomainEvent, ExponentialEvent]:
-    """Noise of one call and of the selection, so that ``max_calls`` calls and one selection fit into ``share``.
+    """Noise of one call and of the selection, so that all calls and one selection fit into ``share``.
 
     Raises:
         InvalidParameter: The noise given does not fit, or no token could reach the threshold.
     """
     q, sampling = scheme.sampling_probability, scheme.sampling
-    token = _token_event(share, max_calls, q, sampling, epsilon0, delta0)
-    _check_reachable(token, share, scheme, max_calls, given=epsilon0 is not None)
+    paid = calls.paid(share.neighbors)
+    token = _token_event(share, paid, q, sampling, epsilon0, delta0)
+    _check_reachable(token, share, scheme, paid, given=epsilon0 is not None)
     return token, _selection_event(share)
 
 
@@ -183,18 +227,24 @@ def _selection_event(share: PrivacyBudget) -> ExponentialEvent:
 
 
 def _resume(
-    plan: LedgerPlan, neighbors: Neighbors, budget: PrivacyBudget | None, scheme: Scheme, max_calls: int
+    plan: LedgerPlan, neighbors: Neighbors, budget: PrivacyBudget | None, scheme: Scheme, calls: CallPlan
 ) -> PromptReservation:
-    counts = {event.part: (event.event, most) for event, most in plan.events if isinstance(event, PartEvent)}
-    token, calls = counts.get(TRAINING, (None, 0))
-    selection, _ = counts.get(VALIDATION, (None, 0))
+    parts = [(event, most) for event, most in plan.events if isinstance(event, PartEvent)]
+    selection = next((event.event for event, _ in parts if event.part == VALIDATION), None)
+    texts = [(event.event, most) for event, most in parts if event.part == TRAINING]
+    tokens = [event.event if isinstance(event, LabelPartEvent) else event for event, _ in texts]
+    token = tokens[0] if tokens else None
     if not isinstance(token, LimitedDomainEvent) or not isinstance(selection, ExponentialEvent):
         raise PlanError(f"The ledger's plan {plan.name!r} is not a prompt's. Give this run another name=.")
     asked = {
-        "calls": (calls, max_calls),
+        "labels": (
+            {event.label for event, _ in texts if isinstance(event, LabelPartEvent)},
+            set(calls.labels),
+        ),
+        "calls": (sum(most for _, most in texts), calls.most),
         "sampling": (token.sampling, scheme.sampling),
         "sampling_probability": (token.sampling_probability, scheme.sampling_probability),
     }
     check_same(plan, asked, budget, "run")
     share = PrivacyBudget(plan.epsilon, plan.delta, neighbors)
-    return PromptReservation(plan, scheme, share, token, selection, max_calls)
+    return PromptReservation(plan, scheme, share, token, selection, calls)

@@ -10,7 +10,9 @@ from tqdm import tqdm
 
 from langchain_dp.errors import PlanError
 from langchain_dp.mechanisms.randomness import Randomness
+from langchain_dp.opt.candidates import Candidate, glossary_of, judged
 from langchain_dp.opt.forward import Forward
+from langchain_dp.opt.glossary import with_glossary
 from langchain_dp.opt.journal import Journal
 from langchain_dp.opt.plan import Written, steps
 from langchain_dp.opt.select import correct_answers
@@ -78,9 +80,10 @@ class Run:
         written = self._journal.written
         if written and not written[-1].ended:
             return written[-1]
-        if len(written) >= self._settings.num_prompts or not self._source.left():
+        if len(written) >= self._settings.texts or not self._source.left():
             return None
-        written.append(Written(self._rng.randbelow(len(self._settings.prompts.messages))))
+        requests = len(self._settings.prompts.messages)
+        written.append(Written(self._rng.randbelow(requests) if self._settings.glossary is None else len(written)))
         self._journal.save()
         return written[-1]
 
@@ -95,7 +98,7 @@ class Run:
         for _ in plan:  # stands where the first call is asked for
             break
         while not candidate.ended:
-            if not self._source.left():
+            if not self._source.left(candidate.message):
                 candidate.ended = "calls"
                 break
             if self._halted():
@@ -113,7 +116,7 @@ class Run:
     def _postfix(self, candidate: Written, spent: Callable[[], float] | None) -> dict[str, Any]:
         # Released values only: how many members agreed on a token is private.
         shown: dict[str, Any] = {
-            "prompt": f"{len(self._journal.written)}/{self._settings.num_prompts}",
+            "prompt": f"{len(self._journal.written)}/{self._settings.texts}",
             "tokens": len(candidate.tokens),
             "bottoms": sum(each.bottoms for each in self._journal.written),
         }
@@ -121,10 +124,17 @@ class Run:
             shown["epsilon"] = f"{spent():.3g}"
         return shown
 
+    def written(self) -> list[Candidate]:
+        """What was written, with why it is dropped where it is. Released, all of it."""
+        return judged(self._settings, self._text, self._journal.written)
+
     def candidates(self) -> list[str]:
-        """Instructions to choose from; the initial one is the last, and stands for a candidate without text."""
-        initial = self._settings.instruction
-        return [self._text.instruction(each.tokens) or initial for each in self._journal.written] + [initial]
+        """Instructions to choose from; the initial one is the last, and stands for a candidate that is dropped."""
+        initial, written = self._settings.instruction, self.written()
+        if self._settings.glossary is not None:
+            kept = glossary_of(self._settings, written)
+            return [with_glossary(initial, self._settings.words, kept) if any(kept.values()) else initial, initial]
+        return [initial if each.dropped else each.text for each in written] + [initial]
 
     def counts(self, forward: Forward, rows: Sequence[Mapping[str, Any]]) -> list[int]:
         """Correct answers of each candidate on the validation rows. Private."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -24,17 +25,20 @@ from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, Syst
 from langchain_dp.opt import checks
 from langchain_dp.opt.data import scheme_for
 from langchain_dp.opt.dln import DLNSettings
+from langchain_dp.opt.glossary import Glossary
 from langchain_dp.opt.handover import OptimizedPrompt
 from langchain_dp.opt.plain import run_dln, run_opt
 from langchain_dp.opt.private import PrivateRuns
 from langchain_dp.opt.report import OptPlanReport, report
-from langchain_dp.opt.settings import MOVED_WRITING, Method, Settings, Writing
+from langchain_dp.opt.settings import MOVED_WRITING, PRIVATE, Method, Settings, Writing
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.ports import Decoding, VotesNextToken
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, check_records
 from langchain_dp.redact import Held, redacted
 
+_INSTRUCTION, _DESCRIPTION = 50, 12
+"""Tokens of a candidate, and of a label's description, unless told otherwise."""
 _SHOWN = "<private examples>"
 """What callbacks see of the input."""
 
@@ -57,21 +61,26 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         name: Name of the plan in the ledger. A ledger with a file keeps the run's journal beside it, and a run under
             the same name is taken up where it stopped.
         prompts: Templates; see :mod:`langchain_dp.opt.templates`.
-        shots: Demonstrations of one subset (expected number where subsets vary).
+        shots: Demonstrations of one subset (expected number where subsets vary). Of a glossary: texts of each label, if
+            labels are equally frequent.
         subsets: Expected number of subsets that vote on one token.
-        num_prompts: Candidates at most.
-        max_new_tokens: Tokens of one candidate at most.
-        method: "dp-opt"; or, for comparison and NOT private, "opt" (votes without noise) or "dln-1".
+        num_prompts: Candidates at most. A glossary has one description a label.
+        max_new_tokens: Tokens of one candidate at most, 50 by default; of one description, 12 by default: each label
+            has so many calls of its own, whatever becomes of them.
+        method: "dp-opt"; "glossary", which describes label by label what the texts of one label have in common, and
+            puts the descriptions into the instruction; or, for comparison and NOT private, "opt" (votes without
+            noise) or "dln-1".
         sampling: "fixed": subsets are cut once and each takes part by a coin, so that caches are kept; "resample":
             dealt anew for every token, as in the paper (add/remove neighbours only). Number and rate of the subsets
             follow from the number of training records; under add/remove, where that is private, give a ``Sampling``.
         validation: Share of the examples that select, in (0, 1); the others teach.
         writing: Which tokens are released, and when a candidate ends: stop strings, calls, retries, noise of one call.
         decoding: How each member takes the token it votes for. At the temperature of 0, the default, that is its most
-            probable one: small models agree on hardly anything at the 1.1 of the paper. ``chat=True`` presents the
-            backward prompt in the model's chat template instead of as plain text.
+            probable one: small models agree on hardly anything at the 1.1 of the paper. ``chat=None``, the default,
+            presents the request in the chat template of a model that carries one; ``chat=False`` as plain text.
         calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
         dln: Settings of "dln-1".
+        glossary: How "glossary" asks, and whether the model is told the labels' names.
         progress: Show progress; None shows it on a terminal only. It shows released values only.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
@@ -84,7 +93,9 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         claim is the preset budget of the plan, whatever was used of it. Times, the initial instruction and the local
         model are outside of it. Source: Hong et al. 2024, Algorithms 1, 2 and 4, with the noise scale, threshold
         and accounting of :class:`langchain_dp.mechanisms.LimitedDomain` and :mod:`langchain_dp.accounting`, not the
-        paper's.
+        paper's. A glossary is cut from one partition of all records, whatever their labels; a record that is replaced
+        moves a vote in the descriptions of two labels at most, and pays for those: see
+        :class:`langchain_dp.accounting.LabelPartEvent`.
     """
 
     @moved(**MOVED_SAMPLING, **MOVED_WRITING)
@@ -101,7 +112,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         shots: int = 5,
         subsets: int = 205,
         num_prompts: int = 5,
-        max_new_tokens: int = 50,
+        max_new_tokens: int | None = None,
         method: Method = "dp-opt",
         sampling: SamplingName | Sampling = "fixed",
         validation: float = 0.1,
@@ -109,11 +120,12 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         decoding: Decoding | None = None,
         calibrate: bool = True,
         dln: DLNSettings | None = None,
+        glossary: Glossary | None = None,
         progress: bool | None = None,
         not_private_seed: int | None = None,
     ) -> None:
         checks.check_model(model)
-        if method == "dp-opt":
+        if method in PRIVATE:
             check_promise(budget, ledger, not_private_seed)
         elif budget is not None or ledger is not None:
             raise InvalidParameter(
@@ -123,6 +135,10 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         if not isinstance(name, str):
             raise InvalidParameter(f"Expected name of type {type(name).__name__} to be a str.")
         self.name = name
+        describes = method == "glossary"
+        decoding = group("decoding", decoding, Decoding)
+        if decoding.chat is None:
+            decoding = dataclasses.replace(decoding, chat=bool(getattr(model, "chats", False)))
         self.settings = Settings(
             method=method,
             instruction=checks.check_instruction(instruction),
@@ -133,10 +149,11 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             sampling=sampling_from(sampling),
             validation=validation,
             num_prompts=num_prompts,
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=(_DESCRIPTION if describes else _INSTRUCTION) if max_new_tokens is None else max_new_tokens,
             writing=group("writing", writing, Writing),
-            decoding=group("decoding", decoding, Decoding),
+            decoding=decoding,
             calibrate=calibrate,
+            glossary=group("glossary", glossary, Glossary) if describes or glossary is not None else None,
         )
         checks.label_words(self.settings.prompts, self.settings.labels)
         checks.check_kbar(model, self.settings.writing.kbar)
@@ -149,7 +166,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         forks.renew_lock(self)
         self._sampled: list[str] = []
         self._private: PrivateRuns | None = None
-        if method == "dp-opt":
+        if method in PRIVATE:
             self._private = PrivateRuns(
                 model,
                 self.settings,
@@ -179,7 +196,8 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             **kwargs: None are taken.
 
         Returns:
-            The forward prompt under the released instruction as one human message, braces escaped;
+            The forward prompt under the released instruction as one human message, or as a system and a human one by
+            ``OptPrompts.system``, braces escaped;
             ``metadata["dp"]`` is the certificate, and survives ``dumps`` and ``loads``.
 
         Raises:
@@ -273,8 +291,8 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         """
         if self._private is None:
             raise InvalidParameter(
-                f"Expected method={self.settings.method!r} to be 'dp-opt': the others promise nothing, which the "
-                "prompt they return says."
+                f"Expected method={self.settings.method!r} to be 'dp-opt' or 'glossary': the others promise nothing, "
+                "which the prompt they return says."
             )
         return self._private.certificate()
 
@@ -290,7 +308,9 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             ModelUnavailable: The engine could not count the tokens of an example.
         """
         if self._private is None:
-            raise InvalidParameter(f"Expected method={self.settings.method!r} to be 'dp-opt' to plan a budget.")
+            raise InvalidParameter(
+                f"Expected method={self.settings.method!r} to be 'dp-opt' or 'glossary' to plan a budget."
+            )
         records = None if isinstance(examples, int) else self._checked(examples)
         count = examples if isinstance(examples, int) else len(records or ())
         neighbors: Neighbors = self._private.neighbors

@@ -9,11 +9,15 @@ from typing import Any, Literal
 from langchain_dp._util import validate
 from langchain_dp.ensemble.scheme import Sampling
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.opt.glossary import Glossary, LabelRequest
+from langchain_dp.opt.reservation import CallPlan
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.ports import Decoding
 
-Method = Literal["dp-opt", "opt", "dln-1"]
-METHODS: tuple[Method, ...] = ("dp-opt", "opt", "dln-1")
+Method = Literal["dp-opt", "glossary", "opt", "dln-1"]
+METHODS: tuple[Method, ...] = ("dp-opt", "glossary", "opt", "dln-1")
+PRIVATE: tuple[Method, ...] = ("dp-opt", "glossary")
+"""Methods that promise something."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +34,8 @@ class Writing:
         kbar: Tokens that LimitedDomain considers.
         epsilon0: Bounded-range parameter of one call; None chooses the largest that fits.
         delta0: Mass that the threshold may miss in one call; None chooses.
+        filtered: Hand over no candidate that repeats the request, stops in mid-sentence or no longer names the task:
+            see :func:`candidate_fault`. It looks at released text alone, and costs nothing.
 
     Raises:
         InvalidParameter: A value is out of bounds.
@@ -45,8 +51,10 @@ class Writing:
     kbar: int = 10
     epsilon0: float | None = None
     delta0: float | None = None
+    filtered: bool = True
 
     def __post_init__(self) -> None:
+        validate.one_of("filtered", self.filtered, (True, False))
         object.__setattr__(self, "stop", _stop(self.stop))
         if self.max_calls is not None:
             validate.integer("max_calls", self.max_calls, at_least=1)
@@ -99,17 +107,60 @@ class Settings:
     writing: Writing
     decoding: Decoding
     calibrate: bool
+    glossary: Glossary | None = None
 
     def __post_init__(self) -> None:
         validate.one_of("method", self.method, METHODS)
         for name in ("shots", "subsets", "num_prompts", "max_new_tokens"):
             validate.integer(name, getattr(self, name), at_least=1)
         validate.number("validation", self.validation, above=0.0, below=1.0)
+        if (self.glossary is not None) is not (self.method == "glossary"):
+            raise InvalidParameter(f'Expected glossary= with method="glossary" only, not with method={self.method!r}.')
+        if self.glossary is None:
+            return
+        if self.sampling.scheme != "fixed":
+            raise InvalidParameter(
+                f'Expected sampling={self.sampling.scheme!r} to be "fixed" with method="glossary": what a record costs '
+                "there rests on one partition of all records."
+            )
+        if self.writing.max_calls is not None:
+            raise InvalidParameter(
+                f'Expected max_calls={self.writing.max_calls} to be absent with method="glossary": every label has '
+                "max_new_tokens= calls of its own."
+            )
+
+    @property
+    def texts(self) -> int:
+        """Texts that are written at most: candidates, or a description of each label."""
+        return self.num_prompts if self.glossary is None else len(self.labels)
+
+    @property
+    def subset_size(self) -> int:
+        """Records of one subset, expected: a glossary's has ``shots`` of every label, if labels are equally many."""
+        return self.shots if self.glossary is None else self.shots * len(self.labels)
+
+    @property
+    def words(self) -> list[str]:
+        """Word of every label, in the public order."""
+        return [self.prompts.word(label) for label in self.labels]
+
+    def asking(self) -> list[LabelRequest]:
+        """What stands around the records of each label; nothing where no glossary is written."""
+        if self.glossary is None:
+            return []
+        return [self.glossary.asking(word, chat=bool(self.decoding.chat)) for word in self.words]
+
+    @property
+    def calls(self) -> CallPlan:
+        """Calls of the mechanism: for each label's description, or for all candidates together."""
+        if self.glossary is not None:
+            return CallPlan(self.max_new_tokens, self.labels)
+        return CallPlan(self.writing.max_calls or self.num_prompts * self.max_new_tokens)
 
     @property
     def max_calls(self) -> int:
-        """Calls of the mechanism over all candidates."""
-        return self.writing.max_calls or self.num_prompts * self.max_new_tokens
+        """Calls of the mechanism over all texts."""
+        return self.calls.most
 
     def public(self) -> dict[str, Any]:
         """All of them as plain values for JSON. Journals and saved prompts hold them so: one flat key a setting."""
@@ -138,5 +189,8 @@ class Settings:
                 "meta": prompts.meta,
                 "messages": list(prompts.messages),
                 "secrecy": prompts.secrecy,
+                "answer": prompts.answer,
+                "system": prompts.system,
             },
+            **({} if self.glossary is None else {"glossary": dataclasses.asdict(self.glossary)}),
         }

@@ -17,12 +17,15 @@ from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 
 MESSAGES = (
-    "Clarify the instruction: add a few words or one short sentence where it leaves the student in doubt. Be concise.",
-    "Improve the instruction: add one or two examples that show how the task is solved. Be concise.",
-    "Shorten the instruction: drop every word that the student does not need. Be concise.",
-    "Rewrite the instruction: say in more detail what is asked, so that nothing can be read in two ways. Be concise.",
+    "A better instruction has a few words more, where this one left the student in doubt.",
+    "A better instruction shows by one or two short examples how the task is solved.",
+    "A better instruction has only the words that the student needs.",
+    "A better instruction says in more detail what is asked, so that it can be read in one way only.",
 )
-"""The four requests that may end a backward prompt; each candidate draws one by a public coin."""
+"""The four requests of a backward prompt; each candidate draws one by a public coin.
+
+They describe what is wanted and order nothing: a model that copies a request then writes no instruction by accident.
+"""
 
 PRIVACY_INSTRUCTIONS = (
     "Do not provide examples in the prompt.",
@@ -45,8 +48,12 @@ class OptPrompts:
         text: Template of one input; its variables are keys of an example.
         words: Label -> word that the model is shown and asked for. A missing label stands for itself.
         meta: What the model is told before it improves an instruction.
-        messages: Requests that may end a backward prompt.
+        messages: Requests, of which each backward prompt holds one.
         secrecy: Sentence added to ``meta``, such as one of ``PRIVACY_INSTRUCTIONS``; may be empty.
+        answer: Line that follows every instruction, where a prompt is scored and where it is handed over: ``{labels}``
+            stands for the labels' words. Whatever was written, the task stays named. Empty: no line.
+        system: Hand over instruction and line as a system message, and the input as a human one, instead of all as
+            one human message.
 
     Raises:
         InvalidParameter: The template has no plain variable, there is no message, or two labels share a word.
@@ -55,12 +62,14 @@ class OptPrompts:
     text: str = "{text}"
     words: Mapping[str, str] = dataclasses.field(default_factory=dict)
     meta: str = (
-        "An instruction tells a student how to turn an input text into an output text. Below are the instruction, "
-        "inputs where the student was right, and inputs where the student was wrong. Write a better instruction, so "
-        "that the student makes no errors."
+        "The aim is that a student makes no more errors. The student turns an input text into an output text, and "
+        "follows an instruction. Below are that instruction, inputs where the student was right, and inputs where the "
+        "student was wrong."
     )
     messages: Sequence[str] = MESSAGES
     secrecy: str = ""
+    answer: str = "Answer with one of: {labels}."
+    system: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -77,6 +86,12 @@ class OptPrompts:
             raise InvalidParameter(f"Expected messages={self.messages!r} to be at least one request. See MESSAGES.")
         if len({word.casefold() for word in self.words.values()}) < len(self.words):
             raise InvalidParameter("Expected every label to have a word of its own, but two labels share one.")
+        if not isinstance(self.answer, str) or "\n" in self.answer or (self.answer and "{labels}" not in self.answer):
+            raise InvalidParameter(
+                f"Expected answer={self.answer!r} to be one line that holds '{{labels}}', or empty. Write for example "
+                "'Answer with one of: {labels}.'"
+            )
+        validate.one_of("system", self.system, (True, False))
         object.__setattr__(self, "words", MappingProxyType(dict(self.words)))
         object.__setattr__(self, "messages", tuple(self.messages))
 
@@ -96,9 +111,13 @@ class OptPrompts:
 
     # ------------------------------------------------------------------------------------------------- forward
 
-    def forward_head(self, instruction: str) -> str:
-        """Public text before one input."""
-        return f"Instruction: {instruction}\n\n"
+    def forward_head(self, instruction: str, words: Sequence[str] = ()) -> str:
+        """Public text before one input: the instruction, and the line that names the labels' ``words``."""
+        return f"Instruction: {instruction}\n{self.naming(words)}\n"
+
+    def naming(self, words: Sequence[str]) -> str:
+        """The line that names the labels' words, with its end; nothing without words."""
+        return self.answer.replace("{labels}", ", ".join(words)) + "\n" if self.answer and words else ""
 
     def forward_body(self, text: str) -> str:
         """One input."""
@@ -109,10 +128,20 @@ class OptPrompts:
         """The cue; the label word follows it after a space."""
         return "Output:"
 
-    def forward(self, instruction: str) -> str:
-        """The whole forward prompt as a template in the input's own variables; braces in ``instruction`` escaped."""
-        escaped = instruction.replace("{", "{{").replace("}", "}}")
-        return f"{self.forward_head(escaped)}{self.forward_body(self.text)}{self.forward_tail}"
+    def forward(self, instruction: str, words: Sequence[str] = ()) -> str:
+        """The whole forward prompt as a template in the input's own variables.
+
+        Args:
+            instruction: Its braces are escaped.
+            words: Words of the labels, for the line that names them.
+        """
+        head, rest = self.forward_parts(instruction, words)
+        return head + rest
+
+    def forward_parts(self, instruction: str, words: Sequence[str] = ()) -> tuple[str, str]:
+        """The forward prompt in two templates: what is the same for every input, and the input with the cue."""
+        head = self.forward_head(instruction, words).replace("{", "{{").replace("}", "}}")
+        return head, f"{self.forward_body(self.text)}{self.forward_tail}"
 
     # ------------------------------------------------------------------------------------------------ backward
 
@@ -137,9 +166,9 @@ class OptPrompts:
             parts.append(f"# Student errors\n{rows}")
         return "".join(parts)
 
-    def backward_tail(self, message: int) -> str:
-        """The request and the cue."""
-        return f"{self.messages[message]}\n\nImproved Instruction:"
+    def backward_tail(self, message: int, instruction: str) -> str:
+        """The request, the instruction once more, and the cue: what stands next to the cue is what is copied."""
+        return f"{self.messages[message]}\n\nOld instruction: {instruction}\nBetter instruction:"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

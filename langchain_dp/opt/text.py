@@ -15,13 +15,17 @@ class Text:
         engine: Spells its tokens.
         decoding: How members take a token.
         stop: Strings that end a candidate.
+        never_empty: The first token ends no text: for descriptions, of which an empty one is worth nothing.
     """
 
-    def __init__(self, engine: VotesNextToken, decoding: Decoding, stop: Sequence[str]) -> None:
+    def __init__(
+        self, engine: VotesNextToken, decoding: Decoding, stop: Sequence[str], *, never_empty: bool = False
+    ) -> None:
         self._engine = engine
         self._stop = tuple(stop)
         self._decoding = decoding
         self._opening: Decoding | None = None
+        self._never_empty = never_empty
 
     def instruction(self, tokens: Sequence[Token]) -> str:
         """The instruction: up to the first stop string, white space at its ends removed."""
@@ -42,7 +46,9 @@ class Text:
         if written:
             return self._decoding
         if self._opening is None:
-            self._opening = dataclasses.replace(self._decoding, banned=self._decoding.banned | self._blank())
+            self._opening = dataclasses.replace(
+                self._decoding, banned=self._decoding.banned | self._blank() | self._ends()
+            )
         return self._opening
 
     def _blank(self) -> frozenset[Token]:
@@ -51,6 +57,9 @@ class Text:
         return frozenset(
             token for token in tokens if any(part in self._engine.detokenize([token]) for part in never)
         ) - frozenset(self._engine.end_tokens)
+
+    def _ends(self) -> frozenset[Token]:
+        return frozenset(self._engine.end_tokens) if self._never_empty else frozenset()
 
     def _numbered(self) -> bool:
         return all(isinstance(token, int) for token in self._engine.end_tokens)

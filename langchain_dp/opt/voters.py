@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
-from langchain_dp.accounting import PartEvent
 from langchain_dp.ensemble.asking import ask_together
 from langchain_dp.ensemble.subsets import Subset, SubsetSampler
 from langchain_dp.mechanisms import LimitedDomain, Randomness
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.plan import count_votes
-from langchain_dp.opt.reservation import TRAINING, PromptReservation
+from langchain_dp.opt.reservation import PromptReservation
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import Demonstration
 from langchain_dp.opt.text import Text
@@ -33,8 +32,19 @@ class Demonstrations:
         self._forward = forward
         self._instruction = settings.instruction
         self._prompts = settings.prompts
-        self._words = [settings.prompts.word(label) for label in settings.labels]
+        self._words = settings.words
         self._shown: dict[str, Demonstration] = {}
+
+    apart = False
+
+    def members(self, subsets: Sequence[Subset], message: int) -> list[MemberPrompt]:
+        """Prompts of the subsets, with the request of this number."""
+        head = self._prompts.backward_head(self._instruction)
+        tail = self._prompts.backward_tail(message, self._instruction)
+        return [
+            MemberPrompt(head, body, tail, subset.member)
+            for subset, body in zip(subsets, self.bodies(subsets), strict=True)
+        ]
 
     def bodies(self, subsets: Sequence[Subset]) -> list[str]:
         """The private part of the prompt of each subset."""
@@ -47,13 +57,20 @@ class Demonstrations:
             self._shown[name] = self._shot(row, text, answer)
         return [self._prompts.backward_body([self._shown[name] for name in subset.record_ids]) for subset in subsets]
 
-    def watch(self) -> None:
-        """See that the engine still answers: :meth:`Forward.watch`."""
-        self._forward.watch(self._instruction)
-
     def _shot(self, row: Mapping[str, Any], text: str, answer: int | None) -> Demonstration:
         word = self._prompts.word(str(row["label"]))
         return Demonstration(text, word, None if answer is None else self._words[answer])
+
+
+class ShowsRecords(Protocol):
+    """What the subsets show."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether each text of a run shows other records than the one before it."""
+
+    def members(self, subsets: Sequence[Subset], message: int) -> list[MemberPrompt]:
+        """One prompt for each subset that has something to show. Private, as is their number."""
 
 
 class TokenSource(Protocol):
@@ -62,8 +79,8 @@ class TokenSource(Protocol):
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
         """One call. What it returns has left."""
 
-    def left(self) -> int:
-        """Calls that may still be made."""
+    def left(self, message: int | None = None) -> int:
+        """Calls that may still be made, for this request; by default over all of them."""
 
     def close(self) -> None:
         """Drop what is cached of the subsets."""
@@ -75,8 +92,8 @@ class SubsetVotes:
     Args:
         engine: The local model.
         sampler: Subsets and sampling coins.
-        demonstrations: What they show.
-        settings: Public settings: templates and instruction.
+        shown: What they show.
+        watch: Asked after every call whether the engine still answers: :meth:`Forward.watch`.
         text: Says how the next token is taken.
         rng: Source of the members' own coins.
     """
@@ -85,20 +102,20 @@ class SubsetVotes:
         self,
         engine: VotesNextToken,
         sampler: SubsetSampler,
-        demonstrations: Demonstrations,
-        settings: Settings,
+        shown: ShowsRecords,
         *,
+        watch: Callable[[], object],
         text: Text,
         rng: Randomness,
     ) -> None:
         self._engine = engine
         self._sampler = sampler
-        self._demonstrations = demonstrations
-        self._prompts = settings.prompts
-        self._head = settings.prompts.backward_head(settings.instruction)
+        self._shown = shown
+        self._watch = watch
         self._text = text
         self._rng = rng
         self._asked: set[Hashable] = set()
+        self._message: int | None = None
 
     def draw(self) -> list[Subset]:
         """Subsets of one call, by fresh coins; those without records abstain and are left out."""
@@ -110,21 +127,16 @@ class SubsetVotes:
         Raises:
             ModelUnavailable: A public text showed that the engine's server does not answer.
         """
-        bodies = self._demonstrations.bodies(subsets)
-        tail = self._prompts.backward_tail(message)
-        asked = [
-            Continuation(
-                MemberPrompt(self._head, body, tail, subset.member),
-                tuple(written),
-                self._rng.randbelow(_COIN) / _COIN,
-            )
-            for subset, body in zip(subsets, bodies, strict=True)
-        ]
-        self._asked.update(subset.member for subset in subsets)
+        if self._shown.apart and message != self._message:
+            self.close()
+        self._message = message
+        members = self._shown.members(subsets, message)
+        asked = [Continuation(member, tuple(written), self._rng.randbelow(_COIN) / _COIN) for member in members]
+        self._asked.update(member.member for member in members)
         try:
             decoding = self._text.decoding(written)
             votes = count_votes(ask_together(lambda some: self._engine.next_tokens(some, decoding), asked))
-            self._demonstrations.watch()
+            self._watch()
             return votes
         finally:
             if not self._sampler.lasting:
@@ -160,23 +172,22 @@ class PrivateVote:
         rng: Randomness,
     ) -> None:
         self._subset_votes = subset_votes
-        self._plan = reservation.plan
+        self._reservation = reservation
         self._mechanism: LimitedDomain[Token] = LimitedDomain(
             reservation.token, domain=subset_votes.domain, kbar=kbar, moved_votes=reservation.moved_votes
         )
-        self._charged = PartEvent(TRAINING, self._mechanism.event)
         self._chain = chain
         self._rng = rng
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
         """One call of the mechanism: charge, draw, ask, count, release."""
-        self._plan.spend(self._charged, chain=self._chain)
+        self._reservation.plan.spend(self._reservation.charged(self._mechanism.event, message), chain=self._chain)
         votes = self._subset_votes.votes(self._subset_votes.draw(), message, written)
         return self._mechanism.release(votes, rng=self._rng)
 
-    def left(self) -> int:
+    def left(self, message: int | None = None) -> int:
         """Calls that the plan still holds."""
-        return self._plan.remaining(self._charged)
+        return self._reservation.left(message)
 
     def close(self) -> None:
         """Drop what is cached of the subsets."""
@@ -201,7 +212,7 @@ class PlainVote:
         winners = [token for token, count in votes.items() if count == most]
         return sorted(winners, key=lambda token: (isinstance(token, str), token))[0] if winners else None
 
-    def left(self) -> int:
+    def left(self, message: int | None = None) -> int:
         """Calls that the number of candidates and their length allow."""
         return self._left
 

@@ -49,6 +49,7 @@ def optimizer(engine: Any = None, **changes: Any) -> DPPromptOptimizer:
         "max_new_tokens": 8,
         "epsilon0": 4.0,
         "delta0": 1e-3,
+        "filtered": False,
         "progress": False,
     } | changes
     if settings.get("method", "dp-opt") == "dp-opt" and "budget" not in settings and "ledger" not in settings:

@@ -26,6 +26,7 @@ from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError
 from langchain_dp.opt import OptimizedPrompt, OptPrompts, PromptScore, evaluate_prompt, load_prompt
 
+NAMED = "Answer with one of: negative, positive."
 BRACES = 'Say {"label": "positive"} or {{}}, not {text}.'
 
 
@@ -42,7 +43,8 @@ def test_the_prompt_asks_for_a_label_under_the_instruction() -> None:
     [message] = template.format_messages(text="a film")
     assert message.type == "human"
     assert message.content in {
-        f"Instruction: {said}\n\nInput: a film\n\nOutput:" for said in (SENTENCE, "Classify this text.")
+        f"Instruction: {said}\nAnswer with one of: negative, positive.\n\nInput: a film\n\nOutput:"
+        for said in (SENTENCE, "Classify this text.")
     }
 
 
@@ -52,7 +54,7 @@ def test_braces_in_the_instruction_are_text() -> None:
     template = made.invoke(examples())
     assert template.input_variables == ["text"]
     [message] = template.format_messages(text="{a} {b")
-    assert message.content == f"Instruction: {BRACES}\n\nInput: {{a}} {{b\n\nOutput:"
+    assert message.content == f"Instruction: {BRACES}\n{NAMED}\n\nInput: {{a}} {{b\n\nOutput:"
 
 
 def test_braces_and_variables_of_the_template_stay_what_they_are() -> None:

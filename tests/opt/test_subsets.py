@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from audit_tools import lower, upper
 from fakes.next_token import WordEngine
-from fakes.optimizers import optimizer
 
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.ensemble.subsets import SubsetSampler
@@ -207,8 +206,8 @@ def test_subsets_without_records_are_left_out(scheme: Scheme) -> None:
 
     def drawn(ids: list[str]) -> list[Any]:
         sampler = SubsetSampler(ids, scheme, SystemRandomness())
-        settings = optimizer(WordEngine()).settings
-        return SubsetVotes(WordEngine(), sampler, None, settings, text=None, rng=SystemRandomness()).draw()  # type: ignore[arg-type]  # nobody is asked
+        votes = SubsetVotes(WordEngine(), sampler, None, watch=lambda: None, text=None, rng=SystemRandomness())  # type: ignore[arg-type]  # nobody is asked
+        return votes.draw()
 
     assert drawn([]) == []
     assert len(drawn(["a"])) <= 1

@@ -59,7 +59,7 @@ def subset_votes(engine: WordEngine, rows: list[dict[str, str]], *, seed: int = 
     ensemble = SubsetSampler(records.ids(), Scheme("fixed", 8, 1.0, True), rng)
     demonstrations = Demonstrations(records, Forward.of(engine, settings), settings)
     text = Text(engine, settings.decoding, settings.writing.stop)
-    return SubsetVotes(engine, ensemble, demonstrations, settings, text=text, rng=rng)
+    return SubsetVotes(engine, ensemble, demonstrations, watch=lambda: None, text=text, rng=rng)
 
 
 def votes_of_each(engine: WordEngine, rows: list[dict[str, str]]) -> dict[frozenset[str], Any]:

@@ -9,7 +9,14 @@ import re
 
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 
-from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighbors, NoisyMaxEvent, PartEvent
+from langchain_dp.accounting import (
+    ExponentialEvent,
+    LabelPartEvent,
+    LimitedDomainEvent,
+    Neighbors,
+    NoisyMaxEvent,
+    PartEvent,
+)
 
 RELATIONS = {
     Neighbors.REPLACE_ONE: "one record replaced by any other (the number of records is public)",
@@ -38,6 +45,8 @@ def kind(event: DpEvent) -> str:
     """Name of the mechanism behind an event."""
     if isinstance(event, PartEvent):
         return f"{kind(event.event)}, on the part {label(event.part)} of the data"
+    if isinstance(event, LabelPartEvent):
+        return f"{kind(event.event)}, on the records of {label(event.label)}"
     if isinstance(event, PoissonSampledDpEvent):
         return f"{kind(event.event)}, sampled"
     names: dict[type, str] = {
@@ -52,7 +61,7 @@ def kind(event: DpEvent) -> str:
 
 def parameters(event: DpEvent) -> str:
     """Public parameters of an event."""
-    if isinstance(event, PartEvent):
+    if isinstance(event, (PartEvent, LabelPartEvent)):
         return parameters(event.event)
     if isinstance(event, PoissonSampledDpEvent):
         return f"{parameters(event.event)}, sampling probability {event.sampling_probability:.4g}"

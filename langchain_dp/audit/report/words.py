@@ -6,7 +6,14 @@ import math
 
 from dp_accounting.dp_event import DpEvent
 
-from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighbors, NoisyMaxEvent, PartEvent
+from langchain_dp.accounting import (
+    ExponentialEvent,
+    LabelPartEvent,
+    LimitedDomainEvent,
+    Neighbors,
+    NoisyMaxEvent,
+    PartEvent,
+)
 from langchain_dp.attacks.result import accuracy_bound
 
 _COMFORT = 0.96  # chance of a right guess above which the promise is called weak: epsilon above 3.2
@@ -57,7 +64,7 @@ def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
 
 def calibration(event: DpEvent, neighbors: Neighbors) -> str:
     """What the noise of one release means to the answer."""
-    if isinstance(event, PartEvent):
+    if isinstance(event, (PartEvent, LabelPartEvent)):
         return calibration(event.event, neighbors)
     if isinstance(event, NoisyMaxEvent):
         lead = _OFTEN * math.sqrt(2) * event.sigma

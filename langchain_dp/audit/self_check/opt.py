@@ -71,6 +71,7 @@ class PromptSetting:
                 kbar=_KBAR,
                 epsilon0=0.2 if self.choosing else 2.0,
                 delta0=1 / 24 if self.choosing else 1 / 256,
+                filtered=False,  # what this stub writes names no task
             ),
             calibrate=False,
             progress=False,
@@ -87,7 +88,7 @@ class PromptSetting:
 
 def _right(record: int, head: str) -> bool:
     """Under most instructions most records are answered right."""
-    return (record + len(head) + ord(head[-3])) % 16 > 0
+    return (record + sum(head.encode())) % 16 > 0
 
 
 WRITING = [
@@ -181,7 +182,7 @@ class PromptRun:
 
     def _apart(self) -> list[str]:
         wrong = mixed_up(self.rounds, fixed=self.setting.sampling == "fixed")
-        prompts, head = OptPrompts(), OptPrompts().forward_head(_INSTRUCTION)
+        prompts, head = OptPrompts(), OptPrompts().forward_head(_INSTRUCTION, LABELS)
         for round_ in self.rounds:
             for each in round_:
                 own = [
@@ -225,11 +226,11 @@ class PromptRun:
         # A candidate without text stands for the initial instruction.
         initial = 1 + int(self.certificate.parameters["prompts"]) - len(self.released)
         texts = [*self.released, *[_INSTRUCTION] * initial]
-        heights = {k: right[OptPrompts().forward_head(text)] for k, text in enumerate(texts)}
+        heights = {k: right[OptPrompts().forward_head(text, LABELS)] for k, text in enumerate(texts)}
         law: dict[int, float] = collections.defaultdict(float)
         for k, chance in softmax(heights, self.choice.epsilon).items():
             law[heights[k]] += chance
-        return right[OptPrompts().forward_head(self.prompt.instruction)], law
+        return right[OptPrompts().forward_head(self.prompt.instruction, LABELS)], law
 
 
 def tokens(settings: Sequence[PromptSetting] = WRITING, runs: int = 1) -> Finding:

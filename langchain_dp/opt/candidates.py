@@ -1,0 +1,59 @@
+"""What a run has written, as it stands in its result: each text, and why it is dropped where it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from langchain_dp.opt.filters import candidate_fault
+from langchain_dp.opt.glossary import description_fault
+from langchain_dp.opt.plan import Written
+from langchain_dp.opt.settings import Settings
+from langchain_dp.opt.text import Text
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A text that was written and paid for. It is released, whether it is handed over or not.
+
+    Args:
+        text: The instruction; of a glossary, the description of one label.
+        dropped: Why it is not handed over; empty if it may be.
+        label: The label that it describes, in a glossary.
+    """
+
+    text: str
+    dropped: str = ""
+    label: str = ""
+
+    def __str__(self) -> str:
+        said = f"{self.label}: {self.text!r}" if self.label else repr(self.text)
+        return f"{said} (dropped: {self.dropped})" if self.dropped else said
+
+
+def judged(settings: Settings, text: Text, written: Sequence[Written]) -> list[Candidate]:
+    """Candidates of a run, in the order in which they were written."""
+    found = []
+    for each in written:
+        said, complete = text.instruction(each.tokens), each.ended in ("end", "stop")
+        if settings.glossary is not None:
+            fault = description_fault(said, settings.glossary, complete=complete)
+            found.append(Candidate(said, fault, settings.labels[each.message]))
+            continue
+        fault = "" if said else "it has no text"
+        if settings.writing.filtered:
+            fault = candidate_fault(
+                said,
+                instruction=settings.instruction,
+                words=settings.words,
+                prompts=settings.prompts,
+                complete=complete,
+            )
+        found.append(Candidate(said, fault))
+    return found
+
+
+def glossary_of(settings: Settings, written: Sequence[Candidate]) -> dict[str, str]:
+    """Word of each label -> its description; empty where that was dropped, or never written."""
+    kept = {each.label: "" if each.dropped else each.text for each in written}
+    return {settings.prompts.word(label): kept.get(label, "") for label in settings.labels}
