@@ -128,6 +128,38 @@ def _nothing_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    """A PostgreSQL server of this process of tests; skipped where there is none, but never in CI."""
+    try:
+        from fakes.postgres import NoServer, Server
+    except ImportError:
+        return _no_server("psycopg")
+    try:
+        server = Server()
+    except NoServer:
+        return _no_server("a PostgreSQL server")
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def _no_server(what: str) -> None:
+    said = f"{what} is not installed; the extra `check` brings it"
+    if os.environ.get("CI") == "true":
+        pytest.fail(said)
+    pytest.skip(said)
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a ledger can be made that processes share: a file, or, by parameter, what ``on_both`` says."""
+    if getattr(request, "param", "file") == "file":
+        return str(tmp_path / "ledger.db")
+    return str(request.getfixturevalue("postgres").fresh(tmp_path))
+
+
+@pytest.fixture(scope="session")
 def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The file of a model with some thousands of random weights, which llama.cpp evaluates in no time."""
     for needed in ("llama_cpp", "gguf", "torch", "transformers"):

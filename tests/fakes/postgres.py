@@ -42,11 +42,18 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def _runs(pid: int) -> bool:
+    """Whether a process is there, and no corpse that nobody has buried."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 class Server:
     """A running server, which takes whoever comes from this machine as the user ``postgres``.
 
     Args:
-        base: An empty folder that its user can reach.
         settings: Lines of its configuration beside its own.
         standby_of: The server that it is a read-only copy of.
     """
@@ -65,7 +72,9 @@ class Server:
         self._schemas = 0
         try:
             if standby_of is None:
-                self._run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
+                self._run(
+                    "initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"
+                )
             else:
                 source = f"host=127.0.0.1 port={standby_of.port} user=postgres"
                 self._run("pg_basebackup", "-D", self._data, "-R", "-c", "fast", "-d", source)
@@ -130,8 +139,8 @@ class Server:
         self._process.wait()
         self._process = None
         end = time.monotonic() + 10
-        while any(pathlib.Path(f"/proc/{pid}").exists() for pid in children) and time.monotonic() < end:
-            time.sleep(0.005)
+        while any(map(_runs, children)) and time.monotonic() < end:
+            time.sleep(0.002)
 
     def stop(self) -> None:
         """Stop it in good order."""

@@ -58,6 +58,9 @@ class Backend(abc.ABC):
     errors: ClassVar[type[Exception]]
     """What the database raises."""
 
+    lost_key: ClassVar[str]
+    """Where to find a key that is gone, or not the right one, as a sentence with a place for it."""
+
     reading = False
     """Whether the ledger is only looked at."""
 

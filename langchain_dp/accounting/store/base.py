@@ -162,7 +162,9 @@ class LedgerStore(abc.ABC):
             else:
                 file = self.backend.key_file
                 with self.transaction(write=True) as connection:
-                    self._key = bound_key(connection, file, self.ledger_id, self.backend.kind.name)
+                    self._key = bound_key(
+                        connection, file, self.ledger_id, self.backend.kind.name, self.backend.lost_key
+                    )
         return self._key
 
     def digest(self, domain: str, text: str) -> bytes:

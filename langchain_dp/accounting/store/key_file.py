@@ -17,8 +17,8 @@ its own, which splits its records. It is kept in the journal under a mask that o
   they were at one moment. A process that has seen newer entries refuses an older copy. One that starts on an older copy
   cannot know: whoever puts it there takes back its charges, and with them the limit.
 
-A ledger in a database has its key outside of it: in the file that its URL names (``key_file=``), or in the folder of the
-environment variable LANGCHAIN_DP_KEYS, as ``<id of the ledger>.key``. Each machine has a copy of the one file.
+A ledger in a database has its key outside of it: in the file that its URL names (``key_file=``), or in the folder that
+the environment variable LANGCHAIN_DP_KEYS names, as ``<id of the ledger>.key``. Each machine has a copy of the file.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def check_value(key: bytes) -> bytes:
     return keyed(key, b"check")
 
 
-def bound_key(connection: Connection, file: str, ledger_id: str, kind: str) -> bytes:
+def bound_key(connection: Connection, file: str, ledger_id: str, kind: str, remedy: str) -> bytes:
     """The key of a ledger in ``file``; made if the ledger never had one. In a transaction that may write.
 
     Args:
@@ -66,6 +66,7 @@ def bound_key(connection: Connection, file: str, ledger_id: str, kind: str) -> b
         file: Where its key lies.
         ledger_id: Its id.
         kind: What messages call it.
+        remedy: What to do where it is not the right one, as a sentence with a place for it.
 
     Raises:
         LedgerCorrupt: The ledger's key is gone or damaged.
@@ -77,7 +78,7 @@ def bound_key(connection: Connection, file: str, ledger_id: str, kind: str) -> b
     if key is None and check:
         raise LedgerCorrupt(
             f"The key {file} of the {kind} is gone, and with another one its hashes would match nobody: what "
-            "was released would be forgotten. Bring it back from the backup that holds both files."
+            f"was released would be forgotten. {remedy.format('it')}"
         )
     if key is None:
         key = new_key()
@@ -87,7 +88,7 @@ def bound_key(connection: Connection, file: str, ledger_id: str, kind: str) -> b
     elif not hmac.compare_digest(check_value(key), check):
         raise LedgerMismatch(
             f"The key {file} is not the one that the {kind} was made with: its hashes would match nobody. "
-            "Bring the right one back from the backup that holds both files."
+            f"{remedy.format('the right one')}"
         )
     return key
 

@@ -15,12 +15,12 @@ import math
 import os
 import re
 import urllib.parse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from langchain_dp.accounting.store.backend import BUSY_SECONDS, Backend, Connection, NotHeld
 from langchain_dp.accounting.store.postgres_schema import make_schema, missing
-from langchain_dp.accounting.store.schema import LedgerKind
+from langchain_dp.accounting.store.schema import LEDGER, LedgerKind
 from langchain_dp.errors import (
     InvalidParameter,
     LedgerCorrupt,
@@ -153,6 +153,7 @@ class Postgres(Backend):
     """
 
     errors = psycopg.Error
+    lost_key = "Copy {} from a machine that has it, or from its backup."
     _oid: int | None = None
 
     def __init__(self, path: str, kind: LedgerKind, ledger_id: str | None = None, *, reading: bool = False) -> None:
@@ -219,7 +220,7 @@ class Postgres(Backend):
         kind = kind_at(self._place, connection, wait, str(self.path))
         if kind[0] != self.kind.application_id:
             raise LedgerCorrupt(
-                f"The {self.path} holds another kind of ledger than a {self.kind.name}. Give another schema."
+                f"The schema of {self.path} holds no {self.kind.name} of this package. Give another schema."
             )
         if kind[1] != self.kind.version:
             raise LedgerCorrupt(
@@ -289,35 +290,12 @@ class Postgres(Backend):
             )
 
     def _refusal(self, error: Exception, wait: float) -> LedgerError:
-        code = getattr(error, "sqlstate", None) or ""
-        diagnosis = getattr(error, "diag", None)
-        why = getattr(diagnosis, "message_primary", None) or next(iter(str(error).splitlines()), type(error).__name__)
-        name = f"{self.kind.name} {self.path}"
-        if code == "55P03":
-            return LedgerUnwritable(
-                f"Expected the {name} to be free within {wait:g} s, but another session held a lock on it. Nothing was "
-                "charged: end the session that holds it, then try again."
-            )
-        if code == "25006":
-            return LedgerUnwritable(
-                f"The server of the {name} takes no writes: a read-only replica, or set so. Nothing was charged: "
-                "connect to the primary."
-            )
-        if code in ("42P01", "3F000"):
-            return LedgerError(
-                f"The {name} vanished from its database. Nothing may be released: restore the schema that was there."
-            )
-        if not code or code[:2] in _OUT_OF_REACH or code == "42501":
-            return LedgerUnwritable(
-                f"The {name} cannot be reached or written ({why}). Nothing was charged: see that its server runs and "
-                "takes this role, then try again."
-            )
-        return LedgerCorrupt(f"The {name} is damaged or not a {self.kind.name} ({why}). {self.kind.restore}")
+        return refusal(error, self.path, wait, self.kind)
 
     # --- contents ----------------------------------------------------------------------------------------------
 
     def damage(self, connection: Connection) -> str:
-        """Triggers that are gone, or tables that a crash would empty. (Pages are the server's: its own checksums.)"""
+        """Triggers that are gone, or tables that a crash would empty. Pages are left to the server."""
         return missing(connection, self._place.schema, self.kind)
 
     def newest_id(self, connection: Connection) -> int:
@@ -340,10 +318,10 @@ class Postgres(Backend):
         try:
             raw = self._place.connect(BUSY_SECONDS)
             try:
+                for_long = "SET LOCAL idle_in_transaction_session_timeout = 0"
                 lock = f"SELECT pg_try_advisory_xact_lock({_number(f'run {self.ledger_id} {name}')})"
-                self._place.begin(raw, write=True, wait=BUSY_SECONDS, then="SET LOCAL idle_in_transaction_session_timeout = 0")
-                [got] = raw.execute(lock.encode()).fetchone() or [False]
-                if not got:
+                row = self._place.begin(raw, write=True, wait=BUSY_SECONDS, then=f"{for_long}; {lock}")
+                if not row[0]:
                     raise NotHeld
             except BaseException:
                 raw.close()
@@ -363,7 +341,7 @@ def kind_at(place: Place, connection: Connection, wait: float, path: str) -> tup
     place.begin(connection.raw, write=False, wait=wait)
     if "store" not in (tables := _tables(connection, place.schema)) and tables:
         raise LedgerCorrupt(f"The schema of {path} holds tables, but no ledger of this package. Give another schema.")
-    mark, version = connection.execute("SELECT application_id, version FROM store").fetchone()
+    mark, version = connection.execute("SELECT application_id, version FROM store").fetchone() or (0, 0)
     return int(mark), int(version)
 
 
@@ -382,12 +360,60 @@ def _number(what: str) -> int:
 
 def is_made(url: str) -> bool:
     """Whether there is anything in the schema."""
+    with _looking(url) as (connection, place):
+        return bool(_tables(connection, place.schema))
+
+
+def terms_at(url: str) -> tuple[int, Sequence[Any] | None]:
+    """The mark of the ledger in a schema, and its budget (epsilon, delta, neighbours) if it is one of a budget.
+
+    Raises:
+        InvalidParameter: Nothing is there.
+        LedgerCorrupt: No ledger is there, or it is damaged.
+        LedgerUnwritable: The server cannot be reached.
+    """
+    with _looking(url) as (connection, place):
+        if not _tables(connection, place.schema):
+            raise InvalidParameter(f"Expected {url} to be a ledger, but nothing is there. Check it.")
+        mark, _ = kind_at(place, connection, BUSY_SECONDS, url)
+        if mark != LEDGER.application_id:
+            return mark, None
+        return mark, connection.execute("SELECT epsilon, delta, neighbors FROM ledger").fetchone() or ()
+
+
+@contextlib.contextmanager
+def _looking(url: str) -> Iterator[tuple[Connection, Place]]:
     place = Place(url)
     try:
         with contextlib.closing(place.connect(BUSY_SECONDS)) as raw:
-            return bool(_tables(_Speaking(raw), place.schema))
+            yield _Speaking(raw), place
     except psycopg.Error as error:
-        raise LedgerUnwritable(
-            f"The ledger {url} cannot be reached ({next(iter(str(error).splitlines()), '')}). See that its server runs "
-            "and takes this role, then try again."
-        ) from error
+        raise refusal(error, url, BUSY_SECONDS, LEDGER) from error
+
+
+def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -> LedgerError:
+    """Return the error of this package that says what the server's ``error`` means for a ledger."""
+    code = getattr(error, "sqlstate", None) or ""
+    diagnosis = getattr(error, "diag", None)
+    why = getattr(diagnosis, "message_primary", None) or next(iter(str(error).splitlines()), type(error).__name__)
+    name = f"{kind.name} {path}"
+    if code == "55P03":
+        return LedgerUnwritable(
+            f"Expected the {name} to be free within {wait:g} s, but another session held a lock on it. Nothing was "
+            "charged: end the session that holds it, then try again."
+        )
+    if code == "25006":
+        return LedgerUnwritable(
+            f"The server of the {name} takes no writes: a read-only replica, or set so. Nothing was charged: "
+            "connect to the primary."
+        )
+    if code in ("42P01", "3F000"):
+        return LedgerError(
+            f"The {name} vanished from its database. Nothing may be released: restore the schema that was there."
+        )
+    if not code or code[:2] in _OUT_OF_REACH or code == "42501":
+        return LedgerUnwritable(
+            f"The {name} cannot be reached or written ({why}). Nothing was charged: see that its server runs and "
+            "takes this role, then try again."
+        )
+    return LedgerCorrupt(f"The {name} is damaged or not a {kind.name} ({why}). {kind.restore}")

@@ -37,7 +37,7 @@ _WHOLE = "never_emptied"
 
 def _function(schema: str, name: str, body: str) -> str:
     return (
-        f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET search_path = \"{schema}\", pg_temp AS "
+        f'CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET search_path = "{schema}", pg_temp AS '
         f"$$ BEGIN {body} END $$"
     )
 

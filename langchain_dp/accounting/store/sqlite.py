@@ -46,6 +46,7 @@ class SQLite(Backend):
     """Transactions on one ledger file, or on a memory that only this process may use. ``path`` is the real path."""
 
     errors = sqlite3.Error
+    lost_key = "Bring {} back from the backup that holds both files."
     _place: tuple[int, int] | None = None
 
     def _memory(self) -> Connection:
