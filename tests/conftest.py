@@ -33,6 +33,7 @@ KINDS = {
         "accounting/test_ledger_crash.py",
         "accounting/test_ledger_forks.py",
         "accounting/test_ledger_mounts.py",
+        "accounting/test_ledger_postgres.py",
         "accounting/test_ledger_races.py",
         "accounting/test_metric_ledger_files.py",
         "opt/test_crash.py",

