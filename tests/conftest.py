@@ -33,6 +33,7 @@ KINDS = {
         "accounting/test_ledger_crash.py",
         "accounting/test_ledger_forks.py",
         "accounting/test_ledger_mounts.py",
+        "accounting/test_ledger_postgres.py",
         "accounting/test_ledger_races.py",
         "accounting/test_metric_ledger_files.py",
         "opt/test_crash.py",
@@ -125,6 +126,38 @@ class _Seeding:
 def _nothing_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether private prompts have left this process is no other test's affair."""
     monkeypatch.setattr("langchain_dp.quiet.model._sent_private", threading.Event())
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    """A PostgreSQL server of this process of tests; skipped where there is none, but never in CI."""
+    try:
+        from fakes.postgres import NoServer, Server
+    except ImportError:
+        return _no_server("psycopg")
+    try:
+        server = Server()
+    except NoServer:
+        return _no_server("a PostgreSQL server")
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def _no_server(what: str) -> None:
+    said = f"{what} is not installed; the extra `check` brings it"
+    if os.environ.get("CI") == "true":
+        pytest.fail(said)
+    pytest.skip(said)
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a ledger can be made that processes share: a file, or, by parameter, what ``on_both`` says."""
+    if getattr(request, "param", "file") == "file":
+        return str(tmp_path / "ledger.db")
+    return str(request.getfixturevalue("postgres").fresh(tmp_path))
 
 
 @pytest.fixture(scope="session")

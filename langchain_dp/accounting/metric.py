@@ -14,7 +14,7 @@ from typing import Any, Self
 from langchain_dp._util import validate
 from langchain_dp.accounting._account import BaseLedger, check_text
 from langchain_dp.accounting._metric_certificate import MetricCertificate
-from langchain_dp.accounting.store.base import backend_at
+from langchain_dp.accounting.store.base import backend_at, is_there
 from langchain_dp.accounting.store.metric import Limits, MetricEntry, MetricStore, Shortfall, ticks, units
 from langchain_dp.accounting.store.releases import AlreadyReleased, ReleasedTexts
 from langchain_dp.accounting.store.schema import METRIC_LEDGER
@@ -113,7 +113,7 @@ class MetricLedger(BaseLedger):
             InvalidParameter: There is no file at ``path``.
             LedgerError: As for the constructor.
         """
-        if not os.path.exists(path):
+        if not is_there(path):
             raise InvalidParameter(f"Expected path={os.fsdecode(path)!r} to be a metric ledger, but nothing is there.")
         return cls.__new__(cls)._over(
             MetricStore(None, backend_at(path, METRIC_LEDGER), key=key), keyed=key is not None

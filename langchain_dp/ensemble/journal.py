@@ -1,8 +1,8 @@
 """What a run keeps of itself in its ledger, and that one process at a time goes on with it.
 
-The journal lies in the ledger's own file, beside the charges. So a copy of the file, or what a crash leaves of it,
-holds both as they were at one moment. Secrets of a run (the key of its coins) are in it under a mask, which the
-ledger's key gives: that lies in another file.
+The journal lies in the ledger, beside the charges. So a copy of the ledger, or what a crash leaves of it, holds both as
+they were at one moment. Secrets of a run (the key of its coins) are in it under a mask, which the ledger's key gives:
+that lies in a file of its own.
 """
 
 from __future__ import annotations
@@ -11,26 +11,14 @@ import contextlib
 import hashlib
 import hmac
 import json
-import re
 import secrets
-import sqlite3
-import sys
-import threading
-import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from langchain_dp._util import forks
 from langchain_dp.accounting import LedgerPlan, PrivacyLedger
+from langchain_dp.accounting.store.backend import NotHeld
 from langchain_dp.errors import PlanError
 from langchain_dp.records import PrivateRecords
-
-_LONGEST = 60
-"""Letters of a plan's name in a file's."""
-
-_HELD: weakref.WeakKeyDictionary[object, set[str]] = weakref.WeakKeyDictionary()
-_LOCK = threading.Lock()
-forks.renew_lock(sys.modules[__name__], "_LOCK")
 
 
 class KeptRun:
@@ -74,63 +62,28 @@ def check_settings(name: str, kept: Mapping[str, Any], asked: Mapping[str, Any])
 
 
 @contextlib.contextmanager
-def alone(ledger: PrivacyLedger, name: str) -> Iterator[None]:
+def alone(ledger: PrivacyLedger, name: str, who: str = "chain") -> Iterator[None]:
     """Hold a run for the block. Two that went on with it would each ask for what the other had charged.
 
-    The lock is SQLite's on an empty file beside the ledger, so the operating system takes it back from a dead process.
+    The lock lies where the ledger does: in memory, in an empty file beside its own, or in its database. Whatever its
+    holder dies of, it is free then.
 
     Args:
-        ledger: The ledger; if it is in the memory of this process, so is the lock.
+        ledger: The ledger.
         name: Name of the run.
+        who: What goes on with such runs, in a word.
 
     Raises:
-        PlanError: Another process or chain is at it.
+        PlanError: Another process, or another ``who``, is at it.
     """
-    if ledger.path is None:
-        with _alone_in_memory(ledger, name):
-            yield
-        return
-    connection = sqlite3.connect(
-        f"{beside(ledger, name)}.lock", timeout=0, isolation_level=None, check_same_thread=False
-    )
-    try:
+    with contextlib.ExitStack() as stack:
         try:
-            connection.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as problem:
-            why = (
-                "another process or chain is at it: wait for it"
-                if problem.sqlite_errorcode == sqlite3.SQLITE_BUSY
-                else "its folder is not writable: make it so"
-            )
+            stack.enter_context(ledger._store.backend.alone(name))
+        except NotHeld as refused:
+            another = who if ledger.path is None else f"process or {who}"
+            why = refused.args[0] if refused.args else f"another {another} is at it: wait for it"
             raise PlanError(f"The run {name!r} cannot be taken up, since {why}, or give another name=.") from None
         yield
-    finally:
-        connection.close()
-
-
-@contextlib.contextmanager
-def _alone_in_memory(ledger: object, name: str) -> Iterator[None]:
-    with _LOCK:
-        held = _HELD.setdefault(ledger, set())
-        if name in held:
-            raise PlanError(
-                f"The run {name!r} cannot be taken up, since another chain is at it: wait for it, or give another "
-                "name=."
-            )
-        held.add(name)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            held.discard(name)
-
-
-def beside(ledger: PrivacyLedger, name: str) -> str:
-    """Path of the run's files beside the ledger, but for their last ending."""
-    short = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
-    if short != name or len(short) > _LONGEST:
-        short = f"{short[:_LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-    return f"{ledger.path}.{short}.run"
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import hmac
-import json
 import secrets
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -125,18 +124,3 @@ def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme
 def secret_key(rng: Randomness) -> bytes:
     """Key of the coins that split the records: of the operating system, or of the seed where nothing is private."""
     return secrets.token_bytes(32) if rng.private else rng.randbelow(2**256).to_bytes(32, "big")
-
-
-def marks(records: PrivateRecords, key: bytes) -> dict[str, bytes]:
-    """Keyed hash of each record with its id: tells, to whoever holds the key, whether it is still the same."""
-
-    def mark(name: str) -> bytes:
-        row = json.dumps([name, {str(k): str(v) for k, v in records.get(name).items()}], sort_keys=True)
-        return hmac.new(key, row.encode(errors="surrogatepass"), hashlib.sha256).digest()
-
-    return {name: mark(name) for name in records.ids()}
-
-
-def fingerprint(marks: Mapping[str, bytes], key: bytes) -> str:
-    """Keyed hash of all records, in their order."""
-    return hmac.new(key, b"".join(marks.values()), hashlib.sha256).hexdigest()

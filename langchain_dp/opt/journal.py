@@ -1,6 +1,6 @@
 """What a run has released so far: a crash or Ctrl-C loses nothing but the call under way, and no call is drawn twice.
 
-The journal lies in the ledger's own file, beside the charges. So a copy of the file, or what a crash leaves of it,
+The journal lies in the ledger, beside the charges. So a copy of the ledger, or what a crash leaves of it,
 holds both as they were at one moment, and neither can be put back without the other. In this order:
 
 1. Reserve: the plan and its first journal, in one transaction.
@@ -20,32 +20,19 @@ journal under a mask, which the ledger's key gives: see ``accounting/store/key_f
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import hashlib
 import json
-import re
-import secrets
-import sqlite3
-import sys
-import threading
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from langchain_dp._util import forks
 from langchain_dp.accounting import LedgerPlan, PrivacyLedger
-from langchain_dp.errors import PlanError
+from langchain_dp.accounting.store.base import is_url
+from langchain_dp.accounting.store.sqlite import beside
+from langchain_dp.ensemble.journal import explained, masked, unmasked
 from langchain_dp.opt.plan import Ended, Written
 
 _VERSION = 4
-_LONGEST = 60
-"""Letters of a plan's name in a file's."""
-
-_HELD: weakref.WeakKeyDictionary[object, set[str]] = weakref.WeakKeyDictionary()
-_LOCK = threading.Lock()
-forks.renew_lock(sys.modules[__name__], "_LOCK")
 
 
 @dataclasses.dataclass(repr=False)
@@ -115,16 +102,6 @@ class Journal:
             self.plan.keep(now, instead_of=self.kept)
             self.kept = now
 
-    def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """Raise PlanError unless it was started with these settings."""
-        kept, now = self.settings, json.loads(json.dumps(dict(settings)))
-        differing = sorted(key for key in kept.keys() | now.keys() if kept.get(key) != now.get(key))
-        if differing:
-            raise PlanError(
-                f"The run {now.get('name')!r} was started with other settings: {', '.join(differing)} changed. Keep "
-                "the old ones to go on with it, or give the new run another name=."
-            )
-
 
 def started(
     ledger: PrivacyLedger,
@@ -136,7 +113,7 @@ def started(
     sampling_probability: float,
 ) -> Journal:
     """The journal of a run that begins."""
-    return Journal(settings, key, _masked(ledger, key), data, groups, sampling_probability)
+    return Journal(settings, key, masked(ledger, key), data, groups, sampling_probability)
 
 
 def found(ledger: PrivacyLedger, plan: LedgerPlan) -> Journal | None:
@@ -149,73 +126,13 @@ def found(ledger: PrivacyLedger, plan: LedgerPlan) -> Journal | None:
     text = plan.journal
     if not text:
         return _taken_over(ledger, plan)
-    with _explained(f"the journal of the run {plan.name!r} to be one", "Bring the ledger's newest copy back"):
+    with explained(f"the journal of the run {plan.name!r} to be one", "Bring the ledger's newest copy back"):
         fields = json.loads(text)
         if fields["version"] != _VERSION:
             raise ValueError
-        journal = _from_fields(fields, _unmasked(ledger, fields["key"]), fields["key"])
+        journal = _from_fields(fields, unmasked(ledger, fields["key"]), fields["key"])
     journal.plan, journal.kept = plan, text
     return journal
-
-
-@contextlib.contextmanager
-def alone(ledger: PrivacyLedger, name: str) -> Iterator[None]:
-    """Hold a run for the block. Two that went on with it would each ask for what the other had charged.
-
-    The lock is SQLite's on an empty file beside the ledger, so the operating system takes it back from a dead process.
-
-    Args:
-        ledger: The ledger; if it is in the memory of this process, so is the lock.
-        name: Name of the run.
-
-    Raises:
-        PlanError: Another process or optimizer is at it.
-    """
-    if ledger.path is None:
-        with _alone_in_memory(ledger, name):
-            yield
-        return
-    connection = sqlite3.connect(
-        f"{_beside(ledger, name)}.lock", timeout=0, isolation_level=None, check_same_thread=False
-    )
-    try:
-        try:
-            connection.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as problem:
-            why = (
-                "another process or optimizer is at it: wait for it"
-                if problem.sqlite_errorcode == sqlite3.SQLITE_BUSY
-                else "its folder is not writable: make it so"
-            )
-            raise PlanError(f"The run {name!r} cannot be taken up, since {why}, or give another name=.") from None
-        yield
-    finally:
-        connection.close()
-
-
-@contextlib.contextmanager
-def _alone_in_memory(ledger: object, name: str) -> Iterator[None]:
-    with _LOCK:
-        held = _HELD.setdefault(ledger, set())
-        if name in held:
-            raise PlanError(
-                f"The run {name!r} cannot be taken up, since another optimizer is at it: wait for it, or give another "
-                "name=."
-            )
-        held.add(name)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            held.discard(name)
-
-
-def _beside(ledger: PrivacyLedger, plan: str) -> str:
-    """Path of the run's files beside the ledger, but for their last ending."""
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", plan)
-    if name != plan or len(name) > _LONGEST:
-        name = f"{name[:_LONGEST]}-{hashlib.sha256(plan.encode()).hexdigest()[:8]}"
-    return f"{ledger.path}.{name}.run"
 
 
 # ------------------------------------------------------------------------------------------------- before version 4
@@ -223,7 +140,7 @@ def _beside(ledger: PrivacyLedger, plan: str) -> str:
 
 def left_over(ledger: PrivacyLedger, name: str) -> Path | None:
     """The file in which the journal lay up to version 3, if it is there."""
-    path = None if ledger.path is None else Path(f"{_beside(ledger, name)}.json")
+    path = None if ledger.path is None or is_url(ledger.path) else Path(f"{beside(ledger.path, name)}.json")
     return path if path is not None and path.exists() else None
 
 
@@ -234,7 +151,7 @@ def read(path: Path) -> Mapping[str, Any]:
         PlanError: It is damaged, or none.
     """
     fields: dict[str, Any] = {}
-    with _explained(f"{path.name} to be the journal of a run", _REMEDY):
+    with explained(f"{path.name} to be the journal of a run", _REMEDY):
         fields = json.loads(path.read_text(encoding="utf-8"))
         if fields["version"] != 3 or not isinstance(fields["written"], list):
             raise ValueError
@@ -248,12 +165,12 @@ def _taken_over(ledger: PrivacyLedger, plan: LedgerPlan) -> Journal | None:
         return None
     fields = read(path)
     file = path.with_name(f"{path.name}.key")
-    with _explained(f"{file.name} to hold the key of the run beside it", _REMEDY):
+    with explained(f"{file.name} to hold the key of the run beside it", _REMEDY):
         key = bytes.fromhex(file.read_text(encoding="ascii"))
         if len(key) != 32:
             raise ValueError
-    with _explained(f"{path.name} to be the journal of a run", _REMEDY):
-        journal = _from_fields(fields, key, _masked(ledger, key))
+    with explained(f"{path.name} to be the journal of a run", _REMEDY):
+        journal = _from_fields(fields, key, masked(ledger, key))
     journal.plan = plan
     journal.save()
     return journal
@@ -265,43 +182,12 @@ _REMEDY = "Bring the journal and its key back, or move both away"
 # ------------------------------------------------------------------------------------------------------------ parts
 
 
-@contextlib.contextmanager
-def _explained(what: str, remedy: str) -> Iterator[None]:
-    """Say what was expected when it is not there, and show nothing of what is."""
-    failure = ""
-    try:
-        yield
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as problem:
-        failure = type(problem).__name__
-    if failure:
-        raise PlanError(
-            f"Expected {what}, but it cannot be read ({failure}). {remedy}, or give the new run another name=."
-        )
-
-
-def _masked(ledger: PrivacyLedger, key: bytes) -> str:
-    salt = secrets.token_bytes(32)
-    return (salt + _mask(ledger, key, salt)).hex()
-
-
-def _unmasked(ledger: PrivacyLedger, masked: str) -> bytes:
-    both = bytes.fromhex(masked)
-    if len(both) != 64:
-        raise ValueError
-    return _mask(ledger, both[32:], both[:32])
-
-
-def _mask(ledger: PrivacyLedger, key: bytes, salt: bytes) -> bytes:
-    """A key of 32 bytes under a pad that is used for it alone; done twice, it is the key again."""
-    return bytes(one ^ other for one, other in zip(key, ledger.digest("run key", salt.hex()), strict=True))
-
-
-def _from_fields(fields: Mapping[str, Any], key: bytes, masked: str) -> Journal:
+def _from_fields(fields: Mapping[str, Any], key: bytes, under_mask: str) -> Journal:
     """The journal with these fields, or any of the errors that Python raises for what is none."""
     journal = Journal(
         dict(fields["settings"]),
         key,
-        masked,
+        under_mask,
         fields["data"],
         fields["groups"],
         fields["sampling_probability"],

@@ -16,13 +16,14 @@ from langchain_dp.accounting import (
     PrivacyLedger,
 )
 from langchain_dp.accounting.budget import warn_of, weak_points
+from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.ensemble.subsets import SubsetSampler
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Exponential, Randomness
 from langchain_dp.opt import journal as journals
-from langchain_dp.opt.data import Data, Split, fingerprint, marks, prepare, scheme_for, secret_key
+from langchain_dp.opt.data import Data, Split, prepare, scheme_for, secret_key
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.glossary import LabelTexts
 from langchain_dp.opt.handover import OptimizedPrompt, described
@@ -110,7 +111,7 @@ class PrivateRuns:
 
     def run(self, records: PrivateRecords, *, halted: Callable[[], bool] = lambda: False) -> OptimizedPrompt:
         """Start a run, or take up the one that was started; ``halted`` is asked before every call."""
-        with journals.alone(self._ledger, self._name):
+        with alone(self._ledger, self._name, "optimizer"):
             return self._run(records, halted)
 
     def _run(self, records: PrivateRecords, halted: Callable[[], bool]) -> OptimizedPrompt:
@@ -206,7 +207,7 @@ class PrivateRuns:
                     f"The ledger holds a plan {self._name!r}, but no journal of its run: what it released cannot be "
                     "taken up. Give this run another name=."
                 )
-            journal.check_settings(settings)
+            check_settings(self._name, journal.settings, settings)
             return journal
         old = journals.left_over(self._ledger, self._name)
         if old is not None and journals.read(old)["written"]:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent
+from fakes.places import on_both
 
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.calibrate import max_releases
@@ -29,9 +30,11 @@ VOTE = NoisyMaxEvent(8.0)
 CHOICE = ExponentialEvent(0.05)
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", "file", "postgres"])
 def ledger(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[PrivacyLedger]:
-    with PrivacyLedger(BUDGET, None if request.param == "memory" else tmp_path / "ledger.db") as opened:
+    places = {"memory": lambda: None, "file": lambda: tmp_path / "ledger.db"}
+    places["postgres"] = lambda: request.getfixturevalue("postgres").fresh(tmp_path)
+    with PrivacyLedger(BUDGET, places[request.param]()) as opened:
         yield opened
 
 
@@ -243,17 +246,18 @@ def test_nothing_is_left_when_plans_took_all(ledger: PrivacyLedger) -> None:
         ledger.spend(VOTE)
 
 
-def test_a_direct_plan_given_at_construction_holds_several_events(tmp_path: pathlib.Path) -> None:
+@on_both
+def test_a_direct_plan_given_at_construction_holds_several_events(place: str) -> None:
     """If this fails, a ledger for two kinds of releases cannot be used directly."""
     plan = [(VOTE, 4), (CHOICE, 2)]
-    with PrivacyLedger(BUDGET, tmp_path / "l.db", plan=plan) as ledger:
+    with PrivacyLedger(BUDGET, place, plan=plan) as ledger:
         ledger.spend(VOTE, 3)
         ledger.spend(CHOICE)
         assert (ledger.remaining(VOTE), ledger.remaining(CHOICE)) == (1, 1)
-    with PrivacyLedger(BUDGET, tmp_path / "l.db", plan=plan) as ledger:
+    with PrivacyLedger(BUDGET, place, plan=plan) as ledger:
         assert ledger.remaining(VOTE) == 1
     with pytest.raises(PlanError):
-        PrivacyLedger(BUDGET, tmp_path / "l.db", plan=[(VOTE, 5), (CHOICE, 2)])
+        PrivacyLedger(BUDGET, place, plan=[(VOTE, 5), (CHOICE, 2)])
 
 
 def test_certificates_print_both_claims(ledger: PrivacyLedger) -> None:

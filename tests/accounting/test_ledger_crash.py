@@ -12,6 +12,7 @@ import sys
 import time
 
 import pytest
+from fakes.places import on_both, path_of
 
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import NoisyMaxEvent
@@ -26,10 +27,10 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked ch
 
 
 @pytest.fixture
-def path(tmp_path: pathlib.Path) -> pathlib.Path:
-    with PrivacyLedger(BUDGET, tmp_path / "ledger.db") as ledger:
+def path(place: str) -> pathlib.Path | str:
+    with PrivacyLedger(BUDGET, place) as ledger:
         ledger.reserve([(VOTE, MOST)], name="p")
-    return tmp_path / "ledger.db"
+    return path_of(place)
 
 
 def _used(path: pathlib.Path) -> int:
@@ -50,6 +51,7 @@ def _spend_for_ever(path: pathlib.Path, pipe: int) -> None:
         os._exit(1)
 
 
+@on_both
 def test_kill_at_any_moment_forgets_no_answer(path: pathlib.Path) -> None:
     """If this fails, an answer that left the process before it was killed is not in the ledger: a free release."""
     dice = random.Random(20)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from fakes.old_files import old_ledger
+from fakes.places import on_both, path_of
 
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
@@ -36,12 +37,11 @@ FAINT = NoisyMaxEvent(200.0)
 
 
 @pytest.fixture
-def path(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A closed ledger file with a plan of 10 votes, 3 of them used."""
-    file = tmp_path / "ledger.db"
-    with PrivacyLedger(BUDGET, file) as ledger:
+def path(place: str) -> pathlib.Path | str:
+    """A closed ledger with a plan of 10 votes, 3 of them used."""
+    with PrivacyLedger(BUDGET, place) as ledger:
         ledger.reserve([(VOTE, 10)], name="p", delta=1e-6).spend(VOTE, 3)
-    return file
+    return path_of(place)
 
 
 def in_child(work: Callable[[], str]) -> str:
@@ -75,6 +75,7 @@ def test_a_ledger_survives_being_reopened(path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     "other", [PrivacyBudget(2.0, 1e-5), PrivacyBudget(3.0, 1e-6), PrivacyBudget(3.0, 1e-5, "add_or_remove_one")]
 )
+@on_both
 def test_another_budget_is_refused(path: pathlib.Path, other: PrivacyBudget) -> None:
     """If this fails, a ledger is read under another promise than it was written for."""
     with pytest.raises(LedgerMismatch, match=r"epsilon=3\.0.*replace_one.*" + other.neighbors.name.lower()):
@@ -186,6 +187,7 @@ def test_a_file_that_an_older_process_holds_open_is_migrated_under_it(path: path
     PrivacyLedger(BUDGET, path).close()
 
 
+@on_both
 def test_a_plan_for_other_settings_is_refused(path: pathlib.Path) -> None:
     """If this fails, a restart with other settings goes on with a plan that was made for the old ones."""
     settings = {"shots": 4, "rate": 0.5, "partitions": None}
@@ -235,6 +237,7 @@ def test_a_journal_is_written_in_place_of_the_one_that_was_read(path: pathlib.Pa
         assert plan.journal == "one"
 
 
+@on_both
 def test_a_key_is_made_once_and_found_again(path: pathlib.Path) -> None:
     """If this fails, what was hashed yesterday matches nobody today, or two ledgers share their hashes."""
     with PrivacyLedger(BUDGET, path) as ledger, PrivacyLedger(BUDGET, path) as twin, PrivacyLedger(BUDGET) as other:

@@ -17,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from fakes.places import on_both, path_of
 from fakes.voters import classifier, private_examples
 
 from langchain_dp import errors
@@ -33,12 +34,11 @@ CHOICE = ExponentialEvent(0.05)
 
 
 @pytest.fixture
-def path(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A closed ledger file with a plan of 10 votes, 3 of them used."""
-    file = tmp_path / "ledger.db"
-    with PrivacyLedger(BUDGET, file) as ledger:
+def path(place: str) -> pathlib.Path | str:
+    """A closed ledger with a plan of 10 votes, 3 of them used."""
+    with PrivacyLedger(BUDGET, place) as ledger:
         ledger.reserve([(VOTE, 10)], name="p", delta=1e-6).spend(VOTE, 3)
-    return file
+    return path_of(place)
 
 
 def in_child(work: Callable[[], str], *, bare: bool = False) -> str:
@@ -95,6 +95,7 @@ def test_a_ledger_in_memory_cannot_be_duplicated() -> None:
         assert plan.remaining(VOTE) == 4
 
 
+@on_both
 def test_a_fork_shares_the_counts_and_not_the_connection(path: pathlib.Path) -> None:
     """If this fails, a forked child loses spends: its locks are imaginary and others write in between."""
     with PrivacyLedger(BUDGET, path) as ledger:
@@ -126,6 +127,7 @@ def test_a_fork_shares_the_counts_and_not_the_connection(path: pathlib.Path) -> 
         assert sum(entry.count for entry in ledger.entries()) == 6
 
 
+@on_both
 def test_a_fork_around_python_is_noticed(path: pathlib.Path) -> None:
     """If this fails, a connection made by the parent is used in the child."""
     with PrivacyLedger(BUDGET, path) as ledger:
@@ -183,6 +185,7 @@ def test_every_error_survives_a_pickle_and_a_copy() -> None:
     assert BudgetExceeded in kinds
 
 
+@on_both
 def test_a_process_pool_raises_what_its_worker_raised(path: pathlib.Path) -> None:
     """If this fails, a used-up budget in a worker breaks the whole pool, and nobody reads why."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -244,6 +247,7 @@ def test_a_fork_while_another_thread_composes_leaves_the_child_able_to(
         assert plan.remaining(event) == 0
 
 
+@on_both
 def test_a_fork_while_records_are_drawn_leaves_the_child_able_to(path: pathlib.Path) -> None:
     """If this fails, a worker forked beside a chain that answers hangs at its own first question."""
     settings: dict[str, Any] = {"sampling": "resample", "partitions": None, "sampling_probability": 0.5}

@@ -6,6 +6,7 @@ import functools
 import pathlib
 import shutil
 import tempfile
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -36,6 +37,8 @@ def cost(counts: Counts, delta: float) -> float:
 class Histories(RuleBasedStateMachine):
     """Reserve, spend and reopen in any order; the model is a dictionary of claims and used counts."""
 
+    server: Any = None
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = pathlib.Path(tempfile.mkdtemp())
@@ -45,8 +48,9 @@ class Histories(RuleBasedStateMachine):
 
     @initialize(in_memory=st.booleans())
     def start(self, in_memory: bool) -> None:
-        self.in_memory = in_memory
-        self.ledger = PrivacyLedger(BUDGET, None if in_memory else self.folder / "l.db")
+        self.in_memory = in_memory and self.server is None
+        self.path = self.folder / "l.db" if self.server is None else self.server.fresh(self.folder)
+        self.ledger = PrivacyLedger(BUDGET, None if self.in_memory else self.path)
 
     def teardown(self) -> None:
         self.ledger.close()
@@ -103,7 +107,7 @@ class Histories(RuleBasedStateMachine):
         old = self.ledger
         if close_first:
             old.close()
-        self.ledger = PrivacyLedger(BUDGET, self.folder / "l.db")
+        self.ledger = PrivacyLedger(BUDGET, self.path)
         old.close()
         with pytest.raises(LedgerError):
             old.spent()
@@ -138,9 +142,24 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(
+SETTINGS = settings(
     max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
+TestHistories.settings = SETTINGS
+
+
+class DatabaseHistories(Histories):
+    """The same in a PostgreSQL database."""
+
+
+@pytest.fixture
+def _server(postgres: Any) -> None:
+    DatabaseHistories.server = postgres
+
+
+@pytest.mark.usefixtures("_server")
+class TestDatabaseHistories(DatabaseHistories.TestCase):
+    settings = settings(SETTINGS, max_examples=12)
 
 
 @given(st.integers(1, 10**12))

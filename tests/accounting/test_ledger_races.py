@@ -17,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from fakes.places import on_both
 
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.calibrate import max_releases
@@ -43,7 +44,7 @@ def memory(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
         yield pathlib.Path(folder)
 
 
-def race(path: pathlib.Path | None, ledger: PrivacyLedger | None, job: str, tries: int) -> dict[str, int]:
+def race(path: pathlib.Path | str | None, ledger: PrivacyLedger | None, job: str, tries: int) -> dict[str, int]:
     """Let THREADS threads of this process try a job, all from one starting line, and count the outcomes."""
     outcomes: collections.Counter[str] = collections.Counter()
     guard, line = threading.Lock(), threading.Barrier(THREADS)
@@ -79,7 +80,7 @@ def race(path: pathlib.Path | None, ledger: PrivacyLedger | None, job: str, trie
     return dict(outcomes)
 
 
-def race_processes(path: pathlib.Path, *, job: str, tries: int = 1, shared: bool = True) -> dict[str, int]:
+def race_processes(path: pathlib.Path | str, *, job: str, tries: int = 1, shared: bool = True) -> dict[str, int]:
     """Race PROCESSES forked processes of THREADS threads each; ``shared``: one ledger object per process."""
     gate_read, gate_write = os.pipe()
     pipes, pids = [], []
@@ -110,9 +111,10 @@ def race_processes(path: pathlib.Path, *, job: str, tries: int = 1, shared: bool
     return dict(total)
 
 
-def test_the_last_queries_go_to_exactly_as_many_racers(tmp_path: pathlib.Path) -> None:
+@on_both
+def test_the_last_queries_go_to_exactly_as_many_racers(place: str) -> None:
     """If this fails, 4 processes of 16 threads release more than the plan covers, or lose queries that were left."""
-    path = tmp_path / "ledger.db"
+    path = place
     with PrivacyLedger(BUDGET, path) as ledger:
         plan = ledger.reserve([(VOTE, 16)], name="p")
         plan.spend(VOTE, 3)
@@ -121,20 +123,21 @@ def test_the_last_queries_go_to_exactly_as_many_racers(tmp_path: pathlib.Path) -
         assert [entry.count for entry in ledger.entries()] == [3] + [1] * 13
 
 
-def test_a_new_file_raced_for_by_all_is_one_ledger(tmp_path: pathlib.Path) -> None:
+@on_both
+def test_a_new_ledger_raced_for_by_all_is_one(place: str, tmp_path: pathlib.Path) -> None:
     """If this fails, two processes that start together each get a budget of their own."""
-    path = tmp_path / "new.db"
     most = max_releases(VOTE, BUDGET)
-    assert race_processes(path, job="direct", shared=False) == {
+    assert race_processes(place, job="direct", shared=False) == {
         "done": most,
         "BudgetExceeded": PROCESSES * THREADS - most,
     }
-    assert [file.name for file in tmp_path.iterdir()] == ["new.db"]
+    assert [file.name for file in tmp_path.iterdir()] == ([] if "://" in place else ["ledger.db"])
 
 
-def test_plans_raced_for_stay_within_the_budget(tmp_path: pathlib.Path) -> None:
+@on_both
+def test_plans_raced_for_stay_within_the_budget(place: str) -> None:
     """If this fails, plans reserved at the same moment exceed the budget together."""
-    path = tmp_path / "ledger.db"
+    path = place
     with PrivacyLedger(BUDGET, path) as ledger:
         claim = ledger.reserve([(VOTE, 1)], name="one", delta=1e-6).epsilon
         fitting = int(3.0 / claim) - 1
@@ -144,17 +147,19 @@ def test_plans_raced_for_stay_within_the_budget(tmp_path: pathlib.Path) -> None:
         assert ledger.reserved()[0] <= 3.0
 
 
+@on_both
 @pytest.mark.parametrize("in_memory", [True, False])
-def test_threads_share_one_ledger_object(tmp_path: pathlib.Path, in_memory: bool) -> None:
+def test_threads_share_one_ledger_object(place: str, in_memory: bool) -> None:
     """If this fails, threads of one process overdraw or crash a shared ledger."""
-    with PrivacyLedger(BUDGET, None if in_memory else tmp_path / "l.db", plan=[(VOTE, 10)]) as ledger:
+    with PrivacyLedger(BUDGET, None if in_memory else place, plan=[(VOTE, 10)]) as ledger:
         assert race(None, ledger, "direct", 2) == {"done": 10, "BudgetExceeded": 2 * THREADS - 10}
         assert ledger.remaining(VOTE) == 0
 
 
-def test_two_first_direct_spends_agree_on_one_plan(tmp_path: pathlib.Path) -> None:
+@on_both
+def test_two_first_direct_spends_agree_on_one_plan(place: str) -> None:
     """If this fails, two processes that start with different events each take the whole budget."""
-    path = tmp_path / "l.db"
+    path = place
     with PrivacyLedger(BUDGET, path) as one, PrivacyLedger(BUDGET, path) as two:
         one.spend(VOTE)
         two.spend(VOTE)
@@ -165,9 +170,10 @@ def test_two_first_direct_spends_agree_on_one_plan(tmp_path: pathlib.Path) -> No
             two.spend(VOTE, 100)
 
 
-def test_forking_while_threads_spend_is_safe(tmp_path: pathlib.Path) -> None:
+@on_both
+def test_forking_while_threads_spend_is_safe(place: str) -> None:
     """If this fails, a fork in the middle of a transaction deadlocks the child or loses a spend."""
-    path = tmp_path / "l.db"
+    path = place
     event = NoisyMaxEvent(4.0, 0.05)
     with PrivacyLedger(BUDGET, path, plan=[(event, 1000)]) as ledger:
         stop = threading.Event()
@@ -196,7 +202,7 @@ def test_forking_while_threads_spend_is_safe(tmp_path: pathlib.Path) -> None:
         assert 1000 - ledger.remaining(event) == len(spent) + 16
 
 
-def _spend_for_ever(path: pathlib.Path, pipe: int) -> None:
+def _spend_for_ever(path: pathlib.Path | str, pipe: int) -> None:
     """Spend without a pause, and say each time that it is done, until killed."""
     try:
         plan = PrivacyLedger(BUDGET, path).plan("p")
@@ -209,7 +215,7 @@ def _spend_for_ever(path: pathlib.Path, pipe: int) -> None:
 
 
 @contextlib.contextmanager
-def spenders(path: pathlib.Path, count: int) -> Iterator[list[tuple[int, int]]]:
+def spenders(path: pathlib.Path | str, count: int) -> Iterator[list[tuple[int, int]]]:
     """Processes that spend without a pause: the id of each, and a pipe with a byte for every spend it was told of."""
     made: list[tuple[int, int]] = []
     try:
@@ -250,9 +256,10 @@ def test_who_waits_for_a_lock_asks_often_and_at_random_and_gives_up_in_the_end(
         assert len(list(ledger.entries())) == 1
 
 
-def test_two_writers_without_a_pause_starve_nobody(tmp_path: pathlib.Path) -> None:
+@on_both
+def test_two_writers_without_a_pause_starve_nobody(place: str) -> None:
     """If this fails, a third process cannot open a ledger that two others use, and is told that it is locked."""
-    path = tmp_path / "l.db"
+    path = place
     with PrivacyLedger(BUDGET, path) as ledger:
         ledger.reserve([(FAINT, MANY)], name="p", epsilon=2.9)
     with spenders(path, 2) as busy:

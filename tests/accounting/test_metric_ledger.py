@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 
 import pytest
+from fakes.places import on_both, path_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,10 +36,11 @@ def spend(ledger: MetricLedger, document: str = "d", user: str | None = None, et
 
 
 @pytest.fixture
-def path(tmp_path: pathlib.Path) -> pathlib.Path:
-    return tmp_path / "metric.db"
+def path(place: str) -> pathlib.Path | str:
+    return path_of(place)
 
 
+@on_both
 def test_k_releases_of_a_document_cost_k_times_eta(path: pathlib.Path) -> None:
     """If it breaks, privatizing the same text again and again looks free, while the noise averages out."""
     with MetricLedger(path=path) as ledger:
@@ -168,6 +170,7 @@ def test_a_key_of_ones_own_is_not_in_the_file(path: pathlib.Path) -> None:
             MetricLedger(path=path, key=wrong)
 
 
+@on_both
 def test_copies_are_the_same_account(path: pathlib.Path) -> None:
     """If it breaks, a copied or unpickled ledger has an account of its own."""
     memory = MetricLedger(1.0)
@@ -181,6 +184,7 @@ def test_copies_are_the_same_account(path: pathlib.Path) -> None:
             spend(twin)
 
 
+@on_both
 def test_what_was_released_first_stays(path: pathlib.Path) -> None:
     """If it breaks, two processes give out two releases of one text, or a restart forgets what may be reused."""
     for where in (None, path):
@@ -197,6 +201,7 @@ def test_what_was_released_first_stays(path: pathlib.Path) -> None:
         assert again.released().get([bytes([i]) for i in range(255)]) == {b"k": ("one", "two"), b"l": ("\ud800",)}
 
 
+@on_both
 def test_a_text_is_kept_with_its_charge_or_not_at_all(path: pathlib.Path) -> None:
     """If it breaks, a text leaves that no account paid for, or is paid for again when it was given out before."""
     for where in (None, path):
@@ -267,6 +272,7 @@ def _spend_for_ever(path: pathlib.Path, pipe: int) -> None:
 
 
 @forks
+@on_both
 def test_kill_at_any_moment_forgets_no_release(path: pathlib.Path) -> None:
     """If it breaks, a text that left the process before it was killed is not in the account: a free release."""
     dice = random.Random(5)
@@ -296,6 +302,7 @@ def test_kill_at_any_moment_forgets_no_release(path: pathlib.Path) -> None:
 
 
 @forks
+@on_both
 def test_the_last_releases_go_to_exactly_as_many_racers(path: pathlib.Path) -> None:
     """If it breaks, processes and threads that share a file release more than the limit, or lose what was left."""
     with MetricLedger(20.0, path) as ledger:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import pathlib
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
@@ -13,6 +12,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from dp_accounting.dp_event import DpEvent
+from fakes.places import on_both
 
 from langchain_dp.accounting import (
     ExponentialEvent,
@@ -77,10 +77,11 @@ def test_other_refusals_reach_into_a_part() -> None:
         epsilon([(inside, 5)], 1e-5, neighbors=ONE)
 
 
-def test_the_ledger_reserves_and_charges_parts(tmp_path: pathlib.Path) -> None:
+@on_both
+def test_the_ledger_reserves_and_charges_parts(place: str) -> None:
     """If it breaks, a plan over two parts is stored, charged or reopened as something else."""
     events: list[tuple[DpEvent, int]] = [(TRAIN, 50), (VALIDATION, 1)]
-    budget, path = PrivacyBudget(4.0, 1e-5), tmp_path / "ledger.db"
+    budget, path = PrivacyBudget(4.0, 1e-5), place
     with PrivacyLedger(budget, path) as ledger:
         plan = ledger.reserve(events, name="prompt", delta=8e-6)
         assert plan.epsilon == epsilon(events, 8e-6)

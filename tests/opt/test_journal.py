@@ -38,9 +38,9 @@ from fakes.optimizers import (
 
 from langchain_dp import PrivacyBudget, PrivateRecords
 from langchain_dp.accounting.store import key_file
+from langchain_dp.ensemble.journal import fingerprint, marks
 from langchain_dp.errors import BudgetExceeded, LedgerError, LedgerMismatch, LedgerUnwritable, PlanError
 from langchain_dp.opt import journal, private
-from langchain_dp.opt.data import fingerprint, marks
 
 DAMAGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "version": lambda fields: fields.update(version=1),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,6 +42,10 @@ class Connection(Protocol):
         ...
 
 
+class NotHeld(Exception):  # no error: whoever asked says it in words of its own
+    """A run is somebody else's, or cannot be taken for the reason that is given."""
+
+
 class Backend(abc.ABC):
     """Transactions on one ledger, or on a memory that only this process may use.
 
@@ -53,6 +58,9 @@ class Backend(abc.ABC):
     errors: ClassVar[type[Exception]]
     """What the database raises."""
 
+    lost_key: ClassVar[str]
+    """Where to find a key that is gone, or not the right one, as a sentence with a place for it."""
+
     reading = False
     """Whether the ledger is only looked at."""
 
@@ -63,6 +71,7 @@ class Backend(abc.ABC):
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
+        self._runs: set[str] = set()
         self._connection = self._memory() if path is None else None
         forks.watch(self)
 
@@ -109,6 +118,18 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def newest_id(self, connection: Connection) -> int:
         """The highest id that an entry ever had, whether it is still there or not."""
+
+    @property
+    @abc.abstractmethod
+    def key_file(self) -> str:
+        """Where the ledger's key lies: never with the ledger's own data."""
+
+    @abc.abstractmethod
+    def _hold(self, name: str) -> Callable[[], None]:
+        """Take the lock of a run, for this one holder, and return what gives it back; NotHeld if it is not free.
+
+        Whatever the holder dies of, the lock is free then.
+        """
 
     # --- what all have in common ------------------------------------------------------------------------------
 
@@ -168,6 +189,26 @@ class Backend(abc.ABC):
                 self._abandon(drop=False)
                 raise
 
+    @contextlib.contextmanager
+    def alone(self, name: str) -> Iterator[None]:
+        """Hold the run of that name for the block, against every other holder.
+
+        Raises:
+            NotHeld: Somebody else has it, or it cannot be taken.
+        """
+        give_back = self._hold_here(name) if self.path is None else self._hold(name)
+        try:
+            yield
+        finally:
+            give_back()
+
+    def _hold_here(self, name: str) -> Callable[[], None]:
+        with self._lock:
+            if name in self._runs:
+                raise NotHeld
+            self._runs.add(name)
+        return functools.partial(self._runs.discard, name)
+
     def _abandon(self, *, drop: bool) -> None:
         """Roll back; after a database error also drop the connection, whose state is no longer certain."""
         connection = self._connection
@@ -193,7 +234,7 @@ class Backend(abc.ABC):
                     f"spent twice. Share one budget between processes by a file: {self.kind.opener}."
                 )
             if self._connection is not None:  # forked by code that runs no fork handlers
-                raise LedgerError("The process was forked around Python. Open the file anew in the child.")
+                raise LedgerError("The process was forked around Python. Open the ledger anew in the child.")
             self._pid = os.getpid()
         if self._connection is None:
             self._connection = self._open(wait)

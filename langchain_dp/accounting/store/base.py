@@ -20,20 +20,42 @@ from langchain_dp.accounting.store.sqlite import SQLite
 from langchain_dp.errors import InvalidParameter, LedgerCorrupt
 
 _PAGE = 500
+_SCHEMES = ("postgresql://", "postgres://")
 
 
 def backend_at(path: str | os.PathLike[str] | None, kind: LedgerKind, ledger_id: str | None = None) -> Backend:
-    """Where a ledger lies: a SQLite file at ``path``, or memory that lives and dies with this process.
+    """Where a ledger lies: a SQLite file or a PostgreSQL schema, or memory that lives and dies with this process.
 
     Args:
-        path: The file; None for memory.
+        path: The file, or the URL of the schema; None for memory.
         kind: Which kind of ledger it is.
-        ledger_id: When given, the file must exist and be exactly this ledger (a pickle that comes back).
+        ledger_id: When given, it must exist and be exactly this ledger (a pickle that comes back).
+
+    Raises:
+        MissingExtra: A URL, and psycopg is not installed.
     """
     if not isinstance(path, (str, os.PathLike, type(None))):
         raise InvalidParameter(f"Expected path={path!r} to be a path of a file, or None for a ledger in memory.")
+    if is_url(path):
+        from langchain_dp.accounting.store.postgres import Postgres
+
+        return Postgres(str(path), kind, ledger_id)
     # Resolved once: a later chdir, or a second name through a symlink, must not lead to another file.
     return SQLite(None if path is None else os.path.realpath(os.fsdecode(path)), kind, ledger_id)
+
+
+def is_url(path: object) -> bool:
+    """Whether it is the URL of a database, and not the path of a file."""
+    return isinstance(path, str) and path.startswith(_SCHEMES)
+
+
+def is_there(path: str | os.PathLike[str]) -> bool:
+    """Whether anything is at ``path`` that a ledger could be."""
+    if is_url(path):
+        from langchain_dp.accounting.store.postgres import is_made
+
+        return is_made(str(path))
+    return os.path.exists(path)
 
 
 class LedgerStore(abc.ABC):
@@ -138,8 +160,11 @@ class LedgerStore(abc.ABC):
             if self.path is None:
                 self._key = new_key()
             else:
+                file = self.backend.key_file
                 with self.transaction(write=True) as connection:
-                    self._key = bound_key(connection, self.path, self.ledger_id, self.backend.kind.name)
+                    self._key = bound_key(
+                        connection, file, self.ledger_id, self.backend.kind.name, self.backend.lost_key
+                    )
         return self._key
 
     def digest(self, domain: str, text: str) -> bytes:

@@ -16,6 +16,9 @@ its own, which splits its records. It is kept in the journal under a mask that o
 - A backup holds both files. The charges and what was paid by them are in one file, so every copy of it holds both as
   they were at one moment. A process that has seen newer entries refuses an older copy. One that starts on an older copy
   cannot know: whoever puts it there takes back its charges, and with them the limit.
+
+A ledger in a database has its key outside of it: in the file that its URL names (``key_file=``), or in the folder that
+the environment variable LANGCHAIN_DP_KEYS names, as ``<id of the ledger>.key``. Each machine has a copy of the file.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from langchain_dp.accounting.store.backend import Connection
 from langchain_dp.errors import LedgerCorrupt, LedgerMismatch, LedgerUnwritable
 
 SUFFIX = ".key"
-"""What is added to the path of a ledger."""
+"""What is added to the path of a ledger's file."""
 
 _BYTES = 32
 
@@ -55,14 +58,15 @@ def check_value(key: bytes) -> bytes:
     return keyed(key, b"check")
 
 
-def bound_key(connection: Connection, path: str, ledger_id: str, kind: str) -> bytes:
-    """The key beside the ledger at ``path``; made if the ledger never had one. In a transaction that may write.
+def bound_key(connection: Connection, file: str, ledger_id: str, kind: str, remedy: str) -> bytes:
+    """The key of a ledger in ``file``; made if the ledger never had one. In a transaction that may write.
 
     Args:
         connection: To the ledger.
-        path: Its path.
+        file: Where its key lies.
         ledger_id: Its id.
         kind: What messages call it.
+        remedy: What to do where it is not the right one, as a sentence with a place for it.
 
     Raises:
         LedgerCorrupt: The ledger's key is gone or damaged.
@@ -70,58 +74,58 @@ def bound_key(connection: Connection, path: str, ledger_id: str, kind: str) -> b
         LedgerUnwritable: It cannot be read or written.
     """
     check = connection.execute("SELECT key_check FROM ledger").fetchone()[0]
-    key = read_key(path, ledger_id, kind)
+    key = read_key(file, ledger_id, kind)
     if key is None and check:
         raise LedgerCorrupt(
-            f"The key {path}{SUFFIX} of the {kind} is gone, and with another one its hashes would match nobody: what "
-            "was released would be forgotten. Bring it back from the backup that holds both files."
+            f"The key {file} of the {kind} is gone, and with another one its hashes would match nobody: what "
+            f"was released would be forgotten. {remedy.format('it')}"
         )
     if key is None:
         key = new_key()
-        write_key(path, ledger_id, key, kind)
+        write_key(file, ledger_id, key, kind)
     if not check:
         connection.execute("UPDATE ledger SET key_check = ?", (check_value(key),))
     elif not hmac.compare_digest(check_value(key), check):
         raise LedgerMismatch(
-            f"The key {path}{SUFFIX} is not the one that the {kind} was made with: its hashes would match nobody. "
-            "Bring the right one back from the backup that holds both files."
+            f"The key {file} is not the one that the {kind} was made with: its hashes would match nobody. "
+            f"{remedy.format('the right one')}"
         )
     return key
 
 
-def write_key(path: str, ledger_id: str, key: bytes, kind: str) -> None:
-    """Put ``key`` beside the ledger at ``path``, durably, whole or not at all."""
+def write_key(file: str, ledger_id: str, key: bytes, kind: str) -> None:
+    """Put ``key`` into ``file``, durably, whole or not at all."""
     try:
-        write_whole(Path(path + SUFFIX), f"{ledger_id} {key.hex()}\n", owner_only=True)
+        write_whole(Path(file), f"{ledger_id} {key.hex()}\n", owner_only=True)
     except OSError as error:
         raise LedgerUnwritable(
-            f"The key {path}{SUFFIX} of the {kind} cannot be written durably ({error.strerror}). Make its folder "
+            f"The key {file} of the {kind} cannot be written durably ({error.strerror}). Make its folder "
             "writable, or free space on the disk."
         ) from None
 
 
-def read_key(path: str, ledger_id: str, kind: str) -> bytes | None:
-    """The key beside the ledger at ``path``; None if there is no file. Raises as :func:`bound_key`."""
+def read_key(file: str, ledger_id: str, kind: str) -> bytes | None:
+    """The key in ``file``; None if there is no file. Raises as :func:`bound_key`."""
     try:
-        owner, key = Path(path + SUFFIX).read_text(encoding="ascii").split()
+        owner, key = Path(file).read_text(encoding="ascii").split()
         found = bytes.fromhex(key)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise LedgerUnwritable(
-            f"The key {path}{SUFFIX} of the {kind} cannot be read ({error.strerror}). Make it readable for the "
+            f"The key {file} of the {kind} cannot be read ({error.strerror}). Make it readable for the "
             "user of this process, and for nobody else."
         ) from None
     except ValueError:
         owner, found = "", b""
     if len(found) != _BYTES:
         raise LedgerCorrupt(
-            f"Expected {path}{SUFFIX} to hold the key of the {kind} beside it, but it is damaged. Bring it back "
+            f"Expected {file} to hold the key of the {kind} beside it, but it is damaged. Bring it back "
             "from the backup that holds both files."
         )
     if owner != ledger_id:
         raise LedgerMismatch(
-            f"The key {path}{SUFFIX} belongs to another ledger than the one beside it. Restore that ledger, or move "
+            f"The key {file} belongs to another ledger than the one beside it. Restore that ledger, or move "
             "the key away if what was released under it may be forgotten."
         )
     return found

@@ -6,14 +6,17 @@ parent holds: see ``forks.py``.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
+import re
 import sqlite3
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from langchain_dp.accounting.store.backend import Backend, Connection
+from langchain_dp.accounting.store.backend import Backend, Connection, NotHeld
+from langchain_dp.accounting.store.key_file import SUFFIX
 from langchain_dp.accounting.store.sqlite_file import (
     create_file,
     held,
@@ -35,10 +38,15 @@ _JITTER = random.SystemRandom()  # a generator with a state would be the same in
 T = TypeVar("T")
 
 
+_LONGEST = 60
+"""Letters of a run's name in a file's."""
+
+
 class SQLite(Backend):
     """Transactions on one ledger file, or on a memory that only this process may use. ``path`` is the real path."""
 
     errors = sqlite3.Error
+    lost_key = "Bring {} back from the backup that holds both files."
     _place: tuple[int, int] | None = None
 
     def _memory(self) -> Connection:
@@ -106,6 +114,26 @@ class SQLite(Backend):
         checked = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
         return "" if checked == "ok" else checked
 
+    @property
+    def key_file(self) -> str:
+        """Beside the ledger."""
+        return self._file() + SUFFIX
+
+    def _hold(self, name: str) -> Callable[[], None]:
+        """By SQLite, on an empty file beside the ledger, so the operating system takes it back from a dead process."""
+        connection = sqlite3.connect(
+            f"{beside(self._file(), name)}.lock", timeout=0, isolation_level=None, check_same_thread=False
+        )
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as problem:
+            connection.close()
+            raise NotHeld(*() if held(problem) else ("its folder is not writable: make it so",)) from None
+        except BaseException:
+            connection.close()
+            raise
+        return connection.close
+
     def newest_id(self, connection: Connection) -> int:
         """The sequence table remembers the last id."""
         found = connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'entries'")
@@ -137,6 +165,14 @@ def _begun(connection: Connection, write: bool) -> str | None:
         connection.rollback()
         raise
     return None if row is None else str(row[0])
+
+
+def beside(path: str, name: str) -> str:
+    """Path of a run's files beside the ledger at ``path``, but for their last ending."""
+    short = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+    if short != name or len(short) > _LONGEST:
+        short = f"{short[:_LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{path}.{short}.run"
 
 
 def place_of(path: str) -> tuple[int, int]:

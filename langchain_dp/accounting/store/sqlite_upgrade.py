@@ -11,7 +11,7 @@ import os
 import sqlite3
 
 from langchain_dp.accounting.store.backend import BUSY_SECONDS, Connection
-from langchain_dp.accounting.store.key_file import read_key, write_key
+from langchain_dp.accounting.store.key_file import SUFFIX, read_key, write_key
 from langchain_dp.accounting.store.schema import METRIC_LEDGER, LedgerKind
 from langchain_dp.accounting.store.sqlite_file import make_schema, open_connection
 from langchain_dp.errors import LedgerCorrupt, LedgerMismatch
@@ -38,8 +38,8 @@ def _second_metric(connection: Connection, path: str) -> None:
     if "key" not in _columns(connection, "ledger"):
         return
     key = connection.execute("SELECT key FROM ledger").fetchone()[0]
-    if key is not None and read_key(path, ledger_id, METRIC_LEDGER.name) != key:
-        write_key(path, ledger_id, key, METRIC_LEDGER.name)
+    if key is not None and read_key(path + SUFFIX, ledger_id, METRIC_LEDGER.name) != key:
+        write_key(path + SUFFIX, ledger_id, key, METRIC_LEDGER.name)
     _add_column(connection, "ledger", "key_given INTEGER NOT NULL DEFAULT 0")
     connection.execute("UPDATE ledger SET key_given = key IS NULL")
     connection.execute("PRAGMA secure_delete = ON")  # or the key would stay in the free space of the file

@@ -1,4 +1,4 @@
-"""Opens a ledger file to be read: nothing is created, written, or taken back, and no budget has to be known.
+"""Opens a ledger to be read: nothing is created, written, or taken back, and no budget has to be known.
 
 The ledger classes write when they open a file, to see that a spend would be durable. A reader must not, so their
 stores are opened here through connections that cannot write, with all of their checks.
@@ -12,6 +12,7 @@ import pathlib
 import sqlite3
 import stat
 from collections.abc import Callable
+from typing import Any
 
 from langchain_dp._util import forks
 from langchain_dp.accounting import MetricLedger, PrivacyBudget, PrivacyLedger
@@ -19,12 +20,13 @@ from langchain_dp.accounting._account import Account
 from langchain_dp.accounting.ledger import ledger_over
 from langchain_dp.accounting.metric import metric_ledger_over
 from langchain_dp.accounting.store.backend import BUSY_SECONDS, Connection
+from langchain_dp.accounting.store.base import is_url
 from langchain_dp.accounting.store.metric import MetricStore
 from langchain_dp.accounting.store.plans import PlanStore
 from langchain_dp.accounting.store.schema import LEDGER, METRIC_LEDGER, LedgerKind
 from langchain_dp.accounting.store.sqlite import SQLite, place_of
 from langchain_dp.accounting.store.sqlite_file import refusal, verify_header
-from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerCorrupt, LedgerError, LedgerUnwritable
+from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerCorrupt, LedgerUnwritable
 
 _ROLLBACK = b"\x01\x01"  # bytes 18 and 19 of a file whose commits go into the file itself
 _KINDS = {kind.application_id: kind for kind in (LEDGER, METRIC_LEDGER)}
@@ -57,10 +59,12 @@ def open_ledger(path: str | os.PathLike[str]) -> PrivacyLedger | MetricLedger:
 
     Raises:
         InvalidParameter: Nothing is there, or it is a folder.
-        LedgerCorrupt: The file is damaged, empty or no ledger.
+        LedgerCorrupt: The file, or the schema, is damaged, empty or no ledger.
         LedgerUnwritable: It is locked, cannot be reached, or a crash left a spend in its journal that has to be taken
             back first; opening it once with its own class does that.
     """
+    if is_url(path):
+        return _open_schema(str(path))
     real = os.path.realpath(os.fsdecode(path))
     kind = _kind(real)
     try:
@@ -69,6 +73,19 @@ def open_ledger(path: str | os.PathLike[str]) -> PrivacyLedger | MetricLedger:
         return ledger_over(Account(PlanStore(_budget(real), _Reading(real, kind))))
     except LedgerUnwritable as error:
         raise _unfinished(real) or error from None
+
+
+def _open_schema(url: str) -> PrivacyLedger | MetricLedger:
+    """Open an existing ledger in a database."""
+    from langchain_dp.accounting.store.postgres import Postgres, terms_at
+
+    mark, budget = terms_at(url)
+    if mark not in _KINDS:
+        raise LedgerCorrupt(f"The schema of {url} holds no ledger of this package. Give another schema.")
+    kind = _KINDS[mark]
+    if budget is None:
+        return metric_ledger_over(MetricStore(None, Postgres(url, kind, reading=True), key=None))
+    return ledger_over(Account(PlanStore(_promised(url, budget), Postgres(url, kind, reading=True))))
 
 
 def made(ledger: PrivacyLedger | MetricLedger) -> str:
@@ -155,13 +172,17 @@ def _budget(path: str) -> PrivacyBudget:
     try:
         with contextlib.closing(_connect(path)) as connection:
             verify_header(connection, path, LEDGER)
-            epsilon, delta, neighbors = connection.execute("SELECT epsilon, delta, neighbors FROM ledger").fetchone()
-        return PrivacyBudget(epsilon, delta, neighbors)
+            row = connection.execute("SELECT epsilon, delta, neighbors FROM ledger").fetchone()
     except sqlite3.Error as error:
         raise _unfinished(path) or refusal(error, path, BUSY_SECONDS, LEDGER) from None
-    except LedgerError:
-        raise
-    except (LangChainDPError, TypeError, AttributeError):
+    return _promised(path, row)
+
+
+def _promised(path: str, row: Any) -> PrivacyBudget:
+    try:
+        epsilon, delta, neighbors = row
+        return PrivacyBudget(epsilon, delta, neighbors)
+    except (LangChainDPError, TypeError, ValueError, AttributeError):
         raise LedgerCorrupt(f"The ledger {path} is damaged: its budget cannot be read. {LEDGER.restore}") from None
 
 

@@ -1,0 +1,419 @@
+"""A ledger in a PostgreSQL database: one schema is one ledger, shared by as many machines as reach the server.
+
+A transaction that writes begins with the lock of the ledger's one row, so writers follow one another as they do on a
+file, and none is ever tried again. A COMMIT whose answer is lost may have been carried out: nobody knows. It is raised,
+counts as spent, and nothing is released for it.
+
+Nothing hangs on the state of a session, so that a pooler may stand between: what a transaction needs is set in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+import re
+import urllib.parse
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from langchain_dp.accounting.store.backend import BUSY_SECONDS, Backend, Connection, NotHeld
+from langchain_dp.accounting.store.postgres_schema import make_schema, missing
+from langchain_dp.accounting.store.schema import LEDGER, LedgerKind
+from langchain_dp.errors import (
+    InvalidParameter,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerMismatch,
+    LedgerUnwritable,
+    MissingExtra,
+)
+
+try:
+    import psycopg
+    from psycopg import conninfo
+except ImportError:
+    raise MissingExtra(
+        "Expected the package psycopg, which reaches a ledger in PostgreSQL. "
+        'Install it with: pip install "langchain-dp[postgres]"'
+    ) from None
+
+KEY_FOLDER = "LANGCHAIN_DP_KEYS"
+"""Environment variable: the folder of the keys of ledgers whose URLs say no ``key_file``."""
+
+_SCHEMA = "langchain_dp"
+_ALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
+"""A server that vanished is noticed within about a minute, where the URL says nothing else."""
+
+_OUT_OF_REACH = {"08", "28", "3D", "40", "53", "54", "57", "58"}
+"""Classes of errors: the connection, the role, the database, a deadlock, a full disk, a shutdown, the system."""
+
+_FACTS = (
+    "SELECT ledger_id, tableoid::bigint, current_setting('fsync'), current_setting('full_page_writes'), "
+    "pg_is_in_recovery() FROM ledger"
+)
+
+
+class Place:
+    """Where a ledger in PostgreSQL lies.
+
+    Args:
+        url: ``postgresql://user@host/database?schema=...&key_file=...``; what else is in it goes to libpq.
+
+    Raises:
+        InvalidParameter: It is no such URL, or holds a password.
+    """
+
+    def __init__(self, url: str) -> None:
+        # The URL is not shown before it is known to hold no password.
+        try:
+            parts = urllib.parse.urlsplit(url)
+            given = urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
+            ours = {name: value for name, value in given if name in ("schema", "key_file")}
+            rest = urllib.parse.urlencode(
+                [pair for pair in given if pair[0] not in ours], quote_via=urllib.parse.quote, safe="/"
+            )
+            reached = conninfo.conninfo_to_dict(urllib.parse.urlunsplit(parts._replace(query=rest)))
+        except (ValueError, psycopg.Error):
+            raise InvalidParameter(
+                "Expected the URL of a ledger to be postgresql://user@host/database?schema=name, but it cannot be read."
+            ) from None
+        if any(name in reached for name in ("password", "sslpassword")):
+            raise InvalidParameter(
+                "Expected the URL of a ledger to hold no password, since URLs are shown and stored. Give it by "
+                "PGPASSFILE or a service."
+            )
+        self.schema = ours.get("schema", _SCHEMA)
+        if not re.fullmatch(r"(?!pg_)[a-z_][a-z0-9_]{0,62}", self.schema):
+            raise InvalidParameter(
+                f"Expected schema={self.schema!r} to be up to 63 small letters, digits and underscores, and no pg_ at "
+                "its beginning."
+            )
+        self.key_file = ours.get("key_file")
+        if self.key_file is not None and not os.path.isabs(self.key_file):
+            raise InvalidParameter(f"Expected key_file={self.key_file!r} to be an absolute path.")
+        self._reached = {**_ALIVE, **reached}
+
+    def connect(self, wait: float) -> psycopg.Connection[Any]:
+        """A new connection, which begins no transaction by itself and leaves nothing in the server's session."""
+        timeout = max(2, math.ceil(min(wait, BUSY_SECONDS)))
+        return psycopg.connect(
+            conninfo.make_conninfo("", **{"connect_timeout": timeout, "client_encoding": "utf8", **self._reached}),
+            autocommit=True,
+            prepare_threshold=None,
+        )
+
+    def begin(self, raw: psycopg.Connection[Any], *, write: bool, wait: float, then: str = "") -> Any:
+        """Begin a transaction on the schema, in one journey, and return the row that the statement ``then`` finds."""
+        kind = "READ COMMITTED" if write else "REPEATABLE READ READ ONLY"
+        statements = [
+            f"BEGIN ISOLATION LEVEL {kind}",
+            # In a later transaction the session may be another one: a pooler's.
+            f'SET LOCAL search_path = "{self.schema}", pg_temp',
+            f"SET LOCAL lock_timeout = {max(1, math.ceil(wait * 1000))}",
+            "SET LOCAL synchronous_commit = on",
+            *([then] if then else []),
+        ]
+        cursor = raw.execute("; ".join(statements).encode())
+        while cursor.nextset():
+            pass
+        return cursor.fetchone() if then else None
+
+
+class _Speaking:
+    """A connection on which a question mark stands for a value."""
+
+    def __init__(self, raw: psycopg.Connection[Any]) -> None:
+        self.raw = raw
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any:
+        return self.raw.execute(sql.replace("?", "%s").encode(), parameters or None)
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> Any:
+        cursor = self.raw.cursor()
+        cursor.executemany(sql.replace("?", "%s").encode(), parameters)
+        return cursor
+
+    def rollback(self) -> None:
+        self.raw.rollback()
+
+    def close(self) -> None:
+        self.raw.close()
+
+
+class Postgres(Backend):
+    """Transactions on one ledger in a schema of a database. ``path`` is its URL.
+
+    Args:
+        path: See :class:`Place`.
+        kind: Which kind of ledger it is.
+        ledger_id: The ledger that must be found there, if it is known already.
+        reading: Whether it is only looked at: then nothing is made, and nothing written.
+    """
+
+    errors = psycopg.Error
+    lost_key = "Copy {} from a machine that has it, or from its backup."
+    _oid: int | None = None
+
+    def __init__(self, path: str, kind: LedgerKind, ledger_id: str | None = None, *, reading: bool = False) -> None:
+        self._place = Place(path)
+        self.reading = reading
+        super().__init__(path, kind, ledger_id)
+
+    def _memory(self) -> Connection:
+        raise AssertionError("a ledger in memory is SQLite's")
+
+    def begin(self, fill: Callable[[Connection], str], verify: Callable[[Connection], None]) -> None:
+        """As every backend; one that only reads verifies."""
+        if not self.reading:
+            super().begin(fill, verify)
+            return
+        with self.transaction(write=False) as connection:
+            verify(connection)
+
+    # --- making and opening ------------------------------------------------------------------------------------
+
+    def _find_or_make(self, fill: Callable[[Connection], str]) -> None:
+        schema = self._place.schema
+        try:
+            with contextlib.closing(self._place.connect(BUSY_SECONDS)) as raw:
+                lock = f"SELECT pg_advisory_xact_lock({_number(f'schema {schema}')})"
+                self._place.begin(raw, write=True, wait=BUSY_SECONDS, then=lock)
+                connection = _Speaking(raw)
+                there, replica, fsync, whole_pages = connection.execute(
+                    "SELECT to_regnamespace(?) IS NOT NULL, pg_is_in_recovery(), current_setting('fsync'), "
+                    "current_setting('full_page_writes')",
+                    (f'"{schema}"',),
+                ).fetchone()
+                if there and _tables(connection, schema):
+                    return
+                self._check_server(fsync, whole_pages, replica)
+                if self.ledger_id is not None:
+                    raise LedgerError(
+                        f"The {self.kind.name} {self.path} is gone. Restore its schema; a new one would forget its "
+                        "spends."
+                    )
+                if not there:
+                    connection.execute(f'CREATE SCHEMA "{schema}"')
+                make_schema(connection, schema, self.kind)
+                fill(connection)
+                self._commit(connection, BUSY_SECONDS)
+        except self.errors as error:
+            raise self._refusal(error, BUSY_SECONDS) from error
+
+    def _upgrade(self, connection: Connection) -> None:
+        pass  # no ledger of an older version was ever kept in PostgreSQL
+
+    def _open(self, wait: float) -> Connection:
+        raw = self._place.connect(wait)
+        connection = _Speaking(raw)
+        try:
+            found = self._checked(connection, wait)
+        except BaseException:
+            connection.close()
+            raise
+        self.ledger_id, self._oid = found
+        return connection
+
+    def _checked(self, connection: _Speaking, wait: float) -> tuple[str, int]:
+        kind = kind_at(self._place, connection, wait, str(self.path))
+        if kind[0] != self.kind.application_id:
+            raise LedgerCorrupt(
+                f"The schema of {self.path} holds no {self.kind.name} of this package. Give another schema."
+            )
+        if kind[1] != self.kind.version:
+            raise LedgerCorrupt(
+                f"Expected schema={kind[1]} of the {self.kind.name} {self.path} to be {self.kind.version}. Use the "
+                "version of this package that wrote it."
+            )
+        row = connection.execute(_FACTS).fetchone()
+        if row is None:
+            raise LedgerCorrupt(f"The {self.kind.name} {self.path} holds no first row. {self.kind.restore}")
+        found, oid, fsync, whole_pages, replica = row
+        self._check_server(fsync, whole_pages, replica)
+        if self.ledger_id not in (None, found):
+            raise LedgerError(
+                f"The {self.kind.name} {self.path} was replaced by another one. Restore the schema that was there."
+            )
+        connection.rollback()
+        return str(found), int(oid)
+
+    def _check_server(self, fsync: str, whole_pages: str, replica: bool) -> None:
+        """Refuse a server that could forget a charge, or that takes none."""
+        if replica:
+            raise LedgerUnwritable(
+                f"The server of the {self.kind.name} {self.path} is a read-only replica, which may lag behind. Connect "
+                "to the primary."
+            )
+        for name, value in (("fsync", fsync), ("full_page_writes", whole_pages)):
+            if value != "on":
+                raise LedgerUnwritable(
+                    f"Expected {name}={value} of the server of the {self.kind.name} {self.path} to be on: without it a "
+                    "crash forgets spends. Switch it on."
+                )
+
+    # --- transactions ------------------------------------------------------------------------------------------
+
+    def _begin(self, connection: Connection, write: bool, wait: float) -> None:
+        assert isinstance(connection, _Speaking)
+        row = self._place.begin(
+            connection.raw, write=write, wait=wait, then=f"{_FACTS} FOR UPDATE" if write else _FACTS
+        )
+        if row is None or row[0] != self.ledger_id:
+            raise LedgerMismatch(
+                f"The {self.kind.name} {self.path} was replaced by another one while it was in use. Nothing was "
+                "charged: stop, and restore the schema that was there."
+            )
+        if row[1] != self._oid:
+            raise LedgerError(
+                f"The {self.kind.name} {self.path} was replaced while it was in use. Stop, and restore the schema that "
+                "was there."
+            )
+        self._check_server(*row[2:])
+
+    def _commit(self, connection: Connection, wait: float) -> None:
+        """End it; where the answer is lost nobody knows whether it was written, and it is never tried again."""
+        assert isinstance(connection, _Speaking)
+        try:
+            said = connection.raw.execute(b"COMMIT").statusmessage
+        except self.errors as error:
+            if not connection.raw.closed:
+                raise  # refused, so rolled back
+            raise LedgerUnwritable(
+                f"The connection to the {self.kind.name} {self.path} was lost while a charge was written: it counts as "
+                "spent, whether it was or not. Release nothing for it; ask anew, which is charged anew."
+            ) from error
+        if said != "COMMIT":
+            raise LedgerUnwritable(
+                f"The server of the {self.kind.name} {self.path} took back what was to be written. Nothing was charged."
+            )
+
+    def _refusal(self, error: Exception, wait: float) -> LedgerError:
+        return refusal(error, self.path, wait, self.kind)
+
+    # --- contents ----------------------------------------------------------------------------------------------
+
+    def damage(self, connection: Connection) -> str:
+        """Triggers that are gone, or tables that a crash would empty. Pages are left to the server."""
+        return missing(connection, self._place.schema, self.kind)
+
+    def newest_id(self, connection: Connection) -> int:
+        """The counter of ids, which never falls."""
+        return int(connection.execute("SELECT newest FROM store").fetchone()[0])
+
+    @property
+    def key_file(self) -> str:
+        """Where the URL says, or in the folder that the environment names: never in the database."""
+        folder = os.environ.get(KEY_FOLDER, "")
+        if self._place.key_file is None and not os.path.isabs(folder):
+            raise InvalidParameter(
+                f"Expected to be told where the key of the {self.kind.name} {self.path} lies, since it must not lie in "
+                f"its database: add key_file=/path/of/it to the URL, or name a folder for it in {KEY_FOLDER}."
+            )
+        return self._place.key_file or os.path.join(folder, f"{self.ledger_id}.key")
+
+    def _hold(self, name: str) -> Callable[[], None]:
+        """By the server, in a transaction that stays open: it gives the lock back when the connection ends."""
+        try:
+            raw = self._place.connect(BUSY_SECONDS)
+            try:
+                for_long = "SET LOCAL idle_in_transaction_session_timeout = 0"
+                lock = f"SELECT pg_try_advisory_xact_lock({_number(f'run {self.ledger_id} {name}')})"
+                row = self._place.begin(raw, write=True, wait=BUSY_SECONDS, then=f"{for_long}; {lock}")
+                if not row[0]:
+                    raise NotHeld
+            except BaseException:
+                raw.close()
+                raise
+        except self.errors as error:
+            raise self._refusal(error, BUSY_SECONDS) from error
+        return raw.close
+
+
+def kind_at(place: Place, connection: Connection, wait: float, path: str) -> tuple[int, int]:
+    """The mark and the version of the ledger in a schema, in a transaction that is left open.
+
+    Raises:
+        LedgerCorrupt: There is a schema, but no ledger.
+    """
+    assert isinstance(connection, _Speaking)
+    place.begin(connection.raw, write=False, wait=wait)
+    if "store" not in (tables := _tables(connection, place.schema)) and tables:
+        raise LedgerCorrupt(f"The schema of {path} holds tables, but no ledger of this package. Give another schema.")
+    mark, version = connection.execute("SELECT application_id, version FROM store").fetchone() or (0, 0)
+    return int(mark), int(version)
+
+
+def _tables(connection: Connection, schema: str) -> set[str]:
+    found = connection.execute(
+        "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(?) AND relkind IN ('r', 'p')",
+        (f'"{schema}"',),
+    )
+    return {str(row[0]) for row in found.fetchall()}
+
+
+def _number(what: str) -> int:
+    """A number for an advisory lock: these are shared by all of a database."""
+    return int.from_bytes(hashlib.sha256(f"langchain-dp {what}".encode()).digest()[:8], "big", signed=True)
+
+
+def is_made(url: str) -> bool:
+    """Whether there is anything in the schema."""
+    with _looking(url) as (connection, place):
+        return bool(_tables(connection, place.schema))
+
+
+def terms_at(url: str) -> tuple[int, Sequence[Any] | None]:
+    """The mark of the ledger in a schema, and its budget (epsilon, delta, neighbours) if it is one of a budget.
+
+    Raises:
+        InvalidParameter: Nothing is there.
+        LedgerCorrupt: No ledger is there, or it is damaged.
+        LedgerUnwritable: The server cannot be reached.
+    """
+    with _looking(url) as (connection, place):
+        if not _tables(connection, place.schema):
+            raise InvalidParameter(f"Expected {url} to be a ledger, but nothing is there. Check it.")
+        mark, _ = kind_at(place, connection, BUSY_SECONDS, url)
+        if mark != LEDGER.application_id:
+            return mark, None
+        return mark, connection.execute("SELECT epsilon, delta, neighbors FROM ledger").fetchone() or ()
+
+
+@contextlib.contextmanager
+def _looking(url: str) -> Iterator[tuple[Connection, Place]]:
+    place = Place(url)
+    try:
+        with contextlib.closing(place.connect(BUSY_SECONDS)) as raw:
+            yield _Speaking(raw), place
+    except psycopg.Error as error:
+        raise refusal(error, url, BUSY_SECONDS, LEDGER) from error
+
+
+def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -> LedgerError:
+    """Return the error of this package that says what the server's ``error`` means for a ledger."""
+    code = getattr(error, "sqlstate", None) or ""
+    diagnosis = getattr(error, "diag", None)
+    why = getattr(diagnosis, "message_primary", None) or next(iter(str(error).splitlines()), type(error).__name__)
+    name = f"{kind.name} {path}"
+    if code == "55P03":
+        return LedgerUnwritable(
+            f"Expected the {name} to be free within {wait:g} s, but another session held a lock on it. Nothing was "
+            "charged: end the session that holds it, then try again."
+        )
+    if code == "25006":
+        return LedgerUnwritable(
+            f"The server of the {name} takes no writes: a read-only replica, or set so. Nothing was charged: "
+            "connect to the primary."
+        )
+    if code in ("42P01", "3F000"):
+        return LedgerError(
+            f"The {name} vanished from its database. Nothing may be released: restore the schema that was there."
+        )
+    if not code or code[:2] in _OUT_OF_REACH or code == "42501":
+        return LedgerUnwritable(
+            f"The {name} cannot be reached or written ({why}). Nothing was charged: see that its server runs and "
+            "takes this role, then try again."
+        )
+    return LedgerCorrupt(f"The {name} is damaged or not a {kind.name} ({why}). {kind.restore}")

@@ -1,0 +1,581 @@
+"""A ledger in PostgreSQL: what is refused, what a lost connection means, and who may be killed when."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import pathlib
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from fakes.places import on_both
+from fakes.postgres import Server
+
+from langchain_dp import PrivacyBudget
+from langchain_dp.accounting import MetricLedger, NoisyMaxEvent, PrivacyLedger
+from langchain_dp.accounting.metric import Owner
+from langchain_dp.accounting.store import postgres as dialect
+from langchain_dp.audit.report import report
+from langchain_dp.ensemble.journal import alone
+from langchain_dp.errors import (
+    BudgetExceeded,
+    InvalidParameter,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerMismatch,
+    LedgerUnwritable,
+    PlanError,
+)
+
+BUDGET = PrivacyBudget(8.0, 1e-5)
+VOTE = NoisyMaxEvent(4.0, 0.05)
+MOST = 4000
+URL = "postgresql://user@127.0.0.1:1/database"
+
+
+@pytest.fixture
+def url(postgres: Server, tmp_path: pathlib.Path) -> str:
+    """A ledger with a plan, of which 3 are used."""
+    made = postgres.fresh(tmp_path)
+    with PrivacyLedger(BUDGET, made) as ledger:
+        ledger.reserve([(VOTE, MOST)], name="p").spend(VOTE, 3)
+    return made
+
+
+def schema_of(url: str) -> str:
+    return dialect.Place(url).schema
+
+
+def left(ledger: PrivacyLedger) -> int:
+    plan = ledger.plan("p")
+    assert plan is not None
+    return plan.remaining(VOTE)
+
+
+def used(url: str) -> int:
+    with PrivacyLedger(BUDGET, url) as ledger:  # opening checks that counts and entries agree
+        assert sum(entry.count for entry in ledger.entries()) == MOST - left(ledger)
+        return MOST - left(ledger)
+
+
+def spend(ledger: PrivacyLedger) -> None:
+    plan = ledger.plan("p")
+    assert plan is not None
+    plan.spend(VOTE)
+
+
+# --- what is refused, in one line ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("postgresql://user:hunter2@host/db", "hold no password"),
+        ("postgresql://host/db?password=hunter2", "hold no password"),
+        ("postgresql://host/db?hunter2=1", "cannot be read"),
+        ("postgresql://host:hunter2/db", "cannot be read|cannot be reached"),
+        (f"{URL}?schema=a;drop", "small letters"),
+        (f"{URL}?schema=pg_ledger", "no pg_"),
+        (f"{URL}?key_file=here.key", "absolute"),
+    ],
+)
+def test_a_wrong_url_is_refused_and_not_shown(wrong: str, says: str) -> None:
+    """If it breaks, a password stands in reports, pickles and errors, or SQL comes in by a name."""
+    for opened in (lambda: PrivacyLedger(BUDGET, wrong), lambda: MetricLedger.open(wrong), lambda: report(wrong)):
+        with pytest.raises((InvalidParameter, LedgerUnwritable), match=says) as refused:
+            opened()
+        if "password" in says:
+            assert "hunter2" not in str(refused.value)
+        assert "\n" not in str(refused.value)
+
+
+def test_nobody_there_is_said_so() -> None:
+    """If it breaks, a server that is down looks like a damaged ledger, or a new one is begun elsewhere."""
+    with pytest.raises(LedgerUnwritable, match=r"cannot be reached.*Nothing was charged"):
+        PrivacyLedger(BUDGET, URL)
+
+
+@pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
+def test_a_server_that_could_forget_is_refused(postgres: Server, url: str, setting: str) -> None:
+    """If it breaks, a crash of the server takes back charges of what was answered."""
+    with PrivacyLedger(BUDGET, url) as ledger:
+        postgres.ask(f"ALTER SYSTEM SET {setting} = off")
+        try:
+            wait_for(postgres, setting, "off")
+            for use in (lambda: spend(ledger), lambda: PrivacyLedger(BUDGET, url)):
+                with pytest.raises(LedgerUnwritable, match=f"{setting}=off.*Switch it on"):
+                    use()
+        finally:
+            postgres.ask(f"ALTER SYSTEM RESET {setting}")
+            wait_for(postgres, setting, "on")
+        spend(ledger)
+    assert used(url) == 4
+
+
+def wait_for(postgres: Server, setting: str, value: str) -> None:
+    postgres.ask("SELECT pg_reload_conf()")
+    while postgres.ask(f"SHOW {setting}") != [(value,)]:
+        time.sleep(0.005)
+
+
+def test_a_replica_is_refused(postgres: Server, url: str, tmp_path: pathlib.Path) -> None:
+    """If it breaks, a lagging copy says that more is left than is."""
+    standby = Server(standby_of=postgres)
+    try:
+        there = url.replace(f":{postgres.port}/", f":{standby.port}/")
+        for path in (there, standby.fresh(tmp_path)):
+            with pytest.raises((LedgerUnwritable, InvalidParameter), match=r"read-only replica.*the primary"):
+                PrivacyLedger(BUDGET, path)
+    finally:
+        standby.close()
+
+
+def test_a_role_that_may_not_write_is_refused(postgres: Server, url: str) -> None:
+    """If it breaks, a spend that was never written is answered."""
+    read_only = f"{url}&options=-c%20default_transaction_read_only%3Don"
+    with pytest.raises(LedgerUnwritable, match="takes no writes"):
+        PrivacyLedger(BUDGET, read_only)
+    assert used(url) == 3
+
+
+def test_charges_are_synced_whatever_the_session_says(url: str) -> None:
+    """If it breaks, a setting of the role or a pooler lets a crash forget the last charges."""
+    with (
+        PrivacyLedger(BUDGET, f"{url}&options=-c%20synchronous_commit%3Doff") as ledger,
+        ledger._store.transaction(write=True) as connection,
+    ):
+        assert connection.execute("SELECT current_setting('synchronous_commit')").fetchone() == ("on",)
+
+
+def _drop(postgres: Server, schema: str) -> None:
+    postgres.ask(f"DROP SCHEMA {schema} CASCADE")
+
+
+def _swap(postgres: Server, schema: str) -> None:
+    """Put another ledger, with the same plan, in its place."""
+    place = f"postgresql://postgres@127.0.0.1:{postgres.port}/postgres?schema={schema}_other"
+    with PrivacyLedger(BUDGET, place) as other:
+        other.reserve([(VOTE, MOST)], name="p")
+    _drop(postgres, schema)
+    postgres.ask(f"ALTER SCHEMA {schema}_other RENAME TO {schema}")
+
+
+def _restore(postgres: Server, schema: str) -> None:
+    """Put a copy in its place, as a restored dump is one."""
+    postgres.ask(f"ALTER TABLE {schema}.ledger RENAME TO old")
+    postgres.ask(f"CREATE TABLE {schema}.ledger AS SELECT * FROM {schema}.old")
+
+
+@pytest.mark.parametrize(
+    ("harm", "kind", "says"),
+    [
+        (_drop, LedgerError, "vanished"),
+        (_swap, LedgerMismatch, "replaced by another one"),
+        (_restore, LedgerError, "replaced while it was in use"),
+    ],
+)
+def test_a_replaced_schema_is_refused(
+    postgres: Server, url: str, harm: Callable[[Server, str], None], kind: type[LedgerError], says: str
+) -> None:
+    """If it breaks, spends go into a ledger that nobody will ever read again."""
+    with PrivacyLedger(BUDGET, url) as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
+        harm(postgres, schema_of(url))
+        for use in (lambda: plan.spend(VOTE), lambda: plan.remaining(VOTE)):
+            with pytest.raises(kind, match=says):
+                use()
+
+
+def test_an_older_copy_is_refused(postgres: Server, url: str) -> None:
+    """If it breaks, a standby that lost the last charges, or a restored dump, is spent from a second time."""
+    schema = schema_of(url)
+    with PrivacyLedger(BUDGET, url) as ledger:
+        for _ in range(2):
+            spend(ledger)
+        with psycopg.connect(postgres.conninfo) as raw:  # as if the server had come back without the last one
+            raw.execute("SET session_replication_role = replica")
+            raw.execute(f"DELETE FROM {schema}.entries WHERE id = 3")
+            raw.execute(f"UPDATE {schema}.items SET used = 4")
+            raw.execute(f"UPDATE {schema}.store SET newest = 2")
+        with pytest.raises(LedgerCorrupt, match="older copy"):
+            spend(ledger)
+    assert used(url) == 4
+
+
+def test_other_tables_and_other_kinds_are_refused(postgres: Server, url: str, tmp_path: pathlib.Path) -> None:
+    """If it breaks, a ledger is made among somebody's tables, or one kind is read as the other."""
+    with pytest.raises(LedgerCorrupt, match="no metric ledger"):
+        MetricLedger(3.0, url)
+    with pytest.raises(LedgerMismatch, match="belongs to the budget"):
+        PrivacyLedger(PrivacyBudget(1.0, 1e-5), url)
+    taken = postgres.fresh(tmp_path)
+    postgres.ask(f"CREATE SCHEMA {schema_of(taken)} CREATE TABLE cats (name text)")
+    for use in (lambda: PrivacyLedger(BUDGET, taken), lambda: report(taken)):
+        with pytest.raises(LedgerCorrupt, match="Give another schema"):
+            use()
+    for use in (lambda: MetricLedger.open(postgres.fresh(tmp_path)), lambda: report(postgres.fresh(tmp_path))):
+        with pytest.raises(InvalidParameter, match="nothing is there"):
+            use()
+    made = postgres.fresh(tmp_path)
+    postgres.ask(f"CREATE SCHEMA {schema_of(made)}")  # by an administrator, for a role that may not make one
+    PrivacyLedger(BUDGET, made).close()
+
+
+# --- what the database itself refuses --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE items SET used = used - 1",
+        "UPDATE items SET used = 4001",
+        "UPDATE items SET max_count = 10000",
+        "UPDATE plans SET epsilon = 0",
+        "DELETE FROM entries",
+        "DELETE FROM items",
+        "UPDATE entries SET count = 1",
+        "UPDATE store SET newest = 0",
+        "DELETE FROM store",
+        "TRUNCATE entries",
+        "TRUNCATE ledger, store, items, plans, journals, entries",
+    ],
+)
+def test_the_database_itself_refuses_refunds_and_edits(postgres: Server, url: str, statement: str) -> None:
+    """If it breaks, a plain SQL statement gives budget back."""
+    with psycopg.connect(postgres.conninfo) as raw:
+        raw.execute(f"SET search_path = {schema_of(url)}")
+        with pytest.raises(psycopg.errors.IntegrityError):
+            raw.execute(statement)
+    assert used(url) == 3
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        ("ALTER TABLE items DISABLE TRIGGER no_refund", "no_refund on items"),
+        ("DROP TRIGGER never_emptied ON entries", "never_emptied on entries"),
+        ("DROP TRIGGER number_entries ON entries", "number_entries on entries"),
+        ("ALTER TABLE journals SET UNLOGGED", "journals is not logged"),
+    ],
+)
+def test_a_ledger_without_its_guards_is_refused(postgres: Server, url: str, harm: str, says: str) -> None:
+    """If it breaks, a ledger whose rules were switched off is trusted."""
+    with psycopg.connect(postgres.conninfo) as raw:
+        raw.execute(f"SET search_path = {schema_of(url)}")
+        raw.execute(harm)
+    with pytest.raises(LedgerCorrupt, match=says):
+        PrivacyLedger(BUDGET, url)
+
+
+def test_a_metric_account_cannot_pass_its_limit_by_sql(postgres: Server, tmp_path: pathlib.Path) -> None:
+    """If it breaks, a rule that asks the ledger's row lets an account above its limit."""
+    url = postgres.fresh(tmp_path)
+    with MetricLedger(3.0, url) as ledger, psycopg.connect(postgres.conninfo, autocommit=True) as raw:
+        ledger.spend(1.0, [Owner("d", "u")], table="t")
+        raw.execute(f"SET search_path = {schema_of(url)}")
+        for statement in (
+            "UPDATE accounts SET spent = 3000000001",
+            "UPDATE accounts SET spent = 0",
+            "INSERT INTO accounts (whose, hash, spent) VALUES ('user', '\\x00', 3000000001)",
+            "UPDATE ledger SET metric = 'other'",
+        ):
+            with pytest.raises(psycopg.errors.IntegrityError):
+                raw.execute(statement)
+
+
+def test_ids_have_no_gaps_after_a_spend_that_was_taken_back(url: str) -> None:
+    """If it breaks, every ledger that ever refused something looks damaged."""
+    with PrivacyLedger(BUDGET, url) as ledger:
+        store = ledger._store
+        with contextlib.suppress(ZeroDivisionError), store.transaction(write=True) as connection:
+            store._enter(connection, time="", item=1, count=1, chain="")
+            raise ZeroDivisionError
+        spend(ledger)
+        assert [entry.id for entry in ledger.entries()] == [1, 2]
+    assert used(url) == 4
+
+
+# --- its key ---------------------------------------------------------------------------------------------------
+
+
+def test_the_key_lies_where_it_is_said_and_never_in_the_database(
+    postgres: Server, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, whoever has a dump can test guesses, or a second machine makes a key of its own."""
+    url = postgres.fresh(tmp_path)
+    bare = url.partition("&")[0]
+    monkeypatch.delenv(dialect.KEY_FOLDER, raising=False)
+    with PrivacyLedger(BUDGET, bare) as ledger:
+        with pytest.raises(InvalidParameter, match=r"key_file=.*LANGCHAIN_DP_KEYS"):
+            ledger.digest("a", "b")
+        monkeypatch.setenv(dialect.KEY_FOLDER, str(tmp_path))
+        said = ledger.digest("a", "b")
+        assert ledger._store.backend.key_file == str(tmp_path / f"{ledger._store.ledger_id}.key")
+    (tmp_path / f"{ledger._store.ledger_id}.key").rename(tmp_path / f"{schema_of(url)}.key")
+    with PrivacyLedger(BUDGET, url) as ledger:
+        assert ledger.digest("a", "b") == said
+    (tmp_path / f"{schema_of(url)}.key").unlink()
+    with PrivacyLedger(BUDGET, url) as ledger, pytest.raises(LedgerCorrupt, match="Copy it from a machine"):
+        ledger.digest("a", "b")
+
+
+# --- runs ------------------------------------------------------------------------------------------------------
+
+
+def test_one_process_at_a_time_goes_on_with_a_run(url: str) -> None:
+    """If it breaks, two machines go on with one run, and each is charged for what the other draws."""
+    with PrivacyLedger(BUDGET, url) as one, PrivacyLedger(BUDGET, url) as two:
+        with alone(one, "run"):
+            with (
+                pytest.raises(PlanError, match="another process or optimizer is at it"),
+                alone(two, "run", "optimizer"),
+            ):
+                pass
+            with alone(two, "other run"):
+                pass
+        with alone(two, "run"):
+            pass
+
+
+def test_a_report_reads_and_changes_nothing(postgres: Server, url: str) -> None:
+    """If it breaks, whoever only looks at a ledger writes to it, or cannot look."""
+    written = f"SELECT xmin::text FROM {schema_of(url)}.ledger"
+    before = postgres.ask(written)
+    found = report(url)
+    assert (found.unit, found.budget) == ("epsilon", (8.0, 1e-5))
+    assert postgres.ask(written) == before
+
+
+# --- lost connections and kills --------------------------------------------------------------------------------
+
+
+class Harmed:
+    """A connection to which harm comes at one statement, before or after the server has carried it out."""
+
+    def __init__(self, raw: Any, statement: bytes, after: bool, harm: Callable[[Any], object]) -> None:
+        self._raw, self._statement, self._after, self._harm = raw, statement, after, harm
+
+    def execute(self, query: bytes, *given: Any) -> Any:
+        if not query.startswith(self._statement):
+            return self._raw.execute(query, *given)
+        done = self._raw.execute(query, *given) if self._after else None
+        self._harm(self._raw)
+        return done if self._after and not self._raw.closed else self._raw.execute(query, *given)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+
+def harm(ledger: PrivacyLedger, statement: bytes, after: bool, how: Callable[[Any], object]) -> None:
+    connection: Any = ledger._store.backend._connection
+    connection.raw = Harmed(connection.raw, statement, after, how)
+
+
+every_step = pytest.mark.parametrize(
+    ("statement", "after"),
+    [(name, after) for name in (b"BEGIN", b"UPDATE items", b"INSERT INTO", b"COMMIT") for after in (False, True)],
+)
+
+
+@every_step
+def test_a_lost_connection_is_raised_and_never_tried_again(url: str, statement: bytes, after: bool) -> None:
+    """If it breaks, a charge whose outcome nobody knows is taken for none, or is written twice."""
+    with PrivacyLedger(BUDGET, url) as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
+        harm(ledger, statement, after, lambda raw: raw.close())
+        unknown = statement == b"COMMIT"
+        with pytest.raises(LedgerUnwritable, match="counts as spent" if unknown else "Nothing was charged") as lost:
+            plan.spend(VOTE)
+        assert ("Nothing was charged" in str(lost.value)) is not unknown
+        plan.spend(VOTE)  # over a new connection
+    assert used(url) == (5 if unknown and after else 4)
+
+
+@every_step
+def test_a_client_killed_at_a_step_leaves_a_whole_spend_or_none(url: str, statement: bytes, after: bool) -> None:
+    """If it breaks, half a spend stays, or a lock that nobody gives back."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with PrivacyLedger(BUDGET, url) as ledger:
+                plan = ledger.plan("p")
+                assert plan is not None
+                harm(ledger, statement, after, lambda _: os.kill(os.getpid(), signal.SIGKILL))
+                plan.spend(VOTE)
+        finally:
+            os._exit(1)
+    assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    assert used(url) == (4 if statement == b"COMMIT" and after else 3)
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[Server]:
+    """A server that may be killed."""
+    server = Server()
+    yield server
+    server.close()
+
+
+@every_step
+def test_a_server_killed_at_a_step_keeps_a_whole_spend_or_none(
+    postgres: Server, mortal: Server, tmp_path: pathlib.Path, statement: bytes, after: bool
+) -> None:
+    """If it breaks, a crash of the server in the middle of a spend leaves half of it, or loses what it acknowledged."""
+    url = mortal.fresh(tmp_path)
+    with PrivacyLedger(BUDGET, url) as ledger:
+        plan = ledger.reserve([(VOTE, MOST)], name="p")
+        harm(ledger, statement, after, lambda _: mortal.kill())
+        acknowledged = False
+        with contextlib.suppress(LedgerUnwritable):
+            plan.spend(VOTE)
+            acknowledged = True
+        mortal.start()
+    assert acknowledged is (statement == b"COMMIT" and after)
+    assert used(url) == int(acknowledged)
+
+
+def _spend_for_ever(url: str, pipe: int) -> None:
+    """Spend without a pause; a letter for each: "." acknowledged, "?" unknown, "-" not charged."""
+    try:
+        plan = None
+        while True:
+            try:
+                plan = plan or PrivacyLedger(BUDGET, url).plan("p")
+                assert plan is not None
+                os.write(pipe, b"(")
+                plan.spend(VOTE)
+                said = b"."
+            except LedgerError as error:
+                said = b"?" if "counts as spent" in str(error) else b"-"
+            os.write(pipe, said)
+    finally:
+        os._exit(1)
+
+
+@contextlib.contextmanager
+def spender(url: str) -> Iterator[tuple[int, int]]:
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read)
+        _spend_for_ever(url, write)
+    os.close(write)
+    try:
+        yield pid, read
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(read)
+
+
+def heard(pid: int, read: int, said: bytes) -> tuple[int, int]:
+    """Kill a spender; how many spends it was told of, and of how many nobody knows."""
+    os.kill(pid, signal.SIGKILL)
+    while more := os.read(read, 65536):
+        said += more
+    return said.count(b"."), said.count(b"?") + said.endswith(b"(")
+
+
+def test_a_client_killed_at_any_moment_forgets_no_answer(url: str) -> None:
+    """If it breaks, an answer that left before its process was killed is not in the ledger."""
+    dice, before = random.Random(20), used(url)
+    for _ in range(30):
+        with spender(url) as (pid, read):
+            said = b"".join(os.read(read, 1) for _ in range(dice.randrange(1, 16)))
+            time.sleep(dice.random() * 0.004)
+            acknowledged, unknown = heard(pid, read, said)
+        after = used(url)
+        assert before + acknowledged <= after <= before + acknowledged + unknown
+        before = after
+    assert before > 3
+
+
+def test_a_server_killed_at_any_moment_forgets_no_answer(
+    postgres: Server, mortal: Server, tmp_path: pathlib.Path
+) -> None:
+    """If it breaks, a crash of the server takes back a charge that was acknowledged."""
+    url, dice, before = mortal.fresh(tmp_path), random.Random(21), 0
+    with PrivacyLedger(BUDGET, url) as ledger:
+        ledger.reserve([(VOTE, MOST)], name="p")
+    for _ in range(12):
+        with spender(url) as (pid, read):
+            said = b"".join(os.read(read, 1) for _ in range(dice.randrange(2, 40)))
+            time.sleep(dice.random() * 0.004)
+            mortal.kill()
+            acknowledged, unknown = heard(pid, read, said)
+        mortal.start()
+        after = used(url)
+        assert before + acknowledged <= after <= before + acknowledged + unknown
+        before = after
+    assert before > 0
+
+
+# --- many at once ----------------------------------------------------------------------------------------------
+
+
+def _race(place: str, gate: int) -> dict[str, int]:
+    """Eight threads, which stand at the line with a ledger open, each ask for more than their share."""
+    outcomes: collections.Counter[str] = collections.Counter()
+    with contextlib.ExitStack() as stack:
+        plans = [stack.enter_context(PrivacyLedger(BUDGET, place)).plan("p") for _ in range(8)]
+        guard, line = threading.Lock(), threading.Barrier(8, action=lambda: os.read(gate, 1))
+
+        def attempt(plan: Any) -> None:
+            line.wait()
+            for _ in range(3):
+                try:
+                    plan.spend(VOTE)
+                    said = "done"
+                except BudgetExceeded:
+                    said = "refused"
+                with guard:
+                    outcomes[said] += 1
+
+        threads = [threading.Thread(target=attempt, args=(plan,)) for plan in plans]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return dict(outcomes)
+
+
+@on_both
+def test_the_last_hundred_answers_go_to_a_hundred_of_64_racers(place: str) -> None:
+    """If it breaks, processes that share a ledger release more than it covers, or lose what was left."""
+    with PrivacyLedger(BUDGET, place) as ledger:
+        ledger.reserve([(VOTE, MOST)], name="p").spend(VOTE, MOST - 100)
+    gate_read, gate_write = os.pipe()
+    pipes = []
+    for _ in range(8):
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.write(write, json.dumps(_race(place, gate_read)).encode())
+            finally:
+                os._exit(0)
+        os.close(write)
+        pipes.append((pid, read))
+    os.write(gate_write, b"." * 8)
+    outcomes: collections.Counter[str] = collections.Counter()
+    for pid, read in pipes:
+        with os.fdopen(read) as pipe:
+            outcomes.update(json.load(pipe))
+        os.waitpid(pid, 0)
+    os.close(gate_read)
+    os.close(gate_write)
+    assert outcomes == {"done": 100, "refused": 64 * 3 - 100}
+    with PrivacyLedger(BUDGET, place) as ledger:
+        assert left(ledger) == 0
+        assert len(list(ledger.entries())) == 101
