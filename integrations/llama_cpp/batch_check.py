@@ -22,8 +22,10 @@ logger = logging.getLogger(__name__)
 
 _TEXT = "The market opens at eight. Bread is sold near the gate, fruit by the well, and cloth under the arches. "
 _OPENING = Opening("")
-_TAILS = (1, 3, EIGHTS.multiple + 1, ROWS)
+_TAILS = (1, 2, 3, 5, EIGHTS.multiple + 1, ROWS)
 """Tokens after head and body that are tried: a lone row, a few, even and odd, as many as fit."""
+_LABEL = 5
+"""Up to so many tokens the logits of all are compared, as those of a label are; of more the last, as of a question."""
 _CROWD = 3
 """Members with many rows each that are tried."""
 _FEW = 9
@@ -84,9 +86,10 @@ def _scoring(
             continue
         seen.update(rule.pieces(count))
         tail = tokens[1 : 1 + count]
-        lone = [evaluator.vectors([member], tail)[0] for member in members]
-        for crowd in _crowds(rule, slots) if rows == 1 else [min(slots, _CROWD)]:
-            together = evaluator.vectors([members[i % 2] for i in range(crowd)], tail)
+        every = rows <= _LABEL
+        lone = [evaluator.vectors([member], tail, every=every)[0] for member in members]
+        for crowd in _crowds(rule, slots) if rows == 1 else range(2, min(slots, _CROWD) + 1):
+            together = evaluator.vectors([members[i % 2] for i in range(crowd)], tail, every=every)
             if any(not np.array_equal(row, lone[i % 2]) for i, row in enumerate(together)):
                 return False
     return True

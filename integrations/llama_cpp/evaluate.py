@@ -169,12 +169,16 @@ class JointEvaluator:
             at += count
         return found
 
-    def vectors(self, members: Sequence[MemberState], tail: Sequence[int]) -> list[Logits]:
-        """Logits of the whole vocabulary after ``tail``, for members that fit into one batch."""
+    def vectors(self, members: Sequence[MemberState], tail: Sequence[int], *, every: bool = False) -> list[Logits]:
+        """Logits of the whole vocabulary after ``tail``, for members that fit into one batch.
+
+        With ``every`` also those after each of its earlier tokens, one row a token.
+        """
         self._context.clear()
         for sequence, member in enumerate(members):
             self.load(member, sequence)
-        return [rows[-1] for rows in self._advance([member.tokens for member in members], tail)]
+        found = self._advance([member.tokens for member in members], tail, every=every)
+        return [np.stack(rows) if every else rows[-1] for rows in found]
 
     def tokens_per_second(self, most: int) -> float:
         """Speed of evaluating up to ``most`` public tokens alone. Everything is cleared."""
