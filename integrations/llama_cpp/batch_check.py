@@ -88,7 +88,7 @@ def _scoring(
         tail = tokens[1 : 1 + count]
         every = rows <= _LABEL
         lone = [evaluator.vectors([member], tail, every=every)[0] for member in members]
-        for crowd in _crowds(rule, slots) if rows == 1 else range(2, min(slots, _CROWD) + 1):
+        for crowd in _crowds(rule, slots) if rows == 1 else range(2, min(slots, _CROWD) + 1) if every else [2]:
             together = evaluator.vectors([members[i % 2] for i in range(crowd)], tail, every=every)
             if any(not np.array_equal(row, lone[i % 2]) for i, row in enumerate(together)):
                 return False
@@ -112,7 +112,7 @@ def _writing(
     """A full house, token by token; then both kinds alone, and some with gaps between them, late."""
     prompts = [MemberPrompt("", f"{i}", "", i) for i in range(slots)]
     longest = max(member.tokens for member in members)
-    rows = min(6, max_tokens - longest - 4)
+    rows = min(6 if evaluator.batches.rule.multiple == 1 else 2, max_tokens - longest - 4)  # longer tails take long
     written = tuple(tokens[rows : rows + 2])
 
     def logits(calls: Sequence[tuple[Sequence[int], int]]) -> dict[int, Logits]:
