@@ -11,8 +11,9 @@ from langchain_dp.ports import Continuation, MemberPrompt
 
 from .._choice import Logits
 from .._engine import body_digest
+from .batches import ALONE, EIGHTS, PAIRS, ROWS, BatchRule, fixed_shape
 from .context import CELLS, LlamaContext
-from .evaluate import ROWS, JointEvaluator, MemberState
+from .evaluate import JointEvaluator, MemberState
 from .members import MemberStates, Opening, StateStore
 from .slots import Slots
 from .writer import Writer
@@ -21,6 +22,36 @@ logger = logging.getLogger(__name__)
 
 _TEXT = "The market opens at eight. Bread is sold near the gate, fruit by the well, and cloth under the arches. "
 _OPENING = Opening("")
+_TAILS = (1, 2, 3, 5, EIGHTS.multiple + 1, ROWS)
+"""Tokens after head and body that are tried: a lone row, a few, even and odd, as many as fit."""
+_LABEL = 5
+"""Up to so many tokens the logits of all are compared, as those of a label are; of more the last, as of a question."""
+_CROWD = 3
+"""Members with many rows each that are tried."""
+_FEW = 9
+"""Up to so many rows each number is tried, where the rule allows it: there kernels change."""
+_MOST = 64
+
+
+def checked_evaluator(context: LlamaContext, *, slots: int, max_tokens: int, offloaded: bool) -> JointEvaluator:
+    """The arithmetic under the first rule that holds here: the very one that was tested.
+
+    Args:
+        context: The model.
+        slots: Members in one batch.
+        max_tokens: Longest member.
+        offloaded: Whether layers are on a GPU, whose kernels go by shape: then one fixed shape is all that is tried.
+    """
+    fixed = fixed_shape(context.sequences)
+    for rule in () if slots == 1 else (fixed,) if offloaded else (PAIRS, EIGHTS, fixed):
+        evaluator = JointEvaluator(context, rule)
+        if company_is_harmless(context, evaluator, slots=slots, max_tokens=max_tokens):
+            logger.info("Members of one batch leave each other's bits alone with %s.", rule.name)
+            return evaluator
+        logger.info("Members of one batch change each other's bits with %s.", rule.name)
+    if slots > 1:
+        logger.warning("Joint evaluation changes bits on this machine: members are evaluated one at a time.")
+    return JointEvaluator(context, ALONE)
 
 
 def company_is_harmless(context: LlamaContext, evaluator: JointEvaluator, *, slots: int, max_tokens: int) -> bool:
@@ -28,7 +59,7 @@ def company_is_harmless(context: LlamaContext, evaluator: JointEvaluator, *, slo
 
     Args:
         context: The model.
-        evaluator: Its arithmetic.
+        evaluator: Its arithmetic, with the rule that is tested.
         slots: Members in one batch.
         max_tokens: Longest member.
     """
@@ -41,22 +72,33 @@ def company_is_harmless(context: LlamaContext, evaluator: JointEvaluator, *, slo
         context, evaluator, members, tokens, slots, max_tokens
     )
     context.clear()
-    if not harmless:
-        logger.warning("Joint evaluation changes bits on this machine: members are evaluated one at a time.")
     return harmless
 
 
 def _scoring(
     evaluator: JointEvaluator, members: Sequence[MemberState], tokens: list[int], slots: int, max_tokens: int
 ) -> bool:
-    for rows in (min(ROWS, max_tokens // 2), 1):
-        crowd = [members[i % 2] for i in range(min(slots, 3 if rows > 1 else 64))]
-        tail = tokens[1 : 1 + rows]
-        together = evaluator.vectors(crowd, tail)
-        lone = [evaluator.vectors([member], tail)[0] for member in members]
-        if any(not np.array_equal(row, lone[i % 2]) for i, row in enumerate(together)):
-            return False
+    rule = evaluator.batches.rule
+    seen: set[int] = set()
+    for rows in _TAILS:
+        count = min(rows, max_tokens // 2)
+        if seen.issuperset(rule.pieces(count)):
+            continue
+        seen.update(rule.pieces(count))
+        tail = tokens[1 : 1 + count]
+        every = rows <= _LABEL
+        lone = [evaluator.vectors([member], tail, every=every)[0] for member in members]
+        for crowd in _crowds(rule, slots) if rows == 1 else range(2, min(slots, _CROWD) + 1) if every else [2]:
+            together = evaluator.vectors([members[i % 2] for i in range(crowd)], tail, every=every)
+            if any(not np.array_equal(row, lone[i % 2]) for i, row in enumerate(together)):
+                return False
     return True
+
+
+def _crowds(rule: BatchRule, slots: int) -> list[int]:
+    """Numbers of members that share a batch of different sizes under the rule."""
+    sizes = {rule.sequences(count, 1): count for count in (*range(1, _FEW + 1), min(slots, _MOST)) if count <= slots}
+    return sorted(sizes.values())
 
 
 def _writing(
@@ -70,7 +112,7 @@ def _writing(
     """A full house, token by token; then both kinds alone, and some with gaps between them, late."""
     prompts = [MemberPrompt("", f"{i}", "", i) for i in range(slots)]
     longest = max(member.tokens for member in members)
-    rows = min(6, max_tokens - longest - 4)
+    rows = min(6 if evaluator.batches.rule.multiple == 1 else 2, max_tokens - longest - 4)  # longer tails take long
     written = tuple(tokens[rows : rows + 2])
 
     def logits(calls: Sequence[tuple[Sequence[int], int]]) -> dict[int, Logits]:

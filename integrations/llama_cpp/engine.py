@@ -5,11 +5,12 @@ Why what a member gets holds nothing of another member:
 - every sequence has a cache of its own (``kv_unified=False``), overwritten with zeros or public numbers before it gets
   another occupant;
 - head and body are evaluated alone, saved, and always continued from there, warm or cold;
-- a joint batch holds the same number of rows of every member, in neighbouring sequences, fits into one micro-batch, and
-  never computes or asks for a single row: in these cases llama.cpp's kernels, or its splitting of batches, depend on
-  the company;
-- that joint and lone evaluation agree to the last bit is checked on public text when the engine starts. Where they do
-  not, and wherever layers are offloaded to a GPU (whose kernels go by shape), members are evaluated one by one.
+- a joint batch holds the same number of rows of every member, in neighbouring sequences, and fits into one micro-batch:
+  llama.cpp's splitting of batches depends on the company otherwise;
+- a joint batch is padded with public rows to a size at which llama.cpp's kernels round alike, and computes as many
+  logits. Several rules are tried: at least 2 rows, multiples of 8, one fixed shape (on a GPU only this one). That joint
+  and lone evaluation agree to the last bit under the rule is checked on public text when the engine starts. Where no
+  rule holds, members are evaluated one by one.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
 from .._choice import Choice
 from .._engine import LocalEngine, T, Take
-from .batch_check import company_is_harmless
+from .batch_check import checked_evaluator
+from .batches import ROWS, sequences_for
 from .context import CELLS, LlamaContext
-from .evaluate import ROWS, JointEvaluator
 from .labels import LabelScorer
 from .members import MemberStates, Opening, StateStore
 from .model_files import prepared_model_path
@@ -50,12 +51,13 @@ class LlamaCppEnsemble(LocalEngine):
 
     Args:
         model_path: GGUF file; None is the embedded SmolLM2-135M-Instruct, prepared for this CPU on first use.
-        n_gpu_layers: Layers to offload; -1 is all of them. Members are then evaluated one at a time.
+        n_gpu_layers: Layers to offload; -1 is all of them. Batches then always have one shape, a row of every slot, if
+            the check at start-up finds that members leave each other's bits alone so; else they go one at a time.
         max_tokens: Longest head + body + tail + label of one member, in tokens; of a text that is written, one less.
         slots: Members that the model holds at once, 1 to 255. Each takes memory for the keys and values of
-            ``max_tokens`` tokens (of the embedded model: 23 KB a token, 24 MB a slot of 1024), and so does one more
-            slot, which is public. Writing with more members than slots works and swaps: with twice as many, a token
-            took about one and a half times as long.
+            ``max_tokens`` tokens (of the embedded model: 23 KB a token, 24 MB a slot of 1024), and so do public ones:
+            one more, and as many as make a multiple of 8. Writing with more members than slots works and swaps: with
+            twice as many, a token took about one and a half times as long.
         cache_bytes: Bound of the member states kept beside the slots, in bytes; those used longest ago go first, and
             are evaluated anew when they are needed.
         n_threads: CPU threads; None measures which number is fastest at start-up and says so in the log.
@@ -98,7 +100,7 @@ class LlamaCppEnsemble(LocalEngine):
         self._store: StateStore
         self._context = LlamaContext(
             self._path,
-            sequences=slots + 1,  # one for the writer, which never holds anything private
+            sequences=sequences_for(slots),  # those beyond the slots never hold anything private
             cells=max_tokens,
             micro_batch=max(min(slots * ROWS, _LARGEST_BATCH), CELLS),
             n_gpu_layers=n_gpu_layers,
@@ -114,13 +116,11 @@ class LlamaCppEnsemble(LocalEngine):
             raise
         self._vocabulary_size = self._context.vocabulary
         self._texts = GGUFTexts(self._context)
-        self._evaluator = evaluator = JointEvaluator(self._context)
         self.n_threads = self._context.choose_threads(n_threads)
-        alone = (
-            slots == 1
-            or n_gpu_layers != 0
-            or not company_is_harmless(self._context, evaluator, slots=slots, max_tokens=max_tokens)
+        self._evaluator = evaluator = checked_evaluator(
+            self._context, slots=slots, max_tokens=max_tokens, offloaded=n_gpu_layers != 0
         )
+        alone = not evaluator.batches.rule.together
         self._together = 1 if alone else min(slots, _LARGEST_BATCH // ROWS)
         evaluator.rooms = 1 if alone else slots
         self._members = MemberStates(self._context, evaluator, self._store, max_tokens)
@@ -156,6 +156,11 @@ class LlamaCppEnsemble(LocalEngine):
     def members_together(self) -> int:
         """Members in one batch of questions: ``slots`` up to 64, or 1 where company would change bits."""
         return self._together
+
+    @property
+    def batch_rule(self) -> str:
+        """How batches are padded so that company changes no bit: the first rule that passed the check at start-up."""
+        return self._evaluator.batches.rule.name
 
     @property
     def end_tokens(self) -> frozenset[Token]:

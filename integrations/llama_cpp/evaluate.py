@@ -9,13 +9,12 @@ import numpy as np
 
 from .._choice import Logits, Scores, log_softmax
 from .._store import Calibration
+from .batches import Batches, BatchRule
 from .context import LlamaContext, State
 
 Step = tuple[int, ...]
 """Tokens of one member that are evaluated in one go."""
 
-ROWS = 32
-"""Rows of one member in one joint batch."""
 _SAMPLED = 256  # tokens on which speed and appetite are measured
 
 
@@ -54,10 +53,17 @@ class MemberState:
 
 
 class JointEvaluator:
-    """The arithmetic on one context. Sequence i of a joint batch is member i; batches fit into one micro-batch."""
+    """The arithmetic on one context. Sequence i of a joint batch is member i; batches fit into one micro-batch.
 
-    def __init__(self, context: LlamaContext) -> None:
+    Args:
+        context: The model.
+        rule: How batches are padded.
+    """
+
+    def __init__(self, context: LlamaContext, rule: BatchRule) -> None:
         self._context = context
+        self.batches = Batches(context, rule)
+        """Makes every joint batch, also those of a writer over this evaluator."""
         self.rooms = 1
         """Sequences to evaluate members in, one after the other, before all memory must be overwritten again. More
         than one only where sequences have caches of their own that do not change each other's bits."""
@@ -147,48 +153,32 @@ class JointEvaluator:
 
     def _advance(self, starts: Sequence[int], tokens: Sequence[int], *, every: bool = False) -> list[list[Logits]]:
         """Append ``tokens`` to each sequence; logits of every token or of the last, sequence by sequence."""
-        wanted: list[list[Logits]] = [[] for _ in starts]
+        found: list[list[Logits]] = [[] for _ in starts]
         at = 0
-        while at < len(tokens):
-            left = len(tokens) - at
-            # A rest of one row would be a batch of a single row for a member alone: leave two.
-            count = left if left <= ROWS else min(ROWS, left - 2)
-            self._advance_part(starts, tokens, at, count, every, wanted)
-            at += count
-        return wanted
-
-    def _advance_part(
-        self,
-        starts: Sequence[int],
-        tokens: Sequence[int],
-        at: int,
-        count: int,
-        every: bool,
-        wanted: list[list[Logits]],
-    ) -> None:
-        part = list(tokens[at : at + count])
-        padded = part * 2 if count == 1 else part
-        last = at + count == len(tokens)
-        outputs = range(len(padded)) if every else range(count - 2 if count > 1 else 0, len(padded)) if last else ()
-        self._context.decode(
-            [
-                (token, start + at + i, sequence, i in outputs)
-                for sequence, start in enumerate(starts)
-                for i, token in enumerate(padded)
-            ]
-        )
-        for sequence, start in enumerate(starts):
+        for count in self.batches.rule.pieces(len(tokens)):
+            part = tokens[at : at + count]
+            last = at + count == len(tokens)
             keep = range(count) if every else range(count - 1, count) if last else ()
-            wanted[sequence] += [self._context.logits(sequence * len(padded) + i) for i in keep]
-            if len(padded) > count:
-                self._context.truncate(sequence, start + at + count)
+            rows = self.batches.evaluate(
+                dict.fromkeys(range(len(starts)), part),
+                {sequence: start + at for sequence, start in enumerate(starts)},
+                {(sequence, i) for sequence in range(len(starts)) for i in keep},
+            )
+            for (sequence, _), row in rows.items():
+                found[sequence].append(row.copy())
+            at += count
+        return found
 
-    def vectors(self, members: Sequence[MemberState], tail: Sequence[int]) -> list[Logits]:
-        """Logits of the whole vocabulary after ``tail``, for members that fit into one batch."""
+    def vectors(self, members: Sequence[MemberState], tail: Sequence[int], *, every: bool = False) -> list[Logits]:
+        """Logits of the whole vocabulary after ``tail``, for members that fit into one batch.
+
+        With ``every`` also those after each of its earlier tokens, one row a token.
+        """
         self._context.clear()
         for sequence, member in enumerate(members):
             self.load(member, sequence)
-        return [rows[-1] for rows in self._advance([member.tokens for member in members], tail)]
+        found = self._advance([member.tokens for member in members], tail, every=every)
+        return [np.stack(rows) if every else rows[-1] for rows in found]
 
     def tokens_per_second(self, most: int) -> float:
         """Speed of evaluating up to ``most`` public tokens alone. Everything is cleared."""

@@ -10,8 +10,9 @@ from collections.abc import Hashable, Sequence
 from langchain_dp.errors import LangChainDPError
 from langchain_dp.ports import MemberPrompt
 
+from .batches import BatchRule
 from .context import LlamaContext
-from .evaluate import ROWS, JointEvaluator, MemberState, Step
+from .evaluate import JointEvaluator, MemberState, Step
 from .members import MemberStates, Opening, StateStore
 
 Key = tuple[Opening, Hashable]
@@ -49,7 +50,7 @@ class Slots:
     """Sequences 0 to ``count`` - 1 of a context. A slot that gets a new occupant is overwritten from end to end first.
 
     Args:
-        context: The model, with one sequence more than slots: it never holds anything private.
+        context: The model, with more sequences than slots: the others never hold anything private.
         evaluator: Its arithmetic.
         members: States of heads and bodies.
         store: Where those who leave are kept.
@@ -64,6 +65,8 @@ class Slots:
         self._members = members
         self._store = store
         self.count = count
+        self.batches = evaluator.batches
+        """Makes the batches, by the rule of the evaluator."""
         self.residents: dict[int, Resident] = {}
         self._generation = -1
         self._places: OrderedDict[Key, int] = OrderedDict()  # asked longest ago first
@@ -217,11 +220,14 @@ class Slots:
         self._generation = self._context.generation
 
 
-def steps_of(ending: Sequence[int], written: Sequence[int]) -> tuple[Step, ...]:
-    """How what follows head and body is cut: a function of these tokens alone."""
-    before = ending[:-1]
-    pieces = (tuple(before[at : at + ROWS]) for at in range(0, len(before), ROWS))
-    return (*pieces, tuple(ending[-1:]), *((token,) for token in written))
+def steps_of(ending: Sequence[int], written: Sequence[int], rule: BatchRule) -> tuple[Step, ...]:
+    """How what follows head and body is cut: a function of these tokens and of the rule alone."""
+    steps: list[Step] = []
+    at = 0
+    for count in rule.pieces(len(ending) - 1):
+        steps.append(tuple(ending[at : at + count]))
+        at += count
+    return (*steps, tuple(ending[-1:]), *((token,) for token in written))
 
 
 def common(steps: Sequence[Step], others: Sequence[Step]) -> int:

@@ -5,10 +5,10 @@ What a member's logits are made of, to the last bit, is its own prompt, its own 
 - Head and body are evaluated alone. Everything after them is cut into *steps* by a fixed rule: the tail in pieces of at
   most 32 tokens, its last token and every written one as a step of its own. A step is always evaluated in one go, so
   a member has the same bits whether it was asked at every token, caught up later, or was swapped out in between.
-- A batch holds the same step length for every member in it and at least two rows: a lone member gets a row of a public
-  token beside it. llama.cpp's kernels for one row and for several round differently.
-- A batch holds neighbouring sequences only, because llama.cpp splits it where a number is left out, and a part could
-  be a single row.
+- A batch holds the same step length for every member in it, and is padded with public rows by the rule that the check
+  at start-up found to hold: llama.cpp's kernels for few rows and for many round differently.
+- A batch holds neighbouring sequences only, because llama.cpp splits it where a number is left out, and no rule would
+  hold for the parts.
 - A sequence that gets a new occupant is overwritten from end to end with public numbers first.
 """
 
@@ -26,8 +26,6 @@ from .context import LlamaContext
 from .evaluate import Step
 from .members import Opening, StateStore
 from .slots import Asked, Key, Slots, common, steps_of
-
-_PUBLIC_TOKEN = 0
 
 
 @dataclasses.dataclass(repr=False)
@@ -93,7 +91,7 @@ class Writer:
             tokens = tuple(int(token) for token in written)
             key = (opening, one.prompt.member)
             hash(key)
-            steps = steps_of(ending, tokens)
+            steps = steps_of(ending, tokens, self._slots.batches.rule)
             return Asked(place, one.prompt, key, body_digest(one.prompt), steps, tokens, float(one.draw))
         except Exception:  # of this member's own content: it abstains
             return None
@@ -147,16 +145,22 @@ class Writer:
         }
 
     def _runs(self, steps: Mapping[int, Step]) -> Iterator[list[int]]:
-        """Neighbouring sequences that fit into one batch, or every sequence for itself if there is one slot only."""
+        """Sequences that fit into one batch: neighbours, or with gaps that have to be padded in any case."""
         run: list[int] = []
         for sequence in sorted(steps):
-            full = (len(run) + 1) * len(steps[sequence]) > self._context.micro_batch
-            if run and (full or sequence != run[-1] + 1):
+            rows = len(steps[sequence])
+            full = run and (sequence - run[0] + 1) * rows > self._context.micro_batch
+            if run and (full or sequence > self._reach(run, rows)):
                 yield run
                 run = []
             run.append(sequence)
         if run:
             yield run
+
+    def _reach(self, run: Sequence[int], rows: int) -> int:
+        """The last sequence that can join a run at no cost, its neighbour at least."""
+        width = self._slots.batches.rule.sequences(run[-1] - run[0] + 1, rows)
+        return max(run[-1] + 1, run[0] + width - 1)
 
     def _advance(self, run: list[int], steps: Mapping[int, Step], group: _Group, *, last: bool) -> None:
         """Evaluate one step of neighbouring sequences; at the last one, take tokens for those who were asked."""
@@ -185,21 +189,17 @@ class Writer:
     def _decode(self, run: Sequence[int], steps: Mapping[int, Step], wanted: Sequence[int]) -> dict[int, Logits]:
         """Logits of the last row of each ``wanted`` sequence: views, good until the next batch."""
         residents = self._slots.residents
-        rows = [(token, residents[at].cells + i, at) for at in run for i, token in enumerate(steps[at])]
-        beside = run[-1] + 1  # there always is one: the last sequence is no slot
-        end = residents[beside].cells if beside in residents else 0
-        accompanied = self._slots.count > 1 and len(rows) == 1
-        if accompanied:
-            rows.append((_PUBLIC_TOKEN, end, beside))
-        # The last layer computes wanted rows only: one alone would again be a single row.
-        outputs = list(wanted)
-        if self._slots.count > 1 and len(wanted) == 1:
-            outputs = sorted({*wanted, *[at for _, _, at in rows if at not in wanted][:1]})
-        try:
-            self._context.decode([(token, position, at, at in outputs) for token, position, at in rows])
-        finally:
-            if accompanied:
-                self._context.truncate(beside, end)
-        if not wanted:
-            return {}
-        return dict(zip(outputs, self._context.outputs(len(outputs)), strict=True))
+        found = self._slots.batches.evaluate(
+            {at: steps[at] for at in run},
+            {at: resident.cells for at, resident in residents.items()},
+            {(at, len(steps[at]) - 1) for at in wanted},
+            undo=self._undo,
+        )
+        return {at: row for (at, _), row in found.items()}
+
+    def _undo(self, sequence: int) -> None:
+        """Take the padding out of a sequence; a resident for whom that fails leaves."""
+        if sequence not in self._slots.residents:
+            self._context.truncate(sequence, 0)
+        elif not self._slots.undo(sequence):
+            self._slots.drop(sequence)

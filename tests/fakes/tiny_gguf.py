@@ -15,13 +15,15 @@ class TinyGGUF:
     """A GGUF file of the tiny model in ``folder``, written by the package that defines the format.
 
     ``metadata`` changes it: ``architecture``, ``pre`` (of the tokenizer), ``start`` (texts begin with a token for it),
-    ``extra`` (name of one more tensor), ``without`` (name of one that is left out) and ``length`` (of a text).
+    ``extra`` (name of one more tensor), ``without`` (name of one that is left out), ``length`` (of a text) and ``wide``
+    (256 numbers a row: K-quants need a multiple of that).
     """
 
     def __init__(self, folder: Path, **metadata: Any) -> None:
         import gguf
 
-        self.model = tiny_model(max_position_embeddings=metadata.pop("length", 512)).eval()
+        width = {"hidden_size": 256, "intermediate_size": 256} if metadata.pop("wide", False) else {}
+        self.model = tiny_model(max_position_embeddings=metadata.pop("length", 512), **width).eval()
         self.tokenizer = tiny_tokenizer()
         self.path = str(folder / "tiny.gguf")
         config = self.model.config

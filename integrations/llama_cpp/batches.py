@@ -1,0 +1,136 @@
+"""Joint batches, padded with public rows by a rule, so that a member's bits do not tell how many shared its batch.
+
+llama.cpp picks its kernels by the number of rows. Which numbers round alike depends on the file type and the machine:
+files of floats and of the older quantized types (Q8_0, Q4_0) need two rows at least, K-quants (Q4_K_M and its kin) a
+multiple of eight, and other hardware perhaps always the same number. A rule says so, :mod:`.batch_check` tests it, and
+every batch of the engine that holds a member's question or answer is made by the rule that passed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from .._choice import Logits
+from .context import LlamaContext
+
+ROWS = 32
+"""Rows of one member in one joint batch, at most."""
+EIGHT = 8
+_PUBLIC_TOKEN = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchRule:
+    """How many rows a batch has.
+
+    Args:
+        name: What the log calls it.
+        multiple: A batch has a multiple of so many rows, and computes the logits of a multiple of so many.
+        least: Rows of a batch, and of its logits if it computes any, at least.
+        longest: Rows of one member in one batch, at most: 1 or a multiple of ``multiple``.
+        together: Whether members share batches.
+    """
+
+    name: str
+    multiple: int = 1
+    least: int = 1
+    longest: int = ROWS
+    together: bool = True
+
+    def pieces(self, count: int) -> list[int]:
+        """How ``count`` tokens of one member are cut. What is no multiple goes in single rows, one from each member."""
+        rest = count % self.longest
+        even = rest - rest % self.multiple
+        return [self.longest] * (count // self.longest) + [even] * (even > 0) + [1] * (rest - even)
+
+    def sequences(self, members: int, rows: int) -> int:
+        """Sequences in a batch of so many members with so many rows each, the public ones included."""
+        unit = self.multiple // math.gcd(self.multiple, rows)
+        return -(-max(members, -(-self.least // rows)) // unit) * unit
+
+    def outputs(self, wanted: int) -> int:
+        """Rows whose logits are computed where so many are wanted. With one fixed shape these are all, always."""
+        if wanted == 0 and self.longest > 1:
+            return 0
+        return -(-max(wanted, self.least) // self.multiple) * self.multiple
+
+
+PAIRS = BatchRule("at least 2 rows", least=2)
+EIGHTS = BatchRule("multiples of 8 rows", multiple=EIGHT, least=EIGHT)
+ALONE = BatchRule("one member at a time", together=False)
+
+
+def fixed_shape(sequences: int) -> BatchRule:
+    """The rule that every batch has one row of each sequence of the context, and computes the logits of all."""
+    return BatchRule(f"always {sequences} rows", multiple=sequences, least=sequences, longest=1)
+
+
+def sequences_for(slots: int) -> int:
+    """Sequences of a context for so many members: one that is always public, and enough to pad to a multiple of 8."""
+    return slots + 1 if slots == 1 else max(slots + 1, -(-slots // EIGHT) * EIGHT)
+
+
+class Batches:
+    """Evaluates rows of neighbouring sequences in one batch, padded by ``rule``.
+
+    A padding row is a public token at the end of a neighbouring sequence, an empty one where there is a choice. It is
+    taken out again at once, and nobody gets its logits.
+    """
+
+    def __init__(self, context: LlamaContext, rule: BatchRule) -> None:
+        self._context = context
+        self.rule = rule
+
+    def evaluate(
+        self,
+        steps: Mapping[int, Sequence[int]],
+        ends: Mapping[int, int],
+        wanted: Collection[tuple[int, int]],
+        *,
+        undo: Callable[[int], object] | None = None,
+    ) -> dict[tuple[int, int], Logits]:
+        """Append tokens to sequences; logits of the wanted rows as views, which are good until the next batch.
+
+        Args:
+            steps: Tokens of each sequence, as many for each.
+            ends: Length of every sequence that is not empty.
+            wanted: Sequence, and which of its tokens.
+            undo: Takes the padding out of a sequence; None cuts it where it ended before.
+
+        Raises:
+            DecodeError: llama.cpp refuses.
+        """
+        count = len(next(iter(steps.values())))
+        window = self._window(min(steps), max(steps), count, ends)
+        padding = (_PUBLIC_TOKEN,) * count
+        rows = [(at, i, token) for at in window for i, token in enumerate(steps.get(at, padding))]
+        outputs = self._outputs([(at, i) for at, i, _ in rows], wanted)
+        try:
+            self._context.decode([(token, ends.get(at, 0) + i, at, (at, i) in outputs) for at, i, token in rows])
+        finally:
+            for at in window:
+                if at not in steps:
+                    self._context.truncate(at, ends.get(at, 0)) if undo is None else undo(at)
+        if not wanted:
+            return {}
+        found = zip(sorted(outputs), self._context.outputs(len(outputs)), strict=True)
+        return {place: row for place, row in found if place in wanted}
+
+    def _window(self, first: int, last: int, count: int, ends: Mapping[int, int]) -> range:
+        """Neighbouring sequences around these: llama.cpp splits a batch where a number is left out."""
+        width = self.rule.sequences(last - first + 1, count)
+        starts = range(max(0, last - width + 1), min(first, self._context.sequences - width) + 1)
+
+        def disturbed(start: int) -> int:
+            return sum(at in ends for at in range(start, start + width))
+
+        start = min(reversed(starts), key=disturbed)
+        return range(start, start + width)
+
+    def _outputs(self, places: Sequence[tuple[int, int]], wanted: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
+        """The wanted rows and as many others as the rule asks: the last layer computes no others."""
+        missing = self.rule.outputs(len(wanted)) - len(wanted)
+        others = [place for place in places if place not in wanted][:missing]
+        return {*wanted, *others}
