@@ -88,7 +88,8 @@ description must not be taken from the rows: the model is told it, and it counts
             if self.plan:
                 show(plan, counted_by=engine.name, as_json=self.json)
                 return DONE
-            note(_before(plan))
+            if not self.json:
+                note(_before(plan))
             path = self.ledger or Path(f"{self.out}.ledger")
             with explained():
                 ledger: PrivacyLedger = held.enter_context(PrivacyLedger(budget, path))

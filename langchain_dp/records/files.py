@@ -22,6 +22,7 @@ def read_jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     faults = Faults(f"line {{}} of {_named(path)}")
+    line = row = None
     with Path(path).open("rb") as lines:  # bytes: a decoding error would carry the file's content
         for number, line in enumerate(lines, start=1):
             if not line.strip():

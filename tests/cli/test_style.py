@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from fakes.next_token import WordEngine, agreeing
+from fakes.scorer import WordScorer
 
 from langchain_dp import __version__, cli
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger
@@ -143,6 +144,16 @@ class Closing(WordEngine):
         pass
 
 
+class ClosingScorer(WordScorer):
+    """The same of one that scores next tokens."""
+
+    def __enter__(self) -> ClosingScorer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 @pytest.fixture(autouse=True)
 def _no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line that should be refused and is not must not start a run of minutes."""
@@ -183,7 +194,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("langchain_dp.rapt.build.load", load)
     monkeypatch.setattr("langchain_dp.rapt.load", load)
     monkeypatch.setattr(
-        "langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: Closing(agreeing(" Say yes."))
+        "langchain_dp.integrations.llama_cpp.LlamaCppEnsemble",
+        lambda **settings: ClosingScorer() if "slots" in settings else Closing(agreeing(" Say yes.")),
     )
     return tmp_path
 
@@ -340,11 +352,12 @@ RUNS = {
     "plan opt": f"plan opt --data tickets.jsonl --epsilon 8 {SMALL}",
     "plan rapt": "plan rapt --releases 3",
     "optimize": f"optimize --data tickets.jsonl --epsilon 60 {SMALL} --test test2.jsonl --out prompt.json",
+    "synthesize": "synthesize --data tickets.jsonl --epsilon 3 --count 4 --members 10 --out synthetic.jsonl",
     "sanitize": "sanitize --in in.txt --out out.txt --overwrite --certificate",
     "ledger": "ledger privacy.ledger",
     "audit": "audit --ledger privacy.ledger --out report.html",
 }
-BARS = {"demo": "zero-shot", "optimize": "testing", "sanitize": "sanitizing"}
+BARS = {"demo": "zero-shot", "optimize": "testing", "synthesize": "writing", "sanitize": "sanitizing"}
 """Commands that take long show this on a terminal."""
 
 
@@ -435,7 +448,7 @@ def completed(asked: dict[str, str]) -> Callable[..., list[str]]:
     ("typed", "offered"),
     [
         ("opt", "optimize"),
-        ("", "demo plan optimize sanitize ledger audit completion"),
+        ("", "demo plan optimize synthesize sanitize ledger audit completion"),
         ("plan ", "icl opt rapt"),
         ("plan icl --neighb", "--neighbors"),
         ("plan icl --neighbors re", "replace-one replace-special"),
