@@ -164,9 +164,11 @@ class CompletionServerEnsemble(BaseEngine):
             check_common([one.prompt for one in asked])
             check_written(asked)
             self._check_lists()
-            first, *rows = self._calls.listed_after(asked, self._framed(chat))
+            frame = self._framed(chat)
+            [first] = self._calls.listed_after([public], frame)  # in no company: it says what can be written
             if not first:
                 raise ModelUnavailable("The server does not answer the public prompt. Check it, and its length.")
+            rows = self._calls.listed_after(members, frame)
             whole = {text: value for text, value in first.items() if "\ufffd" not in text and text != END}
             tokens = [*sorted(whole, key=lambda text: (-whole[text], text))[:candidates], END]
             known, *scored = (None if not row else _after(row, tokens) for row in (first, *rows))

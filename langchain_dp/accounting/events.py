@@ -36,7 +36,7 @@ SamplingName = Literal["fixed", "resample"]
 _SCHEMES = ("fixed", "resample")
 MOST_EPSILON0 = 20.0
 """Largest bounded-range parameter of a token: beyond it there is no privacy to account for."""
-MOST_TOKENS = 1024
+MOST_TOKENS = 512
 """Most tokens of one text."""
 
 

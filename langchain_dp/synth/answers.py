@@ -7,7 +7,7 @@ import secrets
 import string
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -29,7 +29,7 @@ from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import Examples, FromDataFrame, PrivateRecords, check_records
 from langchain_dp.redact import Held, redacted
 from langchain_dp.synth.run import certified, slots_of, weak
-from langchain_dp.synth.settings import Design, in_rounds
+from langchain_dp.synth.settings import MOST_ROUNDS, Design, in_rounds
 from langchain_dp.synth.writing import Members, TextWriter
 
 _WHEN = "while an answer was written"
@@ -87,6 +87,25 @@ class AnswerPrompts:
         if not any(text for name, text in texts.items() if name != HISTORY):
             raise InvalidParameter("Expected a question that is not empty.")
         return self.question.format_map(texts)
+
+
+class _Present(Mapping[Hashable, str]):
+    """Texts by key, of those keys only that are still there when somebody looks."""
+
+    def __init__(self, texts: Mapping[Hashable, str], there: Callable[[Any], bool]) -> None:
+        self._texts, self._there = texts, there
+
+    def __getitem__(self, key: Hashable) -> str:
+        return self._texts[key]
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return (key for key in self._texts if self._there(key))
+
+    def __len__(self) -> int:
+        return sum(map(self._there, self._texts))
+
+    def __repr__(self) -> str:
+        return "<private>"
 
 
 class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
@@ -159,7 +178,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
                 "LlamaCppEnsemble or TransformersEnsemble."
             )
         check_promise(budget, ledger, not_private_seed)
-        integer("max_queries", max_queries, at_least=1, at_most=1_000_000)
+        integer("max_queries", max_queries, at_least=1, at_most=MOST_ROUNDS)
         integer("members", members, at_least=2, at_most=10_000)
         integer("candidates", candidates, at_least=2, at_most=100_000)
         integer("max_new_tokens", max_new_tokens, at_least=1)
@@ -178,6 +197,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         self._lock = threading.Lock()
         forks.renew_lock(self)
         self._answers: OrderedDict[str, str] = OrderedDict()
+        self._forgotten = 0  # records, so far
         self._plan, self._design = self._reserved(
             budget, max_queries, members, max_new_tokens, temperature, sampling_probability
         )
@@ -298,9 +318,11 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
     def _written(self, asked: str) -> Iterator[str]:
         """The order of every release: charge, draw who takes part, ask, draw a token."""
         check_environment()
+        self._writer.check_room(self.prompts.head, asked)
         self._remaining.before_charge()
         self._plan.spend(self._design.charged(0), chain=self._name)
         with self._lock:
+            forgotten = self._forgotten
             fresh = self._rng.randbelow(2**128)  # of this answer alone, also in a process that was forked
             drawn = Members(self._key, self._slots).drawn(fresh, self._design.noise.event.sampling_probability)
             bodies: dict[Hashable, str] = {
@@ -308,16 +330,28 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             }
         tokens: list[Token] = []
         said = ""
-        for token in self._writer.tokens(self.prompts.head, asked, bodies):
-            tokens.append(token)
-            text = self._writer.text(tokens)
-            if text.startswith(said) and text != said:  # a letter of several tokens is shown when it is whole
+        try:
+            for token in self._writer.tokens(self.prompts.head, asked, self._remembered(bodies)):
+                tokens.append(token)
+                text = self._writer.begun(tokens)
+                if text.startswith(said) and text != said:  # a letter of several tokens is shown when it is whole
+                    yield text[len(said) :]
+                    said = text
+            if (text := self._writer.text(tokens)).startswith(said) and text != said:
                 yield text[len(said) :]
                 said = text
+        finally:
+            gone = [key for key in bodies if key not in self._remembered(bodies)]
+            self._engine.forget(*gone)  # also what was evaluated after it was forgotten
         with self._lock:
-            self._answers[asked] = said
+            if forgotten == self._forgotten:
+                self._answers[asked] = said
             while len(self._answers) > self._keep:
                 self._answers.popitem(last=False)
+
+    def _remembered(self, bodies: Mapping[Hashable, str]) -> Mapping[Hashable, str]:
+        """Members whose records are not forgotten, at every look."""
+        return _Present(bodies, lambda key: key[1] in self._slots)  # type: ignore[index]  # keys are pairs
 
     def _checked(self, question: Question) -> str:
         asked = self.prompts.asked(question, text_key=self._records.text_key)
@@ -349,6 +383,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         """
         with self._lock:
             self._records.forget(record_id)
+            self._forgotten += 1
             del self._slots[record_id]  # the others keep theirs
             self._answers.clear()
         self._engine.forget((self._key, record_id))

@@ -123,7 +123,7 @@ class SyntheticExamples(Sequence[SyntheticExample]):
             return FewShotChatMessagePromptTemplate(
                 example_selector=selector, example_prompt=turn, input_variables=["text"]
             )
-        chosen = self.balanced(len(self) if count is None else count)
+        chosen = self.balanced(len(self) if count is None else validate.integer("count", count, at_least=1))
         return FewShotChatMessagePromptTemplate(
             examples=[one.row() for one in chosen], example_prompt=turn, input_variables=[]
         )
@@ -192,7 +192,7 @@ class SyntheticExamples(Sequence[SyntheticExample]):
             FileNotFoundError: There is no such file.
         """
         try:
-            first, *rest = (json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines() if line)
+            first, *rest = (json.loads(line) for line in Path(path).read_text(encoding="utf-8").split("\n") if line)
             certificate = PrivacyCertificate.from_dict(first["certificate"])
             settings = dict(first["settings"])
             examples = [SyntheticExample(row["text"], row["label"], row.get("dropped", "")) for row in rest]

@@ -18,7 +18,7 @@ from langchain_dp.ensemble.journal import KeptRun, explained, masked, unmasked
 from langchain_dp.errors import PlanError
 
 _VERSION = 1
-Ended = Literal["end", "length", "changed"]
+Ended = Literal["end", "length", "changed", "failed"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,8 @@ class WrittenText:
         label: Its label.
         text: What it says.
         ended: "end" if it came to its own end, "length" if it was cut at the largest number of tokens, "changed" if it
-            was not written, since the records had changed in the middle of its round.
+            was not written, since the records had changed in the middle of its round, "failed" if the model failed in
+            the middle of it.
     """
 
     number: int

@@ -19,7 +19,7 @@ from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, ma
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Randomness
-from langchain_dp.ports import ScoresNextToken
+from langchain_dp.ports import ScoresNextToken, Token
 from langchain_dp.records import PrivateRecords
 from langchain_dp.synth import journal as journals
 from langchain_dp.synth.journal import SynthesisJournal, WrittenText
@@ -71,11 +71,19 @@ class SynthesisRuns:
         """Neighbours of the promise."""
         return self._ledger.budget.neighbors
 
+    def _attached(self) -> _Opened | None:
+        """The run that has started, in this process or an earlier one."""
+        plan = None if self._opened is not None else self._ledger.plan(self._name)
+        if plan is not None:
+            journal = journals.found(self._ledger, plan)
+            return _Opened(plan, Design.from_dict(journal.design), journal)
+        return self._opened
+
     def prospect(self, records: int) -> tuple[PrivacyBudget, Design]:
         """Share of the ledger and design that a run over so many records would reserve, or has."""
-        if self._opened is not None:
-            plan = self._opened.plan
-            return PrivacyBudget(plan.epsilon, plan.delta, self.neighbors), self._opened.design
+        opened = self._attached()
+        if opened is not None:
+            return PrivacyBudget(opened.plan.epsilon, opened.plan.delta, self.neighbors), opened.design
         share = affordable(self._ledger, self._budget)
         return share, designed(self._settings, share, records)
 
@@ -143,6 +151,8 @@ class SynthesisRuns:
             self._engine, settings.prompts.after, design.noise, candidates=settings.candidates, chat=settings.chat,
             rng=self._rng,
         )  # fmt: skip
+        for description in settings.labels.values():
+            writer.check_room(settings.prompts.described(description), settings.prompts.tail)
         members = Members(journal.key, slots_of(records, self.neighbors))
         there, seen = journal.there(), set[Hashable]()
         try:
@@ -158,7 +168,14 @@ class SynthesisRuns:
                     seen.update(shown)
                     bodies: dict[Hashable, str] = {key: settings.prompts.body([row]) for key, row in shown.items()}
                     head = settings.prompts.described(settings.labels[label])
-                    tokens = list(writer.tokens(head, settings.prompts.tail, bodies))
+                    tokens: list[Token] = []
+                    try:
+                        tokens.extend(writer.tokens(head, settings.prompts.tail, bodies))
+                    except Exception:
+                        # What was drawn may be why it failed: a text that has begun is lost, and not drawn again.
+                        if tokens:
+                            journal.keep(WrittenText(number, label, "", "failed"))
+                        raise
                     one = WrittenText(number, label, writer.text(tokens), "end" if writer.ended(tokens) else "length")
                     journal.keep(one)
                     yield one
@@ -175,15 +192,17 @@ class SynthesisRuns:
 
     def released(self) -> list[WrittenText]:
         """Texts released so far."""
-        written = [] if self._opened is None else self._opened.journal.written
-        return [one for one in written if one.ended != "changed"]
+        opened = self._attached()
+        written = [] if opened is None else opened.journal.written
+        return [one for one in written if one.ended in ("end", "length")]
 
     def certificate(self) -> PrivacyCertificate:
         """The promise of the run as it stands."""
-        if self._opened is None:
-            raise InvalidParameter("Expected a run to have started. Call invoke(examples) first, or plan(examples).")
+        opened = self._attached()
+        if opened is None:
+            raise InvalidParameter("Expected a run to have started. Call invoke(examples) first.")
         return certified(
-            self._opened.plan, self._opened.design, self._engine, self._rng,
+            opened.plan, opened.design, self._engine, self._rng,
             "the local model sees the examples; the texts alone leave, and may be shown to anybody and kept",
         )  # fmt: skip
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import run_in_executor
+from tqdm import tqdm
 
 from langchain_dp._util import forks
-from langchain_dp._util.validate import no_further
+from langchain_dp._util.validate import group, no_further
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
@@ -126,10 +127,14 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             sampling_probability=sampling_probability,
             candidates=candidates,
             temperature=temperature,
-            prompts=prompts or SynthesisPrompts(),
+            prompts=group("prompts", prompts, SynthesisPrompts),
             chat=chat,
         )
-        self.filters = filters or Filters()
+        self.filters = group("filters", filters, Filters)
+        if progress is not None and not callable(progress):
+            raise InvalidParameter(
+                f"Expected progress of type {type(progress).__name__} to be a function of one example, or None."
+            )
         if self.filters.check_labels and not isinstance(model, ScoresLabels):
             raise InvalidParameter("Expected check_labels=True only with a model that scores labels. Set it to False.")
         self._engine = model
@@ -196,12 +201,17 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
     def _alone(self, records: PrivateRecords, halted: Callable[[], bool]) -> SyntheticExamples:
         check_environment()
         with self._lock:
-            self._runs.run(records, advance=self._told, halted=halted)
-            return self.released()
+            total = self.settings.rounds * len(self.settings.labels)
+            hidden = None if self._progress is None else True  # None: shown on a terminal only
+            with tqdm(total=total, desc="writing", unit="text", disable=hidden) as bar:
 
-    def _told(self, one: WrittenText) -> None:
-        if self._progress is not None and one.ended != "changed":
-            self._progress(SyntheticExample(one.text, one.label))
+                def told(one: WrittenText) -> None:
+                    bar.update()
+                    if self._progress is not None and one.ended in ("end", "length"):
+                        self._progress(SyntheticExample(one.text, one.label))
+
+                self._runs.run(records, advance=told, halted=halted)
+            return self.released()
 
     def _checked(self, examples: Examples | None) -> PrivateRecords:
         records = self._examples(examples)

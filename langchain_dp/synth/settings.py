@@ -18,6 +18,8 @@ Scheme = Literal["auto", "rounds", "groups"]
 
 ENOUGH = 4.0
 """Clip in nats above which a larger one is not worth more members."""
+MOST_ROUNDS = 10_000
+"""Most rounds of one run: to account for more takes minutes and gigabytes."""
 FEW = 5
 """Expected members below which groups are not considered: a text is then hardly more than one record."""
 
@@ -51,9 +53,10 @@ class SynthesisSettings:
     chat: bool
 
     def __post_init__(self) -> None:
-        validate.integer("count", self.count, at_least=1, at_most=100_000)
+        validate.integer("count", self.count, at_least=1, at_most=MOST_ROUNDS)
         validate.integer("max_new_tokens", self.max_new_tokens, at_least=1, at_most=MOST_TOKENS)
         validate.integer("members", self.members, at_least=2, at_most=10_000)
+        validate.one_of("chat", self.chat, (True, False))
         validate.one_of("scheme", self.scheme, ("auto", "rounds", "groups"))
         validate.integer("candidates", self.candidates, at_least=2, at_most=100_000)
         validate.number("temperature", self.temperature, at_least=0.05, at_most=100.0)
@@ -171,12 +174,21 @@ def in_rounds(
             "Expected sampling_probability= to be given under add/remove neighbours, where the number of records is "
             f"private: {wanted} members of a round over about as many records as you have."
         )
-    if rate is None and wanted > records:
+    if rate is None and (not records or wanted > records):
         raise InvalidParameter(
             f"Expected at least members * texts of a round = {members} * {texts} = {wanted} records, but there are "
             f"{records}. Lower members=, or give more records."
         )
-    noise = _noise(budget, rounds, rate or wanted / records, members=members, tokens=tokens, temperature=temperature)
+    if rate is not None:
+        validate.number("sampling_probability", rate, above=0.0, at_most=1.0)
+    noise = _noise(
+        budget,
+        rounds,
+        wanted / records if rate is None else rate,
+        members=members,
+        tokens=tokens,
+        temperature=temperature,
+    )
     return Design("rounds", rounds, noise, records if counted else None)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import hmac
+import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from langchain_dp.errors import ModelUnavailable
+from langchain_dp.errors import InvalidParameter, ModelUnavailable, PlanError
 from langchain_dp.mechanisms import ClippedSum, Randomness
 from langchain_dp.ports import Continuation, MemberPrompt, ScoresNextToken, Token, TokenScores
 from langchain_dp.quiet.context import sealed
@@ -20,6 +21,7 @@ from langchain_dp.redact import interruption
 from langchain_dp.synth.settings import Design
 
 _COIN_BITS = 256
+_MARGIN = 4  # tokens by which parts may be more when they are put together
 
 
 class Members:
@@ -97,14 +99,36 @@ class TextWriter:
             ModelUnavailable: The public prompt could not be evaluated.
         """
         written: list[Token] = []
+        process = os.getpid()
         while len(written) < self._noise.event.tokens:
+            if os.getpid() != process:  # both would go on with the members and the charge of one text
+                raise PlanError("Expected a text to be written in one process, but it was forked. Begin it anew.")
             scores = self._scores(head, tail, bodies, tuple(written))
-            kept = [place for place, token in enumerate(scores.tokens) if written or not self._is_barren(token)]
+            everything = range(len(scores.tokens))
+            kept = [place for place in everything if written or not self._is_barren(scores.tokens[place])] or everything
             chosen = kept[self._noise.release(scores.public[kept], _rows(scores, kept), rng=self._rng)]
             written.append(scores.tokens[chosen])
             yield written[-1]
             if self.ended(written):
                 return
+
+    def check_room(self, head: str, tail: str) -> None:
+        """Raise InvalidParameter unless a text of the largest length fits: one that breaks off would be drawn again."""
+        room = self._engine.max_prompt_tokens
+        needed = self._engine.count_tokens(head) + self._engine.count_tokens(tail) + self._noise.event.tokens + _MARGIN
+        if needed > room:
+            raise InvalidParameter(
+                f"Expected {needed} tokens of instruction, question and text to be at most {room}, the longest prompt "
+                "of this model. Shorten them, lower max_new_tokens=, or raise the engine's max_tokens=."
+            )
+
+    def begun(self, tokens: Sequence[Token]) -> str:
+        """As :meth:`text`, of a text that goes on: without what may be the beginning of its end."""
+        text = self.text(tokens)
+        if self.ended(tokens):
+            return text
+        held = next((n for n in range(len(self._end) - 1, 0, -1) if text.endswith(self._end[:n])), 0)
+        return text[: len(text) - held]
 
     def text(self, tokens: Sequence[Token]) -> str:
         """What tokens spell, up to the end of the text, white space at its ends removed."""
@@ -150,4 +174,7 @@ class TextWriter:
 
 
 def _rows(scores: TokenScores, kept: Sequence[int]) -> list[Any]:
-    return [None if row is None else np.asarray(row)[list(kept)] for row in scores.members]
+    """Of each member the scores of these candidates; one that scored others, or none, adds nothing."""
+    rows = [None if row is None else np.asarray(row, dtype=np.float64) for row in scores.members]
+    whole = (len(scores.tokens),)
+    return [None if row is None or row.shape != whole else row[list(kept)] for row in rows]

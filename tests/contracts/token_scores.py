@@ -44,7 +44,9 @@ class TokenScoreContract(EngineContract):
     def test_candidates_are_the_public_models_and_ends_are_among_them(self, engine: Any) -> None:
         """If it breaks, who is asked changes what can be written, or a text cannot end."""
         found = self.scores(engine, [0, 1, 2])
-        assert found.tokens == self.scores(engine, []).tokens
+        nobody = self.scores(engine, [])
+        assert found.tokens == nobody.tokens
+        assert self.same(found.public, nobody.public)
         assert len(set(found.tokens)) == len(found.tokens)
         assert set(engine.end_tokens) <= set(found.tokens)
         assert len(set(found.tokens) - set(engine.end_tokens)) <= 30

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.scorer import WordScorer
+from fakes.scorer import WORDS, WordScorer
 from fakes.synthesizers import ANSWERS as BUDGET
 from fakes.synthesizers import generator
 from fakes.synthesizers import replies as rows
@@ -193,3 +193,45 @@ def test_templates_that_are_none_are_refused(fields: dict[str, str]) -> None:
     """If it breaks, a broken template is found out in the middle of an answer."""
     with pytest.raises(InvalidParameter):
         AnswerPrompts(**fields)
+
+
+def test_an_answer_under_way_forgets_at_once() -> None:
+    """If it breaks, a forgotten record speaks on in an answer that is being written, or that answer is given again."""
+    engine = WordScorer(length=6)
+    chain = generator(engine, examples=[*rows(40), {"text": "SECRET", "label": "SECRET", "id": "x"}], members=41)
+    steps = chain.stream("one?")
+    first = next(steps)
+    chain.forget("x")
+    before = len(engine.asked)
+    rest = "".join(steps)
+    assert not any("SECRET" in one.prompt.body for asked in engine.asked[before:] for one in asked)
+    assert chain.answers_left() == 4
+    chain.invoke("one?")
+    assert chain.answers_left() == 3, f"{first + rest!r} is not given again"
+
+
+def test_a_rate_of_zero_is_no_way_to_the_number_of_records() -> None:
+    """If it breaks, under add/remove the rate is derived from a private number."""
+    budget = PrivacyBudget(8.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE)
+    for rate in (0.0, False, 2.0):
+        with pytest.raises(InvalidParameter, match="sampling_probability"):
+            generator(budget=budget, sampling_probability=rate)
+
+
+def test_a_question_that_leaves_no_room_costs_nothing() -> None:
+    """If it breaks, a long question is charged, and its answer breaks off."""
+    engine = WordScorer()
+    chain = generator(engine)
+    engine.max_prompt_tokens = 30
+    with pytest.raises(InvalidParameter, match="lower max_new_tokens="):
+        chain.invoke("why " * 20)
+    assert chain.answers_left() == 5
+
+
+def test_an_end_of_several_tokens_is_never_shown_in_part() -> None:
+    """If it breaks, a stream shows the beginning of the mark that ends it."""
+    writer = generator(prompts=AnswerPrompts(end=". please"))._writer
+    place = {word: i for i, word in enumerate(WORDS)}
+    assert writer.begun([place[" late"], place["."]]) == "late"
+    assert writer.begun([place[" late"], place["."], place[" today"]]) == "late. today"
+    assert writer.begun([place[" late"], place["."], place[" please"]]) == "late"

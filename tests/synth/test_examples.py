@@ -156,3 +156,10 @@ class TestRetriever(RetrieversIntegrationTests):
     @property
     def retriever_query_example(self) -> str:
         return "where is the parcel"
+
+
+def test_a_text_with_every_kind_of_line_end_is_read_again(tmp_path: Path) -> None:
+    """If it breaks, a file that was paid for cannot be opened."""
+    odd = SyntheticExamples([SyntheticExample("a\u2028b\u2029c\u0085d\x1ce", "billing")], PAPER)
+    odd.save(tmp_path / "odd.jsonl")
+    assert list(SyntheticExamples.load(tmp_path / "odd.jsonl")) == list(odd)

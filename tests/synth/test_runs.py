@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from fakes.synthesizers import BUDGET, rows, synthesizer
 
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError
+from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.records import PrivateRecords
-from langchain_dp.synth.writing import Members
+from langchain_dp.synth.writing import Members, TextWriter
 
 CANARY = "Zbigniew Kowalczyk 4929"
 
@@ -342,3 +344,79 @@ def test_a_ledger_without_room_refuses() -> None:
     synthesizer(WordScorer(), ledger=ledger).invoke(rows())
     with pytest.raises(BudgetExceeded):
         synthesizer(WordScorer(), ledger=ledger, name="another").invoke(rows())
+
+
+class Fails(WordScorer):
+    """Breaks off in the middle of a text, but never at its beginning."""
+
+    def __init__(self, at: int = 2) -> None:
+        super().__init__(length=6)
+        self._at = at
+
+    def score_next_token(self, public: Any, members: Any, **rest: Any) -> Any:
+        if len(public.written) == self._at:
+            raise ModelUnavailable("The server does not answer.")
+        return super().score_next_token(public, members, **rest)
+
+
+def test_a_text_that_broke_off_is_not_drawn_again() -> None:
+    """If it breaks, an engine that fails late gives as many draws as one asks for, and one pays once."""
+    ledger, engine = PrivacyLedger(BUDGET), Fails()
+    chain = synthesizer(engine, ledger=ledger)
+    failures = 0
+    for _ in range(20):
+        try:
+            chain.invoke(rows())
+            break
+        except ModelUnavailable:
+            failures += 1
+    assert failures == 6, "each text fails once and is lost"
+    assert entries(ledger) == 3
+    assert len(chain.released()) == 0
+
+
+def test_a_failure_before_the_first_token_loses_nothing() -> None:
+    """If it breaks, an outage costs texts that were paid for."""
+    ledger, engine = PrivacyLedger(BUDGET), Fails(at=0)
+    chain = synthesizer(engine, ledger=ledger)
+    for _ in range(3):
+        with pytest.raises(ModelUnavailable):
+            chain.invoke(rows())
+    engine._at = 99
+    made = chain.invoke(rows())
+    assert len([*made, *made.dropped]) == 6
+    assert entries(ledger) == 3
+
+
+def test_a_text_that_could_not_fit_is_refused_before_anything_is_drawn() -> None:
+    """If it breaks, long texts fail and short ones do not, and a failure tells which it was."""
+    engine = WordScorer()
+    engine.max_prompt_tokens = 20
+    with pytest.raises(InvalidParameter, match="lower max_new_tokens="):
+        synthesizer(engine, max_new_tokens=40).invoke(rows())
+    assert not engine.asked
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_text_is_not_finished_in_two_processes() -> None:
+    """If it breaks, a fork in the middle of a text gives two of them for one charge."""
+    writer = TextWriter(
+        WordScorer(length=9), "\n", ClippedSum.clipped(1.0, members=5, tokens=9), candidates=20, chat=False,
+        rng=SystemRandomness(),
+    )  # fmt: skip
+    steps = writer.tokens("head ", "tail", {})
+    next(steps)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(PlanError, match="forked"):
+            next(steps)
+
+
+def test_a_finished_run_can_be_looked_at_after_a_restart(tmp_path: Path) -> None:
+    """If it breaks, what was released and its promise are out of reach without the records."""
+    path = tmp_path / "ledger.db"
+    made = synthesizer(WordScorer(), ledger=PrivacyLedger(BUDGET, path)).invoke(rows())
+    again = synthesizer(WordScorer(), ledger=PrivacyLedger(BUDGET, path))
+    assert [one.text for one in again.released()] == [one.text for one in made]
+    assert again.certificate().spent == made.certificate.spent
+    assert "clip" in str(again.plan(120))
