@@ -295,9 +295,12 @@ def test_a_metric_account_cannot_pass_its_limit_by_sql(postgres: Server, tmp_pat
 def test_a_commit_that_took_back_is_no_charge(url: str) -> None:
     """If it breaks, a transaction that the server gave up counts as written, and is answered."""
     with PrivacyLedger(BUDGET, url) as ledger:
-        with pytest.raises(LedgerUnwritable, match="took back"), ledger._store.transaction(write=True) as connection:
-            with contextlib.suppress(psycopg.Error):
-                connection.execute("SELECT 1 / 0")
+        with (
+            pytest.raises(LedgerUnwritable, match="took back"),
+            ledger._store.transaction(write=True) as connection,
+            contextlib.suppress(psycopg.Error),
+        ):
+            connection.execute("SELECT 1 / 0")
         spend(ledger)
     assert used(url) == 4
 
