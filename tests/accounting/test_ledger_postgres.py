@@ -132,7 +132,7 @@ def test_a_replica_is_refused(postgres: Server, url: str, tmp_path: pathlib.Path
     try:
         there = url.replace(f":{postgres.port}/", f":{standby.port}/")
         for path in (there, standby.fresh(tmp_path)):
-            with pytest.raises((LedgerUnwritable, InvalidParameter), match=r"read-only replica.*the primary"):
+            with pytest.raises((LedgerUnwritable, InvalidParameter), match=r"is a read-only replica.*the primary"):
                 PrivacyLedger(BUDGET, path)
     finally:
         standby.close()
