@@ -7,7 +7,7 @@
     ├── UnsupportedEvent (ValueError)      an event the accountant has no proof for
     ├── BudgetExceeded                     asked, spent, budget, and what would still fit
     ├── PlanError                          a spend or reservation that contradicts a reserved plan
-    ├── LedgerError                        the ledger file cannot be trusted or written
+    ├── LedgerError                        the ledger cannot be trusted or written
     │   ├── LedgerMismatch                 it belongs to another budget
     │   ├── LedgerCorrupt                  it is damaged, empty, or not a ledger
     │   └── LedgerUnwritable               it cannot be written durably
@@ -80,19 +80,19 @@ class PlanError(LangChainDPError):
 
 
 class LedgerError(LangChainDPError):
-    """The ledger file cannot be trusted or cannot be written."""
+    """The ledger cannot be trusted or cannot be written."""
 
 
 class LedgerMismatch(LedgerError):
-    """The ledger file was made for another budget, or another ledger was put in its place."""
+    """The ledger was made for another budget, or another ledger was put in its place."""
 
 
 class LedgerCorrupt(LedgerError):
-    """The ledger file is damaged, empty, or not a ledger."""
+    """The ledger is damaged, empty, or not a ledger."""
 
 
 class LedgerUnwritable(LedgerError):
-    """The ledger file cannot be written durably, so nothing may be released."""
+    """The ledger cannot be written durably, so nothing may be released; or nobody knows whether it was."""
 
 
 class PrivateDataError(LangChainDPError, TypeError):

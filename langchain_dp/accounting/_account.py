@@ -53,11 +53,11 @@ class BaseLedger(Same):
 
     @property
     def path(self) -> str | None:
-        """Absolute path of the file, or None in memory."""
+        """Absolute path of the file, or the URL of the schema; None in memory."""
         return self._store.path
 
     def close(self) -> None:
-        """Close the file. Every later use of this ledger is refused, and of its plans."""
+        """Close the ledger. Every later use of this ledger is refused, and of its plans."""
         self._store.close()
 
     def __enter__(self) -> Self:

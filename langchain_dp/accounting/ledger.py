@@ -35,21 +35,24 @@ DIRECT = "direct"
 class PrivacyLedger(BaseLedger):
     """A privacy budget that cannot be forgotten.
 
-    Threads may share one ledger; processes share a budget by opening the same ``path``. Used directly (``spend`` on
-    the ledger itself) it is one plan, named "direct", over its whole remaining budget, for the event of its first
-    spend or the events of ``plan``.
+    Threads may share one ledger; processes share a budget by opening the same ``path``, and machines by a database.
+    Used directly (``spend`` on the ledger itself) it is one plan, named "direct", over its whole remaining budget, for
+    the event of its first spend or the events of ``plan``.
 
     Args:
         budget: What all releases together may cost. An existing file must have been made for the same one.
         path: SQLite file on a local disk, made if absent; None keeps the ledger in memory, for this process only.
             The one file holds every spend, and the journals of runs. Copy it from another process: where locks belong
             to processes (POSIX), a program that opens and closes the file itself gives up its own locks on it.
+            Or the URL of a schema in PostgreSQL, ``"postgresql://user@host/database?schema=name&key_file=/path"``,
+            without a password: machines share it (extra ``postgres``).
         plan: Pairs (event, maximum count) of the direct plan. An existing direct plan must be the same.
 
     Raises:
         LedgerMismatch: The file belongs to another budget.
         LedgerCorrupt: The file is damaged, empty or not a ledger.
-        LedgerUnwritable: File or folder cannot be written durably, or the folder does not exist.
+        LedgerUnwritable: File or folder cannot be written durably, or the folder does not exist; or a server that
+            could forget, that only reads, or that lost the connection: then what was being charged counts as spent.
         BudgetExceeded, PlanError: As in :meth:`reserve`, for ``plan``.
 
     Formal guarantee:
@@ -256,8 +259,9 @@ class PrivacyLedger(BaseLedger):
     def digest(self, domain: str, text: str) -> bytes:
         """Keyed hash of ``text`` under the ledger's key, for what is kept in the ledger and must not show it.
 
-        The key is made at its first use. It lies in ``<path>.key``: back it up with the ledger, and show it to nobody
-        who may see the ledger.
+        The key is made at its first use. It lies in ``<path>.key``; for a ledger in a database in the ``key_file`` of
+        its URL, else as ``<id of the ledger>.key`` in the folder that ``LANGCHAIN_DP_KEYS`` names. Back it up with the
+        ledger, and show it to nobody who may see the ledger.
 
         Raises:
             LedgerError: The ledger had a key, and it is gone, damaged, or another ledger's.

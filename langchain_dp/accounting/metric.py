@@ -65,7 +65,8 @@ class MetricLedger(BaseLedger):
 
     Args:
         limit: What the releases of one user may add up to, in the unit of eta; None for no limit.
-        path: SQLite file on a local disk, made if absent; None keeps the ledger in memory, for this process only.
+        path: SQLite file on a local disk, made if absent; None keeps the ledger in memory, for this process only. Or
+            the URL of a schema in PostgreSQL, as for :class:`PrivacyLedger`: its hashes' key lies in ``key_file``.
         document_limit: The same for one document; as ``limit`` if left out.
         key: Secret of at least 32 bytes for the hashes, to be given at each opening. None: see above.
 
@@ -107,10 +108,10 @@ class MetricLedger(BaseLedger):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, key: bytes | None = None) -> MetricLedger:
-        """Open an existing file under the limits that it was made with.
+        """Open an existing ledger under the limits that it was made with.
 
         Raises:
-            InvalidParameter: There is no file at ``path``.
+            InvalidParameter: There is nothing at ``path``.
             LedgerError: As for the constructor.
         """
         if not is_there(path):

@@ -132,7 +132,7 @@ def test_a_replica_is_refused(postgres: Server, url: str, tmp_path: pathlib.Path
     try:
         there = url.replace(f":{postgres.port}/", f":{standby.port}/")
         for path in (there, standby.fresh(tmp_path)):
-            with pytest.raises((LedgerUnwritable, InvalidParameter), match=r"read-only replica.*the primary"):
+            with pytest.raises((LedgerUnwritable, InvalidParameter), match=r"is a read-only replica.*the primary"):
                 PrivacyLedger(BUDGET, path)
     finally:
         standby.close()
@@ -292,6 +292,19 @@ def test_a_metric_account_cannot_pass_its_limit_by_sql(postgres: Server, tmp_pat
                 raw.execute(statement)
 
 
+def test_a_commit_that_took_back_is_no_charge(url: str) -> None:
+    """If it breaks, a transaction that the server gave up counts as written, and is answered."""
+    with PrivacyLedger(BUDGET, url) as ledger:
+        with (
+            pytest.raises(LedgerUnwritable, match="took back"),
+            ledger._store.transaction(write=True) as connection,
+            contextlib.suppress(psycopg.Error),
+        ):
+            connection.execute("SELECT 1 / 0")
+        spend(ledger)
+    assert used(url) == 4
+
+
 def test_ids_have_no_gaps_after_a_spend_that_was_taken_back(url: str) -> None:
     """If it breaks, every ledger that ever refused something looks damaged."""
     with PrivacyLedger(BUDGET, url) as ledger:
@@ -351,7 +364,7 @@ def test_a_report_reads_and_changes_nothing(postgres: Server, url: str) -> None:
     written = f"SELECT xmin::text FROM {schema_of(url)}.ledger"
     before = postgres.ask(written)
     found = report(url)
-    assert (found.unit, found.budget) == ("epsilon", (8.0, 1e-5))
+    assert (found.file, found.unit, found.budget) == (schema_of(url), "epsilon", (8.0, 1e-5))
     assert postgres.ask(written) == before
 
 

@@ -22,7 +22,10 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```(?:text)?\n(.*?)```)?", re.DOTALL)
 """Code, and what it prints where the page shows it."""
-EXTRAS = ["langchain", "langgraph", "llama_cpp", "matplotlib", "openai", "pyarrow", "sklearn", "tokenizers", "torch"]
+EXTRAS = [
+    "langchain", "langgraph", "llama_cpp", "matplotlib", "openai", "psycopg", "pyarrow", "sklearn", "tokenizers",
+    "torch",
+]  # fmt: skip
 BARE = f"""
 import sys
 
@@ -132,12 +135,18 @@ def test_the_sanitizer_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("path", HOW_TO, ids=lambda path: path.stem)
 def test_a_how_to_page_runs_and_prints_what_it_shows(
-    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """If it breaks, who follows a page step by step gets an error, or reads an output that is made up."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "how_to"}
-    for code, shown in blocks(path.relative_to(ROOT).as_posix()):
+    there = request.getfixturevalue("postgres").fresh(tmp_path) if path.stem == "several-machines" else ""
+    for page, shown in blocks(path.relative_to(ROOT).as_posix()):
+        code = re.sub(r"postgresql://[^\"]*", there, page)
         exec(compile(code, path.name, "exec"), names)
         assert capsys.readouterr().out == shown
 

@@ -99,9 +99,9 @@ def stopping(turn: int) -> Looking:
     return Looking(look)
 
 
-def ledger_in(folder: Path, budget: PrivacyBudget = BUDGET) -> PrivacyLedger:
-    """The ledger in a folder, made if it is not there."""
-    return PrivacyLedger(budget, folder / "ledger.db")
+def ledger_in(folder: Path | str, budget: PrivacyBudget = BUDGET) -> PrivacyLedger:
+    """The ledger in a folder, or at a place, made if it is not there."""
+    return PrivacyLedger(budget, folder if isinstance(folder, str) else folder / "ledger.db")
 
 
 def stopped(folder: Path, engine: WordEngine) -> None:

@@ -35,6 +35,7 @@ from fakes.optimizers import (
     used,
     write_journal,
 )
+from fakes.places import on_both
 
 from langchain_dp import PrivacyBudget, PrivateRecords
 from langchain_dp.accounting.store import key_file
@@ -283,19 +284,20 @@ def test_any_name_of_a_plan_gives_a_run_beside_the_others(name: str, tmp_path: P
     assert [json.loads(text)["settings"]["name"] for text in journals(tmp_path / "ledger.db")] == [name, other]
 
 
-def test_two_optimizers_on_one_run_take_turns(tmp_path: Path) -> None:
+@on_both
+def test_two_optimizers_on_one_run_take_turns(place: str) -> None:
     """If it breaks, two processes overwrite each other's tokens, or each makes its own choice for one charge."""
     refusals: list[BaseException] = []
     prompts: list[str] = []
 
     def look(bodies: list[str]) -> None:
-        with ledger_in(tmp_path) as second:
+        with ledger_in(place) as second:
             other = optimizer(ledger=second)
             with pytest.raises(PlanError, match="another process or optimizer is at it") as caught:
                 other.invoke(examples())
             refusals.append(caught.value)
 
-    with ledger_in(tmp_path) as ledger:
+    with ledger_in(place) as ledger:
         engine = Looking(look)
         prompts.append(optimizer(engine, ledger=ledger, num_prompts=1).optimize(examples()).instruction)
         spent = used(ledger)

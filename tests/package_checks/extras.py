@@ -81,6 +81,7 @@ NEED = {
     "agents": ("rapt/test_middleware.py",),
     "local": ("integrations/test_llama_chat.py", "integrations/test_llama_files.py"),
     "openai": ("icl/test_openai_server.py", "quiet/test_logs.py"),
+    "postgres": ("accounting/test_ledger_postgres.py",),
     "rapt": ("rapt/test_vocabulary.py",),
     "transformers": (
         "contracts/test_transformers.py",
@@ -120,6 +121,11 @@ PROMISES = {
         ("langchain_dp.attacks:plot_attacks",),
         ("attacks/test_results.py", "rapt/test_calibrate.py"),
         "from langchain_dp._util.pictures import new_figure; new_figure(4.0, 3.0)",
+    ),
+    "postgres": Promise(
+        ("langchain_dp.accounting.store.postgres:Postgres",),
+        NEED["postgres"],
+        "from langchain_dp.accounting.store.postgres import Place; assert Place('postgresql://h/d').schema",
     ),
     "presidio": Promise(
         ("langchain_dp.integrations.presidio:PresidioEntities", "presidio_analyzer:AnalyzerEngine"),

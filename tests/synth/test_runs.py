@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.places import on_both
 from fakes.scorer import WordScorer
 from fakes.synthesizers import BUDGET, rows, synthesizer
 
@@ -110,9 +111,10 @@ def test_groups_are_disjoint_whole_and_even() -> None:
     assert groups[0] != Members(b"j" * 32, names).group(0, 5)
 
 
+@on_both
 @pytest.mark.parametrize("at", [1, 5, 9, 14, 20, 25])
 @pytest.mark.parametrize("scheme", ["rounds", "groups"])
-def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path, at: int, scheme: str) -> None:
+def test_a_killed_run_goes_on_where_it_stopped(place: str, at: int, scheme: str) -> None:
     """If it breaks, a kill loses what was paid for, or a restart writes a text twice."""
     calls = 0
 
@@ -122,7 +124,7 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path, at: int, scheme: 
         if calls == at:
             raise KeyboardInterrupt
 
-    path = tmp_path / "ledger.db"
+    path = place
     first = synthesizer(WordScorer(killed), ledger=PrivacyLedger(BUDGET, path), scheme=scheme)
     with pytest.raises(KeyboardInterrupt):
         first.invoke(rows())

@@ -159,7 +159,7 @@ def report(path: str | os.PathLike[str], *, attacks: tuple[ReportedAttack, ...] 
     """Read a ledger of either kind. Nothing is written, and no budget or key has to be known.
 
     Args:
-        path: The ledger's file.
+        path: The ledger's file, or its URL.
         attacks: Results to show beside it.
 
     Raises:
@@ -168,7 +168,7 @@ def report(path: str | os.PathLike[str], *, attacks: tuple[ReportedAttack, ...] 
     ledger = opening.open_ledger(path)
     with ledger:
         found = _of_metric(ledger) if isinstance(ledger, MetricLedger) else _of_ledger(ledger)
-    return dataclasses.replace(found, file=label(os.path.basename(os.path.realpath(path))), attacks=attacks)
+    return dataclasses.replace(found, file=label(opening.name_of(path)), attacks=attacks)
 
 
 def _of_ledger(ledger: PrivacyLedger) -> Report:

@@ -88,6 +88,15 @@ def _open_schema(url: str) -> PrivacyLedger | MetricLedger:
     return ledger_over(Account(PlanStore(_promised(url, budget), Postgres(url, kind, reading=True))))
 
 
+def name_of(path: str | os.PathLike[str]) -> str:
+    """What a report calls it: the name of its file, or of its schema."""
+    if is_url(path):
+        from langchain_dp.accounting.store.postgres import Place
+
+        return Place(str(path)).schema
+    return os.path.basename(os.path.realpath(path))
+
+
 def made(ledger: PrivacyLedger | MetricLedger) -> str:
     """When the ledger was made, ISO 8601 in UTC."""
     with ledger._store.transaction(write=False) as connection:
