@@ -291,6 +291,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             if kept is not None:
                 yield kept
                 continue
+            self._remaining.before_charge()
             steps = self._written(asked)
             while (piece := redacted(next, Held(steps, None), _WHEN)) is not None:
                 yield piece
@@ -298,7 +299,6 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
     def _written(self, asked: str) -> Iterator[str]:
         """The order of every release: charge, draw who takes part, ask, draw a token."""
         check_environment()
-        self._remaining.before_charge()
         self._plan.spend(self._design.charged(0), chain=self._name)
         with self._lock:
             fresh = self._rng.randbelow(2**128)  # of this answer alone, also in a process that was forked
