@@ -127,18 +127,19 @@ def private_tool(
             tool.return_direct = False
 
     # Every error is raised anew outside of the handler, so that a tracer sees no chain of frames.
-    def call(config: RunnableConfig, **arguments: Any) -> str:
+    # A caller's tool.invoke("text") comes as an argument without a name.
+    def call(*texts: str, config: RunnableConfig, **arguments: Any) -> str:
         begin()
         try:
-            return ask(arguments, config)
+            return ask({**dict(zip(variables, texts, strict=False)), **arguments}, config)
         except (BudgetExceeded, InvalidParameter) as error:
             stop = refused(error)
         raise stop
 
-    async def acall(config: RunnableConfig, **arguments: Any) -> str:
+    async def acall(*texts: str, config: RunnableConfig, **arguments: Any) -> str:
         begin()
         try:
-            return await aask(arguments, config)
+            return await aask({**dict(zip(variables, texts, strict=False)), **arguments}, config)
         except (BudgetExceeded, InvalidParameter) as error:
             stop = refused(error)
         raise stop
