@@ -90,6 +90,7 @@ def test_a_classifier_takes_a_template() -> None:
         (few_shot(example_separator="\n"), "a blank line between its examples"),
         (few_shot(suffix="Review: {text}\nMood:"), "a suffix that is its example prompt, to the letter"),
         (few_shot(example_prompt=PromptTemplate.from_template("Review: {text}")), "without the label at the end"),
+        (few_shot(example_prompt=PromptTemplate.from_template("{label}")), "to the letter"),
         (few_shot(prefix="{a}", input_variables=["a", "text"]), "not in the prefix"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
