@@ -53,10 +53,16 @@ def calibrate_noisy_max(
     Formal guarantee:
         ``epsilon([(NoisyMaxEvent(sigma, q, sampling), queries)], delta, neighbors=...) <= budget.epsilon``.
     """
+    _check_budget(budget)
     validate.integer("queries", queries, at_least=1, remedy="Give the number of questions to be answered.")
     q = validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
     validate.one_of("sampling", sampling, ("fixed", "resample"))
     return _noisy_max_sigma(budget.epsilon, budget.delta, budget.neighbors, queries, q, sampling)
+
+
+def _check_budget(budget: object) -> None:
+    if not isinstance(budget, PrivacyBudget):
+        raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget. Give PrivacyBudget(3.0).")
 
 
 @functools.lru_cache(maxsize=_KEPT)  # of public parameters only: an audit makes many chains of one kind
@@ -97,6 +103,7 @@ def calibrate_limited_domain(
         InvalidParameter: A parameter is out of bounds, or nothing reaches the budget.
         UnsupportedEvent: "resample" under neighbours other than add/remove.
     """
+    _check_budget(budget)
     validate.integer("tokens", tokens, at_least=1)
     validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
     validate.one_of("sampling", sampling, ("fixed", "resample"))
@@ -131,6 +138,7 @@ def calibrate_text_round(
     Raises:
         InvalidParameter: A parameter is out of bounds, or nothing reaches the budget.
     """
+    _check_budget(budget)
     validate.integer("rounds", rounds, at_least=1)
     q = validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
     return _text_round_epsilon0(budget.epsilon, budget.delta, budget.neighbors, rounds, tokens, q)

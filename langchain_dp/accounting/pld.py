@@ -112,6 +112,9 @@ def epsilon(
         Under zero-out a ghost has no label, and its subset abstains for every one: all of them count.
     """
     validate.number("delta", delta, above=0.0, below=1.0)
+    events = list(events) if isinstance(events, Iterable) else [events]
+    if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in events):
+        raise InvalidParameter("Expected events to be pairs of an event and how many times. Write [(event, count)].")
     events = [(event, validate.integer("count", count, at_least=0, at_most=_MOST_COUNTS)) for event, count in events]
     events = [(event, count) for event, count in events if count]
     if not events:

@@ -87,8 +87,8 @@ def private_tool(
         name: Name of the tool; what no model provider takes in a name becomes "_".
         description: What the model is told about it.
         exit_behavior: "continue": a used-up plan is told to the model, in a tool message with the status of an error,
-            and the agent goes on; "end": the same, and that message is the agent's last; "error": BudgetExceeded is
-            raised.
+            and the agent goes on; "end": the same, and that message is the agent's last, if the agent was built by
+            ``create_agent`` before the tool's first call; "error": BudgetExceeded is raised.
         args_schema: The arguments, with descriptions of your own.
 
     Raises:
@@ -111,24 +111,35 @@ def private_tool(
             return ToolException(f"No answer: {error}")
         if exit_behavior == "error":
             raise error
-        if exit_behavior == "end":
-            tool.return_direct = True  # for good, as the spending is; LangChain's agents look at it after each call
+        ended.set()
+        tool.return_direct = exit_behavior == "end"  # for good, as the spending is
         return ToolException(
             "No answer: the privacy budget of this tool is used up, and it is not refilled. Do not call it again. Go "
             "on without it, and say that it could not answer."
         )
 
+    ended = threading.Event()
+
+    def begin() -> None:
+        # An agent of LangChain has a way to its end only if it was built with a tool that returns directly, and looks
+        # after each call whether the tool still does.
+        if not ended.is_set():
+            tool.return_direct = False
+
     # Every error is raised anew outside of the handler, so that a tracer sees no chain of frames.
-    def call(config: RunnableConfig, **arguments: Any) -> str:
+    # A caller's tool.invoke("text") comes as an argument without a name.
+    def call(*texts: str, config: RunnableConfig, **arguments: Any) -> str:
+        begin()
         try:
-            return ask(arguments, config)
+            return ask({**dict(zip(variables, texts, strict=False)), **arguments}, config)
         except (BudgetExceeded, InvalidParameter) as error:
             stop = refused(error)
         raise stop
 
-    async def acall(config: RunnableConfig, **arguments: Any) -> str:
+    async def acall(*texts: str, config: RunnableConfig, **arguments: Any) -> str:
+        begin()
         try:
-            return await aask(arguments, config)
+            return await aask({**dict(zip(variables, texts, strict=False)), **arguments}, config)
         except (BudgetExceeded, InvalidParameter) as error:
             stop = refused(error)
         raise stop
@@ -140,6 +151,7 @@ def private_tool(
         description=description,
         args_schema=args_schema,
         infer_schema=False,
+        return_direct=exit_behavior == "end",
         handle_tool_error=True,
     )
     return tool

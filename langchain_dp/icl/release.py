@@ -113,6 +113,7 @@ class Releaser:
             return claim
         answer = None
         try:
+            self.remaining.before_charge()
             with self._under_way.held():
                 answer = redacted(self._answered, Held(question), _WHEN)
             self.pace.hold(started)
@@ -133,6 +134,7 @@ class Releaser:
             return claim
         answer = None
         try:
+            await in_own_thread(self.remaining.before_charge)
             async with self._under_way.aheld():
                 answer = await aredacted(self._aanswered, Held(question), _WHEN)
             await self.pace.ahold(started)
@@ -164,7 +166,6 @@ class Releaser:
         check_environment()
         self._voter.check_environment()
         plan = self.reservation.plan
-        self.remaining.before_charge()
         plan.spend(self._mechanism.event, chain=plan.name)
         counts = yield from votes(self._subset_prompts.draw(question), len(self._labels))
         result = self._mechanism.release(counts, rng=self._rng)

@@ -238,7 +238,8 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
             arg_types: None are taken: the arguments are texts.
             exit_behavior: What a used-up plan does, named as in LangChain's own limits of calls. "continue": the model
                 is told, in a tool message with the status of an error, and the agent goes on. "end": the same, and the
-                message is the agent's last (``create_agent``; other agents go on). "error": BudgetExceeded is raised.
+                message is the agent's last; make each agent a tool of its own, since ``create_agent`` must get it
+                before its first call (the agents of other libraries go on). "error": BudgetExceeded is raised.
 
         Raises:
             InvalidParameter: A value is out of bounds.

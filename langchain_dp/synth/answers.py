@@ -311,6 +311,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             if kept is not None:
                 yield kept
                 continue
+            self._remaining.before_charge()
             steps = self._written(asked)
             while (piece := redacted(next, Held(steps, None), _WHEN)) is not None:
                 yield piece
@@ -319,7 +320,6 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         """The order of every release: charge, draw who takes part, ask, draw a token."""
         check_environment()
         self._writer.check_room(self.prompts.head, asked)
-        self._remaining.before_charge()
         self._plan.spend(self._design.charged(0), chain=self._name)
         with self._lock:
             forgotten = self._forgotten

@@ -215,7 +215,7 @@ def test_a_field_that_is_no_text_is_refused() -> None:
             raise RuntimeError(CANARY)
 
     examples = [{**example, "title": Odd()} for example in private_examples(24)]
-    with pytest.raises(InvalidParameter, match="to be text or numbers"):
+    with pytest.raises(InvalidParameter, match=r"\['title'\] of examples 0, 1, .* to be text or numbers"):
         classifier(examples=examples, prompt=AMAZON)
 
 

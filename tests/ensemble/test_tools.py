@@ -1,0 +1,226 @@
+"""Private answers in LangChain's own agent and in LangGraph; and what happens at the budget's end."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY, leak_surfaces
+from fakes.synthesizers import generator
+from fakes.voters import VotingChat, classifier, left
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from pydantic import BaseModel, Field
+
+from langchain_dp import PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting import NoisyMaxEvent
+from langchain_dp.ensemble.tools import Remaining
+from langchain_dp.errors import BudgetExceeded, BudgetRunsLow, InvalidParameter
+from langchain_dp.icl import ICLPrompt
+
+agents = pytest.importorskip("langchain.agents")
+
+
+class Asking(BaseChatModel):
+    """Calls the tool once for each human word, then says what came back."""
+
+    questions: list[str] = Field(default_factory=list)
+    tool: str = "dp-icl"
+
+    @property
+    def _llm_type(self) -> str:
+        return "asking"
+
+    def bind_tools(self, tools: Sequence[Any], **_: Any) -> Any:
+        return self
+
+    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
+        done = sum(isinstance(message, ToolMessage) for message in messages)
+        if done < len(self.questions):
+            call = {"name": self.tool, "args": {"text": self.questions[done]}, "id": f"c{done}"}
+            answer = AIMessage("", tool_calls=[call])
+        else:
+            answer = AIMessage("done")
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+def run(chain: Any, questions: list[str], **options: Any) -> list[BaseMessage]:
+    tool = chain.as_tool(**options)
+    agent = agents.create_agent(Asking(questions=questions, tool=tool.name), [tool])
+    said: list[BaseMessage] = agent.invoke({"messages": [HumanMessage("sort these")]})["messages"]
+    return said
+
+
+def test_a_tool_has_a_name_a_description_and_a_schema() -> None:
+    """If it breaks, as_tool() is a TypeError, or the model is not told what the tool decides."""
+    tool = classifier(name="sort messages").as_tool()
+    assert tool.name == "sort_messages"
+    assert "positive, negative" in tool.description
+    assert tool.args == {"text": {"description": "the text to be answered", "title": "Text", "type": "string"}}
+    assert tool.invoke({"text": "x"}) == "positive"
+    named = classifier().as_tool(name="moods", description="Tells moods.")
+    assert (named.name, named.description) == ("moods", "Tells moods.")
+
+
+async def test_a_tool_answers_by_the_name_of_a_label_on_every_face() -> None:
+    """If it breaks, a message to the model holds "Mood.GOOD", or one face charges twice."""
+    examples = [{"text": f"note {i}", "label": 1} for i in range(24)]
+    chain = classifier(examples=examples, labels=[1, 0])
+    tool = chain.as_tool()
+    call = {"type": "tool_call", "name": tool.name, "args": {"text": "x"}, "id": "1"}
+    assert (await tool.ainvoke({"text": "x"}), tool.invoke({"text": "x"})) == ("1", "1")
+    message = tool.invoke(call)
+    assert (type(message), message.content, message.status) == (ToolMessage, "1", "success")
+    assert left(chain) == 4
+    said = generator().as_tool(exit_behavior="end").invoke({"text": "where is it"})
+    assert isinstance(said, str)
+
+
+def test_a_tool_asks_for_all_variables_of_the_template_and_takes_a_schema() -> None:
+    """If it breaks, a template of two variables cannot be a tool."""
+
+    class Ticket(BaseModel):
+        text: str = Field(description="the ticket")
+
+    class Wrong(BaseModel):
+        body: str
+
+    examples = [{"text": f"note {i}", "title": "t", "label": "positive"} for i in range(24)]
+    chain = classifier(examples=examples, prompt=ICLPrompt(question="{title}: {text}", answer="Label:"))
+    assert chain.as_tool().invoke({"title": "a", "text": "b"}) == "positive"
+    assert "the ticket" in str(classifier().as_tool(Ticket).args)
+    with pytest.raises(InvalidParameter, match=r"args_schema to have the fields \['text'\]; missing: \['text'\]"):
+        classifier().as_tool(Wrong)
+    for bad in (
+        {"exit_behavior": "stop"}, {"args_schema": dict}, {"arg_types": {"text": str}}, {"description": 5}, {"name": 5},
+    ):  # fmt: skip
+        with pytest.raises(InvalidParameter):
+            classifier().as_tool(**bad)
+
+
+def test_an_agent_goes_on_without_a_used_up_tool() -> None:
+    """If it breaks, the budget's end is the end of every agent, or the model is not told of it."""
+    said = run(classifier(max_queries=1), ["one", "two"])
+    tools = [message for message in said if isinstance(message, ToolMessage)]
+    assert [(message.content, message.status) for message in tools[:1]] == [("positive", "success")]
+    assert tools[1].status == "error"
+    assert str(tools[1].content).startswith("No answer: the privacy budget of this tool is used up")
+    assert said[-1].content == "done"
+
+
+def test_an_agent_ends_with_the_message_of_a_used_up_tool() -> None:
+    """If it breaks, exit_behavior="end" goes on, or ends while there is budget."""
+    said = run(classifier(max_queries=1), ["one", "two", "three"], exit_behavior="end")
+    assert isinstance(said[-1], ToolMessage)
+    assert sum(isinstance(message, ToolMessage) for message in said) == 2
+    assert said[-1].status == "error"
+    assert run(classifier(max_queries=5), ["one", "two", "three"], exit_behavior="end")[-1].content == "done"
+
+
+@pytest.mark.parametrize("make", [classifier, generator])
+def test_an_agent_stops_with_an_error_if_it_is_asked_to(make: Any) -> None:
+    """If it breaks, a caller who wants to hear of it does not."""
+    with pytest.raises(BudgetExceeded):
+        run(make(max_queries=1), ["one", "two"], exit_behavior="error")
+    assert run(make(max_queries=1), ["one", "two"])[-1].content == "done"
+
+
+def test_a_question_that_is_refused_is_told_to_the_model_and_costs_nothing() -> None:
+    """If it breaks, a model that calls the tool with a blank ends the whole run."""
+    chain = classifier()
+    said = run(chain, [" ", "one"], exit_behavior="error")
+    assert "No answer: Expected the question to be a non-empty text" in str(said[2].content)
+    assert said[4].content == "positive"
+    assert left(chain) == 4
+
+
+async def test_no_private_text_leaves_through_an_agent(tmp_path: Path) -> None:
+    """If it breaks, a tracer, a log or a message of an agent shows an example: also at the budget's end."""
+
+    def rude(shots: Any, question: str) -> str:
+        if shots:
+            raise ValueError(f"{shots} {CANARY}")
+        return "positive"
+
+    for model, count in ((VotingChat(), 1), (VotingChat(reply=rude), 5)):
+        chain = classifier(model, max_queries=count)
+        tool = chain.as_tool()
+        agent = agents.create_agent(Asking(questions=["one", "two", " "], tool=tool.name), [tool])
+        with leak_surfaces(tmp_path) as surfaces:
+            config: Any = {"callbacks": surfaces.handlers}
+            said = [agent.invoke({"messages": [HumanMessage("go")]}, config)]
+            said.append(await agent.ainvoke({"messages": [HumanMessage("go")]}, config))
+            assert CANARY not in surfaces.everything()
+        assert CANARY not in repr(said)
+
+
+def test_a_node_of_a_graph_reads_its_messages() -> None:
+    """If it breaks, a graph has to take its state apart before it can ask."""
+    graph_module = pytest.importorskip("langgraph.graph")
+    chain = classifier()
+    graph = graph_module.StateGraph(graph_module.MessagesState)
+    graph.add_node("sort", chain | (lambda label: {"messages": [AIMessage(label)]}))
+    graph.add_edge(graph_module.START, "sort")
+    graph.add_edge("sort", graph_module.END)
+    said = graph.compile().invoke({"messages": [("human", "one")]})["messages"]
+    assert [message.content for message in said] == ["one", "positive"]
+    assert left(chain) == 4
+
+
+@pytest.mark.parametrize("make", [classifier, generator])
+def test_one_warning_comes_when_four_fifths_are_used(make: Any) -> None:
+    """If it breaks, the first that is heard of the budget is its end; or every answer warns."""
+    chain = make(max_queries=10, budget=PrivacyBudget(50.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number in range(8):
+            chain.invoke(f"question {number}")
+    assert chain.answers_left() == 2
+    with pytest.warns(BudgetRunsLow, match=r"2 of 10 answers are left in the plan .*not refilled"):
+        chain.invoke("question 8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chain.invoke("question 9")
+    assert chain.answers_left() == 0
+
+
+def test_where_warnings_are_errors_nothing_is_charged_for_one() -> None:
+    """If it breaks, an answer is paid for that nobody gets."""
+    chain = classifier(max_queries=10)
+    for number in range(8):
+        chain.invoke(f"question {number}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(BudgetRunsLow, match="2 of 10"):
+            chain.invoke("question 8")
+    assert chain.answers_left() == 2
+    assert chain.invoke("question 8") == "positive"
+
+
+def test_the_ledger_is_not_asked_at_every_answer() -> None:
+    """If it breaks, every answer costs one more round trip to the ledger; or another process's spending is not seen."""
+    event = NoisyMaxEvent(5.0, 0.1, "fixed")
+    plan = PrivacyLedger(PrivacyBudget(50.0)).reserve([(event, 1000)], name="long")
+    asked: list[int] = []
+
+    class Plan:
+        name = "long"
+
+        def remaining(self, _: Any) -> int:
+            asked.append(1)
+            return plan.remaining(event)
+
+    watched = Remaining(Plan(), event, 1000)  # type: ignore[arg-type]  # a stand-in that counts
+    for _ in range(400):
+        watched.before_charge()
+    assert len(asked) in range(30, 42)
+    plan.spend(event, 800)  # by somebody else
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for _ in range(12):
+            watched.before_charge()
+    assert [str(one.message).partition(" in ")[0] for one in heard] == ["200 of 1,000 answers are left"]

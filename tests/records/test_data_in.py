@@ -1,0 +1,383 @@
+"""Examples as users have them: every kind of container gives the same records, and errors show positions alone."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import enum
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from fakes.canary import CANARY
+from fakes.optimizers import optimizer
+from fakes.synthesizers import generator, replies, rows, synthesizer
+from fakes.voters import classifier, private_examples
+from langchain_core.documents import Document
+from pydantic import BaseModel
+
+from langchain_dp import DPICLClassifier, DPPromptOptimizer, PrivacyBudget, PrivateRecords
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.redact import Redacted
+from langchain_dp.synth import DPAnswerGenerator, DPExampleSynthesizer
+
+PAIRS = [(f"note {i} {CANARY}", "ab"[i % 2]) for i in range(6)]
+TEXTS = [{"text": text, "label": label} for text, label in PAIRS]
+
+
+class Mood(enum.Enum):
+    """Values that are strings."""
+
+    GOOD = "positive"
+    BAD = "negative"
+
+
+class Rank(enum.IntEnum):
+    """Values that are numbers: known by their names."""
+
+    LOW = 1
+    HIGH = 2
+
+
+class Note(BaseModel):
+    text: str
+    label: str
+
+
+@dataclasses.dataclass
+class Row:
+    text: str
+    label: str
+
+
+class Pair(NamedTuple):
+    text: str
+    label: str
+
+
+class Frame:
+    """What a DataFrame of pandas looks like from outside; iterating over it gives the names of its columns."""
+
+    def __init__(self, table: list[dict[str, Any]]) -> None:
+        self.table = table
+        self.columns = list(table[0])
+        self.iloc = object()
+
+    def to_dict(self, orient: str) -> list[dict[str, Any]]:
+        assert orient == "records"
+        return self.table
+
+    def __iter__(self) -> Any:
+        return iter(self.columns)
+
+
+def pandas_frame(table: list[dict[str, Any]]) -> Any:
+    return pytest.importorskip("pandas").DataFrame(table)
+
+
+def polars_frame(table: list[dict[str, Any]]) -> Any:
+    return pytest.importorskip("polars").DataFrame(table)
+
+
+def hugging_face(table: list[dict[str, Any]]) -> Any:
+    return pytest.importorskip("datasets").Dataset.from_list(table)
+
+
+def arrow(table: list[dict[str, Any]]) -> Any:
+    return pytest.importorskip("pyarrow").Table.from_pylist(table)
+
+
+def jsonl(folder: Path) -> Path:
+    path = folder / "notes.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in TEXTS), encoding="utf-8")
+    return path
+
+
+def table(folder: Path, delimiter: str = ",", ending: str = "csv") -> Path:
+    path = folder / f"notes.{ending}"
+    with path.open("w", encoding="utf-8-sig", newline="") as file:
+        csv.writer(file, delimiter=delimiter).writerows([("text", "label"), *PAIRS])
+    return path
+
+
+FORMS: dict[str, Callable[[Path], Any]] = {
+    "mappings": lambda _: TEXTS,
+    "generator": lambda _: (row for row in TEXTS),
+    "a frame": lambda _: Frame(TEXTS),
+    "pandas": lambda _: pandas_frame(TEXTS),
+    "polars": lambda _: polars_frame(TEXTS),
+    "arrow": lambda _: arrow(TEXTS),
+    "datasets": lambda _: hugging_face(TEXTS),
+    "documents": lambda _: [Document(text, metadata={"label": label}) for text, label in PAIRS],
+    "pydantic": lambda _: [Note(text=text, label=label) for text, label in PAIRS],
+    "dataclass": lambda _: [Row(text, label) for text, label in PAIRS],
+    "named tuple": lambda _: [Pair(text, label) for text, label in PAIRS],
+    "jsonl": jsonl,
+    "jsonl as str": lambda folder: str(jsonl(folder)),
+    "csv": table,
+    "tsv": lambda folder: table(folder, "\t", "tsv"),
+    "records": lambda _: PrivateRecords(TEXTS),
+}
+
+
+def kept(records: PrivateRecords) -> list[tuple[str, str]]:
+    return [(records.get(name)["text"], records.get(name)["label"]) for name in records.ids()]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_records(form: str, tmp_path: Path) -> None:
+    """If it breaks, a user's own data is refused, or its rows are read in another order."""
+    records = PrivateRecords(FORMS[form](tmp_path))
+    assert kept(records) == PAIRS
+    assert records.ids() == [f"#{i}" for i in range(6)]
+
+
+@pytest.mark.parametrize("form", [Frame, pandas_frame, polars_frame, hugging_face, list])
+def test_other_names_of_columns_are_told(form: Callable[[Any], Any]) -> None:
+    """If it breaks, who has other columns has to rename them, or a question under the old name is refused."""
+    data = form([{"review": text, "stars": i % 2 + 1, "shop": "x"} for i, (text, _) in enumerate(PAIRS)])
+    records = PrivateRecords(data, text_key="review", label_key="stars")
+    assert kept(records) == [(text, "12"[i % 2]) for i, (text, _) in enumerate(PAIRS)]
+    assert dict(records.get("#0")) == {
+        "review": PAIRS[0][0],
+        "stars": 1,
+        "shop": "x",
+        "text": PAIRS[0][0],
+        "label": "1",
+    }
+    again = PrivateRecords(records)
+    again.add({"review": "more", "stars": 2})
+    assert kept(again)[-1] == ("more", "2")
+    with pytest.raises(InvalidParameter, match="where the PrivateRecords were made"):
+        PrivateRecords(records, text_key="review")
+
+
+def test_a_document_is_named_by_its_id_and_its_label_may_have_another_name() -> None:
+    """If it breaks, a chunk of a store cannot be forgotten by the id that the store knows it by."""
+    chunks = [Document("late", id="d1", metadata={"kind": True}), Document("fine", metadata={"kind": False, "text": 7})]
+    records = PrivateRecords(chunks, label_key="kind")
+    assert records.ids() == ["d1", "#1"]
+    assert kept(records) == [("late", "True"), ("fine", "False")]
+    assert kept(PrivateRecords(chunks, text_key="page_content", label_key="kind")) == kept(records)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("a", "a"), (7, "7"), (-1, "-1"), (True, "True"), (False, "False"), (Mood.GOOD, "positive"),
+        (Rank.HIGH, "HIGH"), (None, None), ("", None), (1.0, None), (float("nan"), None),
+        (10**50, None), (b"a", None), (["a"], None),
+    ],
+)  # fmt: skip
+def test_a_label_has_one_name(given: Any, name: str | None) -> None:
+    """If it breaks, the model is asked for "Mood.GOOD" or "1.0", or a missing value becomes the label "nan"."""
+    made: str | None
+    try:
+        made = kept(PrivateRecords([{"text": "x", "label": given}]))[0][1]
+    except InvalidParameter as refused:
+        assert "example 0 to have a non-empty str under 'label', or an int" in str(refused)  # noqa: PT017  # both ends
+        made = None
+    assert made == name
+
+
+@pytest.mark.parametrize("kind", ["int64", "bool_", "str_"])
+def test_scalars_out_of_a_table_are_labels(kind: str) -> None:
+    """If it breaks, a list made by hand from a column is refused."""
+    import numpy as np
+
+    value = getattr(np, kind)(1)
+    assert kept(PrivateRecords([{"text": "x", "label": value}])) == [("x", {"bool_": "True"}.get(kind, "1"))]
+
+
+# --------------------------------------------------------------------------------------------------- what is wrong
+
+
+@pytest.mark.parametrize(
+    ("examples", "message"),
+    [
+        (5, "examples of type int to be a list of mappings, a DataFrame"),
+        (None, "type NoneType to be a list"),
+        (b"abc", "type bytes to be a list"),
+        (TEXTS[0], r"type dict to hold many examples, not one\. Put it into a list.*data\['train'\]"),
+        (Document(CANARY), "type Document to hold many examples"),
+        (Note(text=CANARY, label="a"), "type Note to hold many examples"),
+        (CANARY, r"type str to be a path that ends in one of \['.csv', '.jsonl', '.ndjson', '.tsv'\]"),
+        (Path(f"{CANARY}.xlsx"), "to be a path that ends in"),
+        ([Row, Row], "examples 0 and 1 to be a mapping with text and label, not type"),
+        ([("a", "b")], "example 0 to be a mapping with text and label, not tuple"),
+        (Frame([{"body": CANARY, "label": "a"}]), "under 'text'.*name another key with text_key= of PrivateRecords"),
+    ],
+)
+def test_what_holds_no_examples_is_told_so(examples: Any, message: str) -> None:
+    """If it breaks, a slip ends in a TypeError of ours, or in an error that shows what was given."""
+    with pytest.raises(InvalidParameter, match=message) as caught:
+        PrivateRecords(examples)
+    assert CANARY not in str(caught.value)
+
+
+def test_a_lazy_frame_and_a_single_column_are_told_so() -> None:
+    """If it breaks, they end in an error of polars, or row after row is refused."""
+    polars, pandas = pytest.importorskip("polars"), pytest.importorskip("pandas")
+    with pytest.raises(InvalidParameter, match=r"type LazyFrame to be collected\. Call \.collect\(\)"):
+        PrivateRecords(polars.LazyFrame(TEXTS))
+    with pytest.raises(InvalidParameter, match="type Series to hold texts and labels, not one column"):
+        PrivateRecords(pandas.Series([CANARY]))
+    empty = pandas.DataFrame([*TEXTS, {"text": None, "label": "a"}, {"text": "x", "label": None}])
+    with pytest.raises(InvalidParameter, match=r"example 6 to have .* 'text'.* example 7 to have .* 'label'"):
+        PrivateRecords(empty)
+
+
+@pytest.mark.parametrize("keys", [{"text_key": 3}, {"label_key": ""}, {"text_key": None}, {"label_key": ["a"]}])
+def test_a_key_is_a_name(keys: dict[str, Any]) -> None:
+    """If it breaks, a wrong key is taken for a missing column of every row."""
+    with pytest.raises(InvalidParameter, match=r"(text|label)_key of type \w+ to be the name of a key"):
+        PrivateRecords(TEXTS, **keys)
+
+
+def test_one_error_names_all_bad_rows_and_nothing_of_them() -> None:
+    """If it breaks, a user repairs a thousand rows one run at a time, or reads private text in the error."""
+    bad: list[Any] = [dict(row) for row in TEXTS * 10]
+    for place in range(3, 40, 2):
+        bad[place]["text"] = " "
+    bad[0] = {"text": CANARY}
+    bad[4] = CANARY
+    bad[8] = {"text": CANARY, "label": CANARY + chr(0xD800)}
+    with pytest.raises(InvalidParameter) as caught:
+        PrivateRecords(bad)
+    said = str(caught.value)
+    assert said.count("Expected") == 4
+    assert "Expected example 0 to have a non-empty str under 'label'" in said
+    assert (
+        "Expected examples 3, 5, 7, 9, 11, 13, 15, 17, 19, 21 and 9 more to have a non-empty str under 'text'" in said
+    )
+    assert "Expected example 4 to be a mapping" in said
+    assert CANARY not in said
+
+
+def test_one_error_names_all_rows_that_do_not_fit_the_chain() -> None:
+    """If it breaks, unknown labels come to light one by one."""
+    examples = private_examples(24)
+    for place in (1, 5, 20):
+        examples[place] = {**examples[place], "label": CANARY}
+    with pytest.raises(InvalidParameter, match=r"label of examples 1, 5 and 20 to be one of labels=\[") as caught:
+        classifier(examples=examples)
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("n.jsonl", f'{{"a": 1}}\n[1]\n\n{CANARY}\n7', "lines 2, 4 and 5 of n.jsonl to be a JSON object"),
+        ("n.csv", f"text,label\n{CANARY},a\n{CANARY}\n{CANARY},a,b\n", "rows 2 and 3 of n.csv to have as many fields"),
+        ("n{0}.csv", f"text,label\n{CANARY}\n", r"row 1 of n\{0\}.csv"),
+        ("n.csv", b"text,label\n\xff\xfe,a\n", "n.csv to be a table in UTF-8"),
+        ("n.csv", "text;label\na;b\n", "example 0 to have a non-empty str under 'text'"),
+        ("n.csv", "text,label\n" + "x" * 200_000 + ",a\n", "n.csv to be a table in UTF-8"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_lines(name: str, content: Any, message: str, tmp_path: Path) -> None:
+    """If it breaks, a broken file is quoted, or only its first line is named."""
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InvalidParameter, match=message) as caught:
+        PrivateRecords(path)
+    assert CANARY not in str(caught.value)
+    with pytest.raises(FileNotFoundError):
+        PrivateRecords(tmp_path / "none.csv")
+
+
+def test_a_row_that_cannot_be_read_keeps_its_text_to_itself() -> None:
+    """If it breaks, the error of a foreign object carries private text."""
+
+    class Odd(Note):
+        def model_dump(self, **_: Any) -> Any:
+            raise RuntimeError(CANARY)
+
+    class Broken(Frame):
+        def to_dict(self, orient: str) -> Any:
+            raise RuntimeError(CANARY)
+
+    for examples in ([Odd(text="a", label="b")], Broken(TEXTS)):
+        with pytest.raises(Redacted, match=r"RuntimeError while examples were read; its text is withheld\.") as caught:
+            PrivateRecords(examples)
+        assert caught.value.__context__ is None
+
+
+# ------------------------------------------------------------------------------------------------ into the chains
+
+REVIEWS = [{"review": f"note {i} {CANARY}", "stars": 5} for i in range(24)]
+COLUMNS = {"text_key": "review", "label_key": "stars"}
+
+
+def settings_of(kind: type, helper: Callable[[], Any]) -> dict[str, Any]:
+    """The arguments that a fake makes a chain with, the examples apart."""
+    caught: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(kind, "__init__", lambda self, **given: caught.update(given))
+        helper()
+    return {name: value for name, value in caught.items() if name != "examples"}
+
+
+def test_a_classifier_is_made_of_a_dataframe_and_answers_as_it_was_given() -> None:
+    """If it breaks, columns have to be renamed, or answers are of another kind than the labels."""
+    settings = settings_of(DPICLClassifier, classifier) | {"labels": [5, 1]}
+    chain = DPICLClassifier.from_dataframe(Frame(REVIEWS), **COLUMNS, **settings)
+    assert chain.invoke("x") == 5
+    assert type(chain.invoke({"review": "y"})) is int
+    assert chain.invoke_with_certificate("z").label == 5
+    added = chain.add({"review": "new", "stars": 1})
+    chain.forget(added)
+    with pytest.raises(InvalidParameter, match=r"label of the example to be one of labels=\['5', '1'\]"):
+        chain.add({"review": "new", "stars": 3})
+    assert chain.baseline("vote", private=False).invoke("x") == 5
+
+
+@pytest.mark.parametrize(
+    ("labels", "label"),
+    [([True, False], True), (Mood, Mood.GOOD), (list(Mood), "positive"), (Rank, "LOW"), (["LOW", "b"], Rank.LOW)],
+)
+def test_an_answer_is_a_label_as_it_was_given(labels: Any, label: Any) -> None:
+    """If it breaks, a caller compares an Enum's member with a string, and finds them different."""
+    examples = [{"text": f"note {i}", "label": label} for i in range(24)]
+    chain = classifier(examples=examples, labels=labels, vote_shares=True)
+    answer, expected = chain.invoke_with_certificate("x"), next(iter(labels))
+    assert (type(answer.label), answer.label) == (type(expected), expected)
+    assert answer.shares is not None
+    assert set(answer.shares) == set(labels)
+
+
+def test_the_answer_generator_reads_the_same() -> None:
+    """If it breaks, one door of four takes less than the others."""
+    data = Frame([{"ask": row["text"], "reply": row["label"]} for row in replies()])
+    settings = settings_of(DPAnswerGenerator, generator)
+    chain = DPAnswerGenerator.from_dataframe(data, text_key="ask", label_key="reply", **settings)
+    assert chain.invoke({"ask": "where is it"}) == chain.invoke("where is it")
+    assert chain.answers_left() == 4
+
+
+def test_the_synthesizer_and_the_optimizer_keep_a_dataframe_for_their_run() -> None:
+    """If it breaks, from_dataframe() makes something that forgot its rows."""
+    for kind, helper, data in ((DPExampleSynthesizer, synthesizer, rows()), (DPPromptOptimizer, optimizer, None)):
+        table = data or [{"text": f"note {i} {CANARY}", "label": ["negative", "positive"][i % 2]} for i in range(40)]
+        renamed = Frame([{"body": row["text"], "kind": row["label"]} for row in table])
+        made: Any = kind.from_dataframe(renamed, text_key="body", label_key="kind", **settings_of(kind, helper))
+        made.plan()
+        assert made.invoke(None) is not None
+        assert CANARY not in repr(made)
+        with pytest.raises(InvalidParameter, match="Expected examples, but there are none"):
+            helper().invoke(None)
+
+
+def test_a_ledger_may_be_a_path(tmp_path: Path) -> None:
+    """If it breaks, ledger="file" is an AttributeError, or a path opens a ledger of an unknown budget."""
+    path = tmp_path / "privacy.ledger"
+    classifier(ledger=str(path), budget=PrivacyBudget(50.0)).invoke("x")
+    again = classifier(ledger=path, budget=PrivacyBudget(50.0))
+    assert again.answers_left() == 4
+    for helper in (classifier, generator, synthesizer, optimizer):
+        with pytest.raises(InvalidParameter, match="budget= beside ledger= of a path"):
+            helper(ledger=path)
+        with pytest.raises(InvalidParameter, match="ledger of type float to be a PrivacyLedger, or a path"):
+            helper(ledger=3.0)

@@ -1,0 +1,187 @@
+"""What a new user gets wrong: each wrong use ends in an answer, or in one line of ours that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY
+from fakes.optimizers import examples as labelled
+from fakes.optimizers import optimizer
+from fakes.synthesizers import generator, synthesizer
+from fakes.voters import VotingChat, classifier, private_examples
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
+
+from langchain_dp import ChatDPICL, DPICLClassifier, Neighbors, PrivacyBudget, PrivacyLedger, PrivateRecords
+from langchain_dp.accounting import NoisyMaxEvent, calibrate_noisy_max, epsilon
+from langchain_dp.errors import LangChainDPError
+from langchain_dp.icl import Asking, ICLPrompt, Sampling
+
+EVENT = NoisyMaxEvent(1.0, 0.1, "fixed")
+BUDGET = PrivacyBudget(50.0)
+
+
+def ledger() -> PrivacyLedger:
+    return PrivacyLedger(BUDGET)
+
+
+def used_up() -> Any:
+    chain = classifier(max_queries=1)
+    chain.invoke("first")
+    return chain
+
+
+def two(name: str) -> Any:
+    """Two chains on one ledger without shares of it."""
+    shared = ledger()
+    classifier(ledger=shared)
+    return classifier(ledger=shared, name=name)
+
+
+ANSWERED: dict[str, Callable[[], Any]] = {
+    "a message as the question": lambda: classifier().invoke(HumanMessage("x")),
+    "messages as the question": lambda: classifier().invoke([HumanMessage("x"), AIMessage("y")]),
+    "a document as the question": lambda: classifier().invoke(Document("x")),
+    "a state as the question": lambda: classifier().invoke({"messages": [("user", "x")]}),
+    "behind a prompt": lambda: (ChatPromptTemplate.from_template("{t}") | classifier()).invoke({"t": "x"}),
+    "a str as the prompt": lambda: classifier(prompt="Review: {text}\nMood:").invoke("x"),
+    "a template as the prompt": lambda: classifier(prompt=ChatPromptTemplate.from_template("{text}\nMood:")).invoke(
+        "x"
+    ),
+    "labels as a tuple": lambda: classifier(labels=("positive", "negative")).invoke("x"),
+    "labels as keys": lambda: classifier(labels={"positive": 1, "negative": 2}.keys()).invoke("x"),
+    "a tool": lambda: classifier().as_tool().invoke({"text": "x"}),
+    "a tool with a str": lambda: classifier().as_tool().invoke("x"),
+    "a used-up tool": lambda: used_up().as_tool().invoke({"text": "x"}),
+    "a blank in a tool": lambda: classifier().as_tool().invoke({"text": ""}),
+    "a batch": lambda: classifier().batch(["x", HumanMessage("y")]),
+    "a batch of a used-up chain": lambda: used_up().batch(["first", "x"], return_exceptions=True)[0],
+    "a chat face": lambda: ChatDPICL(classifier=classifier()).invoke("x").content,
+    "examples from a generator": lambda: classifier(examples=(row for row in private_examples(24))).invoke("x"),
+    "records twice": lambda: PrivateRecords(PrivateRecords(private_examples(3))),
+    "no records": lambda: PrivateRecords(),
+    "an input schema": lambda: classifier().get_input_jsonschema(),
+    "an output schema": lambda: classifier().get_output_jsonschema(),
+    "a graph": lambda: classifier().get_graph().draw_ascii if hasattr(classifier().get_graph(), "draw_ascii") else None,
+    "with_retry": lambda: classifier().with_retry().invoke("x"),
+    "with_config": lambda: classifier().with_config(tags=["a"]).invoke("x"),
+    "with_types": lambda: classifier().with_types(input_type=str).invoke("x"),
+    "a repr": lambda: repr((classifier(), ledger(), generator(), synthesizer(), optimizer())),
+}
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "no examples": lambda: classifier(examples=None),
+    "one example": lambda: classifier(examples=private_examples(1)[0]),
+    "a text as examples": lambda: classifier(examples=CANARY),
+    "a number as examples": lambda: classifier(examples=24),
+    "pairs as examples": lambda: classifier(examples=[(CANARY, "positive")] * 24),
+    "texts as examples": lambda: classifier(examples=[CANARY] * 24),
+    "other columns": lambda: classifier(examples=[{"review": CANARY, "stars": 1}] * 24),
+    "a wrong text_key": lambda: PrivateRecords(private_examples(3), text_key="body"),
+    "a key of another kind": lambda: PrivateRecords(private_examples(3), text_key=["text"]),  # type: ignore[arg-type]
+    "missing values": lambda: PrivateRecords([{"text": float("nan"), "label": None}]),
+    "float labels": lambda: PrivateRecords([{"text": "x", "label": 1.0}]),
+    "too few examples": lambda: classifier(examples=private_examples(2), partitions=None, sampling_probability=None),
+    "labels as one str": lambda: classifier(labels="positive"),
+    "no labels": lambda: classifier(labels=None),
+    "a number as labels": lambda: classifier(labels=2),
+    "labels of several kinds": lambda: classifier(labels=["positive", 0]),
+    "one label": lambda: classifier(labels=["positive"]),
+    "labels twice": lambda: classifier(labels=["positive", "positive"]),
+    "a whole column as labels": lambda: classifier(labels=[CANARY] * 100),
+    "an unknown label": lambda: classifier(labels=["good", "bad"]),
+    "budget as a number": lambda: classifier(budget=3.0),
+    "no budget": lambda: DPICLClassifier(llm=VotingChat(), examples=private_examples(24), labels=["positive", "b"]),
+    "ledger as a number": lambda: classifier(ledger=3.0),
+    "a path without budget": lambda: classifier(ledger="privacy.ledger"),
+    "a ledger of a class": lambda: classifier(ledger=PrivacyLedger),
+    "epsilon as a str": lambda: PrivacyBudget("3"),  # type: ignore[arg-type]
+    "delta of 1": lambda: PrivacyBudget(3.0, 1),
+    "neighbours as a str": lambda: PrivacyBudget(3.0, 1e-5, "replace"),  # type: ignore[arg-type]
+    "a ledger of a number": lambda: PrivacyLedger(3.0),  # type: ignore[arg-type]
+    "a spend of a number": lambda: ledger().spend(0.1),  # type: ignore[arg-type]
+    "a spend of none": lambda: ledger().spend(EVENT, 0),
+    "a plan without a name": lambda: ledger().reserve([(EVENT, 1)], name=""),
+    "a plan of nothing": lambda: ledger().reserve([], name="a"),
+    "two chains without shares": lambda: two("second"),
+    "the same name, another plan": lambda: classifier(
+        ledger=(shared := ledger()), budget=PrivacyBudget(5.0), name=classifier(ledger=shared, max_queries=7).name
+    ),
+    "the prompt as a number": lambda: classifier(prompt=7),
+    "the prompt without a variable": lambda: classifier(prompt="Classify."),
+    "the prompt as messages": lambda: classifier(prompt=[("human", "{text}")]),
+    "the prompt with a placeholder": lambda: classifier(prompt=ChatPromptTemplate([MessagesPlaceholder("x")])),
+    "a model's name": lambda: classifier("gpt-5"),
+    "a model's class": lambda: classifier(VotingChat),
+    "a function as the model": lambda: classifier(lambda prompt: "positive"),
+    "asking as a dict": lambda: DPICLClassifier(
+        llm=VotingChat(), examples=private_examples(24), labels=["positive", "b"], budget=BUDGET, asking={"timeout": 1}
+    ),  # type: ignore[arg-type]
+    "sampling as a number": lambda: classifier(sampling=3),
+    "max_queries as a float": lambda: classifier(max_queries=1e4),
+    "shots of none": lambda: classifier(shots=0),
+    "a timeout as a str": lambda: Asking(timeout="5"),  # type: ignore[arg-type]
+    "a probability of 2": lambda: Sampling("fixed", probability=2.0),
+    "a blank question": lambda: classifier().invoke(" "),
+    "no question": lambda: classifier().invoke(None),
+    "a list of questions": lambda: classifier().invoke(["a", "b"]),
+    "a question of other keys": lambda: classifier().invoke({"question": CANARY}),
+    "a message of nothing": lambda: classifier().invoke(AIMessage("")),
+    "messages without a human": lambda: classifier().invoke([AIMessage(CANARY)]),
+    "a temperature": lambda: classifier().invoke("x", temperature=0),
+    "a used-up chain": lambda: used_up().invoke("second"),
+    "a tool that ends otherwise": lambda: classifier().as_tool(exit_behavior="stop"),  # type: ignore[arg-type]
+    "a tool of a function's types": lambda: classifier().as_tool(arg_types={"text": str}),
+    "forgetting nobody": lambda: classifier().forget("nobody"),
+    "forgetting a place's number": lambda: classifier().forget(3),  # type: ignore[arg-type]
+    "adding a text": lambda: classifier().add(CANARY),
+    "a baseline without a word": lambda: classifier().baseline("vote", private=True),
+    "another neighbour": lambda: classifier().with_budget(PrivacyBudget(1.0, neighbors=Neighbors.ADD_OR_REMOVE_ONE)),
+    "a second budget as a number": lambda: classifier().with_budget(1.0),  # type: ignore[arg-type]
+    "a chat face over a model": lambda: ChatDPICL(classifier=VotingChat()),  # type: ignore[arg-type]
+    "words as a list": lambda: ICLPrompt(question="{text}", answer="A:", words=["a"]),  # type: ignore[arg-type]
+    "an optimizer of nothing": lambda: optimizer().invoke(None),
+    "an optimizer of one row": lambda: optimizer().invoke(labelled(1)),
+    "an optimizer of other columns": lambda: optimizer().invoke([{"body": CANARY}] * 40),
+    "an optimizer with a chat model": lambda: optimizer(VotingChat()),
+    "an optimizer's certificate too early": lambda: optimizer().certificate(),
+    "a synthesizer of nothing": lambda: synthesizer().invoke(None),
+    "a synthesizer of a text": lambda: synthesizer().invoke(CANARY),
+    "a synthesizer with a chat model": lambda: synthesizer(VotingChat()),  # type: ignore[arg-type]
+    "a generator with a chat model": lambda: generator(VotingChat()),  # type: ignore[arg-type]
+    "a generator with a str as prompts": lambda: generator(prompts="Reply to {text}"),
+    "a generator without a question": lambda: generator().invoke([]),
+    "an epsilon of a number": lambda: epsilon(EVENT, 1e-5),  # type: ignore[arg-type]
+    "a calibration of a number": lambda: calibrate_noisy_max(3.0, queries=10, sampling_probability=0.1),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("use", ANSWERED)
+def test_what_a_new_user_tries_is_answered(use: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """If it breaks, what works everywhere else in LangChain does not work here."""
+    monkeypatch.chdir(tmp_path)
+    assert CANARY not in repr(ANSWERED[use]())
+
+
+@pytest.mark.parametrize("use", REFUSED)
+def test_a_wrong_use_ends_in_one_line_with_the_remedy(
+    use: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """If it breaks, a slip ends in an AttributeError or a TypeError from deep inside, or shows what is private."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LangChainDPError) as caught:
+        REFUSED[use]()
+    said = str(caught.value)
+    assert "\n" not in said
+    assert said.endswith((".", ".)"))
+    assert CANARY not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_there_are_at_least_75() -> None:
+    """If it breaks, the table has lost rows."""
+    assert len(REFUSED) >= 75
