@@ -9,7 +9,7 @@ from typing import Any, Literal
 from langchain_dp._util import validate
 from langchain_dp.ensemble.scheme import Sampling
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.glossary import LabelRequest, Glossary
+from langchain_dp.opt.glossary import Glossary, LabelRequest
 from langchain_dp.opt.reservation import CallPlan
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.ports import Decoding
