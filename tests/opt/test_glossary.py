@@ -200,8 +200,8 @@ def test_a_label_that_has_used_its_calls_ends_and_the_next_begins() -> None:
     assert [each.text for each in made.candidates] == ["Dull film", "Great movie", "Good review"]
     assert made.certificate.parameters["tokens_released"] == 6
     ledger = PrivacyLedger(BUDGET)
-    glossary(WordEngine(lambda place, asked: None, extra="\n".join(THREE)), ledger=ledger, budget=None, max_new_tokens=1)\
-        .optimize(rows())  # fmt: skip
+    silent = WordEngine(lambda place, asked: None, extra="\n".join(THREE))
+    glossary(silent, ledger=ledger, budget=None, max_new_tokens=1).optimize(rows())
     assert [entry.count for entry in ledger.entries()] == [1, 1, 1, 1]  # no label has a call left for a second try
 
 
