@@ -65,10 +65,15 @@ num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
     )
     name: str = promised("dp-opt", help="name of the run in the ledger")
     seed_not_private: int | None = promised(None, min=0, help="reproducible coins, noise: the result is NOT private")
-    method: Literal["dp-opt", "opt", "dln-1"] = of_run("dp-opt", help="the others: NOT private")
+    method: Literal["dp-opt", "glossary", "opt", "dln-1"] = of_run(
+        "dp-opt", help="glossary: say what the texts of each label have in common; opt, dln-1: NOT private"
+    )
+    show_labels: bool = of_run(False, "--show-labels", help="tell the model the label that it describes (glossary)")
     steps: int | None = of_run(None, min=1, help="rounds of dln-1")
     temperature: float | None = of_run(None, parser=not_negative, help="of the votes; 0 is the most probable token")
-    chat: bool = of_run(False, "--chat", help="use the model's chat template")
+    chat: bool | None = of_run(
+        None, "--chat/--no-chat", help="use the model's chat template (default: where it carries one)"
+    )
     test: Path | None = Option(None, help="JSONL to score the local model on, before and after")
     plan: bool = Option(False, "--plan", help="say what it would cost, and stop: nothing is spent")
 
@@ -145,14 +150,20 @@ def _budget(options: Optimize) -> PrivacyBudget | None:
     if options.epsilon is not None:
         options.check_constants()
         return PrivacyBudget(options.epsilon, options.delta, options.neighbors)
-    if options.method == "dp-opt":
+    if _is_private(options):
         raise WrongArguments("Expected --epsilon to be given: it is the promise. Usual budgets are 1 to 10.")
     return None
 
 
+def _is_private(options: Optimize) -> bool:
+    from langchain_dp.opt.settings import PRIVATE
+
+    return options.method in PRIVATE
+
+
 def _ledger_path(options: Optimize) -> Path | None:
     """File to charge; None where nothing is: a plan, a seeded run, a method that promises nothing."""
-    if options.plan or options.method != "dp-opt" or options.seed_not_private is not None:
+    if options.plan or not _is_private(options) or options.seed_not_private is not None:
         return None
     return Path(options.ledger or f"{options.out}.ledger")
 
@@ -176,7 +187,7 @@ def optimizer_for(
     ledger: PrivacyLedger | None = None,
 ) -> DPPromptOptimizer:
     """The optimizer of these options, over an engine. A plan has none but those that it depends on."""
-    from langchain_dp.opt import Decoding, DLNSettings, DPPromptOptimizer, Sampling
+    from langchain_dp.opt import Decoding, DLNSettings, DPPromptOptimizer, Glossary, Sampling
 
     own: dict[str, Any] = {}
     dln = _given(prompts_per_step=options.prompts, max_new_tokens=options.tokens)
@@ -184,6 +195,8 @@ def optimizer_for(
         decoding = Decoding(chat=options.chat, **_given(temperature=options.temperature))
         own = {"method": options.method, "name": options.name, "decoding": decoding}
         own |= _given(not_private_seed=options.seed_not_private)
+        if options.method == "glossary" or options.show_labels:
+            own |= {"glossary": Glossary(show_labels=options.show_labels)}
         dln |= _given(steps=options.steps, temperature=options.temperature)
     return DPPromptOptimizer(
         model=engine,
@@ -257,6 +270,9 @@ def _show(prompt: OptimizedPrompt, scores: dict[str, PromptScore], options: Opti
     print(f"{prompt.instruction}\n\n{prompt.certificate}\n")
     if prompt.instruction == instruction:
         print("The initial instruction was selected: no candidate did better by enough.\n")
+    if prompt.candidates:
+        print("written:" if options.method == "opt" else "written, and paid for:")
+        print("\n".join(f"  {candidate}" for candidate in prompt.candidates) + "\n")
     for name, score in scores.items():
         print(f"{name:<7} {score}, on the local model")
     print(f"Prompt and certificate: {options.out}")

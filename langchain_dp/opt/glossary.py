@@ -47,7 +47,7 @@ class Glossary:
 
     show_labels: bool = False
     opening: str = "These texts were sorted into the same folder{label}:"
-    question: str = "What are all of these texts about? Name the topic in a few words."
+    question: str = "What kind of texts are in this folder? Answer with a short list of topics, not with a sentence."
     cue: str = "Answer:"
 
     def __post_init__(self) -> None:

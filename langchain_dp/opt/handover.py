@@ -41,8 +41,8 @@ class OptimizedPrompt:
         created: Time of the release, ISO 8601, UTC.
         system: Template of the system message: instruction, and line that names the labels. Empty: there is none.
         candidates: Everything that was written and paid for, with why it was dropped. Empty for "dln-1".
-        descriptions: Label -> what its texts have in common, of a glossary; a label whose description was dropped is
-            left out. ``DPExampleSynthesizer(labels=...)`` takes them.
+        descriptions: Label -> what its texts have in common, of a glossary; a label whose description was dropped
+            stands for itself. ``DPExampleSynthesizer(labels=...)`` takes them.
     """
 
     prompt: str
@@ -106,7 +106,7 @@ def described(
         model,
         system=head.rstrip("\n") if system else "",
         candidates=tuple(candidates),
-        descriptions={each.label: each.text for each in candidates if each.label and not each.dropped},
+        descriptions={each.label: each.label if each.dropped else each.text for each in candidates if each.label},
     )
 
 

@@ -116,4 +116,5 @@ def faults() -> Faults:
         },
         "choice law": under(accountant.choices, swaps.CHOICES),
         "token law": under(accountant.tokens, swaps.COSTS),
+        "label law": under(accountant.labels, swaps.OF_LABELS),
     }

@@ -435,6 +435,11 @@ def taken_for(kind: type[Any], *, neighbors: Neighbors | None = None, **wrong: A
     return made
 
 
+def one_label_pays(real: StandIn, events: Sequence[Any], neighbors: Neighbors) -> Any:
+    """A record is charged for the text of one label, as if it never moved to another, nor silenced its subset."""
+    return real(events, Neighbors.ADD_OR_REMOVE_ONE)
+
+
 CHOICES: dict[str, list[Swap]] = {
     "a replacement charged once": [
         (pld, "privacy_loss", taken_for(ExponentialEvent, neighbors=Neighbors.ADD_OR_REMOVE_ONE))
@@ -562,6 +567,11 @@ NOBODY: dict[str, list[Swap]] = {
     "silent without members": [(TextWriter, "tokens", method(silent_without_members))],
 }
 """Faults of a draw of nobody."""
+
+OF_LABELS: dict[str, list[Swap]] = {
+    "a move between labels charged once": [(pld, "_paid_by_one", method(one_label_pays))],
+}
+"""Faults of what the texts of labels are charged as."""
 
 
 ANSWERS: dict[str, list[Swap]] = {

@@ -422,3 +422,30 @@ def test_ctrl_c_before_anything_is_charged_says_so(command: Command, tmp_path: P
     assert code == 130
     assert len(lines) == 1
     assert "before anything was charged" in lines[0]
+
+
+def test_what_was_written_and_dropped_is_shown_with_the_reason(
+    command: Command, engines: list[Engine], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, candidates that were paid for are nowhere to be seen, or nobody knows why none was taken."""
+    assert main(command(instruction="Is it spam?", labels=["no", "yes"])) == 0
+    shown = capsys.readouterr().out
+    assert "written, and paid for:" in shown
+    assert shown.count(repr(SAID)) == 2
+
+
+def test_a_glossary_from_the_command_line(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, labels are not described, or the model is told their names although nobody asked for it."""
+    assert main(command(method="glossary", subsets=20, tokens=4, prompts=None)) == 0
+    assert "no: " in capsys.readouterr().out
+    saved = load_prompt(tmp_path / "prompt.json")
+    assert [each.label for each in saved.candidates] == ["no", "yes"]
+    assert saved.settings["glossary"]["show_labels"] is False
+    assert saved.certificate.mechanism.startswith("Glossary")
+    assert saved.certificate.parameters["calls_paid"] == 8
+    assert main(command(method="glossary", show_labels=True, subsets=20, tokens=4, out=tmp_path / "other.json")) == 0
+    assert load_prompt(tmp_path / "other.json").settings["glossary"]["show_labels"] is True
+    assert main(command(show_labels=True, out=tmp_path / "third.json")) == 1
+    assert "glossary=" in capsys.readouterr().err

@@ -82,11 +82,18 @@ def test_the_chain_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert names["classifier"].certificate().remaining == 9_999  # type: ignore[attr-defined]  # made by the block
 
 
+class WritesAndScores(WordEngine):
+    """What a local engine can do besides; here nobody asks for it."""
+
+    def score_next_token(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError
+
+
 def test_the_prompt_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, the example that writes a prompt on this machine is wrong (here a small scripted model writes)."""
-    ((code, _),) = blocks("docs/private-prompts.md")
+    (code, _), (glossary, _) = blocks("docs/private-prompts.md")
     names: dict[str, Any] = {}
-    engine = WordEngine(agreeing(" Say yes or no."))
+    engine = WritesAndScores(agreeing(" Say yes or no."))
     monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: engine)
     exec(compile(code, "private-prompts.md", "exec"), names)
     assert names["prompt"].metadata["dp"]["private"] is True
@@ -94,6 +101,10 @@ def test_the_prompt_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     out = capsys.readouterr().out
     assert out.startswith("DP-OPT plan: epsilon=8")
     assert "Thank you all!" in out
+    exec(compile(glossary, "private-prompts.md", "exec"), names)
+    assert names["described"].certificate.epsilon == 5.0
+    assert names["described"].descriptions == dict.fromkeys(["queue A", "queue B"], "Say yes or no.")
+    assert "queue A: 'Say yes or no.'\nqueue B: " in capsys.readouterr().out
 
 
 def test_the_examples_of_private_texts_run(
@@ -159,7 +170,7 @@ def pages() -> Iterator[str]:
 
 def test_no_block_is_left_out() -> None:
     """If it breaks, a page shows code that no test runs."""
-    run = {"README.md": 1, "docs/private-answers.md": 2, "docs/private-prompts.md": 1, "docs/private-text.md": 1}
+    run = {"README.md": 1, "docs/private-answers.md": 2, "docs/private-prompts.md": 2, "docs/private-text.md": 1}
     run["docs/private-examples.md"] = 2
     run |= {path.relative_to(ROOT).as_posix(): len(blocks(str(path))) for path in HOW_TO}
     assert all(run.values())

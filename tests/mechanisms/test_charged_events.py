@@ -15,6 +15,7 @@ from fakes import optimizers, rapt, synthesizers, voters
 from langchain_dp import mechanisms
 from langchain_dp.accounting import (
     ExponentialEvent,
+    LabelPartEvent,
     LedgerPlan,
     LimitedDomainEvent,
     MetricEvent,
@@ -52,6 +53,12 @@ CHAINS: dict[str, tuple[Callable[[], Any], set[type]]] = {
     ),
     "prompt": (
         lambda: optimizers.optimizer(sampling_probability=0.5).invoke(optimizers.examples()),
+        {LimitedDomain, Exponential},
+    ),
+    "glossary": (
+        lambda: optimizers.optimizer(method="glossary", budget=optimizers.BUDGET, sampling_probability=0.5).invoke(
+            optimizers.examples()
+        ),
         {LimitedDomain, Exponential},
     ),
     "examples": (lambda: synthesizers.synthesizer().invoke(synthesizers.rows()), {ClippedSum}),
@@ -104,7 +111,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
         monkeypatch.setattr(owner, name, spy)
 
     def charged(_: Any, event: DpEvent, *__: Any) -> tuple[str, DpEvent]:
-        return "charged", event.event if isinstance(event, PartEvent) else event
+        while isinstance(event, (PartEvent, LabelPartEvent)):
+            event = event.event
+        return "charged", event
 
     seen(LedgerPlan, "spend", charged)
     seen(MetricLedger, "spend", lambda _, eta, *__: ("charged", MetricEvent(eta)))

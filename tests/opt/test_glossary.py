@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +91,24 @@ def test_subsets_show_their_records_of_one_label_from_one_partition() -> None:
     assert {label for _, label in dropped} == {0, 1, 2}
 
 
+def test_the_caches_of_one_label_do_not_outlive_its_description() -> None:
+    """If it breaks, memory holds every subset once for each label, and a forgotten record in more than one place."""
+    held: list[set[int]] = []
+    engine = writer(Looking, lambda bodies: held.append({key[1] for key in engine.cache if isinstance(key[0], tuple)}))
+    glossary(engine).invoke(rows())
+    assert {label for labels in held for label in labels} == {0, 1, 2}
+    assert max(map(len, held)) == 1
+
+
 def test_a_subset_without_a_record_of_the_label_abstains() -> None:
     """If it breaks, an empty prompt votes, or a label that nobody has raises."""
     engine = writer()
     few = [{**row, "label": "team A", "text": f"note {i:03d} kind0 {CANARY}"} for i, row in enumerate(rows())]
     few[0] = {"text": f"note 000 kind1 {CANARY}", "label": "team B"}
     made = glossary(engine).optimize(few)
-    asked = Counter(len(call) for call in engine.calls)
-    assert set(asked) <= {0, 1, 16}
-    assert made.descriptions == {"team A": SAID["team A"]}
+    assert {len(call) for call in engine.calls} <= {0, 1, 16}
+    assert all(notes([one.prompt.body]) for call in engine.calls for one in call)
+    assert made.descriptions == {"team A": SAID["team A"], "team B": "team B", "team C": "team C"}
     assert {each.label: each.dropped for each in made.candidates if each.dropped} == dict.fromkeys(
         ["team B", "team C"], "it has no text"
     )
@@ -191,6 +199,10 @@ def test_a_label_that_has_used_its_calls_ends_and_the_next_begins() -> None:
     made = glossary(max_new_tokens=2).optimize(rows())
     assert [each.text for each in made.candidates] == ["Dull film", "Great movie", "Good review"]
     assert made.certificate.parameters["tokens_released"] == 6
+    ledger = PrivacyLedger(BUDGET)
+    silent = WordEngine(lambda place, asked: None, extra="\n".join(THREE))
+    glossary(silent, ledger=ledger, budget=None, max_new_tokens=1).optimize(rows())
+    assert [entry.count for entry in ledger.entries()] == [1, 1, 1, 1]  # no label has a call left for a second try
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,101 @@
+"""What is not handed over, and that the reason is told: by released text alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.next_token import WordEngine, agreeing
+from fakes.optimizers import INSTRUCTION, LABELS, examples, optimizer
+
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.opt import Decoding, OptPrompts, candidate_fault, load_prompt
+from langchain_dp.opt.templates import MESSAGES
+
+START = "Read the review, then choose whether it is negative or positive."
+
+
+@pytest.mark.parametrize(
+    ("candidate", "complete", "fault"),
+    [
+        ("Decide whether the review praises the film.", True, ""),
+        ("Say negative if the critic is bored, else positive.", False, ""),
+        ("Choose", True, ""),
+        (START, True, ""),
+        ("", True, "it has no text"),
+        *((message, True, "it repeats the request") for message in MESSAGES),
+        ("The student turns an input text into an output text of the review.", True, "it repeats the request"),
+        ("Input: a dull film Output: negative.", True, "it repeats the request"),
+        ("Read the review. Better instruction: read the review.", True, "it repeats the request"),
+        ("Read the review and decide if the", False, "it stops in mid-sentence"),
+        ("Read the review and choose one of the following:", True, "it stops in mid-sentence"),
+        ("Make it more concise.", True, "it no longer names the task"),
+        ("Give positively short answers.", True, "it no longer names the task"),  # no label as a word of its own
+    ],
+)
+def test_a_candidate_is_dropped_for_a_reason(candidate: str, complete: bool, fault: str) -> None:
+    """If it breaks, an echo of the request, half a sentence or a sentence about nothing becomes the prompt."""
+    found = candidate_fault(candidate, instruction=START, words=LABELS, prompts=OptPrompts(), complete=complete)
+    assert found == fault
+
+
+def test_what_the_initial_instruction_says_itself_is_no_echo() -> None:
+    """If it breaks, a public word that request and task share drops every candidate."""
+    shared = "An input text into an output text: read the review."
+    said = {"words": LABELS, "prompts": OptPrompts()}
+    assert candidate_fault(shared, instruction=shared, **said) == ""  # type: ignore[arg-type]  # of several types
+    assert candidate_fault(shared, instruction=START, **said) == "it repeats the request"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("written", ["Say yes or no.", "Classify this, good film."])
+def test_dropped_candidates_stay_in_the_result_and_are_not_chosen(written: str, tmp_path: Path) -> None:
+    """If it breaks, what was paid for is lost, or a dropped candidate is handed over all the same."""
+    made = optimizer(WordEngine(agreeing(written)), filtered=True).optimize(examples())
+    dropped = written.startswith("Say")
+    assert [(each.text, each.dropped) for each in made.candidates] == [
+        (written, "it no longer names the task" if dropped else "")
+    ] * 2
+    assert made.instruction in ({INSTRUCTION} if dropped else {INSTRUCTION, written})
+    assert ("dropped: it no longer names" in str(made.candidates[0])) is dropped
+    made.save(tmp_path / "prompt.json")
+    assert load_prompt(tmp_path / "prompt.json").candidates == made.candidates
+
+
+def test_a_prompt_as_system_and_human_message() -> None:
+    """If it breaks, the task stands in the wrong message, or in both."""
+    made = optimizer(prompts=OptPrompts(system=True)).optimize(examples())
+    first, second = made.template().format_messages(text="a film")
+    assert (first.type, second.type) == ("system", "human")
+    assert first.content == f"Instruction: {made.instruction}\nAnswer with one of: negative, positive."
+    assert second.content == "Input: a film\n\nOutput:"
+    for wrong in ({"answer": "Answer."}, {"answer": "{labels}\n"}, {"system": "yes"}):
+        with pytest.raises(InvalidParameter):
+            OptPrompts(**wrong)  # type: ignore[arg-type]  # wrong on purpose
+    assert "Answer with" not in OptPrompts(answer="").forward("Say it.", LABELS)
+
+
+@pytest.mark.parametrize(
+    ("carries", "given", "asked"),
+    [(True, None, True), (False, None, False), (True, Decoding(chat=False), False), (False, Decoding(chat=True), True)],
+)
+def test_a_model_with_a_chat_template_is_asked_in_it(carries: bool, given: Any, asked: bool) -> None:
+    """If it breaks, an instruction-tuned model is asked to continue a text, or a base model to chat."""
+    engine = WordEngine(agreeing("Classify it."))
+    engine.chats = carries  # type: ignore[attr-defined]  # the attribute of engines
+    settings = {} if given is None else {"decoding": given}
+    made = optimizer(engine, **settings)
+    assert made.settings.decoding.chat is asked
+    made.invoke(examples())
+    assert {rule.chat for rule in engine.decodings} == {asked}
+
+
+def test_the_request_stands_not_next_to_the_cue() -> None:
+    """If it breaks, what is copied by a model that copies is the request again."""
+    prompts = OptPrompts()
+    for place, message in enumerate(MESSAGES):
+        tail = prompts.backward_tail(place, "Is it spam?")
+        assert tail.startswith(message)
+        assert "Is it spam?" in tail[len(message) :]
+        assert not any(word in message for word in ("Rewrite", "Be concise", "Clarify", "Improve the", "Shorten"))
+    assert prompts.meta.index("no more errors") < prompts.meta.index("Below")
