@@ -152,7 +152,7 @@ def together(path: str, options: argparse.Namespace) -> None:
 
         def step(at: int) -> float:
             return seconds(
-                lambda: engine.next_tokens([Continuation(one, tuple(words[:at]), 0.5) for one in asked], decoding)
+                lambda: engine.next_tokens([Continuation(one, tuple(words[:at]), 0.5) for one in short], decoding)
             )
 
         one, other = torch.rand(2048, 2048), torch.rand(2048, 2048)
