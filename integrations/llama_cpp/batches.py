@@ -1,9 +1,9 @@
 """Joint batches, padded with public rows by a rule, so that a member's bits do not tell how many shared its batch.
 
 llama.cpp picks its kernels by the number of rows. Which numbers round alike depends on the file type and the machine:
-files of floats and of the older quantized types (Q8_0, Q4_0) need two rows at least, K-quants (Q4_K_M and its kin) a
-multiple of eight, and other hardware perhaps always the same number. A rule says so, :mod:`.batch_check` tests it, and
-every batch of the engine that holds a member's question or answer is made by the rule that passed.
+where this was measured, floats and Q8_0 need two rows at least, K-quants (Q4_K_M and its kin, the last layer of most
+Q4_0 files) a multiple of eight, and other hardware may need always the same number. A rule says so, :mod:`.batch_check`
+tests it, and every batch of the engine that holds a member's question or answer is made by the rule that passed.
 """
 
 from __future__ import annotations

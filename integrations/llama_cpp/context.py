@@ -8,8 +8,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 CELLS = 256
 """llama.cpp allots cache cells in steps of this many tokens."""
 
+_HOW_TO_WAIT = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+_TURNS = "100"
+
 State = npt.NDArray[np.uint8]
 Row = tuple[int, int, int, bool]
 """Token, position, sequence, and whether its logits are wanted."""
@@ -36,13 +39,31 @@ def import_llama(*, verbose: bool = False) -> Any:
         MissingExtra: llama-cpp-python is not installed.
     """
     try:
-        import llama_cpp  # here, not above: the extra is optional and takes a second to load
+        with _patience():
+            import llama_cpp  # here, not above: the extra is optional and takes a second to load
     except ImportError as missing:
         raise MissingExtra('llama.cpp is not installed: pip install "langchain-dp[local]"') from missing
     # The library holds its own C callback for the whole process; its threshold is the one safe thing to move.
     if not verbose:
         logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL + 1)
     return llama_cpp
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Have GCC's OpenMP, if it is loaded now, wait for a moment only before a thread that waits for another sleeps.
+
+    It reads this once. Left alone it turns some milliseconds, on a core that the other thread may need: beside one
+    other busy process evaluations took up to ten times as long. Whoever set how to wait has it that way.
+    """
+    if any(name in os.environ for name in _HOW_TO_WAIT):
+        yield
+        return
+    os.environ[_HOW_TO_WAIT[0]] = _TURNS
+    try:
+        yield
+    finally:
+        os.environ.pop(_HOW_TO_WAIT[0], None)  # no affair of processes that this one starts
 
 
 class DecodeError(Exception):

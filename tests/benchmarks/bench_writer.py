@@ -9,13 +9,21 @@ Run by ``make bench``. One run, one machine, the same weights, texts and number 
   interpolated;
 - floor: the floating-point operations of the rows that a warm step must evaluate over the measured speed of a large
   float32 matrix product, or the bytes that it must read over the measured speed of reading, whichever is longer.
+
+With --types it measures instead, for files of these types made from --model-path ("as-is": that file itself), the rule
+under which members share batches, and a warm step of all members together, beside the members one by one and beside
+2 x parameters x members floating-point operations at the speed of that product. The three take turns in one run.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import dataclasses
 import os
 import statistics
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,7 +33,8 @@ from typing import Any
 import torch
 from langchain_dp.integrations._choice import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
-from langchain_dp.integrations.llama_cpp.model_files import prepared_model_path
+from langchain_dp.integrations.llama_cpp.batches import ALONE
+from langchain_dp.integrations.llama_cpp.model_files import _quantize, prepared_model_path
 from langchain_dp.integrations.llama_cpp.writer import Writer
 from langchain_dp.integrations.transformers.load import from_gguf
 from made import keep, made
@@ -124,6 +133,72 @@ class Floor:
         return operations / self.operations_per_second, read / self.bytes_per_second
 
 
+def together(path: str, options: argparse.Namespace) -> None:
+    """One file: the rule that holds, and what a warm step takes with members together and one by one."""
+    decoding = Decoding(temperature=options.temperature)
+    # Short ones: a step evaluates one row of each, and their caches take long to build.
+    short = [dataclasses.replace(one, body=one.body[:60], tail="\nLabel:") for one in prompts(options.members, 1)]
+    began = now()
+    with LlamaCppEnsemble(
+        model_path=path, slots=options.members, max_tokens=options.max_tokens, n_threads=options.threads
+    ) as engine:
+        started = now() - began
+        torch.set_num_threads(engine.n_threads)
+        context, batches, slots = engine._context, engine._evaluator.batches, engine._slots
+        room = context.llama.llama_model_desc(context._model, about := ctypes.create_string_buffer(128), len(about))
+        parameters = int(context.llama.llama_model_n_params(context._model))
+        rule, count = batches.rule, slots.count
+        words = [5 + i for i in range(2 + options.rounds)]
+
+        def step(at: int) -> float:
+            return seconds(
+                lambda: engine.next_tokens([Continuation(one, tuple(words[:at]), 0.5) for one in short], decoding)
+            )
+
+        one, other = torch.rand(2048, 2048), torch.rand(2048, 2048)
+        step(0)
+        joint, products = [], []
+        for at in range(1, 2 + options.rounds):
+            joint.append(step(at))
+            products.append(seconds(lambda: one @ other))
+        load = os.getloadavg()[0]
+        # As where no rule holds: every member by itself in a context that holds nobody else.
+        slots.put_away()
+        batches.rule, slots.count = ALONE, 1
+        step(0)
+        lone = [step(at) for at in range(1, 2 + max(1, options.rounds // 3))]
+        batches.rule, slots.count = rule, count
+    warm, single = statistics.median(joint[1:]), statistics.median(lone[1:] or lone)
+    floor = 2 * parameters * options.members * statistics.median(products) / (2 * 2048**3)
+    kind = about.value.decode().split(" ", 2)[-1] if room > 0 else "unknown"
+    print(f"{engine.name} ({kind}): {rule.name}; together {warm:.3f} s, one by one {single:.3f} s", end="; ")
+    print(f"{single / warm:.1f} x as fast, {warm / floor:.2f} x its floor of {floor:.3f} s, started in {started:.0f} s")
+    settings = {
+        "model": engine.name,
+        "type": kind,
+        "rule": rule.name,
+        "threads": engine.n_threads,
+        "members": options.members,
+        "load": round(load, 2),
+    }
+    figures = {"together": warm, "one by one": single, "floor": floor, "start": started}
+    out: Path | None = options.out
+    keep(out, "together", settings, figures)
+
+
+def types(options: argparse.Namespace) -> None:
+    """A line for each file type."""
+    source = options.model_path or embedded_model_path()
+    for kind in options.types:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(source)
+            if kind != "as-is":
+                path = Path(folder) / f"{path.name.split('.')[0]}.{kind}.gguf"
+                if not _quantize(source, path, kind):
+                    sys.exit(f"llama.cpp could not write {kind}.")
+            together(str(path), options)
+
+
 def main() -> None:
     """Print times, ratios and where a warm step goes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -136,8 +211,14 @@ def main() -> None:
     parser.add_argument("--flash-attention", action="store_true")
     parser.add_argument("--cpu-time", action="store_true", help="count CPU time, on a busy machine with --threads 1")
     parser.add_argument("--out", type=Path, help="results file to append the figures to")
+    parser.add_argument("--types", nargs="+", help="measure files of these types, such as Q4_K_M or as-is, instead")
+    parser.add_argument("--max-tokens", type=int, default=256, help="with --types: longest member")
+    parser.add_argument("--rounds", type=int, default=9, help="with --types: steps whose median is kept")
     options = parser.parse_args()
     made()
+    if options.types:
+        types(options)
+        return
     if options.cpu_time:
         global now
         now = time.process_time

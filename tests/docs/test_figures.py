@@ -188,6 +188,25 @@ def test_the_page_quotes_what_writing_took() -> None:
     assert f"Two threads take {two['warm step']:.2f} s" in text
 
 
+def test_the_page_quotes_what_file_types_took() -> None:
+    """If it breaks, the page names a rule, or shows a speed, that no row in the results has."""
+    rows = [row for row in made.so_far(RESULTS / "speed.jsonl") if row["bench"] == "together"]
+    assert rows
+    for row in rows:
+        took, what = row["figures"], row["settings"]
+        cells = (
+            what["model"],
+            what["type"],
+            what["rule"],
+            f"{took['together']:.2f} s",
+            f"{took['one by one']:.2f} s",
+            f"{took['one by one'] / took['together']:.1f} x",
+            f"{took['together'] / took['floor']:.1f} x",
+        )
+        assert PAGE.count(f"| {' | '.join(cells)} |\n") == 1
+    assert PAGE.count("| multiples of 8 rows |") + PAGE.count("| at least 2 rows |") == len(rows)
+
+
 @pytest.mark.parametrize(("name", "table"), [("GloVe, 400,000 x 50", "glove"), ("MiniLM, 30,522 x 384", "minilm")])
 def test_the_page_quotes_what_sanitizing_took(name: str, table: str) -> None:
     """If it breaks, the page shows a speed that no row in the results has."""

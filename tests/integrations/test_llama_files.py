@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from langchain_dp.integrations.llama_cpp import context
 from langchain_dp.integrations.llama_cpp import model_files as files
 
 from langchain_dp.errors import MissingExtra
@@ -112,3 +114,26 @@ def test_importing_the_integration_loads_no_model_library() -> None:
     """If this fails, importing a name costs seconds and fails without the extra."""
     code = "import sys, langchain_dp.integrations.llama_cpp; print('llama_cpp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize("told", [{}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}], ids=str)
+def test_threads_that_wait_leave_the_processor_to_others(told: dict[str, str]) -> None:
+    """If this fails, an evaluation beside one busy process takes ten times as long, or what the user said is lost."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    code = (
+        "import os; from langchain_dp.integrations.llama_cpp.context import import_llama; before = dict(os.environ); "
+        "import_llama(); print(os.environ == before)"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GOMP_", "OMP_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=kept | {"OMP_DISPLAY_ENV": "verbose"} | told,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "True\n"  # not handed on to other processes
+    if "GOMP_SPINCOUNT" not in done.stderr:
+        pytest.skip("this llama.cpp does not wait by GCC's OpenMP")
+    turns = told.get("GOMP_SPINCOUNT", context._TURNS)
+    assert (f"GOMP_SPINCOUNT = '{turns}'" in done.stderr) == ("OMP_WAIT_POLICY" not in told)
