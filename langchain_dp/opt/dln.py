@@ -34,6 +34,12 @@ class DLNSettings:
 
     Raises:
         InvalidParameter: A value is out of bounds.
+
+    Example:
+        >>> quick = DLNSettings(steps=2, prompts_per_step=4)
+        >>> compared = DPPromptOptimizer(model=engine, labels=labels, instruction=start, method="dln-1", dln=quick)
+        >>> compared.optimize(rows).certificate.private
+        False
     """
 
     steps: int = 20

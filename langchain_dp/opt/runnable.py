@@ -96,6 +96,12 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         paper's. A glossary is cut from one partition of all records, whatever their labels; a record that is replaced
         moves a vote in the descriptions of two labels at most, and pays for those: see
         :class:`langchain_dp.accounting.LabelPartEvent`.
+
+    Example:
+        >>> labels, start = ["praise", "complaint"], "Is the message praise or a complaint?"
+        >>> optimizer = DPPromptOptimizer(model=engine, labels=labels, instruction=start, budget=PrivacyBudget(8.0))
+        >>> print(optimizer.plan(rows))
+        >>> chain = optimizer.invoke(rows) | model  # any chat model, wherever it runs
     """
 
     @moved(**MOVED_SAMPLING, **MOVED_WRITING)
