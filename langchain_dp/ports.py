@@ -68,7 +68,7 @@ class ScoresLabels(Protocol):
     Example:
         >>> isinstance(engine, ScoresLabels)
         True
-        >>> prompts = [MemberPrompt("Sort messages. ", body, "Where is my invoice:", member=body) for body in bodies]
+        >>> prompts = [MemberPrompt("Sort: ", body, "My invoice?", member) for member, body in enumerate(bodies)]
         >>> scores = engine.score_labels(prompts, [" delivery", " billing"])  # a row of two numbers a prompt, or None
     """
 
@@ -186,7 +186,7 @@ class VotesNextToken(Protocol):
 
     Example:
         >>> asked = [Continuation(prompt, written=(), draw=0.5) for prompt in prompts]
-        >>> votes = collections.Counter(engine.next_tokens(asked, Decoding(temperature=0.0)))
+        >>> votes = collections.Counter(engine.next_tokens(asked, Decoding()))  # private: None is an abstention
         >>> engine.forget(*(prompt.member for prompt in prompts))
     """
 
@@ -242,8 +242,8 @@ class TokenScores:
         members: Each member's own, in order; None for one that could not be evaluated. Private.
 
     Example:
+        >>> ledger.spend(mechanism.event)  # a ClippedSum's: a whole round, before its first token
         >>> scores = engine.score_next_token(public, members, candidates=512)
-        >>> ledger.spend(mechanism.event)  # of a ClippedSum: one round
         >>> token = scores.tokens[mechanism.release(scores.public, scores.members)]
     """
 

@@ -35,7 +35,7 @@ class NonPrivateICL(Runnable[Question, Any]):
     An answer nobody could parse falls back to the first label, as a release without any vote does before noise.
 
     Example:
-        >>> compared = chain.baseline("few-shot")
+        >>> compared = chain.baseline("few-shot", private=False)
         >>> compared.invoke("Nobody called me back.")
         'complaint'
         >>> compared.certificate().private

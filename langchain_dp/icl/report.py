@@ -78,7 +78,7 @@ class ICLPlanReport:
     Example:
         >>> plan = chain.plan(price_per_million_tokens=0.15)
         >>> print(plan)
-        >>> plan.survival[0.7]  # how often a 70% majority wins
+        >>> print(f"a majority of 70% wins {plan.survival[0.7]:.0%} of the time")
     """
 
     budget: PrivacyBudget

@@ -91,9 +91,9 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         Algorithm 1 and Theorem 2, with the accounting of :mod:`langchain_dp.accounting`, not the paper's.
 
     Example:
-        >>> chain = DPICLClassifier(llm=model, examples=rows, labels=["praise", "complaint"], budget=PrivacyBudget(3.0))
+        >>> chain = DPICLClassifier(llm=model, examples=rows, labels=LABELS, budget=budget, max_queries=100)
         >>> print(chain.plan())
-        >>> chain.invoke("Nobody called me back.")
+        >>> chain.invoke("Nobody called me back.")  # a noisy vote: it may come out otherwise
         'complaint'
     """
 

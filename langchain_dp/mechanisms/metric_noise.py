@@ -111,8 +111,9 @@ def metric_laplace(
         One row number per point.
 
     Example:
-        >>> ids = metric_laplace(table.vectors[[2, 0]], table, 1000.0)  # so large an eta hides nothing
-        >>> ids
+        >>> ledger = MetricLedger()
+        >>> ledger.spend(1000.0, [Owner("letter 1", user="ann")], table="glove")  # charge first, then draw
+        >>> metric_laplace(table.vectors[[2, 0]], table, 1000.0)  # so large an eta hides nothing
         array([2, 0])
     """
     return MetricLaplace(MetricEvent(checked_eta(eta)), table, threads=threads).release(points, rng=rng)

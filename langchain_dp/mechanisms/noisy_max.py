@@ -28,11 +28,10 @@ class NoisyMax:
         noisy_counts: All noisy counts, in votes, multiples of 1/1024. Same price as the winner alone.
 
     Example:
+        >>> ledger.spend(NoisyMaxEvent(2.0))  # charge first, then draw
         >>> released = report_noisy_max([310, 70], 2.0)
-        >>> ["praise", "complaint"][released.winner]
-        'praise'
-        >>> round(released.shares()[0], 1)
-        0.8
+        >>> released.winner, round(released.shares()[0], 1)
+        (0, 0.8)
     """
 
     winner: int

@@ -21,8 +21,8 @@ class Randomness(Protocol):
     Example:
         >>> def winner(rng: Randomness) -> int:
         ...     return report_noisy_max([31, 7], 2.0, rng=rng).winner
-        >>> winner(SystemRandomness()), winner(NotPrivateSeededRandomness(1))
-        (0, 0)
+        >>> winner(NotPrivateSeededRandomness(1))
+        0
     """
 
     @property
@@ -39,6 +39,7 @@ class SystemRandomness:
     """Entropy of the operating system. The only source whose results are private.
 
     Example:
+        >>> ledger.spend(NoisyMaxEvent(2.0))
         >>> report_noisy_max([31, 7], 2.0, rng=SystemRandomness()).winner  # the same as without rng=
         0
     """

@@ -36,8 +36,9 @@ class DLNSettings:
         InvalidParameter: A value is out of bounds.
 
     Example:
-        >>> quick = DLNSettings(steps=2, prompts_per_step=4)
-        >>> compared = DPPromptOptimizer(model=engine, labels=labels, instruction=start, method="dln-1", dln=quick)
+        >>> compared = DPPromptOptimizer(
+        ...     model=engine, labels=LABELS, instruction="Praise or complaint?", method="dln-1", dln=DLNSettings(2)
+        ... )
         >>> compared.optimize(rows).certificate.private
         False
     """

@@ -214,7 +214,7 @@ def evaluate_prompt(
 
     Example:
         >>> prompt = optimizer.invoke(rows)
-        >>> print(evaluate_prompt(prompt, model, test_rows, ["praise", "complaint"]))
+        >>> print(evaluate_prompt(prompt, model, test_rows, LABELS))
     """
     asked = list(rows)
     validate.integer("number of rows", len(asked), at_least=1)

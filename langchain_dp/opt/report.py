@@ -38,9 +38,9 @@ class OptPlanReport:
         calls_paid: Calls that one record pays for: all, or in a glossary those of the labels that it can be in.
 
     Example:
-        >>> plan = optimizer.plan(rows)
+        >>> plan = optimizer.plan(20_000)
         >>> print(plan)
-        >>> plan.chance(0.7)  # that a token is released for which 70% of the subsets vote
+        >>> print(f"a token with 70% of the votes is released {plan.chance(0.7):.0%} of the time")
     """
 
     budget: PrivacyBudget

@@ -98,10 +98,11 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         :class:`langchain_dp.accounting.LabelPartEvent`.
 
     Example:
-        >>> labels, start = ["praise", "complaint"], "Is the message praise or a complaint?"
-        >>> optimizer = DPPromptOptimizer(model=engine, labels=labels, instruction=start, budget=PrivacyBudget(8.0))
-        >>> print(optimizer.plan(rows))
-        >>> chain = optimizer.invoke(rows) | model  # any chat model, wherever it runs
+        >>> optimizer = DPPromptOptimizer(
+        ...     model=engine, labels=LABELS, instruction="Is it praise or a complaint?", budget=budget
+        ... )
+        >>> print(optimizer.plan(20_000))  # a few hundred records need fewer subsets=
+        >>> chain = optimizer.invoke(records) | model  # any chat model, wherever it runs
     """
 
     @moved(**MOVED_SAMPLING, **MOVED_WRITING)

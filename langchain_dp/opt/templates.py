@@ -206,9 +206,9 @@ class OptTask:
         prompts: Templates.
 
     Example:
-        >>> task = OptTask(("praise", "complaint"), "Is the message praise or a complaint?", shots=2, subsets=40)
+        >>> task = OptTask(("praise", "complaint"), "Praise or complaint?", shots=5, subsets=205)
         >>> settings = {name: getattr(task, name) for name in ("labels", "instruction", "shots", "subsets", "prompts")}
-        >>> optimizer = DPPromptOptimizer(model=engine, budget=PrivacyBudget(8.0), **settings)
+        >>> optimizer = DPPromptOptimizer(model=engine, budget=budget, **settings)
     """
 
     labels: tuple[str, ...]
