@@ -40,6 +40,10 @@ class MemberPrompt:
         tail: The question, the same for every member of one call. Ends where the label, or the text to be written,
             begins.
         member: Opaque key of this member's content. A change of content comes with a new key.
+
+    Example:
+        >>> MemberPrompt("Sort messages. ", "My parcel is late: delivery. ", "Where is my invoice:", member=7)
+        MemberPrompt(member=7, <private>)
     """
 
     head: str
@@ -60,6 +64,12 @@ class ScoresLabels(Protocol):
 
     A word's score is that of its own tokens, whatever may follow. A word whose tokens begin another one ("1" and "10")
     never scores below it: choose words of which none begins another.
+
+    Example:
+        >>> isinstance(engine, ScoresLabels)
+        True
+        >>> prompts = [MemberPrompt("Sort: ", body, "My invoice?", member) for member, body in enumerate(bodies)]
+        >>> scores = engine.score_labels(prompts, [" delivery", " billing"])  # a row of two numbers a prompt, or None
     """
 
     @property
@@ -117,6 +127,11 @@ class Continuation:
         prompt: The member's prompt. Here the tail is public, like the head.
         written: Tokens that follow the tail: of a private run those released so far, hence public.
         draw: The member's own coin, uniform in [0, 1), which picks a token from its distribution.
+
+    Example:
+        >>> asked = Continuation(prompt, written=(), draw=0.25)
+        >>> token = engine.next_tokens([asked], Decoding(temperature=0.7))[0]
+        >>> longer = dataclasses.replace(asked, written=(*asked.written, token))
     """
 
     prompt: MemberPrompt
@@ -168,6 +183,11 @@ class VotesNextToken(Protocol):
 
     The token of one member must depend on that member's own head, body and tail, its written tokens, its coin and the
     decoding, and on nothing of any other member: not on its content, not on its length, to the last bit of a logit.
+
+    Example:
+        >>> asked = [Continuation(prompt, written=(), draw=0.5) for prompt in prompts]
+        >>> votes = collections.Counter(engine.next_tokens(asked, Decoding()))  # private: None is an abstention
+        >>> engine.forget(*(prompt.member for prompt in prompts))
     """
 
     @property
@@ -220,6 +240,11 @@ class TokenScores:
         tokens: Candidates, each once, found from the public prompt alone.
         public: The public model's log-probabilities of them, (number of candidates,).
         members: Each member's own, in order; None for one that could not be evaluated. Private.
+
+    Example:
+        >>> ledger.spend(mechanism.event)  # a ClippedSum's: a whole round, before its first token
+        >>> scores = engine.score_next_token(public, members, candidates=512)
+        >>> token = scores.tokens[mechanism.release(scores.public, scores.members)]
     """
 
     tokens: tuple[Token, ...]
@@ -237,6 +262,11 @@ class ScoresNextToken(Protocol):
     Log-probabilities are normalized over the whole vocabulary. Those of one member must depend on that member's own
     head, body and tail, its written tokens and the candidates; candidates and public log-probabilities on the public
     prompt alone: on nothing of any member, to the last bit.
+
+    Example:
+        >>> public = Continuation(MemberPrompt("Texts of one kind: ", "", "Text:", "public"), written=(), draw=0.0)
+        >>> scores = engine.score_next_token(public, members, candidates=512)
+        >>> likely = scores.tokens[scores.public.argmax()]  # what the model would write without a record
     """
 
     @property
@@ -285,7 +315,12 @@ class ScoresNextToken(Protocol):
 
 @runtime_checkable
 class HasFile(Protocol):
-    """A model that is one file on this machine."""
+    """A model that is one file on this machine.
+
+    Example:
+        >>> if isinstance(engine, HasFile):
+        ...     print(engine.name, engine.file_sha256())
+    """
 
     def file_sha256(self) -> str:
         """Hexadecimal SHA-256 of the file, for the record of what wrote a prompt."""
@@ -294,7 +329,12 @@ class HasFile(Protocol):
 
 @runtime_checkable
 class Measured(Protocol):
-    """An engine that knows its speed and its appetite, for estimates before a run."""
+    """An engine that knows its speed and its appetite, for estimates before a run.
+
+    Example:
+        >>> if isinstance(engine, Measured):
+        ...     print(f"about {tokens / engine.tokens_per_second():.0f} seconds")
+    """
 
     def tokens_per_second(self) -> float:
         """Tokens of a prompt evaluated per second, measured on public text."""
@@ -307,7 +347,13 @@ class Measured(Protocol):
 
 @runtime_checkable
 class Embeds(Protocol):
-    """A public table of embeddings: one vector a word, the same for every text."""
+    """A public table of embeddings: one vector a word, the same for every text.
+
+    Example:
+        >>> isinstance(table, Embeds)
+        True
+        >>> vector = table.vectors[list(table.words).index("parcel")]
+    """
 
     @property
     def words(self) -> Sequence[str]:
@@ -325,6 +371,11 @@ class EmbedsSubwords(Embeds, Protocol):
     """A table that cuts texts into its own subwords: byte pairs, sentence pieces.
 
     Both directions are public functions: they know no text but the one that is given.
+
+    Example:
+        >>> isinstance(table, EmbedsSubwords)
+        True
+        >>> text = table.decode(table.encode("My parcel is late."))
     """
 
     @property

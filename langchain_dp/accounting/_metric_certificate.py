@@ -40,6 +40,13 @@ class MetricCertificate(CertificateFaces):
 
     Raises:
         InvalidParameter: A value lies outside its bound, or ``private`` contradicts ``reason`` or ``eta``.
+
+    Example:
+        >>> certificate = MetricCertificate(mechanism="exponential", eta=4.0, table="glove", neighbor_distance=2.5)
+        >>> certificate
+        MetricCertificate(exponential, eta=4 per distance in glove, releases=0)
+        >>> certificate.word_loss
+        10.0
     """
 
     _marks: ClassVar[Mapping[str, str]] = {"kind": KIND}

@@ -52,6 +52,13 @@ def calibrate_noisy_max(
 
     Formal guarantee:
         ``epsilon([(NoisyMaxEvent(sigma, q, sampling), queries)], delta, neighbors=...) <= budget.epsilon``.
+
+    Example:
+        >>> sigma = calibrate_noisy_max(PrivacyBudget(3.0), queries=100)
+        >>> round(sigma, 1)
+        19.7
+        >>> epsilon([(NoisyMaxEvent(sigma), 100)], delta=1e-5) <= 3.0
+        True
     """
     _check_budget(budget)
     validate.integer("queries", queries, at_least=1, remedy="Give the number of questions to be answered.")
@@ -102,6 +109,12 @@ def calibrate_limited_domain(
     Raises:
         InvalidParameter: A parameter is out of bounds, or nothing reaches the budget.
         UnsupportedEvent: "resample" under neighbours other than add/remove.
+
+    Example:
+        >>> epsilon0, delta0 = calibrate_limited_domain(PrivacyBudget(3.0), tokens=50)
+        >>> round(epsilon0, 3)
+        0.203
+        >>> event = LimitedDomainEvent(epsilon0, delta0)  # to be released 50 times
     """
     _check_budget(budget)
     validate.integer("tokens", tokens, at_least=1)
@@ -137,6 +150,11 @@ def calibrate_text_round(
 
     Raises:
         InvalidParameter: A parameter is out of bounds, or nothing reaches the budget.
+
+    Example:
+        >>> epsilon0 = calibrate_text_round(PrivacyBudget(3.0), rounds=10, tokens=40, sampling_probability=0.1)
+        >>> epsilon([(TextRoundEvent(epsilon0, 40, 0.1), 10)], delta=1e-5) <= 3.0
+        True
     """
     _check_budget(budget)
     validate.integer("rounds", rounds, at_least=1)
@@ -173,6 +191,12 @@ def max_releases(event: DpEvent, budget: PrivacyBudget) -> int:
 
     Raises:
         UnsupportedEvent: There is no sound bound for the event under these neighbours.
+
+    Example:
+        >>> max_releases(NoisyMaxEvent(10.0), PrivacyBudget(3.0))
+        25
+        >>> max_releases(NoisyMaxEvent(10.0, sampling_probability=0.1), PrivacyBudget(3.0)) > 2_000
+        True
     """
 
     def fits(count: int) -> bool:

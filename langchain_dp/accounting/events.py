@@ -59,6 +59,11 @@ class NoisyMaxEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no ty
         sampling_probability: Rate q at which records (resample) or subsets (fixed) take part.
         sampling: "fixed": records stay in their subset and each release includes each subset with
             probability q; "resample": each release Poisson-samples the records and deals them anew.
+
+    Example:
+        >>> event = NoisyMaxEvent(sigma=10.0, sampling_probability=0.1)
+        >>> round(epsilon([(event, 50)], delta=1e-5), 2)
+        0.34
     """
 
     sigma: float
@@ -80,6 +85,11 @@ class LimitedDomainEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships 
         delta0: Mass that the threshold may miss.
         sampling_probability: Rate q of the records (resample) or subsets (fixed).
         sampling: As in :class:`NoisyMaxEvent`.
+
+    Example:
+        >>> event = LimitedDomainEvent(epsilon0=0.1, delta0=1e-8)
+        >>> round(epsilon([(event, 100)], delta=1e-5), 2)
+        2.02
     """
 
     epsilon0: float
@@ -103,6 +113,11 @@ class ExponentialEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no
 
     Args:
         epsilon: Weight of one correct prediction in the exponent.
+
+    Example:
+        >>> event = ExponentialEvent(0.5)
+        >>> round(epsilon([(event, 1)], delta=1e-5), 1)
+        1.0
     """
 
     epsilon: float
@@ -122,6 +137,11 @@ class TextRoundEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no t
         epsilon0: Bounded-range parameter of one token when a member's record is replaced; when it comes or goes, half.
         tokens: Tokens of one text, at most: a text that ends early costs the same.
         sampling_probability: Rate q of the members.
+
+    Example:
+        >>> event = TextRoundEvent(epsilon0=0.4, tokens=40, sampling_probability=0.06)
+        >>> round(epsilon([(event, 16)], delta=1e-5), 1)
+        2.5
     """
 
     epsilon0: float
@@ -143,6 +163,13 @@ class MetricEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no type
 
     Args:
         eta: Privacy loss per unit of distance between two inputs.
+
+    Example:
+        >>> MetricEvent(eta=12.0).eta
+        12.0
+        >>> epsilon([(MetricEvent(eta=12.0), 1)], delta=1e-5)
+        Traceback (most recent call last):
+        langchain_dp.errors.UnsupportedEvent: ...
     """
 
     eta: float
@@ -161,6 +188,12 @@ class PartEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
     Args:
         part: Public name of the part.
         event: The release.
+
+    Example:
+        >>> event = NoisyMaxEvent(10.0)
+        >>> apart = [(PartEvent("even", event), 50), (PartEvent("odd", event), 50)]
+        >>> epsilon(apart, delta=1e-5) == epsilon([(event, 50)], delta=1e-5)
+        True
     """
 
     part: str
@@ -184,6 +217,12 @@ class LabelPartEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no t
     Args:
         label: The label, public.
         event: The release.
+
+    Example:
+        >>> event = NoisyMaxEvent(10.0)
+        >>> described = [(LabelPartEvent(label, event), 50) for label in ("delivery", "billing", "other")]
+        >>> epsilon(described, delta=1e-5) == epsilon([(event, 100)], delta=1e-5)  # two of the three labels
+        True
     """
 
     label: str

@@ -80,6 +80,13 @@ class MetricLedger(BaseLedger):
         word-vector distances d_i, the probabilities of any outcome of all releases together differ by a factor of at
         most exp(sum of eta_i d_i), so by at most exp(eta_u max d_i) (composition of metric privacy: Chatzikokolakis,
         Andres, Bordenabe and Palamidessi 2013). A charge is on disk before :meth:`spend` returns.
+
+    Example:
+        >>> from langchain_dp.accounting.metric import Owner
+        >>> ledger = MetricLedger(limit=20.0)
+        >>> ledger.spend(4.0, [Owner("letter 1", user="ann")], table="glove")
+        >>> ledger.spent(user="ann")
+        4.0
     """
 
     _store: MetricStore

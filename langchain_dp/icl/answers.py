@@ -39,6 +39,12 @@ class DPAnswer(Generic[Label]):
         label: The released label, as it was given to the classifier.
         certificate: Under which promise it was released.
         shares: Noisy vote shares per label if they were asked for, at the same price; else None.
+
+    Example:
+        >>> answer = chain.invoke_with_certificate("Nobody called me back.")
+        >>> answer.label in LABELS
+        True
+        >>> print(answer.certificate)
     """
 
     label: Label

@@ -33,6 +33,13 @@ class NonPrivateICL(Runnable[Question, Any]):
     """A non-private twin of a ``DPICLClassifier``. Made by its ``baseline`` method; its certificate says so.
 
     An answer nobody could parse falls back to the first label, as a release without any vote does before noise.
+
+    Example:
+        >>> compared = chain.baseline("few-shot", private=False)
+        >>> compared.invoke("Nobody called me back.")
+        'complaint'
+        >>> compared.certificate().private
+        False
     """
 
     def __init__(

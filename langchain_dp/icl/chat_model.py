@@ -38,6 +38,12 @@ class ChatDPICL(BaseChatModel):
 
     Formal guarantee:
         That of the classifier; the chat face only renders what was released.
+
+    Example:
+        >>> chat = ChatDPICL(classifier=chain)
+        >>> reply = chat.invoke([("human", "Nobody called me back.")])
+        >>> reply.content, reply.response_metadata["dp"]["epsilon"]
+        ('complaint', 3.0)
     """
 
     # LangChain's caches cannot tell two classifiers apart, and would keep answers of forgotten records: the classifier

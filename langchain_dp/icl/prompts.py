@@ -28,6 +28,12 @@ class ICLPrompt:
 
     Raises:
         InvalidParameter: The template has no variable, or two labels share a word.
+
+    Example:
+        >>> prompt = ICLPrompt(question="Message: {text}", answer="Feedback:", words={1: "praise", 0: "complaint"})
+        >>> print(prompt.ask({"text": "Thank you all!"}))
+        Message: Thank you all!
+        Feedback:
     """
 
     question: str

@@ -74,6 +74,11 @@ class ICLPlanReport:
         survival_doubled: Chance of a 70% majority if twice as many subsets were asked; None where there are too few
             subsets, or the plan needs no warning.
         weak: Why the promise is weak, if it is.
+
+    Example:
+        >>> plan = chain.plan(price_per_million_tokens=0.15)
+        >>> print(plan)
+        >>> print(f"a majority of 70% wins {plan.survival[0.7]:.0%} of the time")
     """
 
     budget: PrivacyBudget

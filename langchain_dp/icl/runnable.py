@@ -89,6 +89,12 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         the budget's neighbours (replace-one by default: the number of examples is public). The questions, the
         answers' times and the model's operator are outside of that promise. Source: Panda, Wang, Wu, Mittal 2023,
         Algorithm 1 and Theorem 2, with the accounting of :mod:`langchain_dp.accounting`, not the paper's.
+
+    Example:
+        >>> chain = DPICLClassifier(llm=model, examples=rows, labels=LABELS, budget=budget, max_queries=100)
+        >>> print(chain.plan())
+        >>> chain.invoke("Nobody called me back.")  # a noisy vote: it may come out otherwise
+        'complaint'
     """
 
     @moved(**MOVED_SAMPLING, **MOVED_ASKING)

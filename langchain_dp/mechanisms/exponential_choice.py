@@ -44,11 +44,11 @@ class Exponential:
         one call is epsilon-bounded-range, hence epsilon-DP [2]; 2 epsilon if a record is replaced. It costs ``event``.
         The base is rounded down: a smaller base is a smaller epsilon.
 
-    Charge first, then draw::
-
-        mechanism = Exponential(ExponentialEvent(0.5))
-        ledger.spend(mechanism.event)
-        best = mechanism.release([41, 38, 44])
+    Example:
+        >>> mechanism = Exponential(ExponentialEvent(0.5))
+        >>> ledger.spend(mechanism.event)  # charge first, then draw
+        >>> mechanism.release([20, 120, 44])
+        1
     """
 
     event: ExponentialEvent
@@ -80,6 +80,11 @@ def exponential(counts: Sequence[int], epsilon: float, *, rng: Randomness | None
 
     Returns:
         Index of the candidate.
+
+    Example:
+        >>> ledger.spend(ExponentialEvent(0.5))  # charge first, then draw
+        >>> exponential([20, 120, 44], 0.5)
+        1
     """
     return Exponential(ExponentialEvent(epsilon)).release(counts, rng=rng)
 

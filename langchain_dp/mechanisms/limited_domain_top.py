@@ -61,11 +61,11 @@ class LimitedDomain(Generic[T]):
             NeurIPS 2019, Section 5 (LimitedDomain with s = 1: there a record adds votes, and never moves one).
         [2] Dong, Durfee, Rogers. Optimal differential privacy composition for exponential mechanisms. ICML 2020.
 
-    Charge first, then draw::
-
-        mechanism = LimitedDomain(LimitedDomainEvent(1.0, 1e-6), domain=50_000)
-        ledger.spend(mechanism.event)
-        token = mechanism.release({17: 40, 4: 3})
+    Example:
+        >>> mechanism = LimitedDomain(LimitedDomainEvent(1.0, 1e-6), domain=50_000)
+        >>> ledger.spend(mechanism.event)  # charge first, then draw
+        >>> mechanism.release({17: 90, 4: 3})
+        17
     """
 
     event: LimitedDomainEvent
@@ -144,6 +144,11 @@ def limited_domain(
 
     Returns:
         A token, or None.
+
+    Example:
+        >>> ledger.spend(LimitedDomainEvent(1.0, 1e-6))  # charge first, then draw
+        >>> limited_domain({"refund": 90, "sorry": 3}, epsilon0=1.0, delta0=1e-6, domain=50_000)
+        'refund'
     """
     mechanism = LimitedDomain(LimitedDomainEvent(epsilon0, delta0), domain=domain, kbar=kbar, moved_votes=moved_votes)
     return mechanism.release(votes, rng=rng)

@@ -71,6 +71,13 @@ class MetricExponential:
         every point, and the draw itself is exact: uniform whole numbers against cumulative tables. A bound lies above
         the weight by more than rounding can move it, so that a refused draw says nothing and changes no chance; how
         often one is refused, like what is cached, shows in the time alone.
+
+    Example:
+        >>> mechanism = MetricExponential(MetricEvent(1000.0), table)  # so large an eta hides nothing
+        >>> ledger = MetricLedger()
+        >>> ledger.spend(mechanism.event.eta, [Owner("letter 1", user="ann")], table="glove")  # charge first, then draw
+        >>> mechanism.release(np.array([2, 0]), lambda ids: table.vectors[ids])
+        array([2, 0])
     """
 
     event: MetricEvent

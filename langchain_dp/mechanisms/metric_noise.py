@@ -47,6 +47,13 @@ class MetricLaplace:
         larger than the holes, whose chances are off by an amount of the order of 2^-52 a dimension. That is an
         estimate and no proof; an output less likely than that may never come out. Exact sampling, as for the votes, is
         not known in many dimensions.
+
+    Example:
+        >>> mechanism = MetricLaplace(MetricEvent(1000.0), table)  # so large an eta hides nothing
+        >>> ledger = MetricLedger()
+        >>> ledger.spend(mechanism.event.eta, [Owner("letter 1", user="ann")], table="glove")  # charge first, then draw
+        >>> mechanism.release(table.vectors[[2, 0]])
+        array([2, 0])
     """
 
     event: MetricEvent
@@ -102,6 +109,12 @@ def metric_laplace(
 
     Returns:
         One row number per point.
+
+    Example:
+        >>> ledger = MetricLedger()
+        >>> ledger.spend(1000.0, [Owner("letter 1", user="ann")], table="glove")  # charge first, then draw
+        >>> metric_laplace(table.vectors[[2, 0]], table, 1000.0)  # so large an eta hides nothing
+        array([2, 0])
     """
     return MetricLaplace(MetricEvent(checked_eta(eta)), table, threads=threads).release(points, rng=rng)
 

@@ -16,7 +16,14 @@ from typing import Protocol
 
 
 class Randomness(Protocol):
-    """Source of uniform integers."""
+    """Source of uniform integers.
+
+    Example:
+        >>> def winner(rng: Randomness) -> int:
+        ...     return report_noisy_max([31, 7], 2.0, rng=rng).winner
+        >>> winner(NotPrivateSeededRandomness(1))
+        0
+    """
 
     @property
     def private(self) -> bool:
@@ -29,7 +36,13 @@ class Randomness(Protocol):
 
 
 class SystemRandomness:
-    """Entropy of the operating system. The only source whose results are private."""
+    """Entropy of the operating system. The only source whose results are private.
+
+    Example:
+        >>> ledger.spend(NoisyMaxEvent(2.0))
+        >>> report_noisy_max([31, 7], 2.0, rng=SystemRandomness()).winner  # the same as without rng=
+        0
+    """
 
     private = True
 
@@ -39,7 +52,13 @@ class SystemRandomness:
 
 
 class NotPrivateSeededRandomness:
-    """Reproducible draws for tests and figures. Whoever knows the seed can remove the noise: NOT private."""
+    """Reproducible draws for tests and figures. Whoever knows the seed can remove the noise: NOT private.
+
+    Example:
+        >>> first, second = (report_noisy_max([31, 7], 2.0, rng=NotPrivateSeededRandomness(1)) for _ in range(2))
+        >>> first == second
+        True
+    """
 
     private = False
 

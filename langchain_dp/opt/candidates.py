@@ -20,6 +20,10 @@ class Candidate:
         text: The instruction; of a glossary, the description of one label.
         dropped: Why it is not handed over; empty if it may be.
         label: The label that it describes, in a glossary.
+
+    Example:
+        >>> optimized = optimizer.optimize(rows)
+        >>> kept = [candidate.text for candidate in optimized.candidates if not candidate.dropped]
     """
 
     text: str

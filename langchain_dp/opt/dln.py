@@ -34,6 +34,13 @@ class DLNSettings:
 
     Raises:
         InvalidParameter: A value is out of bounds.
+
+    Example:
+        >>> compared = DPPromptOptimizer(
+        ...     model=engine, labels=LABELS, instruction="Praise or complaint?", method="dln-1", dln=DLNSettings(2)
+        ... )
+        >>> compared.optimize(rows).certificate.private
+        False
     """
 
     steps: int = 20

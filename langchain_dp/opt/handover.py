@@ -43,6 +43,11 @@ class OptimizedPrompt:
         candidates: Everything that was written and paid for, with why it was dropped. Empty for "dln-1".
         descriptions: Label -> what its texts have in common, of a glossary; a label whose description was dropped
             stands for itself. ``DPExampleSynthesizer(labels=...)`` takes them.
+
+    Example:
+        >>> optimized = optimizer.optimize(rows)
+        >>> optimized.save("prompt.json")
+        >>> chain = optimized.template() | model
     """
 
     prompt: str
@@ -119,6 +124,11 @@ def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
     Raises:
         InvalidParameter: The file is not such a JSON object.
         FileNotFoundError: There is no such file.
+
+    Example:
+        >>> optimized = load_prompt("prompt.json")
+        >>> print(optimized.certificate)
+        >>> chain = optimized.template() | model
     """
     name = Path(path).name
     try:
@@ -160,6 +170,10 @@ class PromptScore:
         standard_error: Of the accuracy, over rows.
         answered: Share of rows whose answer named exactly one label.
         rows: Number of rows.
+
+    Example:
+        >>> print(PromptScore(accuracy=0.9, standard_error=0.03, answered=1.0, rows=100))
+        accuracy 0.900 +- 0.030 on 100 rows (100% of the answers named one label)
     """
 
     accuracy: float
@@ -197,6 +211,10 @@ def evaluate_prompt(
 
     Raises:
         InvalidParameter: There are no rows, or one lacks a variable or a known label.
+
+    Example:
+        >>> prompt = optimizer.invoke(rows)
+        >>> print(evaluate_prompt(prompt, model, test_rows, LABELS))
     """
     asked = list(rows)
     validate.integer("number of rows", len(asked), at_least=1)

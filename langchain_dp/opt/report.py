@@ -36,6 +36,11 @@ class OptPlanReport:
         cache_bytes: Estimated memory of the kept caches; None if the engine does not say.
         weak: Why the promise is weak, if it is.
         calls_paid: Calls that one record pays for: all, or in a glossary those of the labels that it can be in.
+
+    Example:
+        >>> plan = optimizer.plan(20_000)
+        >>> print(plan)
+        >>> print(f"a token with 70% of the votes is released {plan.chance(0.7):.0%} of the time")
     """
 
     budget: PrivacyBudget

@@ -96,6 +96,13 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         paper's. A glossary is cut from one partition of all records, whatever their labels; a record that is replaced
         moves a vote in the descriptions of two labels at most, and pays for those: see
         :class:`langchain_dp.accounting.LabelPartEvent`.
+
+    Example:
+        >>> optimizer = DPPromptOptimizer(
+        ...     model=engine, labels=LABELS, instruction="Is it praise or a complaint?", budget=budget
+        ... )
+        >>> print(optimizer.plan(20_000))  # a few hundred records need fewer subsets=
+        >>> chain = optimizer.invoke(records) | model  # any chat model, wherever it runs
     """
 
     @moved(**MOVED_SAMPLING, **MOVED_WRITING)

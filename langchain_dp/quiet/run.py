@@ -47,6 +47,10 @@ class private_run:  # reads as a statement: `with private_run():`
 
     Raises:
         UnsafeEnvironment: On entry; see ``check_environment``.
+
+    Example:
+        >>> with private_run():
+        ...     answer = (prompt | model).invoke({"text": private_text})
     """
 
     def __enter__(self) -> None:

@@ -17,7 +17,13 @@ LABELS = ("praise", "complaint")
 
 
 def load() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return (private training rows, test rows), each a list of {text, label}."""
+    """Return (private training rows, test rows), each a list of {text, label}.
+
+    Example:
+        >>> rows, test_rows = load()
+        >>> len(rows), len(test_rows), rows[0]["label"]
+        (640, 80, 'praise')
+    """
     folder = resources.files(__name__)
     with (
         resources.as_file(folder / "messages.jsonl") as train,

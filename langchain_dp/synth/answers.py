@@ -47,6 +47,11 @@ class AnswerPrompts:
 
     Raises:
         InvalidParameter: A template holds no plain variable.
+
+    Example:
+        >>> prompts = AnswerPrompts(record="Q: {question} A: {answer} ", question="Q: {question} A:")
+        >>> prompts.asked({"question": "Where is my parcel?"})
+        'Q: Where is my parcel? A:'
     """
 
     record: str = "Message: {text}\nReply: {label}\n\n"

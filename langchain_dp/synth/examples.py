@@ -31,6 +31,10 @@ class SyntheticExample:
         text: What it says.
         label: Its label.
         dropped: Why it is not among the examples; empty for those that are.
+
+    Example:
+        >>> SyntheticExample("The parcel is late.", "delivery").row()
+        {'text': 'The parcel is late.', 'label': 'delivery'}
     """
 
     text: str

@@ -30,7 +30,8 @@ class Filters:
             descriptions that tell it what the labels mean, and an engine that scores labels.
 
     Example:
-        >>> Filters(least_words=5)
+        >>> Filters(least_words=5).check_labels
+        False
     """
 
     least_words: int = 3

@@ -28,6 +28,12 @@ class SynthesisPlan:
         tokens: Estimated tokens to evaluate.
         seconds: Estimated time; None if the engine's speed is unknown.
         weak: Why the promise is weak, if it is.
+
+    Example:
+        >>> plan = synthesizer.plan(2_000)
+        >>> print(plan)
+        >>> plan.verdict.startswith("not worth it")
+        False
     """
 
     budget: PrivacyBudget
