@@ -28,6 +28,12 @@ class PresidioEntities:
     Raises:
         InvalidParameter: A value is out of bounds, or the analyzer has no ``analyze``.
         MissingExtra: No analyzer is given and Presidio is not installed.
+
+    Example:
+        >>> sanitizer = RAPTSanitizer(only=PresidioEntities(entities=["PERSON"]))  # no formal promise
+        >>> hidden = sanitizer.invoke("Ask Bob.")
+        >>> sanitizer.restore(hidden)
+        'Ask Bob.'
     """
 
     def __init__(

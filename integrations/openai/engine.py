@@ -66,6 +66,10 @@ class CompletionServerEnsemble(BaseEngine):
         InvalidParameter: A parameter is out of bounds, missing for this server, or the model is not served.
         MissingExtra: httpx is not installed.
         ModelUnavailable: The server does not answer public text.
+
+    Example:
+        >>> engine = CompletionServerEnsemble("http://127.0.0.1:8000/v1", model_name)
+        >>> chain = DPICLClassifier(llm=engine, examples=examples, labels=labels, budget=PrivacyBudget(3.0))
     """
 
     _HOLDS = "an API key and private calibrations"

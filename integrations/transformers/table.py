@@ -38,6 +38,10 @@ class TransformersTable:
 
     Formal guarantee:
         None of its own. The table must be public: a model that was tuned on private texts has private embeddings.
+
+    Example:
+        >>> table = TransformersTable(folder)
+        >>> sanitizer = RAPTSanitizer(table, target_replacement=0.5)
     """
 
     def __init__(self, model: str | os.PathLike[str] | Any, *, tokenizer: Any = None) -> None:

@@ -15,6 +15,10 @@ def lower_limit(hits: float, runs: float, error: float) -> float:
         hits: How often it happened, in [0, ``runs``]; a fraction where only a share of an effective number is known.
         runs: Independent runs, above 0.
         error: Chance of a limit on the wrong side, in (0, 1).
+
+    Example:
+        >>> round(lower_limit(90, 100, 0.05), 3)
+        0.836
     """
     return 0.0 if hits <= 0 else float(betaincinv(hits, runs - hits + 1, error))
 
@@ -26,6 +30,10 @@ def upper_limit(hits: float, runs: float, error: float) -> float:
         hits: How often it happened, in [0, ``runs``]; a fraction where only a share of an effective number is known.
         runs: Independent runs, above 0.
         error: Chance of a limit on the wrong side, in (0, 1).
+
+    Example:
+        >>> round(upper_limit(0, 100, 0.05), 4)
+        0.0295
     """
     return 1.0 if hits >= runs else float(betaincinv(hits + 1, runs - hits, 1 - error))
 

@@ -39,6 +39,10 @@ class AttributeResult(AttackResult):
     Args:
         by_class: Share guessed of each class that the attacked texts hold.
         guesses: The guesses, in the order of the attacked texts. Private.
+
+    Example:
+        >>> found = infer_attribute(train, known_genders, test, genders, attribute="gender")
+        >>> found.rate, found.by_class
     """
 
     by_class: dict[str, float]
@@ -82,6 +86,11 @@ def infer_attribute(
         InvalidParameter: Shapes do not fit, a vector is not finite, there are fewer than 10 texts on a side, or fewer
             than two classes.
         MissingExtra: scikit-learn is not installed.
+
+    Example:
+        >>> train, test = mean_embeddings(known_texts, vocabulary), mean_embeddings(released, vocabulary)
+        >>> found = infer_attribute(train, known_genders, test, genders, attribute="gender")
+        >>> found.rate, found.baseline
     """
     validate.integer("hidden", hidden, at_least=1)
     validate.integer("networks", networks, at_least=1)
@@ -179,6 +188,10 @@ def mean_embeddings(texts: Sequence[str], vocabulary: Vocabulary) -> Floats:
 
     Raises:
         InvalidParameter: ``vocabulary`` is none, or ``texts`` is no list of str.
+
+    Example:
+        >>> mean_embeddings(["Anna takes prednisone.", "He coughs at night."], load("glove")).shape
+        (2, 50)
     """
     checks.table(vocabulary)
     given = checks.texts("texts", texts, at_least=0)
@@ -203,6 +216,11 @@ class SentenceEmbeddings:
     Raises:
         InvalidParameter: The folder does not exist, or a bound is not met.
         MissingExtra: torch, transformers or the named model is not installed.
+
+    Example:
+        >>> embed = SentenceEmbeddings("minilm")
+        >>> embed(["Anna takes prednisone."]).shape
+        (1, 384)
     """
 
     def __init__(self, model: str | PathLike[str] = "minilm", *, batch: int = 32, longest: int = 256) -> None:

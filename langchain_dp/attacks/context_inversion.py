@@ -34,7 +34,12 @@ from langchain_dp.rapt.vocabulary import Vocabulary
 
 @runtime_checkable
 class PredictsMasked(Protocol):
-    """A masked language model over the ids of a vocabulary."""
+    """A masked language model over the ids of a vocabulary.
+
+    Example:
+        >>> model: PredictsMasked = NeighborsMasked(vocabulary, public_texts)
+        >>> model.log_probabilities(ids, [1]).shape  # (1, words of the vocabulary)
+    """
 
     @property
     def name(self) -> str:
@@ -68,6 +73,12 @@ class TransformersMasked:
 
     Raises:
         InvalidParameter: A bound is not met, or ``model`` is no model.
+
+    Example:
+        >>> model = AutoModelForMaskedLM.from_pretrained(folder)
+        >>> ends = {"before": [tokenizer.cls_token_id], "after": [tokenizer.sep_token_id]}
+        >>> masked = TransformersMasked(model, mask=tokenizer.mask_token_id, **ends)
+        >>> invert_in_context(texts, vocabulary=vocabulary, eta=4.0, model=masked, prior=prior)
     """
 
     def __init__(
@@ -127,6 +138,10 @@ class NeighborsMasked:
 
     Raises:
         InvalidParameter: The texts hold no two neighbouring words of the table, or ``strength`` is out of bounds.
+
+    Example:
+        >>> model = NeighborsMasked(vocabulary, public_texts)
+        >>> invert_in_context(texts, vocabulary=vocabulary, eta=4.0, model=model, prior=prior)
     """
 
     name = "neighbours in public texts"
@@ -220,6 +235,12 @@ def invert_in_context(
     Raises:
         InvalidParameter: A value is out of bounds, an object is not of its type, the texts hold no word of the table,
             or the model's rows do not fit it.
+
+    Example:
+        >>> model = NeighborsMasked(vocabulary, public_texts)
+        >>> prior = unigram_prior(vocabulary, public_texts)
+        >>> found = invert_in_context(texts, vocabulary=vocabulary, eta=4.0, model=model, prior=prior)
+        >>> found.rate, found.settings["without_context"]
     """
     validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
     validate.number("weight", weight, at_least=0.0, at_most=1.0)

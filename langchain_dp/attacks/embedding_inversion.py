@@ -56,6 +56,10 @@ class InversionResult(AttackResult):
     Args:
         replaced: Share of the words that came out as another word, or, of vectors, nearer to another.
         words: What stood there, what came out, and the guess, for each word. Private.
+
+    Example:
+        >>> found = invert_words(texts, vocabulary=vocabulary, eta=4.0, attacker="nearest")
+        >>> found.rate, found.replaced
     """
 
     replaced: float
@@ -82,6 +86,10 @@ def unigram_prior(vocabulary: Vocabulary, texts: Sequence[str], *, smoothing: fl
 
     Raises:
         InvalidParameter: ``vocabulary`` is none, the texts hold no word of the table, or ``smoothing`` is below 0.
+
+    Example:
+        >>> prior = unigram_prior(load("glove"), public_texts)
+        >>> invert_words(texts, vocabulary=load("glove"), eta=4.0, prior=prior)
     """
     validate.number("smoothing", smoothing, at_least=0.0)
     known = known_words(checks.table(vocabulary), checks.texts("texts", texts))
@@ -132,6 +140,11 @@ def invert_words(
     Raises:
         InvalidParameter: A value is out of bounds, ``vocabulary`` or ``prior`` is none, or the texts hold no word of
             the table.
+
+    Example:
+        >>> prior = unigram_prior(vocabulary, public_texts)
+        >>> found = invert_words(texts, vocabulary=vocabulary, eta=4.0, mechanism="exponential", prior=prior)
+        >>> found.rate, found.interval, found.baseline  # share of words guessed; without the release
     """
     validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
     true = _attacked(texts, vocabulary)
@@ -177,6 +190,10 @@ def invert_vectors(
     Raises:
         InvalidParameter: A value is out of bounds, ``vocabulary`` or ``prior`` is none, or the texts hold no word of
             the table.
+
+    Example:
+        >>> found = invert_vectors(texts, vocabulary=vocabulary, eta=4.0, prior=unigram_prior(vocabulary, public_texts))
+        >>> found.rate, found.replaced
     """
     eta = checked_eta(eta)
     true = _attacked(texts, vocabulary)

@@ -31,6 +31,9 @@ class LeakedSpan:
         bits: Information of these words: the sum of log2(rows / rows that hold the word), function words counting
             nothing.
         whole: The run is the row's whole text.
+
+    Example:
+        >>> [(span.start, span.end, span.rows) for span in find_leaks(prompt, texts).spans]
     """
 
     start: int
@@ -65,6 +68,10 @@ class NearestRow:
         row_text: The row.
         similarity: Cosine, at most 1.
         by_chance: The same for the nearest held-out row; None without held-out rows.
+
+    Example:
+        >>> nearest = find_leaks(prompt, texts).nearest[0]
+        >>> nearest.row, nearest.similarity
     """
 
     text: str
@@ -100,6 +107,10 @@ class LeakReport:
         pieces: Sentences and forged examples of the prompt that are not public.
         name: Name of the search, for reports and pictures.
         ordinary: By which list a word counts as one that anybody may write.
+
+    Example:
+        >>> found = find_leaks(prompt, texts)
+        >>> found.rate, len(found.spans)
     """
 
     prompt: str

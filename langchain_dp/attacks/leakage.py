@@ -84,6 +84,11 @@ def find_leaks(
     Raises:
         InvalidParameter: The prompt is no string, there are no rows, a row is no string, or ``embed`` does not give
             one vector a text.
+
+    Example:
+        >>> found = find_leaks(prompt, [row["text"] for row in rows], held_out=others)
+        >>> found.rate, found.rate_by_chance
+        >>> print(found.marked())  # PRIVATE: the prompt, with what is of a row in brackets
     """
     validate.integer("shortest", shortest, at_least=2)
     if not isinstance(prompt, str):

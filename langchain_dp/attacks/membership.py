@@ -51,6 +51,10 @@ class MembershipResult(AttackResult):
             as uncertain as their number says. Rates below one in n + 1 others are left out.
         resolution: An area below 0.5 + this cannot be told from chance with so many rows and candidates.
         curve: False and true positive rates of the best candidate, in order.
+
+    Example:
+        >>> found = infer_membership({"model": (member_scores, other_scores)})
+        >>> found.rate, found.caught
     """
 
     by_candidate: dict[str, tuple[float, float, float]]
@@ -95,6 +99,11 @@ def infer_membership(
 
     Raises:
         InvalidParameter: There is no candidate, one lacks scores on a side, or a score is not a number.
+
+    Example:
+        >>> found = infer_membership({"model": ([0.9, 0.8, 0.7], [0.1, 0.2, 0.3])})
+        >>> found.rate  # the area under the curve
+        1.0
     """
     if not isinstance(candidates, Mapping) or not all(
         isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in candidates.values()
@@ -170,6 +179,11 @@ def attack_prompt(
     Raises:
         InvalidParameter: There are no rows on a side, no candidates or no references, or a scorer does not give one
             finite number a row.
+
+    Example:
+        >>> candidates = {"engine": PortScorer(engine, {"yes": "yes", "no": "no"})}
+        >>> found = attack_prompt(prompt, members=rows, others=held_out, candidates=candidates, references=[initial])
+        >>> found.rate, found.interval
     """
     for what, given in (("members", members), ("others", others), ("references", references)):
         if isinstance(given, str) or not len(given):
@@ -250,6 +264,10 @@ def lira_scores(
 
     Raises:
         InvalidParameter: Shapes do not fit, or a figure is not finite.
+
+    Example:
+        >>> lira_scores([1.0, 3.0], [[1.0, 1.0], [2.0, 0.0]]).round(2)  # the second record stands out
+        array([-0.71,  3.54])
     """
     figures = validate.numbers("target", target)
     without = _references("out", out, figures, pooled)
@@ -276,6 +294,10 @@ class PortScorer:
     Raises:
         InvalidParameter: The engine scores no labels, there are fewer than two labels; when called, a row lacks what
             ``body`` names, or its label has no word.
+
+    Example:
+        >>> scorer = PortScorer(engine, {"yes": "yes", "no": "no"})
+        >>> scorer("Say yes to praise.", [{"text": "What a joy!", "label": "yes"}])  # one log-probability
     """
 
     def __init__(

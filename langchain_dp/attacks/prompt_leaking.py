@@ -35,6 +35,10 @@ class LeakingResult(AttackResult):
         examples_leaked: Number of examples of which some answer holds a run.
         answers: Distinct answers, a count only: a chain that releases labels has no more than it has labels.
         reports: What was found in each answer. Private.
+
+    Example:
+        >>> found = leak_prompt(chain.invoke, texts)
+        >>> found.rate, found.examples_leaked
     """
 
     examples_leaked: int
@@ -71,6 +75,10 @@ def leak_prompt(
 
     Raises:
         InvalidParameter: There are no questions or examples, ``answer`` is no function, or an answer is no string.
+
+    Example:
+        >>> found = leak_prompt(chain.invoke, texts, held_out=others)
+        >>> found.rate, found.baseline, found.examples_leaked
     """
     validate.function("answer", answer, of="a question")
     asked, rows = checks.texts("questions", questions), checks.texts("examples", examples)

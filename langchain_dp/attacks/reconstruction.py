@@ -35,6 +35,10 @@ class ReconstructionResult(AttackResult):
     Args:
         by_chance: The rate if every reconstruction is held against another text: words that anybody would write.
         texts: Original, released text and reconstruction, for each text. Private.
+
+    Example:
+        >>> found = reconstruct(texts, sanitizer.batch(texts), model=engine)
+        >>> found.rate, found.by_chance
     """
 
     by_chance: float
@@ -80,6 +84,10 @@ def reconstruct(
     Raises:
         InvalidParameter: There is no text, not one release each, or no word to count; the model is none, or answers
             with something else than text.
+
+    Example:
+        >>> found = reconstruct(texts, sanitizer.batch(texts), model=engine)
+        >>> found.rate, found.baseline  # words of the originals in the reconstructions; in the released texts
     """
     originals, seen = checks.texts("texts", texts), checks.texts("released", released)
     validate.integer("max_new_tokens", max_new_tokens, at_least=1)

@@ -45,6 +45,10 @@ class AttackResult:
         measure: What the rate counts, as a label.
         interval_method: How the interval was found, as a label.
         settings: Public settings, plain values by name.
+
+    Example:
+        >>> found = attack_answers(build, rows, neighbor, questions=questions)
+        >>> found.rate, found.interval, found.baseline
     """
 
     name: str
@@ -103,6 +107,9 @@ def plot_attacks(results: Sequence[AttackResult | LeakReport], path: str | PathL
     Raises:
         InvalidParameter: There are no results, one is none, or the ending of ``path`` names no kind of picture.
         MissingExtra: matplotlib is not installed.
+
+    Example:
+        >>> plot_attacks([find_leaks(prompt, texts), leak_prompt(chain.invoke, texts)], "attacks.png")
     """
     if not results:
         raise InvalidParameter("Expected results to hold at least one attack, got none. Run one first.")

@@ -36,6 +36,10 @@ def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error:
     Formal guarantee:
         With probability at least 1 - ``error`` the mechanism is not (epsilon', delta)-private for any epsilon' below
         the answer. The event must be chosen before these runs.
+
+    Example:
+        >>> round(epsilon_bound(900, 100, 1_000, delta=1e-5, error=1e-3), 3)
+        1.859
     """
     likely = lower_limit(hits, runs, error / 2) - delta
     return 0.0 if likely <= 0 else max(0.0, math.log(likely / upper_limit(other_hits, runs, error / 2)))
@@ -57,6 +61,10 @@ def gaussian_bound(hits: int, other_hits: int, runs: int, *, delta: float, error
     Formal guarantee:
         As :func:`epsilon_bound`, under the assumption that the two output distributions are post-processings of two
         Gaussians of equal variance that hold no other difference.
+
+    Example:
+        >>> round(gaussian_bound(700, 300, 1_000, delta=1e-5, error=1e-3), 3)
+        3.256
     """
     validate.number("delta", delta, above=0.0, below=1.0)
     here, there = lower_limit(hits, runs, error / 2), upper_limit(other_hits, runs, error / 2)
@@ -82,6 +90,10 @@ def runs_needed(epsilon: float, *, delta: float, error: float) -> int:
         epsilon: The claim, in nats, below 700: more no number of runs that fits a float would disprove.
         delta: Of the claim.
         error: Chance, at most, that a true claim is disproved.
+
+    Example:
+        >>> runs_needed(3.0, delta=1e-5, error=1e-3)
+        157
     """
     epsilon = validate.number("epsilon", epsilon, at_least=0.0, below=700.0)
     delta = validate.number("delta", delta, at_least=0.0, below=1.0)

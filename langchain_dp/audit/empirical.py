@@ -48,6 +48,10 @@ class Audited:
         other_hits: How often on the other.
         event: The event in words.
         likelier: "one" or "other": where it is more likely.
+
+    Example:
+        >>> found = audit_mechanism(count, ["canary"], ["other"], epsilon=0.5, delta=0.0)
+        >>> found.epsilon, found.violated
     """
 
     epsilon: float
@@ -123,6 +127,12 @@ def audit_mechanism(
     Formal guarantee:
         With probability at least 1 - ``error``, the mechanism is not (epsilon', delta)-private for any epsilon' below
         the answer. A bound below the claim proves nothing: the data sets, or the event, may be the wrong ones.
+
+    Example:
+        >>> def count(records):  # keeps the truth with probability 3/4, so its epsilon is log 3
+        ...     return ("canary" in records) == bool(secrets.randbelow(4))
+        >>> audit_mechanism(count, ["canary"], ["other"], epsilon=0.5, delta=0.0, runs=4_000).violated
+        True
     """
     _check(runs, epsilon=epsilon, delta=delta, error=error)
     validate.function("mechanism", mechanism, of="a data set")

@@ -46,6 +46,10 @@ def one_run_p_value(*, canaries: int, guesses: int, correct: int, epsilon: float
         With W right guesses, P(W >= v) <= f(v) + 2 m delta max_i (f(v - i) - f(v)) / i, where f(v) is the chance that a
         binomial variable of r trials at e^epsilon / (1 + e^epsilon) is at least v (Theorem 5.2). What changes with a
         coin must be one step between neighbours: a record that is there or not, or which of two records sits in a slot.
+
+    Example:
+        >>> round(one_run_p_value(canaries=1_000, guesses=100, correct=95, epsilon=1.0, delta=1e-5), 5)
+        0.00066
     """
     _check_counts(canaries, guesses, correct)
     validate.number("epsilon", epsilon, at_least=0.0)
@@ -74,6 +78,10 @@ def one_run_bound(*, canaries: int, guesses: int, correct: int, delta: float, er
 
     Formal guarantee:
         Above the true epsilon with probability at most ``error``, if the number of guesses was fixed in advance.
+
+    Example:
+        >>> round(one_run_bound(canaries=1_000, guesses=100, correct=95, delta=1e-5, error=0.05), 3)
+        2.165
     """
     _check_counts(canaries, guesses, correct)
     validate.number("delta", delta, at_least=0.0, at_most=1.0)
@@ -107,6 +115,10 @@ class OneRunAudit:
         canaries: Coins that were thrown.
         guesses: Guesses that the bound rests on.
         correct: How many of them were right.
+
+    Example:
+        >>> found = audit_pipeline(pipeline, score, canaries=400, epsilon=0.5, delta=0.0)
+        >>> found.epsilon, found.violated
     """
 
     epsilon: float
@@ -167,6 +179,12 @@ def audit_pipeline(
 
     Formal guarantee:
         As :func:`one_run_bound`; the pipeline must be private against a change of any one coin.
+
+    Example:
+        >>> def pipeline(coins):  # tells every coin with probability 3/4
+        ...     return [coin == bool(secrets.randbelow(4)) for coin in coins]
+        >>> audit_pipeline(pipeline, lambda told, i: told[i], canaries=1_000, epsilon=0.5, delta=0.0).violated
+        True
     """
     validate.integer("canaries", canaries, at_least=2)
     validate.number("epsilon", epsilon, at_least=0.0)
@@ -220,6 +238,10 @@ def canaries_needed(epsilon: float, *, error: float) -> int:
     Args:
         epsilon: Of the claim, in nats, below 700: more no number of guesses that fits a float would disprove.
         error: Chance, at most, of disproving a claim that holds, in (0, 1).
+
+    Example:
+        >>> canaries_needed(1.0, error=1e-3)
+        23
     """
     validate.number("epsilon", epsilon, at_least=0.0, below=700.0)
     validate.number("error", error, above=0.0, below=1.0)

@@ -27,6 +27,10 @@ class CanaryPair:
         one: Examples with the canary.
         other: The same without it, or with its other version.
         neighbors: The relation in which they are neighbours.
+
+    Example:
+        >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
+        >>> audit_mechanism(answer, pair.one, pair.other, epsilon=3.0, delta=1e-5, neighbors=pair.neighbors)
     """
 
     one: tuple[Mapping[str, Any], ...]
@@ -52,6 +56,11 @@ def canary_pair(
 
     Raises:
         InvalidParameter: Labels and votes do not fit, or the relation has no such pair.
+
+    Example:
+        >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
+        >>> len(pair.one), len(pair.other)
+        (4, 4)
     """
     neighbors = neighbors_from(neighbors)
     for name, given in (("labels", labels), ("votes", votes)):
@@ -91,6 +100,10 @@ def worst_margin(sigma: float, *, delta: float, runs: int, error: float, moved: 
         runs: Runs on each data set that the bound will rest on.
         error: Of the bound.
         moved: Whether the canary's vote moves from label to label, or appears.
+
+    Example:
+        >>> worst_margin(2.0, delta=1e-5, runs=10_000, error=1e-3)
+        6
     """
     sigma = validate.number("sigma", sigma, above=0.0)
     validate.integer("runs", runs, at_least=1)
@@ -115,6 +128,9 @@ def check_neighbors(one: Sequence[Any], other: Sequence[Any], neighbors: Neighbo
 
     Raises:
         InvalidParameter: They differ in none, or in more. The message holds numbers and positions, never a record.
+
+    Example:
+        >>> check_neighbors(["a", "b"], ["a", "c"], "replace-one")  # raises nothing: one record differs
     """
     neighbors = neighbors_from(neighbors)
     for name, data in (("one", one), ("other", other)):

@@ -42,6 +42,10 @@ def load(embeddings: str | PathLike[str] | Embeds | Vocabulary) -> Vocabulary:
     Raises:
         InvalidParameter: The table is not there, or is not well formed.
         MissingExtra: The package of a named table, or of its tokenizer, is not installed.
+
+    Example:
+        >>> load("glove")
+        Vocabulary('glove', 400000 words of 50 numbers)
     """
     if isinstance(embeddings, Vocabulary):
         return embeddings

@@ -65,6 +65,10 @@ class Calibration:
         neighbor_distance: Mean distance of a running word to its nearest neighbour in the table.
         texts: What was measured on, in words.
         curve: (eta, replacement) at some values of eta, for a picture.
+
+    Example:
+        >>> found = sanitizer.calibration()
+        >>> found.replacement, found.inversion  # words that change, and words that an attacker guesses all the same
     """
 
     table: str
@@ -157,6 +161,12 @@ def calibrate(
     Raises:
         InvalidParameter: Not exactly one target is given, it is out of bounds or cannot be reached on this table, or
             too few words of the texts are in it.
+
+    Example:
+        >>> found = calibrate(load("glove"), target_replacement=0.5)
+        >>> found.eta
+        4.063
+        >>> TextPrivatizer(load("glove"), found.eta, mechanism="exponential")
     """
     name, value = _one_target(
         {

@@ -29,6 +29,10 @@ class Sanitized:
     Args:
         value: The sanitized input, in the input's own type.
         certificate: Under which promise; its notes name what of this input passed in clear or was dropped.
+
+    Example:
+        >>> released = sanitizer.invoke_with_certificate("Anna takes prednisone.")
+        >>> released.value, released.certificate.eta
     """
 
     value: Any

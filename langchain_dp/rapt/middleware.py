@@ -73,6 +73,11 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         That of the sanitizer, for everything that the model is told of the messages; keys of arguments and answers that
         the agent's tools declare pass in clear. What tools do with arguments that the model made up from sanitized text
         is outside of it, and so are tool and schema descriptions.
+
+    Example:
+        >>> agent = create_agent(model, tools, middleware=[RAPTMiddleware(sanitizer)])
+        >>> with private_run():
+        ...     agent.invoke({"messages": [("user", "Anna takes prednisone.")]})
     """
 
     trace_policy = TracePolicy(process_inputs=_nothing)

@@ -42,6 +42,10 @@ class Policies:
         unknown: "vector" treats every unknown word as one public vector; "random" as a public word drawn at random,
             anew each time: it then counts as far from a known word as the farthest public word is, and hides among
             unknown words only. Noise comes on top in both cases. An unknown word is never written out.
+
+    Example:
+        >>> policies = Policies(numbers="placeholder", punctuation="keep")
+        >>> RAPTSanitizer("glove", eta=4.0, policies=policies).invoke("At 9 pm!")  # such as "near [NUMBER] am!"
     """
 
     numbers: Treatment = "privatize"

@@ -41,6 +41,10 @@ class Privatized:
         text: What may leave.
         tokens: Privatized tokens, pads among them. Each cost eta per unit of distance.
         kept: Features that are in clear by the user's choice, placeholders among them.
+
+    Example:
+        >>> [privatized] = privatizer.privatize(["Anna takes prednisone."])
+        >>> privatized.text
     """
 
     text: str
@@ -76,6 +80,12 @@ class TextPrivatizer:
         unknown words, and between an unknown and a known one the distance of that to the farthest word that may be
         written. Privatizing the same text k times costs k times as much. This is metric privacy: eta is not an epsilon,
         and close words are protected more than far ones.
+
+    Example:
+        >>> privatizer = TextPrivatizer(load("glove"), eta=4.0, mechanism="exponential")
+        >>> [privatized] = privatizer.privatize(["Anna takes prednisone."])
+        >>> privatized.tokens  # three words and the full stop
+        4
     """
 
     def __init__(

@@ -90,6 +90,11 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         same text add up, in the ledger. Under a limit for each document, all of them do; without one, equal texts of
         one call, and streams that leave early, are documents of their own unless they are named. This is no epsilon.
         Source: Li, Tan, Liu 2023; Chatzikokolakis, Andres, Bordenabe, Palamidessi 2013.
+
+    Example:
+        >>> sanitizer = RAPTSanitizer("glove", target_replacement=0.5)  # every second word changes
+        >>> sanitizer.invoke("Anna takes 20 mg of prednisone since Friday.")
+        >>> (prompt | sanitizer | llm).invoke({"text": text})
     """
 
     @moved(**MOVED_TARGETS, **MOVED_RULES)

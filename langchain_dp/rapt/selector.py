@@ -35,6 +35,10 @@ class SanitizingExampleSelector(BaseExampleSelector):
     Formal guarantee:
         That of the sanitizer for each example, if which examples are selected depends on public things only. A selector
         that compares contents lets its choice depend on them, and that choice is not covered.
+
+    Example:
+        >>> selector = SanitizingExampleSelector(examples, sanitizer, keep=["label"])
+        >>> selector.select_examples({"text": "Where is my parcel?"})  # the labels are in clear
     """
 
     def __init__(

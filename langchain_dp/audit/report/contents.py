@@ -36,6 +36,9 @@ class Release:
         first: When the first was made, ISO 8601 in UTC; empty if none was.
         last: When the last was made.
         chains: Releases by the name of the chain that asked for them.
+
+    Example:
+        >>> [(release.mechanism, release.used) for release in report("privacy.ledger").plans[0].releases]
     """
 
     mechanism: str
@@ -59,6 +62,9 @@ class Plan:
         delta: Reserved delta.
         spent: Epsilon that its releases so far cost at its delta.
         releases: By kind.
+
+    Example:
+        >>> [(plan.name, plan.epsilon, plan.spent) for plan in report("privacy.ledger").plans]
     """
 
     name: str
@@ -91,6 +97,10 @@ class Report:
         limits: What is not protected.
         attacks: Results of attacks, if they were given.
         composed: Computes :attr:`curve`.
+
+    Example:
+        >>> found = report("privacy.ledger")
+        >>> found.budget, found.spent
     """
 
     kind: str
@@ -164,6 +174,10 @@ def report(path: str | os.PathLike[str], *, attacks: tuple[ReportedAttack, ...] 
 
     Raises:
         InvalidParameter, LedgerError: Nothing is there, it is no ledger, damaged, or cannot be read.
+
+    Example:
+        >>> found = report("privacy.ledger")
+        >>> found.spent, found.left, found.total
     """
     ledger = opening.open_ledger(path)
     with ledger:

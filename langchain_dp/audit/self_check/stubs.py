@@ -41,6 +41,11 @@ class NamingEngine:
     Attributes:
         asked: Body of each member that is cached, by its key.
         forgotten: Members that were to be forgotten, in order.
+
+    Example:
+        >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
+        >>> found = audit_mechanism(answer, pair.one, pair.other, epsilon=3.0, delta=0.05, neighbors=pair.neighbors)
+        >>> found.violated  # with ``answer`` as above
     """
 
     name = "a stub that names the label of its examples"

@@ -33,6 +33,11 @@ def layer_representations(provider: RAPTProvider, request: Request) -> Floats:
 
     Raises:
         InvalidParameter: The request was not made for this model.
+
+    Example:
+        >>> request = classifier.client.request(texts)
+        >>> layers = layer_representations(classifier.provider, request)
+        >>> layers[-1].shape  # of the last layer: (texts, hidden size)
     """
     rows, _ = provider.assembler.rows(request)
     found = []
@@ -64,6 +69,11 @@ def layer_distances(one: Floats, other: Floats, *, components: int = 2) -> Float
 
     Raises:
         InvalidParameter: The shapes differ.
+
+    Example:
+        >>> one = layer_representations(classifier.provider, classifier.client.request(texts))
+        >>> other = layer_representations(baseline.provider, baseline.client.request(texts))
+        >>> layer_distances(one, other)  # one number a layer
     """
     one, other = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
     if one.shape != other.shape or one.ndim != 3:
@@ -91,6 +101,10 @@ def attribute_map(representations: Floats, *, perplexity: float = 30.0, seed: in
     Raises:
         InvalidParameter: A value is out of bounds.
         MissingExtra: scikit-learn is not installed.
+
+    Example:
+        >>> layers = layer_representations(classifier.provider, classifier.client.request(texts))
+        >>> points = attribute_map(layers[-1])
     """
     validate.number("perplexity", perplexity, above=0.0, below=float(len(representations)))
     try:
@@ -115,6 +129,9 @@ def plot_layer_distances(
 
     Raises:
         MissingExtra: matplotlib is not installed.
+
+    Example:
+        >>> plot_layer_distances({"privatized and clear": layer_distances(one, other)}, "layers.png")
     """
     figure, axes = new_figure(6, 4)
     for name, values in distances.items():
@@ -138,6 +155,9 @@ def plot_attribute_map(
     Raises:
         InvalidParameter: There are not as many values as points.
         MissingExtra: matplotlib is not installed.
+
+    Example:
+        >>> plot_attribute_map(attribute_map(layers[-1]), genders, "map.png", title="privatized")
     """
     if len(points) != len(attribute):
         raise InvalidParameter(f"Expected as many values as points, got {len(attribute)} and {len(points)}.")

@@ -38,6 +38,11 @@ class Backbone:
     Raises:
         InvalidParameter: There is no such folder, transformers cannot load it, or it is of another family.
         MissingExtra: The package of "minilm" is not installed.
+
+    Example:
+        >>> backbone = Backbone("minilm")
+        >>> sanitizer = RAPTSanitizer(backbone.table(), target_replacement=0.5)  # over the backbone's own tokens
+        >>> tuner = RAPTPromptTuner(sanitizer, labels=labels, backbone=backbone)
     """
 
     def __init__(
@@ -136,6 +141,10 @@ class BackboneTable:
 
     Args:
         backbone: The model.
+
+    Example:
+        >>> table = Backbone("minilm").table()
+        >>> sanitizer = RAPTSanitizer(table, target_replacement=0.5)
     """
 
     def __init__(self, backbone: Backbone) -> None:

@@ -57,6 +57,9 @@ class NotSanitized:
 
     Args:
         embeddings: The table that cuts texts and names plain tokens, as of :func:`langchain_dp.rapt.load`.
+
+    Example:
+        >>> baseline = RAPTPromptTuner(NotSanitized("minilm"), labels=labels).fit(examples)  # texts in CLEAR
     """
 
     def __init__(self, embeddings: str | PathLike[str] | Embeds | Vocabulary = "minilm") -> None:
@@ -97,6 +100,11 @@ class RAPTClient:
         That of the sanitizer, for every text; one release each. Plain tokens are public. Everything a provider does
         with a request is post-processing. So is the choice of plain tokens under ``plain_seed``: it depends on public
         values and on what was released, and the seed draws no noise of a text.
+
+    Example:
+        >>> client = RAPTClient(RAPTSanitizer("minilm", target_replacement=0.5))
+        >>> request = client.request(["The film was a joy."])
+        >>> body = request.to_json()  # to be posted to the provider
     """
 
     def __init__(

@@ -66,6 +66,11 @@ class PrivatizedExamples:
 
     Raises:
         InvalidParameter: There is no certificate, or there are not as many labels as texts.
+
+    Example:
+        >>> privatized = tuner.privatize(examples)
+        >>> privatized.save("privatized.json")
+        >>> classifier = tuner.fit(PrivatizedExamples.load("privatized.json"))  # at no further cost
     """
 
     kind: Kind

@@ -41,6 +41,10 @@ class RAPTProvider:
             a model of tokens cannot be sent a raw text by mistake.
         verbalizer: Word that stands for each label; None: a head of its own.
         template: Public text behind every input, for a verbalizer.
+
+    Example:
+        >>> provider = RAPTProvider.load(folder)  # what provider.save(folder) wrote
+        >>> provider.predict(client.request(["The film was a joy."]))
     """
 
     def __init__(

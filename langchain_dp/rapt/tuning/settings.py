@@ -31,6 +31,10 @@ class PlainTokens:
 
     Raises:
         InvalidParameter: A value is out of bounds, or the rows do not fit the other values.
+
+    Example:
+        >>> settings = TuningSettings(plain=PlainTokens(length=10, choice="fresh"))
+        >>> TuningSettings(plain=PlainTokens(length=0), reconstruction=False)  # none
     """
 
     length: int = 40
@@ -103,6 +107,10 @@ class TuningSettings:
 
     Raises:
         InvalidParameter: A value is out of bounds, or two contradict each other.
+
+    Example:
+        >>> settings = TuningSettings(method="prompt", plain=PlainTokens(length=10), patience=1)
+        >>> tuner = RAPTPromptTuner(sanitizer, labels=labels, settings=settings)
     """
 
     method: Method = "prefix"

@@ -45,6 +45,10 @@ class TrainingReport:
         head_parameters: Numbers of the reconstruction head, which was thrown away.
         truncated: Texts that were cut because they were longer than the limit.
         seconds_per_step: Mean wall-clock time of a step, in this call.
+
+    Example:
+        >>> classifier = tuner.fit(examples, validation=validation)
+        >>> classifier.report.epochs[-1]["validation_accuracy"]
     """
 
     steps: int

@@ -34,6 +34,11 @@ class Request:
 
     Raises:
         InvalidParameter: Something of another form; the message holds nothing of it.
+
+    Example:
+        >>> request = client.request(["The film was a joy."])
+        >>> len(Request.from_json(request.to_json()))
+        1
     """
 
     kind: Kind
