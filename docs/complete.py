@@ -27,6 +27,7 @@ ROOMS = (
     "langchain_dp.rapt",
     "langchain_dp.rapt.middleware",
     "langchain_dp.rapt.tuning",
+    "langchain_dp.synth",
     "langchain_dp.sample",
 )
 """Modules that users import from. Without ``__all__``, what a module defines under a public name is public."""

@@ -29,7 +29,7 @@ class PresidioEntities:
         InvalidParameter: A value is out of bounds, or the analyzer has no ``analyze``.
         MissingExtra: No analyzer is given and Presidio is not installed.
 
-    Example:
+    Examples:
         >>> sanitizer = RAPTSanitizer(only=PresidioEntities(entities=["PERSON"]))  # no formal promise
         >>> hidden = sanitizer.invoke("Ask Bob.")
         >>> sanitizer.restore(hidden)

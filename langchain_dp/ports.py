@@ -41,7 +41,7 @@ class MemberPrompt:
             begins.
         member: Opaque key of this member's content. A change of content comes with a new key.
 
-    Example:
+    Examples:
         >>> MemberPrompt("Sort messages. ", "My parcel is late: delivery. ", "Where is my invoice:", member=7)
         MemberPrompt(member=7, <private>)
     """
@@ -65,7 +65,7 @@ class ScoresLabels(Protocol):
     A word's score is that of its own tokens, whatever may follow. A word whose tokens begin another one ("1" and "10")
     never scores below it: choose words of which none begins another.
 
-    Example:
+    Examples:
         >>> isinstance(engine, ScoresLabels)
         True
         >>> prompts = [MemberPrompt("Sort: ", body, "My invoice?", member) for member, body in enumerate(bodies)]
@@ -128,7 +128,7 @@ class Continuation:
         written: Tokens that follow the tail: of a private run those released so far, hence public.
         draw: The member's own coin, uniform in [0, 1), which picks a token from its distribution.
 
-    Example:
+    Examples:
         >>> asked = Continuation(prompt, written=(), draw=0.25)
         >>> token = engine.next_tokens([asked], Decoding(temperature=0.7))[0]
         >>> longer = dataclasses.replace(asked, written=(*asked.written, token))
@@ -159,7 +159,7 @@ class Decoding:
     Raises:
         InvalidParameter: A value is out of bounds.
 
-    Example:
+    Examples:
         >>> Decoding(temperature=0.7, banned=["#"]).banned
         frozenset({'#'})
     """
@@ -184,7 +184,7 @@ class VotesNextToken(Protocol):
     The token of one member must depend on that member's own head, body and tail, its written tokens, its coin and the
     decoding, and on nothing of any other member: not on its content, not on its length, to the last bit of a logit.
 
-    Example:
+    Examples:
         >>> asked = [Continuation(prompt, written=(), draw=0.5) for prompt in prompts]
         >>> votes = collections.Counter(engine.next_tokens(asked, Decoding()))  # private: None is an abstention
         >>> engine.forget(*(prompt.member for prompt in prompts))
@@ -241,7 +241,7 @@ class TokenScores:
         public: The public model's log-probabilities of them, (number of candidates,).
         members: Each member's own, in order; None for one that could not be evaluated. Private.
 
-    Example:
+    Examples:
         >>> ledger.spend(mechanism.event)  # a ClippedSum's: a whole round, before its first token
         >>> scores = engine.score_next_token(public, members, candidates=512)
         >>> token = scores.tokens[mechanism.release(scores.public, scores.members)]
@@ -263,7 +263,7 @@ class ScoresNextToken(Protocol):
     head, body and tail, its written tokens and the candidates; candidates and public log-probabilities on the public
     prompt alone: on nothing of any member, to the last bit.
 
-    Example:
+    Examples:
         >>> public = Continuation(MemberPrompt("Texts of one kind: ", "", "Text:", "public"), written=(), draw=0.0)
         >>> scores = engine.score_next_token(public, members, candidates=512)
         >>> likely = scores.tokens[scores.public.argmax()]  # what the model would write without a record
@@ -317,7 +317,7 @@ class ScoresNextToken(Protocol):
 class HasFile(Protocol):
     """A model that is one file on this machine.
 
-    Example:
+    Examples:
         >>> if isinstance(engine, HasFile):
         ...     print(engine.name, engine.file_sha256())
     """
@@ -331,7 +331,7 @@ class HasFile(Protocol):
 class Measured(Protocol):
     """An engine that knows its speed and its appetite, for estimates before a run.
 
-    Example:
+    Examples:
         >>> if isinstance(engine, Measured):
         ...     print(f"about {tokens / engine.tokens_per_second():.0f} seconds")
     """
@@ -349,7 +349,7 @@ class Measured(Protocol):
 class Embeds(Protocol):
     """A public table of embeddings: one vector a word, the same for every text.
 
-    Example:
+    Examples:
         >>> isinstance(table, Embeds)
         True
         >>> vector = table.vectors[list(table.words).index("parcel")]
@@ -372,7 +372,7 @@ class EmbedsSubwords(Embeds, Protocol):
 
     Both directions are public functions: they know no text but the one that is given.
 
-    Example:
+    Examples:
         >>> isinstance(table, EmbedsSubwords)
         True
         >>> text = table.decode(table.encode("My parcel is late."))

@@ -48,7 +48,7 @@ class ChatLlamaCpp(BaseChatModel):
         InvalidParameter: On a call: the prompt does not fit into ``n_ctx``, or holds something other than text.
         MissingExtra: On a call: llama-cpp-python or the embedded model is not installed.
 
-    Example:
+    Examples:
         >>> llm = ChatLlamaCpp(temperature=0, max_tokens=20)  # the embedded model
         >>> llm.invoke("Name a fruit.").text
     """

@@ -76,7 +76,7 @@ class LlamaCppEnsemble(LocalEngine):
         InvalidParameter: A parameter is out of bounds or the file cannot be loaded.
         MissingExtra: llama-cpp-python, or the embedded model if it is wanted, is not installed.
 
-    Example:
+    Examples:
         >>> engine = LlamaCppEnsemble()  # the embedded model
         >>> chain = DPICLClassifier(llm=engine, examples=examples, labels=labels, budget=PrivacyBudget(3.0))
     """

@@ -45,7 +45,7 @@ def embedded_model_path() -> str:
     Raises:
         MissingExtra: The package is not installed.
 
-    Example:
+    Examples:
         >>> LlamaCppEnsemble(model_path=embedded_model_path())  # the same file on every CPU
     """
     # find_spec does not import the package, which would pull in a command-line tool that we do not need.

@@ -67,7 +67,7 @@ class CompletionServerEnsemble(BaseEngine):
         MissingExtra: httpx is not installed.
         ModelUnavailable: The server does not answer public text.
 
-    Example:
+    Examples:
         >>> engine = CompletionServerEnsemble("http://127.0.0.1:8000/v1", model_name)
         >>> chain = DPICLClassifier(llm=engine, examples=examples, labels=labels, budget=PrivacyBudget(3.0))
     """

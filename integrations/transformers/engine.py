@@ -58,7 +58,7 @@ class TransformersEnsemble(LocalEngine):
         InvalidParameter: A parameter is out of bounds, or the model or its tokenizer does not serve.
         MissingExtra: torch or transformers is not installed.
 
-    Example:
+    Examples:
         >>> engine = TransformersEnsemble(folder, device="cuda:0", dtype="bfloat16")
         >>> chain = DPICLClassifier(llm=engine, examples=examples, labels=labels, budget=PrivacyBudget(3.0))
     """

@@ -39,7 +39,7 @@ class TransformersTable:
     Formal guarantee:
         None of its own. The table must be public: a model that was tuned on private texts has private embeddings.
 
-    Example:
+    Examples:
         >>> table = TransformersTable(folder)
         >>> sanitizer = RAPTSanitizer(table, target_replacement=0.5)
     """

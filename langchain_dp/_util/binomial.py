@@ -16,7 +16,7 @@ def lower_limit(hits: float, runs: float, error: float) -> float:
         runs: Independent runs, above 0.
         error: Chance of a limit on the wrong side, in (0, 1).
 
-    Example:
+    Examples:
         >>> round(lower_limit(90, 100, 0.05), 3)
         0.836
     """
@@ -31,7 +31,7 @@ def upper_limit(hits: float, runs: float, error: float) -> float:
         runs: Independent runs, above 0.
         error: Chance of a limit on the wrong side, in (0, 1).
 
-    Example:
+    Examples:
         >>> round(upper_limit(0, 100, 0.05), 4)
         0.0295
     """

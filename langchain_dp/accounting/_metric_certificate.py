@@ -41,7 +41,7 @@ class MetricCertificate(CertificateFaces):
     Raises:
         InvalidParameter: A value lies outside its bound, or ``private`` contradicts ``reason`` or ``eta``.
 
-    Example:
+    Examples:
         >>> certificate = MetricCertificate(mechanism="exponential", eta=4.0, table="glove", neighbor_distance=2.5)
         >>> certificate
         MetricCertificate(exponential, eta=4 per distance in glove, releases=0)

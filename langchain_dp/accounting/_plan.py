@@ -25,7 +25,7 @@ class LedgerPlan(Same):
         All releases charged to the plan are together (epsilon, delta)-DP under the ledger's neighbours, in any
         order and however each was chosen from earlier answers (Vadhan and Zhang 2022; Lyu 2022).
 
-    Example:
+    Examples:
         >>> plan = ledger.reserve([(NoisyMaxEvent(20.0), 50)], name="answers")
         >>> plan.spend(NoisyMaxEvent(20.0))
         >>> plan.remaining(NoisyMaxEvent(20.0))

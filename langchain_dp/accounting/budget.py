@@ -45,7 +45,7 @@ class PrivacyBudget:
     Raises:
         InvalidParameter: A value lies outside its bound.
 
-    Example:
+    Examples:
         >>> budget = PrivacyBudget(3.0, delta=1e-6, neighbors="add_or_remove_one")
         >>> print(budget)
         epsilon=3, delta=1e-06, neighbors=add_or_remove_one

@@ -53,7 +53,7 @@ def calibrate_noisy_max(
     Formal guarantee:
         ``epsilon([(NoisyMaxEvent(sigma, q, sampling), queries)], delta, neighbors=...) <= budget.epsilon``.
 
-    Example:
+    Examples:
         >>> sigma = calibrate_noisy_max(PrivacyBudget(3.0), queries=100)
         >>> round(sigma, 1)
         19.7
@@ -110,7 +110,7 @@ def calibrate_limited_domain(
         InvalidParameter: A parameter is out of bounds, or nothing reaches the budget.
         UnsupportedEvent: "resample" under neighbours other than add/remove.
 
-    Example:
+    Examples:
         >>> epsilon0, delta0 = calibrate_limited_domain(PrivacyBudget(3.0), tokens=50)
         >>> round(epsilon0, 3)
         0.203
@@ -151,7 +151,7 @@ def calibrate_text_round(
     Raises:
         InvalidParameter: A parameter is out of bounds, or nothing reaches the budget.
 
-    Example:
+    Examples:
         >>> epsilon0 = calibrate_text_round(PrivacyBudget(3.0), rounds=10, tokens=40, sampling_probability=0.1)
         >>> epsilon([(TextRoundEvent(epsilon0, 40, 0.1), 10)], delta=1e-5) <= 3.0
         True
@@ -192,7 +192,7 @@ def max_releases(event: DpEvent, budget: PrivacyBudget) -> int:
     Raises:
         UnsupportedEvent: There is no sound bound for the event under these neighbours.
 
-    Example:
+    Examples:
         >>> max_releases(NoisyMaxEvent(10.0), PrivacyBudget(3.0))
         25
         >>> max_releases(NoisyMaxEvent(10.0, sampling_probability=0.1), PrivacyBudget(3.0)) > 2_000

@@ -58,7 +58,7 @@ class PrivacyCertificate(CertificateFaces):
     Raises:
         InvalidParameter: A value lies outside its bound, or ``private`` contradicts ``reason`` or ``epsilon``.
 
-    Example:
+    Examples:
         >>> certificate = ledger.certificate(NoisyMaxEvent(10.0), mechanism="report noisy max")
         >>> PrivacyCertificate.from_json(certificate.to_json()) == certificate
         True

@@ -60,7 +60,7 @@ class NoisyMaxEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no ty
         sampling: "fixed": records stay in their subset and each release includes each subset with
             probability q; "resample": each release Poisson-samples the records and deals them anew.
 
-    Example:
+    Examples:
         >>> event = NoisyMaxEvent(sigma=10.0, sampling_probability=0.1)
         >>> round(epsilon([(event, 50)], delta=1e-5), 2)
         0.34
@@ -86,7 +86,7 @@ class LimitedDomainEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships 
         sampling_probability: Rate q of the records (resample) or subsets (fixed).
         sampling: As in :class:`NoisyMaxEvent`.
 
-    Example:
+    Examples:
         >>> event = LimitedDomainEvent(epsilon0=0.1, delta0=1e-8)
         >>> round(epsilon([(event, 100)], delta=1e-5), 2)
         2.02
@@ -114,7 +114,7 @@ class ExponentialEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no
     Args:
         epsilon: Weight of one correct prediction in the exponent.
 
-    Example:
+    Examples:
         >>> event = ExponentialEvent(0.5)
         >>> round(epsilon([(event, 1)], delta=1e-5), 1)
         1.0
@@ -138,7 +138,7 @@ class TextRoundEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no t
         tokens: Tokens of one text, at most: a text that ends early costs the same.
         sampling_probability: Rate q of the members.
 
-    Example:
+    Examples:
         >>> event = TextRoundEvent(epsilon0=0.4, tokens=40, sampling_probability=0.06)
         >>> round(epsilon([(event, 16)], delta=1e-5), 1)
         2.5
@@ -164,7 +164,7 @@ class MetricEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no type
     Args:
         eta: Privacy loss per unit of distance between two inputs.
 
-    Example:
+    Examples:
         >>> MetricEvent(eta=12.0).eta
         12.0
         >>> epsilon([(MetricEvent(eta=12.0), 1)], delta=1e-5)
@@ -189,7 +189,7 @@ class PartEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
         part: Public name of the part.
         event: The release.
 
-    Example:
+    Examples:
         >>> event = NoisyMaxEvent(10.0)
         >>> apart = [(PartEvent("even", event), 50), (PartEvent("odd", event), 50)]
         >>> epsilon(apart, delta=1e-5) == epsilon([(event, 50)], delta=1e-5)
@@ -218,7 +218,7 @@ class LabelPartEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no t
         label: The label, public.
         event: The release.
 
-    Example:
+    Examples:
         >>> event = NoisyMaxEvent(10.0)
         >>> described = [(LabelPartEvent(label, event), 50) for label in ("delivery", "billing", "other")]
         >>> epsilon(described, delta=1e-5) == epsilon([(event, 100)], delta=1e-5)  # two of the three labels

@@ -59,7 +59,7 @@ class PrivacyLedger(BaseLedger):
         All releases charged to the ledger are together (epsilon, delta)-DP under its neighbours: a charge is on
         disk before ``spend`` returns, and a charge beyond a plan, or a plan beyond the budget, is refused.
 
-    Example:
+    Examples:
         >>> ledger = PrivacyLedger(PrivacyBudget(3.0))  # with a path it outlives the program
         >>> ledger.spend(NoisyMaxEvent(10.0), chain="tickets")
         >>> ledger.remaining(NoisyMaxEvent(10.0))

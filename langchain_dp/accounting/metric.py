@@ -81,7 +81,7 @@ class MetricLedger(BaseLedger):
         most exp(sum of eta_i d_i), so by at most exp(eta_u max d_i) (composition of metric privacy: Chatzikokolakis,
         Andres, Bordenabe and Palamidessi 2013). A charge is on disk before :meth:`spend` returns.
 
-    Example:
+    Examples:
         >>> from langchain_dp.accounting.metric import Owner
         >>> ledger = MetricLedger(limit=20.0)
         >>> ledger.spend(4.0, [Owner("letter 1", user="ann")], table="glove")

@@ -59,7 +59,7 @@ class Accountant(PLDAccountant):  # type: ignore[misc]  # dp_accounting ships no
         neighbors: Neighbouring relation; replace-one by default.
         value_discretization_interval: Grid of the privacy loss, in nats.
 
-    Example:
+    Examples:
         >>> from dp_accounting import GaussianDpEvent
         >>> accountant = Accountant(Neighbors.ADD_OR_REMOVE_ONE).compose(NoisyMaxEvent(10.0), 25)
         >>> round(accountant.compose(GaussianDpEvent(5.0)).get_epsilon(1e-5), 2)
@@ -117,7 +117,7 @@ def epsilon(
         of its old label and of its new one: the total is that of the label, or of the two labels, that cost most.
         Under zero-out a ghost has no label, and its subset abstains for every one: all of them count.
 
-    Example:
+    Examples:
         >>> round(epsilon([(NoisyMaxEvent(10.0), 25)], delta=1e-5), 2)
         2.94
         >>> round(epsilon([(NoisyMaxEvent(10.0), 25), (ExponentialEvent(0.1), 1)], delta=1e-5), 2)

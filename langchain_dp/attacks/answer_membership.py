@@ -67,7 +67,7 @@ def attack_answers(
         InvalidParameter: The data sets are no neighbours, there are no questions, there are too few runs, or ``build``
             gives no function or the function no str.
 
-    Example:
+    Examples:
         >>> def build(rows):
         ...     return DPICLClassifier(llm=llm, examples=rows, labels=labels, budget=PrivacyBudget(3.0)).invoke
         >>> found = attack_answers(build, rows, neighbor, questions=["Where is my parcel?"], epsilon=3.0, delta=1e-5)

@@ -40,7 +40,7 @@ class AttributeResult(AttackResult):
         by_class: Share guessed of each class that the attacked texts hold.
         guesses: The guesses, in the order of the attacked texts. Private.
 
-    Example:
+    Examples:
         >>> found = infer_attribute(train, known_genders, test, genders, attribute="gender")
         >>> found.rate, found.by_class
     """
@@ -87,7 +87,7 @@ def infer_attribute(
             than two classes.
         MissingExtra: scikit-learn is not installed.
 
-    Example:
+    Examples:
         >>> train, test = mean_embeddings(known_texts, vocabulary), mean_embeddings(released, vocabulary)
         >>> found = infer_attribute(train, known_genders, test, genders, attribute="gender")
         >>> found.rate, found.baseline
@@ -189,7 +189,7 @@ def mean_embeddings(texts: Sequence[str], vocabulary: Vocabulary) -> Floats:
     Raises:
         InvalidParameter: ``vocabulary`` is none, or ``texts`` is no list of str.
 
-    Example:
+    Examples:
         >>> mean_embeddings(["Anna takes prednisone.", "He coughs at night."], load("glove")).shape
         (2, 50)
     """
@@ -217,7 +217,7 @@ class SentenceEmbeddings:
         InvalidParameter: The folder does not exist, or a bound is not met.
         MissingExtra: torch, transformers or the named model is not installed.
 
-    Example:
+    Examples:
         >>> embed = SentenceEmbeddings("minilm")
         >>> embed(["Anna takes prednisone."]).shape
         (1, 384)

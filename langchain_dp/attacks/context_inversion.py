@@ -36,7 +36,7 @@ from langchain_dp.rapt.vocabulary import Vocabulary
 class PredictsMasked(Protocol):
     """A masked language model over the ids of a vocabulary.
 
-    Example:
+    Examples:
         >>> model: PredictsMasked = NeighborsMasked(vocabulary, public_texts)
         >>> model.log_probabilities(ids, [1]).shape  # (1, words of the vocabulary)
     """
@@ -74,7 +74,7 @@ class TransformersMasked:
     Raises:
         InvalidParameter: A bound is not met, or ``model`` is no model.
 
-    Example:
+    Examples:
         >>> model = AutoModelForMaskedLM.from_pretrained(folder)
         >>> ends = {"before": [tokenizer.cls_token_id], "after": [tokenizer.sep_token_id]}
         >>> masked = TransformersMasked(model, mask=tokenizer.mask_token_id, **ends)
@@ -139,7 +139,7 @@ class NeighborsMasked:
     Raises:
         InvalidParameter: The texts hold no two neighbouring words of the table, or ``strength`` is out of bounds.
 
-    Example:
+    Examples:
         >>> model = NeighborsMasked(vocabulary, public_texts)
         >>> invert_in_context(texts, vocabulary=vocabulary, eta=4.0, model=model, prior=prior)
     """
@@ -236,7 +236,7 @@ def invert_in_context(
         InvalidParameter: A value is out of bounds, an object is not of its type, the texts hold no word of the table,
             or the model's rows do not fit it.
 
-    Example:
+    Examples:
         >>> model = NeighborsMasked(vocabulary, public_texts)
         >>> prior = unigram_prior(vocabulary, public_texts)
         >>> found = invert_in_context(texts, vocabulary=vocabulary, eta=4.0, model=model, prior=prior)

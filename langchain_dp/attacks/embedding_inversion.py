@@ -57,7 +57,7 @@ class InversionResult(AttackResult):
         replaced: Share of the words that came out as another word, or, of vectors, nearer to another.
         words: What stood there, what came out, and the guess, for each word. Private.
 
-    Example:
+    Examples:
         >>> found = invert_words(texts, vocabulary=vocabulary, eta=4.0, attacker="nearest")
         >>> found.rate, found.replaced
     """
@@ -87,7 +87,7 @@ def unigram_prior(vocabulary: Vocabulary, texts: Sequence[str], *, smoothing: fl
     Raises:
         InvalidParameter: ``vocabulary`` is none, the texts hold no word of the table, or ``smoothing`` is below 0.
 
-    Example:
+    Examples:
         >>> prior = unigram_prior(load("glove"), public_texts)
         >>> invert_words(texts, vocabulary=load("glove"), eta=4.0, prior=prior)
     """
@@ -141,7 +141,7 @@ def invert_words(
         InvalidParameter: A value is out of bounds, ``vocabulary`` or ``prior`` is none, or the texts hold no word of
             the table.
 
-    Example:
+    Examples:
         >>> prior = unigram_prior(vocabulary, public_texts)
         >>> found = invert_words(texts, vocabulary=vocabulary, eta=4.0, mechanism="exponential", prior=prior)
         >>> found.rate, found.interval, found.baseline  # share of words guessed; without the release
@@ -191,7 +191,7 @@ def invert_vectors(
         InvalidParameter: A value is out of bounds, ``vocabulary`` or ``prior`` is none, or the texts hold no word of
             the table.
 
-    Example:
+    Examples:
         >>> found = invert_vectors(texts, vocabulary=vocabulary, eta=4.0, prior=unigram_prior(vocabulary, public_texts))
         >>> found.rate, found.replaced
     """

@@ -32,7 +32,7 @@ class LeakedSpan:
             nothing.
         whole: The run is the row's whole text.
 
-    Example:
+    Examples:
         >>> [(span.start, span.end, span.rows) for span in find_leaks(prompt, texts).spans]
     """
 
@@ -69,7 +69,7 @@ class NearestRow:
         similarity: Cosine, at most 1.
         by_chance: The same for the nearest held-out row; None without held-out rows.
 
-    Example:
+    Examples:
         >>> nearest = find_leaks(prompt, texts).nearest[0]
         >>> nearest.row, nearest.similarity
     """
@@ -108,7 +108,7 @@ class LeakReport:
         name: Name of the search, for reports and pictures.
         ordinary: By which list a word counts as one that anybody may write.
 
-    Example:
+    Examples:
         >>> found = find_leaks(prompt, texts)
         >>> found.rate, len(found.spans)
     """

@@ -85,7 +85,7 @@ def find_leaks(
         InvalidParameter: The prompt is no string, there are no rows, a row is no string, or ``embed`` does not give
             one vector a text.
 
-    Example:
+    Examples:
         >>> found = find_leaks(prompt, [row["text"] for row in rows], held_out=others)
         >>> found.rate, found.rate_by_chance
         >>> print(found.marked())  # PRIVATE: the prompt, with what is of a row in brackets

@@ -52,7 +52,7 @@ class MembershipResult(AttackResult):
         resolution: An area below 0.5 + this cannot be told from chance with so many rows and candidates.
         curve: False and true positive rates of the best candidate, in order.
 
-    Example:
+    Examples:
         >>> found = infer_membership({"model": (member_scores, other_scores)})
         >>> found.rate, found.caught
     """
@@ -100,7 +100,7 @@ def infer_membership(
     Raises:
         InvalidParameter: There is no candidate, one lacks scores on a side, or a score is not a number.
 
-    Example:
+    Examples:
         >>> found = infer_membership({"model": ([0.9, 0.8, 0.7], [0.1, 0.2, 0.3])})
         >>> found.rate  # the area under the curve
         1.0
@@ -180,7 +180,7 @@ def attack_prompt(
         InvalidParameter: There are no rows on a side, no candidates or no references, or a scorer does not give one
             finite number a row.
 
-    Example:
+    Examples:
         >>> candidates = {"engine": PortScorer(engine, {"yes": "yes", "no": "no"})}
         >>> found = attack_prompt(prompt, members=rows, others=held_out, candidates=candidates, references=[initial])
         >>> found.rate, found.interval
@@ -265,7 +265,7 @@ def lira_scores(
     Raises:
         InvalidParameter: Shapes do not fit, or a figure is not finite.
 
-    Example:
+    Examples:
         >>> lira_scores([1.0, 3.0], [[1.0, 1.0], [2.0, 0.0]]).round(2)  # the second record stands out
         array([-0.71,  3.54])
     """
@@ -295,7 +295,7 @@ class PortScorer:
         InvalidParameter: The engine scores no labels, there are fewer than two labels; when called, a row lacks what
             ``body`` names, or its label has no word.
 
-    Example:
+    Examples:
         >>> scorer = PortScorer(engine, {"yes": "yes", "no": "no"})
         >>> scorer("Say yes to praise.", [{"text": "What a joy!", "label": "yes"}])  # one log-probability
     """

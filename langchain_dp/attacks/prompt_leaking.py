@@ -36,7 +36,7 @@ class LeakingResult(AttackResult):
         answers: Distinct answers, a count only: a chain that releases labels has no more than it has labels.
         reports: What was found in each answer. Private.
 
-    Example:
+    Examples:
         >>> found = leak_prompt(chain.invoke, texts)
         >>> found.rate, found.examples_leaked
     """
@@ -76,7 +76,7 @@ def leak_prompt(
     Raises:
         InvalidParameter: There are no questions or examples, ``answer`` is no function, or an answer is no string.
 
-    Example:
+    Examples:
         >>> found = leak_prompt(chain.invoke, texts, held_out=others)
         >>> found.rate, found.baseline, found.examples_leaked
     """

@@ -36,7 +36,7 @@ class ReconstructionResult(AttackResult):
         by_chance: The rate if every reconstruction is held against another text: words that anybody would write.
         texts: Original, released text and reconstruction, for each text. Private.
 
-    Example:
+    Examples:
         >>> found = reconstruct(texts, sanitizer.batch(texts), model=engine)
         >>> found.rate, found.by_chance
     """
@@ -85,7 +85,7 @@ def reconstruct(
         InvalidParameter: There is no text, not one release each, or no word to count; the model is none, or answers
             with something else than text.
 
-    Example:
+    Examples:
         >>> found = reconstruct(texts, sanitizer.batch(texts), model=engine)
         >>> found.rate, found.baseline  # words of the originals in the reconstructions; in the released texts
     """

@@ -46,7 +46,7 @@ class AttackResult:
         interval_method: How the interval was found, as a label.
         settings: Public settings, plain values by name.
 
-    Example:
+    Examples:
         >>> found = attack_answers(build, rows, neighbor, questions=questions)
         >>> found.rate, found.interval, found.baseline
     """
@@ -108,7 +108,7 @@ def plot_attacks(results: Sequence[AttackResult | LeakReport], path: str | PathL
         InvalidParameter: There are no results, one is none, or the ending of ``path`` names no kind of picture.
         MissingExtra: matplotlib is not installed.
 
-    Example:
+    Examples:
         >>> plot_attacks([find_leaks(prompt, texts), leak_prompt(chain.invoke, texts)], "attacks.png")
     """
     if not results:

@@ -37,7 +37,7 @@ def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error:
         With probability at least 1 - ``error`` the mechanism is not (epsilon', delta)-private for any epsilon' below
         the answer. The event must be chosen before these runs.
 
-    Example:
+    Examples:
         >>> round(epsilon_bound(900, 100, 1_000, delta=1e-5, error=1e-3), 3)
         1.859
     """
@@ -62,7 +62,7 @@ def gaussian_bound(hits: int, other_hits: int, runs: int, *, delta: float, error
         As :func:`epsilon_bound`, under the assumption that the two output distributions are post-processings of two
         Gaussians of equal variance that hold no other difference.
 
-    Example:
+    Examples:
         >>> round(gaussian_bound(700, 300, 1_000, delta=1e-5, error=1e-3), 3)
         3.256
     """
@@ -91,7 +91,7 @@ def runs_needed(epsilon: float, *, delta: float, error: float) -> int:
         delta: Of the claim.
         error: Chance, at most, that a true claim is disproved.
 
-    Example:
+    Examples:
         >>> runs_needed(3.0, delta=1e-5, error=1e-3)
         157
     """

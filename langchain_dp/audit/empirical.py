@@ -49,7 +49,7 @@ class Audited:
         event: The event in words.
         likelier: "one" or "other": where it is more likely.
 
-    Example:
+    Examples:
         >>> found = audit_mechanism(count, ["canary"], ["other"], epsilon=0.5, delta=0.0)
         >>> found.epsilon, found.violated
     """
@@ -128,7 +128,7 @@ def audit_mechanism(
         With probability at least 1 - ``error``, the mechanism is not (epsilon', delta)-private for any epsilon' below
         the answer. A bound below the claim proves nothing: the data sets, or the event, may be the wrong ones.
 
-    Example:
+    Examples:
         >>> def count(records):  # keeps the truth with probability 3/4, so its epsilon is log 3
         ...     return ("canary" in records) == bool(secrets.randbelow(4))
         >>> audit_mechanism(count, ["canary"], ["other"], epsilon=0.5, delta=0.0, runs=4_000).violated

@@ -47,7 +47,7 @@ def one_run_p_value(*, canaries: int, guesses: int, correct: int, epsilon: float
         binomial variable of r trials at e^epsilon / (1 + e^epsilon) is at least v (Theorem 5.2). What changes with a
         coin must be one step between neighbours: a record that is there or not, or which of two records sits in a slot.
 
-    Example:
+    Examples:
         >>> round(one_run_p_value(canaries=1_000, guesses=100, correct=95, epsilon=1.0, delta=1e-5), 5)
         0.00066
     """
@@ -79,7 +79,7 @@ def one_run_bound(*, canaries: int, guesses: int, correct: int, delta: float, er
     Formal guarantee:
         Above the true epsilon with probability at most ``error``, if the number of guesses was fixed in advance.
 
-    Example:
+    Examples:
         >>> round(one_run_bound(canaries=1_000, guesses=100, correct=95, delta=1e-5, error=0.05), 3)
         2.165
     """
@@ -116,7 +116,7 @@ class OneRunAudit:
         guesses: Guesses that the bound rests on.
         correct: How many of them were right.
 
-    Example:
+    Examples:
         >>> found = audit_pipeline(pipeline, score, canaries=400, epsilon=0.5, delta=0.0)
         >>> found.epsilon, found.violated
     """
@@ -180,7 +180,7 @@ def audit_pipeline(
     Formal guarantee:
         As :func:`one_run_bound`; the pipeline must be private against a change of any one coin.
 
-    Example:
+    Examples:
         >>> def pipeline(coins):  # tells every coin with probability 3/4
         ...     return [coin == bool(secrets.randbelow(4)) for coin in coins]
         >>> audit_pipeline(pipeline, lambda told, i: told[i], canaries=1_000, epsilon=0.5, delta=0.0).violated
@@ -239,7 +239,7 @@ def canaries_needed(epsilon: float, *, error: float) -> int:
         epsilon: Of the claim, in nats, below 700: more no number of guesses that fits a float would disprove.
         error: Chance, at most, of disproving a claim that holds, in (0, 1).
 
-    Example:
+    Examples:
         >>> canaries_needed(1.0, error=1e-3)
         23
     """

@@ -28,7 +28,7 @@ class CanaryPair:
         other: The same without it, or with its other version.
         neighbors: The relation in which they are neighbours.
 
-    Example:
+    Examples:
         >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
         >>> audit_mechanism(answer, pair.one, pair.other, epsilon=3.0, delta=1e-5, neighbors=pair.neighbors)
     """
@@ -57,7 +57,7 @@ def canary_pair(
     Raises:
         InvalidParameter: Labels and votes do not fit, or the relation has no such pair.
 
-    Example:
+    Examples:
         >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
         >>> len(pair.one), len(pair.other)
         (4, 4)
@@ -101,7 +101,7 @@ def worst_margin(sigma: float, *, delta: float, runs: int, error: float, moved: 
         error: Of the bound.
         moved: Whether the canary's vote moves from label to label, or appears.
 
-    Example:
+    Examples:
         >>> worst_margin(2.0, delta=1e-5, runs=10_000, error=1e-3)
         6
     """
@@ -129,7 +129,7 @@ def check_neighbors(one: Sequence[Any], other: Sequence[Any], neighbors: Neighbo
     Raises:
         InvalidParameter: They differ in none, or in more. The message holds numbers and positions, never a record.
 
-    Example:
+    Examples:
         >>> check_neighbors(["a", "b"], ["a", "c"], "replace-one")  # raises nothing: one record differs
     """
     neighbors = neighbors_from(neighbors)

@@ -39,7 +39,7 @@ class Synthesize(JsonOptions, ModelOptions, DeltaOptions, LabelOptions):
   langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl --plan
   langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl
   langchain-dp synthesize --data tickets.jsonl --epsilon 3 --out synthetic.jsonl \\
-      --describe "A=complaints about late parcels" --describe "B=questions about invoices"
+      --describe "praise=messages that praise a clinic" --describe "complaint=messages that complain of it"
 """
     notes = """\
 The first line of the file holds the certificate, every other one {"text", "label"}, with "dropped" and why where a

@@ -27,7 +27,7 @@ class Sampling:
     Raises:
         InvalidParameter: A value is out of bounds, or there are ``partitions`` under "resample".
 
-    Example:
+    Examples:
         >>> Sampling("fixed", partitions=100, probability=0.1)  # ten of a hundred subsets are expected
         Sampling(scheme='fixed', partitions=100, probability=0.1)
     """

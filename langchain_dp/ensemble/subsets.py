@@ -135,7 +135,7 @@ class SubsetSampler:
         Whatever the coins, one record is in at most one of the subsets of one draw: see :class:`FixedPartition` and
         :func:`resample`. To add or to forget a record changes one subset.
 
-    Example:
+    Examples:
         >>> sampler = SubsetSampler(["a", "b", "c"], Scheme("fixed", 2, 0.5, even=True), SystemRandomness())
         >>> [subset.record_ids for subset in sampler.draw()]  # each subset by a coin of its own
     """

@@ -40,7 +40,7 @@ class DPAnswer(Generic[Label]):
         certificate: Under which promise it was released.
         shares: Noisy vote shares per label if they were asked for, at the same price; else None.
 
-    Example:
+    Examples:
         >>> answer = chain.invoke_with_certificate("Nobody called me back.")
         >>> answer.label in LABELS
         True

@@ -31,7 +31,7 @@ class Asking:
     Raises:
         InvalidParameter: A value is out of bounds.
 
-    Example:
+    Examples:
         >>> patient = Asking(timeout=120.0, max_concurrency=4)
         >>> dataclasses.replace(patient, on_unhealthy="answer").timeout
         120.0

@@ -34,7 +34,7 @@ class NonPrivateICL(Runnable[Question, Any]):
 
     An answer nobody could parse falls back to the first label, as a release without any vote does before noise.
 
-    Example:
+    Examples:
         >>> compared = chain.baseline("few-shot", private=False)
         >>> compared.invoke("Nobody called me back.")
         'complaint'

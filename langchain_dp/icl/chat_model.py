@@ -39,7 +39,7 @@ class ChatDPICL(BaseChatModel):
     Formal guarantee:
         That of the classifier; the chat face only renders what was released.
 
-    Example:
+    Examples:
         >>> chat = ChatDPICL(classifier=chain)
         >>> reply = chat.invoke([("human", "Nobody called me back.")])
         >>> reply.content, reply.response_metadata["dp"]["epsilon"]

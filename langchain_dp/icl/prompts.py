@@ -29,7 +29,7 @@ class ICLPrompt:
     Raises:
         InvalidParameter: The template has no variable, or two labels share a word.
 
-    Example:
+    Examples:
         >>> prompt = ICLPrompt(question="Message: {text}", answer="Feedback:", words={1: "praise", 0: "complaint"})
         >>> print(prompt.ask({"text": "Thank you all!"}))
         Message: Thank you all!

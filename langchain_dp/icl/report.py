@@ -75,7 +75,7 @@ class ICLPlanReport:
             subsets, or the plan needs no warning.
         weak: Why the promise is weak, if it is.
 
-    Example:
+    Examples:
         >>> plan = chain.plan(price_per_million_tokens=0.15)
         >>> print(plan)
         >>> print(f"a majority of 70% wins {plan.survival[0.7]:.0%} of the time")

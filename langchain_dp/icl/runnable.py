@@ -90,7 +90,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         answers' times and the model's operator are outside of that promise. Source: Panda, Wang, Wu, Mittal 2023,
         Algorithm 1 and Theorem 2, with the accounting of :mod:`langchain_dp.accounting`, not the paper's.
 
-    Example:
+    Examples:
         >>> chain = DPICLClassifier(llm=model, examples=rows, labels=LABELS, budget=budget, max_queries=100)
         >>> print(chain.plan())
         >>> chain.invoke("Nobody called me back.")  # a noisy vote: it may come out otherwise
@@ -250,7 +250,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         Raises:
             InvalidParameter: A value is out of bounds.
 
-        Example:
+        Examples:
             >>> tool = classifier.as_tool(name="sort_message", exit_behavior="end")
             >>> agent = create_agent(model, tools=[tool])
         """

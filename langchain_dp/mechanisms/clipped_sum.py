@@ -54,7 +54,7 @@ class ClippedSum:
         comes or goes. Tokens are drawn exactly, from whole numbers; the public weights hang on public text alone. A
         round costs ``event``, to be charged before its first token.
 
-    Example:
+    Examples:
         >>> noise = ClippedSum.clipped(3.0, members=30, tokens=40, sampling_probability=0.06)
         >>> ledger.spend(noise.event)  # a TextRoundEvent with epsilon0 = 0.4
         >>> noise.release([-0.5, -1.2], [[-0.4, -1.5]] * 28) in (0, 1)  # an index

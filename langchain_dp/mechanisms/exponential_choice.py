@@ -44,7 +44,7 @@ class Exponential:
         one call is epsilon-bounded-range, hence epsilon-DP [2]; 2 epsilon if a record is replaced. It costs ``event``.
         The base is rounded down: a smaller base is a smaller epsilon.
 
-    Example:
+    Examples:
         >>> mechanism = Exponential(ExponentialEvent(0.5))
         >>> ledger.spend(mechanism.event)  # charge first, then draw
         >>> mechanism.release([20, 120, 44])
@@ -81,7 +81,7 @@ def exponential(counts: Sequence[int], epsilon: float, *, rng: Randomness | None
     Returns:
         Index of the candidate.
 
-    Example:
+    Examples:
         >>> ledger.spend(ExponentialEvent(0.5))  # charge first, then draw
         >>> exponential([20, 120, 44], 0.5)
         1

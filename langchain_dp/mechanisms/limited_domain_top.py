@@ -61,7 +61,7 @@ class LimitedDomain(Generic[T]):
             NeurIPS 2019, Section 5 (LimitedDomain with s = 1: there a record adds votes, and never moves one).
         [2] Dong, Durfee, Rogers. Optimal differential privacy composition for exponential mechanisms. ICML 2020.
 
-    Example:
+    Examples:
         >>> mechanism = LimitedDomain(LimitedDomainEvent(1.0, 1e-6), domain=50_000)
         >>> ledger.spend(mechanism.event)  # charge first, then draw
         >>> mechanism.release({17: 90, 4: 3})
@@ -145,7 +145,7 @@ def limited_domain(
     Returns:
         A token, or None.
 
-    Example:
+    Examples:
         >>> ledger.spend(LimitedDomainEvent(1.0, 1e-6))  # charge first, then draw
         >>> limited_domain({"refund": 90, "sorry": 3}, epsilon0=1.0, delta0=1e-6, domain=50_000)
         'refund'

@@ -72,7 +72,7 @@ class MetricExponential:
         the weight by more than rounding can move it, so that a refused draw says nothing and changes no chance; how
         often one is refused, like what is cached, shows in the time alone.
 
-    Example:
+    Examples:
         >>> mechanism = MetricExponential(MetricEvent(1000.0), table)  # so large an eta hides nothing
         >>> ledger = MetricLedger()
         >>> ledger.spend(mechanism.event.eta, [Owner("letter 1", user="ann")], table="glove")  # charge first, then draw

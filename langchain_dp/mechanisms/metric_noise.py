@@ -48,7 +48,7 @@ class MetricLaplace:
         estimate and no proof; an output less likely than that may never come out. Exact sampling, as for the votes, is
         not known in many dimensions.
 
-    Example:
+    Examples:
         >>> mechanism = MetricLaplace(MetricEvent(1000.0), table)  # so large an eta hides nothing
         >>> ledger = MetricLedger()
         >>> ledger.spend(mechanism.event.eta, [Owner("letter 1", user="ann")], table="glove")  # charge first, then draw
@@ -110,7 +110,7 @@ def metric_laplace(
     Returns:
         One row number per point.
 
-    Example:
+    Examples:
         >>> ledger = MetricLedger()
         >>> ledger.spend(1000.0, [Owner("letter 1", user="ann")], table="glove")  # charge first, then draw
         >>> metric_laplace(table.vectors[[2, 0]], table, 1000.0)  # so large an eta hides nothing

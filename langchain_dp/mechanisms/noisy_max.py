@@ -27,7 +27,7 @@ class NoisyMax:
         winner: Index of the largest noisy count; ties go to the smaller index, whatever the data.
         noisy_counts: All noisy counts, in votes, multiples of 1/1024. Same price as the winner alone.
 
-    Example:
+    Examples:
         >>> ledger.spend(NoisyMaxEvent(2.0))  # charge first, then draw
         >>> released = report_noisy_max([310, 70], 2.0)
         >>> released.winner, round(released.shares()[0], 1)
@@ -62,7 +62,7 @@ class ReportNoisyMax:
         (Panda, Wang, Wu, Mittal 2023, Theorem 2) and costs ``event``. The winner is post-processing of the noisy
         histogram.
 
-    Example:
+    Examples:
         >>> mechanism = ReportNoisyMax(NoisyMaxEvent(2.0))
         >>> ledger.spend(mechanism.event)  # charge first, then draw
         >>> mechanism.release([31, 7]).winner
@@ -106,7 +106,7 @@ def report_noisy_max(counts: Sequence[int], sigma: float, *, rng: Randomness | N
     Returns:
         Winner and noisy counts.
 
-    Example:
+    Examples:
         >>> ledger.spend(NoisyMaxEvent(2.0))  # charge first, then draw
         >>> report_noisy_max([31, 7], 2.0).winner
         0

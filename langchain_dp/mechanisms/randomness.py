@@ -18,7 +18,7 @@ from typing import Protocol
 class Randomness(Protocol):
     """Source of uniform integers.
 
-    Example:
+    Examples:
         >>> def winner(rng: Randomness) -> int:
         ...     return report_noisy_max([31, 7], 2.0, rng=rng).winner
         >>> winner(NotPrivateSeededRandomness(1))
@@ -38,7 +38,7 @@ class Randomness(Protocol):
 class SystemRandomness:
     """Entropy of the operating system. The only source whose results are private.
 
-    Example:
+    Examples:
         >>> ledger.spend(NoisyMaxEvent(2.0))
         >>> report_noisy_max([31, 7], 2.0, rng=SystemRandomness()).winner  # the same as without rng=
         0
@@ -54,7 +54,7 @@ class SystemRandomness:
 class NotPrivateSeededRandomness:
     """Reproducible draws for tests and figures. Whoever knows the seed can remove the noise: NOT private.
 
-    Example:
+    Examples:
         >>> first, second = (report_noisy_max([31, 7], 2.0, rng=NotPrivateSeededRandomness(1)) for _ in range(2))
         >>> first == second
         True

@@ -21,7 +21,7 @@ class Candidate:
         dropped: Why it is not handed over; empty if it may be.
         label: The label that it describes, in a glossary.
 
-    Example:
+    Examples:
         >>> optimized = optimizer.optimize(rows)
         >>> kept = [candidate.text for candidate in optimized.candidates if not candidate.dropped]
     """

@@ -35,7 +35,7 @@ class DLNSettings:
     Raises:
         InvalidParameter: A value is out of bounds.
 
-    Example:
+    Examples:
         >>> compared = DPPromptOptimizer(
         ...     model=engine, labels=LABELS, instruction="Praise or complaint?", method="dln-1", dln=DLNSettings(2)
         ... )

@@ -36,7 +36,7 @@ def candidate_fault(
     Returns:
         A sentence without its end, such as "it repeats the request".
 
-    Example:
+    Examples:
         >>> candidate_fault("Say it", instruction="Is it spam?", words=["spam", "ham"], prompts=OptPrompts())
         'it no longer names the task'
     """

@@ -40,7 +40,7 @@ class Glossary:
     Raises:
         InvalidParameter: A text is empty.
 
-    Example:
+    Examples:
         >>> Glossary(show_labels=True).show_labels
         True
     """
@@ -129,7 +129,7 @@ def description_fault(text: str, glossary: Glossary, *, complete: bool = True) -
         complete: Whether the model ended it; a text that ran into its last token is complete if more than one word
             of it stands.
 
-    Example:
+    Examples:
         >>> description_fault("", Glossary())
         'it has no text'
     """

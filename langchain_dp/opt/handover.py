@@ -44,7 +44,7 @@ class OptimizedPrompt:
         descriptions: Label -> what its texts have in common, of a glossary; a label whose description was dropped
             stands for itself. ``DPExampleSynthesizer(labels=...)`` takes them.
 
-    Example:
+    Examples:
         >>> optimized = optimizer.optimize(rows)
         >>> optimized.save("prompt.json")
         >>> chain = optimized.template() | model
@@ -125,7 +125,7 @@ def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
         InvalidParameter: The file is not such a JSON object.
         FileNotFoundError: There is no such file.
 
-    Example:
+    Examples:
         >>> optimized = load_prompt("prompt.json")
         >>> print(optimized.certificate)
         >>> chain = optimized.template() | model
@@ -171,7 +171,7 @@ class PromptScore:
         answered: Share of rows whose answer named exactly one label.
         rows: Number of rows.
 
-    Example:
+    Examples:
         >>> print(PromptScore(accuracy=0.9, standard_error=0.03, answered=1.0, rows=100))
         accuracy 0.900 +- 0.030 on 100 rows (100% of the answers named one label)
     """
@@ -212,7 +212,7 @@ def evaluate_prompt(
     Raises:
         InvalidParameter: There are no rows, or one lacks a variable or a known label.
 
-    Example:
+    Examples:
         >>> prompt = optimizer.invoke(rows)
         >>> print(evaluate_prompt(prompt, model, test_rows, LABELS))
     """

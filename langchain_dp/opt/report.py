@@ -37,7 +37,7 @@ class OptPlanReport:
         weak: Why the promise is weak, if it is.
         calls_paid: Calls that one record pays for: all, or in a glossary those of the labels that it can be in.
 
-    Example:
+    Examples:
         >>> plan = optimizer.plan(20_000)
         >>> print(plan)
         >>> print(f"a token with 70% of the votes is released {plan.chance(0.7):.0%} of the time")

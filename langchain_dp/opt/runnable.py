@@ -97,7 +97,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         moves a vote in the descriptions of two labels at most, and pays for those: see
         :class:`langchain_dp.accounting.LabelPartEvent`.
 
-    Example:
+    Examples:
         >>> optimizer = DPPromptOptimizer(
         ...     model=engine, labels=LABELS, instruction="Is it praise or a complaint?", budget=budget
         ... )

@@ -40,7 +40,7 @@ class Writing:
     Raises:
         InvalidParameter: A value is out of bounds.
 
-    Example:
+    Examples:
         >>> Writing(stop=["END"], max_calls=200).stop
         ('END',)
     """

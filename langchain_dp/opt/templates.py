@@ -58,7 +58,7 @@ class OptPrompts:
     Raises:
         InvalidParameter: The template has no plain variable, there is no message, or two labels share a word.
 
-    Example:
+    Examples:
         >>> prompts = OptPrompts(text="{subject}: {text}", words={"not relevant": "no", "relevant": "yes"})
         >>> prompts.render({"subject": "Order 7", "text": "Where is it?"})
         'Order 7: Where is it?'
@@ -205,7 +205,7 @@ class OptTask:
         subsets: Expected number of subsets that vote on one token.
         prompts: Templates.
 
-    Example:
+    Examples:
         >>> task = OptTask(("praise", "complaint"), "Praise or complaint?", shots=5, subsets=205)
         >>> settings = {name: getattr(task, name) for name in ("labels", "instruction", "shots", "subsets", "prompts")}
         >>> optimizer = DPPromptOptimizer(model=engine, budget=budget, **settings)

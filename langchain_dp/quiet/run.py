@@ -48,7 +48,7 @@ class private_run:  # reads as a statement: `with private_run():`
     Raises:
         UnsafeEnvironment: On entry; see ``check_environment``.
 
-    Example:
+    Examples:
         >>> with private_run():
         ...     answer = (prompt | model).invoke({"text": private_text})
     """

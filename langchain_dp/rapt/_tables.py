@@ -43,7 +43,7 @@ def load(embeddings: str | PathLike[str] | Embeds | Vocabulary) -> Vocabulary:
         InvalidParameter: The table is not there, or is not well formed.
         MissingExtra: The package of a named table, or of its tokenizer, is not installed.
 
-    Example:
+    Examples:
         >>> load("glove")
         Vocabulary('glove', 400000 words of 50 numbers)
     """

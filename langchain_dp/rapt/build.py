@@ -36,7 +36,7 @@ class Target:
     Raises:
         InvalidParameter: ``texts`` is no list of strings.
 
-    Example:
+    Examples:
         >>> RAPTSanitizer("glove", target=Target(inversion=0.2))  # an attacker guesses one word of five
     """
 

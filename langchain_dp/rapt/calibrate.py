@@ -66,7 +66,7 @@ class Calibration:
         texts: What was measured on, in words.
         curve: (eta, replacement) at some values of eta, for a picture.
 
-    Example:
+    Examples:
         >>> found = sanitizer.calibration()
         >>> found.replacement, found.inversion  # words that change, and words that an attacker guesses all the same
     """
@@ -162,7 +162,7 @@ def calibrate(
         InvalidParameter: Not exactly one target is given, it is out of bounds or cannot be reached on this table, or
             too few words of the texts are in it.
 
-    Example:
+    Examples:
         >>> found = calibrate(load("glove"), target_replacement=0.5)
         >>> found.eta
         4.063

@@ -30,7 +30,7 @@ class Sanitized:
         value: The sanitized input, in the input's own type.
         certificate: Under which promise; its notes name what of this input passed in clear or was dropped.
 
-    Example:
+    Examples:
         >>> released = sanitizer.invoke_with_certificate("Anna takes prednisone.")
         >>> released.value, released.certificate.eta
     """

@@ -33,7 +33,7 @@ class DocumentRules:
     Raises:
         InvalidParameter: A value is no name or list of names, or both lists name the same thing.
 
-    Example:
+    Examples:
         >>> DocumentRules(metadata_keep=["source"], user_key="patient").metadata_keep
         ('source',)
     """

@@ -92,7 +92,7 @@ class MessageRules:
     Raises:
         InvalidParameter: A value is none of those, or ``keys_keep`` is no list of strings.
 
-    Example:
+    Examples:
         >>> MessageRules(media="drop", keys_keep=["rows"]).keys_keep
         frozenset({'rows'})
     """

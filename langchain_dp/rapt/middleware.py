@@ -74,7 +74,7 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         the agent's tools declare pass in clear. What tools do with arguments that the model made up from sanitized text
         is outside of it, and so are tool and schema descriptions.
 
-    Example:
+    Examples:
         >>> agent = create_agent(model, tools, middleware=[RAPTMiddleware(sanitizer)])
         >>> with private_run():
         ...     agent.invoke({"messages": [("user", "Anna takes prednisone.")]})

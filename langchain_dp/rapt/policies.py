@@ -43,7 +43,7 @@ class Policies:
             anew each time: it then counts as far from a known word as the farthest public word is, and hides among
             unknown words only. Noise comes on top in both cases. An unknown word is never written out.
 
-    Example:
+    Examples:
         >>> policies = Policies(numbers="placeholder", punctuation="keep")
         >>> RAPTSanitizer("glove", eta=4.0, policies=policies).invoke("At 9 pm!")  # such as "near [NUMBER] am!"
     """

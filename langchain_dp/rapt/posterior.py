@@ -49,7 +49,7 @@ class UnigramPrior:
         log: Logarithms of their chances, which add up to 1.
         unseen: Chance of all other words of the table together. Among these only words that came out are ever guessed.
 
-    Example:
+    Examples:
         >>> prior = unigram_prior(vocabulary, ["fever cough fever rash"])
         >>> np.exp(prior.log)  # half of the words are "fever"
         array([0.5 , 0.25, 0.25])

@@ -42,7 +42,7 @@ class Privatized:
         tokens: Privatized tokens, pads among them. Each cost eta per unit of distance.
         kept: Features that are in clear by the user's choice, placeholders among them.
 
-    Example:
+    Examples:
         >>> [privatized] = privatizer.privatize(["Anna takes prednisone."])
         >>> privatized.text
     """
@@ -81,7 +81,7 @@ class TextPrivatizer:
         written. Privatizing the same text k times costs k times as much. This is metric privacy: eta is not an epsilon,
         and close words are protected more than far ones.
 
-    Example:
+    Examples:
         >>> privatizer = TextPrivatizer(load("glove"), eta=4.0, mechanism="exponential")
         >>> [privatized] = privatizer.privatize(["Anna takes prednisone."])
         >>> privatized.tokens  # three words and the full stop

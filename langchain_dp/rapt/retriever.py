@@ -46,7 +46,7 @@ class SanitizingRetriever(BaseRetriever):
         That of the sanitizer, for what it sanitizes: one release for each query and each document. Which documents come
         back depends on the sanitized query only.
 
-    Example:
+    Examples:
         >>> SanitizingRetriever(retriever=retriever, sanitizer=sanitizer).invoke(question)  # the query leaves sanitized
         >>> SanitizingRetriever(retriever=retriever, sanitizer=sanitizer, query=False, documents=True, k=4)
     """

@@ -91,7 +91,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         one call, and streams that leave early, are documents of their own unless they are named. This is no epsilon.
         Source: Li, Tan, Liu 2023; Chatzikokolakis, Andres, Bordenabe, Palamidessi 2013.
 
-    Example:
+    Examples:
         >>> sanitizer = RAPTSanitizer("glove", target_replacement=0.5)  # every second word changes
         >>> sanitizer.invoke("Anna takes 20 mg of prednisone since Friday.")
         >>> (prompt | sanitizer | llm).invoke({"text": text})

@@ -36,7 +36,7 @@ class SanitizingExampleSelector(BaseExampleSelector):
         That of the sanitizer for each example, if which examples are selected depends on public things only. A selector
         that compares contents lets its choice depend on them, and that choice is not covered.
 
-    Example:
+    Examples:
         >>> selector = SanitizingExampleSelector(examples, sanitizer, keep=["label"])
         >>> selector.select_examples({"text": "Where is my parcel?"})  # the labels are in clear
     """

@@ -42,7 +42,7 @@ class Vocabulary:
         InvalidParameter: Words and vectors do not match, a word stands there twice, a vector holds NaN, or fewer than
             two words may be written.
 
-    Example:
+    Examples:
         >>> vocabulary = Vocabulary(["fever", "cough", "rash"], [[0.0, 1.0], [0.2, 0.9], [1.0, 0.0]])
         >>> vocabulary
         Vocabulary('vectors', 3 words of 2 numbers)

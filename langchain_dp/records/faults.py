@@ -14,7 +14,7 @@ class Faults:
     Args:
         rows: What a row is called, and where it is from: "example {}" or "line {} of notes.jsonl".
 
-    Example:
+    Examples:
         >>> faults = Faults("line {} of notes.jsonl")
         >>> for line in (2, 5, 7):
         ...     faults.add(line, "Expected {where} to be a JSON object. Repair it.")

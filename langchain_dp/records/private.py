@@ -40,7 +40,7 @@ class PrivateRecords:
         InvalidParameter: Examples lack text or label, or an id occurs twice. One message gives the positions of all of
             them, counted from 0, never their content.
 
-    Example:
+    Examples:
         >>> records = PrivateRecords([{"note": "Nobody came.", "kind": 1}], text_key="note", label_key="kind")
         >>> dict(records.get("#0"))
         {'note': 'Nobody came.', 'kind': 1, 'text': 'Nobody came.', 'label': '1'}

@@ -19,7 +19,7 @@ LABELS = ("praise", "complaint")
 def load() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return (private training rows, test rows), each a list of {text, label}.
 
-    Example:
+    Examples:
         >>> rows, test_rows = load()
         >>> len(rows), len(test_rows), rows[0]["label"]
         (640, 80, 'praise')

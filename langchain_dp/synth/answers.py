@@ -48,7 +48,7 @@ class AnswerPrompts:
     Raises:
         InvalidParameter: A template holds no plain variable.
 
-    Example:
+    Examples:
         >>> prompts = AnswerPrompts(record="Q: {question} A: {answer} ", question="Q: {question} A:")
         >>> prompts.asked({"question": "Where is my parcel?"})
         'Q: Where is my parcel? A:'
@@ -150,7 +150,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         :class:`~langchain_dp.accounting.TextRoundEvent` before its members are drawn. How long an answer takes is
         outside of it.
 
-    Example:
+    Examples:
         >>> replies = DPAnswerGenerator(model=LlamaCppEnsemble(), examples=tickets, budget=PrivacyBudget(3.0))
         >>> replies.invoke("My parcel has not come.")
         >>> for piece in replies.stream("How do I get a refund?"):

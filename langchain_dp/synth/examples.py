@@ -19,7 +19,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_dp._util import validate
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.synth.selecting import BalancedExampleSelector, WordRetriever
 
 
@@ -32,7 +32,7 @@ class SyntheticExample:
         label: Its label.
         dropped: Why it is not among the examples; empty for those that are.
 
-    Example:
+    Examples:
         >>> SyntheticExample("The parcel is late.", "delivery").row()
         {'text': 'The parcel is late.', 'label': 'delivery'}
     """
@@ -56,7 +56,7 @@ class SyntheticExamples(Sequence[SyntheticExample]):
         certificate: Under which promise.
         settings: Public settings of the run.
 
-    Example:
+    Examples:
         >>> made = SyntheticExamples([SyntheticExample("The parcel is late.", "delivery")], certificate)
         >>> made[0].label
         'delivery'
@@ -167,12 +167,10 @@ class SyntheticExamples(Sequence[SyntheticExample]):
         """A ``pandas.DataFrame`` with the columns ``text`` and ``label``.
 
         Raises:
-            MissingExtra: pandas is not installed.
+            ImportError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as missing:
-            raise MissingExtra("pandas is not installed: pip install pandas") from missing
+        import pandas  # here: nothing else needs it
+
         return pandas.DataFrame(self.rows(), columns=["text", "label"])
 
     # ------------------------------------------------------------------------------------------------------ file

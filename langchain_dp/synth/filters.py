@@ -29,7 +29,7 @@ class Filters:
         check_labels: Leave out what the public model, asked without any example, takes for another label. It needs
             descriptions that tell it what the labels mean, and an engine that scores labels.
 
-    Example:
+    Examples:
         >>> Filters(least_words=5).check_labels
         False
     """

@@ -23,7 +23,7 @@ class SynthesisPrompts:
     Raises:
         InvalidParameter: ``record`` holds no plain variable, or ``head`` another one than ``description``.
 
-    Example:
+    Examples:
         >>> SynthesisPrompts().tail
         'Text:'
     """

@@ -29,7 +29,7 @@ class SynthesisPlan:
         seconds: Estimated time; None if the engine's speed is unknown.
         weak: Why the promise is weak, if it is.
 
-    Example:
+    Examples:
         >>> plan = synthesizer.plan(2_000)
         >>> print(plan)
         >>> plan.verdict.startswith("not worth it")

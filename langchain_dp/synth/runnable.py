@@ -76,7 +76,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         local model, are outside of it. Source: the clip of Vinod et al. 2025 (InvisibleInk), with sampling, exact draws
         and accounting of this package.
 
-    Example:
+    Examples:
         >>> synthesizer = DPExampleSynthesizer(
         ...     model=LlamaCppEnsemble(),
         ...     labels={"delivery": "complaints about late parcels", "billing": "questions about invoices"},

@@ -26,7 +26,7 @@ class BalancedExampleSelector(BaseExampleSelector):
         examples: Mappings with ``text`` and ``label``, the labels in turn.
         k: How many are given.
 
-    Example:
+    Examples:
         >>> made.as_example_selector(k=8).select_examples({"text": "Where is my parcel?"})
     """
 
@@ -52,7 +52,7 @@ class WordRetriever(BaseRetriever):
         documents: What is searched.
         k: Documents that are returned at most.
 
-    Example:
+    Examples:
         >>> made.as_retriever(k=2).invoke("Where is my parcel?")
     """
 

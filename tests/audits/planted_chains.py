@@ -549,7 +549,7 @@ ROUNDS: dict[str, list[Swap]] = {
 """Faults of who pays for a round of texts, and who is in it."""
 
 TEXTS: dict[str, list[Swap]] = {
-    "every third answer free": [(LedgerPlan, "spend", every_third_free)],
+    "every third free text unpaid": [(LedgerPlan, "spend", every_third_free)],
     "every record answers": [(Members, "drawn", method(all_members))],
     "better answer of two": [(TextWriter, "tokens", method(better_text_of_two))],
 }

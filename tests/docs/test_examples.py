@@ -43,7 +43,7 @@ WITHOUT = {
     "langchain_dp.ports.given_up": "a context variable",
 }
 """Names that need none, and why."""
-EXAMPLE = re.compile(r"^Example:\n(?: {4}.*\n?)*? {4}>>> ", re.MULTILINE)
+EXAMPLE = re.compile(r"^Examples:\n(?: {4}.*\n?)*? {4}>>> ", re.MULTILINE)
 
 
 def names(page: str) -> list[str]:

@@ -75,6 +75,7 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
         _call("rapt._tokenizers", "WordPieceTokenizer", Path("tokenizer.json"), ["a"], None),
         "tokenizers",
     ),
+    "accounting/store/postgres.py:": (_call("accounting.store.postgres", "Place", "postgresql://h/d"), "psycopg"),
     "rapt/middleware.py:": (_call("rapt.middleware", "RAPTMiddleware"), "langchain"),
 }
 """Where it is raised: how to get there, and the module that is missing then."""

@@ -37,7 +37,7 @@ class Release:
         last: When the last was made.
         chains: Releases by the name of the chain that asked for them.
 
-    Example:
+    Examples:
         >>> [(release.mechanism, release.used) for release in report("privacy.ledger").plans[0].releases]
     """
 
@@ -63,7 +63,7 @@ class Plan:
         spent: Epsilon that its releases so far cost at its delta.
         releases: By kind.
 
-    Example:
+    Examples:
         >>> [(plan.name, plan.epsilon, plan.spent) for plan in report("privacy.ledger").plans]
     """
 
@@ -98,7 +98,7 @@ class Report:
         attacks: Results of attacks, if they were given.
         composed: Computes :attr:`curve`.
 
-    Example:
+    Examples:
         >>> found = report("privacy.ledger")
         >>> found.budget, found.spent
     """
@@ -175,7 +175,7 @@ def report(path: str | os.PathLike[str], *, attacks: tuple[ReportedAttack, ...] 
     Raises:
         InvalidParameter, LedgerError: Nothing is there, it is no ledger, damaged, or cannot be read.
 
-    Example:
+    Examples:
         >>> found = report("privacy.ledger")
         >>> found.spent, found.left, found.total
     """

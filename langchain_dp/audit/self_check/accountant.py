@@ -183,7 +183,7 @@ CHECKS = [
     Check("accountant", "the reference numbers, within 1%", lambda: references(epsilon), once=True),
     Check("choice law", "a choice costs what its law says", choices, once=True),
     Check("token law", "a token costs what its law says", tokens, once=True),
-    Check("label law", "a record pays for the labels it can be in", labels, once=True),
+    Check("label law", "a record pays for all its labels", labels, once=True),
     Check("schemes", "zero-out <= fixed <= resample", order, once=True),
 ]
 """In the order of the table."""

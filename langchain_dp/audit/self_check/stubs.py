@@ -27,7 +27,7 @@ class NamingEngine:
         def answer(examples):
             chain = DPICLClassifier(
                 llm=NamingEngine(), examples=examples, labels=labels, budget=budget, max_queries=1,
-                shots=1, subsets=1, partitions=len(examples), sampling_probability=1.0, calibrate=False,
+                shots=1, subsets=1, sampling=Sampling("fixed", len(examples), 1.0), calibrate=False,
             )
             return chain.invoke("Is the canary there?")
 
@@ -42,7 +42,7 @@ class NamingEngine:
         asked: Body of each member that is cached, by its key.
         forgotten: Members that were to be forgotten, in order.
 
-    Example:
+    Examples:
         >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
         >>> found = audit_mechanism(answer, pair.one, pair.other, epsilon=3.0, delta=0.05, neighbors=pair.neighbors)
         >>> found.violated  # with ``answer`` as above

@@ -34,7 +34,7 @@ def layer_representations(provider: RAPTProvider, request: Request) -> Floats:
     Raises:
         InvalidParameter: The request was not made for this model.
 
-    Example:
+    Examples:
         >>> request = classifier.client.request(texts)
         >>> layers = layer_representations(classifier.provider, request)
         >>> layers[-1].shape  # of the last layer: (texts, hidden size)
@@ -70,7 +70,7 @@ def layer_distances(one: Floats, other: Floats, *, components: int = 2) -> Float
     Raises:
         InvalidParameter: The shapes differ.
 
-    Example:
+    Examples:
         >>> one = layer_representations(classifier.provider, classifier.client.request(texts))
         >>> other = layer_representations(baseline.provider, baseline.client.request(texts))
         >>> layer_distances(one, other)  # one number a layer
@@ -102,7 +102,7 @@ def attribute_map(representations: Floats, *, perplexity: float = 30.0, seed: in
         InvalidParameter: A value is out of bounds.
         MissingExtra: scikit-learn is not installed.
 
-    Example:
+    Examples:
         >>> layers = layer_representations(classifier.provider, classifier.client.request(texts))
         >>> points = attribute_map(layers[-1])
     """
@@ -130,7 +130,7 @@ def plot_layer_distances(
     Raises:
         MissingExtra: matplotlib is not installed.
 
-    Example:
+    Examples:
         >>> plot_layer_distances({"privatized and clear": layer_distances(one, other)}, "layers.png")
     """
     figure, axes = new_figure(6, 4)
@@ -156,7 +156,7 @@ def plot_attribute_map(
         InvalidParameter: There are not as many values as points.
         MissingExtra: matplotlib is not installed.
 
-    Example:
+    Examples:
         >>> plot_attribute_map(attribute_map(layers[-1]), genders, "map.png", title="privatized")
     """
     if len(points) != len(attribute):

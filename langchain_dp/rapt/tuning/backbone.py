@@ -39,7 +39,7 @@ class Backbone:
         InvalidParameter: There is no such folder, transformers cannot load it, or it is of another family.
         MissingExtra: The package of "minilm" is not installed.
 
-    Example:
+    Examples:
         >>> backbone = Backbone("minilm")
         >>> sanitizer = RAPTSanitizer(backbone.table(), target_replacement=0.5)  # over the backbone's own tokens
         >>> tuner = RAPTPromptTuner(sanitizer, labels=labels, backbone=backbone)
@@ -142,7 +142,7 @@ class BackboneTable:
     Args:
         backbone: The model.
 
-    Example:
+    Examples:
         >>> table = Backbone("minilm").table()
         >>> sanitizer = RAPTSanitizer(table, target_replacement=0.5)
     """

@@ -59,7 +59,7 @@ class RAPTClassifier(Runnable[str, str]):
     Formal guarantee:
         That of the sanitizer for every question, one release each. Labels and probabilities are post-processing.
 
-    Example:
+    Examples:
         >>> classifier = tuner.fit(examples)
         >>> classifier.invoke("The film was a joy.")  # one of the labels
         >>> classifier.predict_proba(["The film was a joy."]).shape

@@ -58,7 +58,7 @@ class NotSanitized:
     Args:
         embeddings: The table that cuts texts and names plain tokens, as of :func:`langchain_dp.rapt.load`.
 
-    Example:
+    Examples:
         >>> baseline = RAPTPromptTuner(NotSanitized("minilm"), labels=labels).fit(examples)  # texts in CLEAR
     """
 
@@ -101,7 +101,7 @@ class RAPTClient:
         with a request is post-processing. So is the choice of plain tokens under ``plain_seed``: it depends on public
         values and on what was released, and the seed draws no noise of a text.
 
-    Example:
+    Examples:
         >>> client = RAPTClient(RAPTSanitizer("minilm", target_replacement=0.5))
         >>> request = client.request(["The film was a joy."])
         >>> body = request.to_json()  # to be posted to the provider

@@ -67,7 +67,7 @@ class PrivatizedExamples:
     Raises:
         InvalidParameter: There is no certificate, or there are not as many labels as texts.
 
-    Example:
+    Examples:
         >>> privatized = tuner.privatize(examples)
         >>> privatized.save("privatized.json")
         >>> classifier = tuner.fit(PrivatizedExamples.load("privatized.json"))  # at no further cost

@@ -42,7 +42,7 @@ class RAPTProvider:
         verbalizer: Word that stands for each label; None: a head of its own.
         template: Public text behind every input, for a verbalizer.
 
-    Example:
+    Examples:
         >>> provider = RAPTProvider.load(folder)  # what provider.save(folder) wrote
         >>> provider.predict(client.request(["The film was a joy."]))
     """

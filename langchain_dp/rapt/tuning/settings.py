@@ -32,7 +32,7 @@ class PlainTokens:
     Raises:
         InvalidParameter: A value is out of bounds, or the rows do not fit the other values.
 
-    Example:
+    Examples:
         >>> settings = TuningSettings(plain=PlainTokens(length=10, choice="fresh"))
         >>> TuningSettings(plain=PlainTokens(length=0), reconstruction=False)  # none
     """
@@ -108,7 +108,7 @@ class TuningSettings:
     Raises:
         InvalidParameter: A value is out of bounds, or two contradict each other.
 
-    Example:
+    Examples:
         >>> settings = TuningSettings(method="prompt", plain=PlainTokens(length=10), patience=1)
         >>> tuner = RAPTPromptTuner(sanitizer, labels=labels, settings=settings)
     """

@@ -46,7 +46,7 @@ class TrainingReport:
         truncated: Texts that were cut because they were longer than the limit.
         seconds_per_step: Mean wall-clock time of a step, in this call.
 
-    Example:
+    Examples:
         >>> classifier = tuner.fit(examples, validation=validation)
         >>> classifier.report.epochs[-1]["validation_accuracy"]
     """

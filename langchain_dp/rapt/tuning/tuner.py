@@ -59,7 +59,7 @@ class RAPTPromptTuner:
         model is post-processing of the releases. It is NOT differentially private in the number or presence of texts.
         Source: Li, Tan, Liu 2023, section 3.2.
 
-    Example:
+    Examples:
         >>> tuner = RAPTPromptTuner(RAPTSanitizer("minilm", target_replacement=0.5), labels=["negative", "positive"])
         >>> classifier = tuner.fit(examples)  # mappings with text and label
         >>> classifier.invoke("The film was a joy.")

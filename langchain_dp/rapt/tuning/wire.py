@@ -35,7 +35,7 @@ class Request:
     Raises:
         InvalidParameter: Something of another form; the message holds nothing of it.
 
-    Example:
+    Examples:
         >>> request = client.request(["The film was a joy."])
         >>> len(Request.from_json(request.to_json()))
         1
