@@ -1,30 +1,17 @@
 """Private records: what comes in as examples, kept in memory, shown to nobody, refused to every serializer."""
 
-from langchain_dp.records.checks import Label, check_labels, encodable, exact, given_labels, label_name, row_fault
-from langchain_dp.records.files import read_csv, read_jsonl
-from langchain_dp.records.private import (
-    AUTOMATIC,
-    Examples,
-    FromDataFrame,
-    KeepsExamples,
-    PrivateRecords,
-    check_records,
-)
-
-__all__ = [
-    "AUTOMATIC",
-    "Examples",
-    "FromDataFrame",
-    "KeepsExamples",
-    "Label",
-    "PrivateRecords",
-    "check_labels",
-    "check_records",
-    "encodable",
-    "exact",
-    "given_labels",
-    "label_name",
-    "read_csv",
-    "read_jsonl",
-    "row_fault",
-]
+from langchain_dp.records.checks import Label as Label
+from langchain_dp.records.checks import check_labels as check_labels
+from langchain_dp.records.checks import encodable as encodable
+from langchain_dp.records.checks import exact as exact
+from langchain_dp.records.checks import given_labels as given_labels
+from langchain_dp.records.checks import label_name as label_name
+from langchain_dp.records.checks import row_fault as row_fault
+from langchain_dp.records.files import read_csv as read_csv
+from langchain_dp.records.files import read_jsonl as read_jsonl
+from langchain_dp.records.private import AUTOMATIC as AUTOMATIC
+from langchain_dp.records.private import Examples as Examples
+from langchain_dp.records.private import FromDataFrame as FromDataFrame
+from langchain_dp.records.private import KeepsExamples as KeepsExamples
+from langchain_dp.records.private import PrivateRecords as PrivateRecords
+from langchain_dp.records.private import check_records as check_records

@@ -25,6 +25,7 @@ def test_the_example_of_the_docstring_is_an_audit() -> None:
     found: list[Audited] = []
     names: dict[str, Any] = {
         "DPICLClassifier": DPICLClassifier,
+        "Sampling": Sampling,
         "NamingEngine": NamingEngine,
         "PrivacyBudget": PrivacyBudget,
         "audit_mechanism": audit_mechanism,

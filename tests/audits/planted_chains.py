@@ -569,7 +569,7 @@ NOBODY: dict[str, list[Swap]] = {
 """Faults of a draw of nobody."""
 
 OF_LABELS: dict[str, list[Swap]] = {
-    "a move between labels charged once": [(pld, "_paid_by_one", method(one_label_pays))],
+    "moved label charged once": [(pld, "_paid_by_one", method(one_label_pays))],
 }
 """Faults of what the texts of labels are charged as."""
 

@@ -19,7 +19,7 @@ from langchain_dp.audit.self_check.check import Check, Finding, likely
 from langchain_dp.audit.self_check.laws import frequencies, softmax, tally
 from langchain_dp.audit.self_check.stubs import at_once
 from langchain_dp.errors import BudgetExceeded, LedgerError, MissingExtra
-from langchain_dp.rapt import RAPTSanitizer, SanitizingExampleSelector, SanitizingRetriever, Vocabulary
+from langchain_dp.rapt import DocumentRules, RAPTSanitizer, SanitizingExampleSelector, SanitizingRetriever, Vocabulary
 
 _LINE = {"ant": 0.0, "bee": 1.0, "cat": 2.5, "dog": 3.0, "elk": 5.0}
 _TABLE = Vocabulary(list(_LINE), np.array([[place] for place in _LINE.values()]), name="line")
@@ -163,7 +163,7 @@ def _faces(number: int) -> Finding:
     for place, (name, face) in enumerate(FACES.items()):
         mechanism: Mechanism = "laplace" if place % 2 else "exponential"
         eta = _ETA[mechanism]
-        keyed = {"user_key": "owner"} if name in ("documents", "found") else {}
+        keyed = {"documents": DocumentRules(user_key="owner")} if name in ("documents", "found") else {}
         with MetricLedger() as ledger:
             sanitizer = RAPTSanitizer(_TABLE, eta=eta, mechanism=mechanism, ledger=ledger, threads=1, **keyed)  # type: ignore[arg-type]
             released = [*face(sanitizer, texts, "one"), *face(sanitizer, texts[:2], "two")]
@@ -200,7 +200,7 @@ def _again(face: Face, name: str, mechanism: Mechanism) -> str | None:
     """Two equal texts, and then a third beyond what the user may spend."""
     eta = _ETA[mechanism]
     text = "ant bee cat " * 30
-    keyed = {"user_key": "owner"} if name in ("documents", "found") else {}
+    keyed = {"documents": DocumentRules(user_key="owner")} if name in ("documents", "found") else {}
     with MetricLedger(2.5 * eta) as ledger:
         sanitizer = RAPTSanitizer(_TABLE, eta=eta, mechanism=mechanism, ledger=ledger, threads=1, **keyed)  # type: ignore[arg-type]
         first, second = face(sanitizer, [text, text], "one")

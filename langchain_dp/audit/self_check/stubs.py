@@ -45,7 +45,7 @@ class NamingEngine:
     Examples:
         >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
         >>> found = audit_mechanism(answer, pair.one, pair.other, epsilon=3.0, delta=0.05, neighbors=pair.neighbors)
-        >>> found.violated  # with ``answer`` as above
+        >>> found.violated  # with the answer as above
     """
 
     name = "a stub that names the label of its examples"

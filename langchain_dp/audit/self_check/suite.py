@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from langchain_dp.audit.self_check import accountant, chains, coins, draws, icl, opt, rapt, synth
 from langchain_dp.audit.self_check.check import Check, Finding
-from langchain_dp.errors import WeakPromiseWarning
+from langchain_dp.errors import BudgetRunsLow, WeakPromiseWarning
 
 Faults = Mapping[str, Mapping[str, Callable[[], Finding]]]
 """Audits of deliberately broken stand-ins, by the audit's name and the fault's. This package has none of its own."""
@@ -109,8 +109,9 @@ def _run(one: tuple[Callable[[], Faults], str, str | None]) -> Finding:
     faults, name, fault = one
     audit = next(check.sound for check in checks() if check.name == name) if fault is None else faults()[name][fault]
     with warnings.catch_warnings():
-        # Audits promise little on purpose: a fault shows soonest there.
+        # Audits promise little on purpose, and use plans up: a fault shows soonest there.
         warnings.simplefilter("ignore", WeakPromiseWarning)
+        warnings.simplefilter("ignore", BudgetRunsLow)
         return audit()
 
 
