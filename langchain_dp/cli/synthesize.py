@@ -140,7 +140,7 @@ description must not be taken from the rows: the model is told it, and it counts
 
 
 def _before(plan: SynthesisPlan) -> str:
-    time = "" if plan.seconds is None else f"; about {max(plan.seconds / 60, 1):,.0f} minutes on this machine"
+    time = f"; about {plan.minutes} on this machine" if plan.minutes else ""
     return f"Writes {plan.examples} examples{time}. Worth it? {plan.verdict}."
 
 

@@ -61,6 +61,14 @@ class SynthesisPlan:
         weak = " (worth it where the labels mean what no model knows)" if clip < 1 else ""
         return f"about {share} of what the records could add comes through{weak}"
 
+    @property
+    def minutes(self) -> str:
+        """The model's time in words, empty where it is not known."""
+        if self.seconds is None:
+            return ""
+        minutes = max(round(self.seconds / 60), 1)
+        return "a minute" if minutes == 1 else f"{minutes:,} minutes"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {
@@ -77,7 +85,7 @@ class SynthesisPlan:
 
     def __str__(self) -> str:
         design, noise = self.design, self.design.noise
-        time = "" if self.seconds is None else f", about {max(self.seconds / 60, 1):,.0f} minutes"
+        time = f", about {self.minutes}" if self.minutes else ""
         who = (
             f"{design.rounds} rounds, each record in each with q = {noise.event.sampling_probability:.4g}"
             if design.scheme == "rounds"

@@ -11,10 +11,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from dp_accounting.dp_event import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import (
+    ExponentialEvent,
+    LabelPartEvent,
     LimitedDomainEvent,
     MetricLedger,
     Neighbors,
@@ -22,6 +24,8 @@ from langchain_dp.accounting import (
     PartEvent,
     PrivacyBudget,
     PrivacyLedger,
+    TextRoundEvent,
+    events,
 )
 from langchain_dp.accounting._account import Account
 from langchain_dp.accounting.metric import Owner
@@ -264,6 +268,33 @@ def test_events_of_the_library_have_words_too(tmp_path: Path) -> None:
         ("Laplace mechanism", "noise multiplier 9"),
         ("Gaussian mechanism, sampled", "noise multiplier 4, sampling probability 0.1"),
     }
+
+
+KEPT = [
+    NoisyMaxEvent(8.0),
+    LimitedDomainEvent(0.3, 1e-7),
+    ExponentialEvent(0.5),
+    TextRoundEvent(0.2, 30, 0.1),
+    LabelPartEvent("billing", LimitedDomainEvent(0.2, 1e-7)),
+]
+
+
+def test_every_kind_of_event_is_kept_here() -> None:
+    """If it breaks, a new kind of event is not tried in the report, which fails on the first ledger that holds it."""
+    alone = {type(event).__name__ for event in KEPT if not isinstance(event, LabelPartEvent)}
+    assert alone | {"MetricEvent"} == set(events._OURS)  # a metric ledger has a report of its own
+
+
+@pytest.mark.parametrize("event", KEPT, ids=lambda event: type(event).__name__)
+def test_a_report_tells_of_every_kind_of_event(event: DpEvent, tmp_path: Path) -> None:
+    """If it breaks, `langchain-dp ledger` ends in a traceback, or an auditor reads the name of a class."""
+    with PrivacyLedger(PrivacyBudget(20.0, 1e-4), tmp_path / "kept.db", plan=[(event, 2)]) as ledger:
+        ledger.spend(event)
+    [plan] = report(tmp_path / "kept.db").plans
+    [release] = plan.releases
+    assert not release.mechanism.endswith("Event")
+    assert "noise multiplier" not in release.parameters
+    assert "the library's own" not in words.calibration(event, Neighbors.REPLACE_ONE)
 
 
 def test_the_curve_of_a_metric_ledger_never_falls(tmp_path: Path) -> None:

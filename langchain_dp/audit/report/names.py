@@ -16,6 +16,7 @@ from langchain_dp.accounting import (
     Neighbors,
     NoisyMaxEvent,
     PartEvent,
+    TextRoundEvent,
 )
 
 RELATIONS = {
@@ -53,6 +54,7 @@ def kind(event: DpEvent) -> str:
         NoisyMaxEvent: "Report noisy max",
         LimitedDomainEvent: "LimitedDomain (one token)",
         ExponentialEvent: "Exponential mechanism (one choice)",
+        TextRoundEvent: "Clipped sums (one round of texts)",
         GaussianDpEvent: "Gaussian mechanism",
         LaplaceDpEvent: "Laplace mechanism",
     }
@@ -71,11 +73,13 @@ def parameters(event: DpEvent) -> str:
         return f"epsilon0 {event.epsilon0:.4g}, delta0 {event.delta0:.3g}, {_sampling(event)}"
     if isinstance(event, ExponentialEvent):
         return f"epsilon {event.epsilon:.4g}"
+    if isinstance(event, TextRoundEvent):
+        return f"epsilon0 {event.epsilon0:.4g} a token, {event.tokens} tokens, {_sampling(event)}"
     return f"noise multiplier {event.noise_multiplier:.4g}"
 
 
-def _sampling(event: NoisyMaxEvent | LimitedDomainEvent) -> str:
-    who = "each subset" if event.sampling == "fixed" else "each record"
+def _sampling(event: NoisyMaxEvent | LimitedDomainEvent | TextRoundEvent) -> str:
+    who = "each subset" if getattr(event, "sampling", None) == "fixed" else "each record"
     if event.sampling_probability == 1:
         return "everybody takes part"
     return f"{who} takes part with probability {event.sampling_probability:.4g}"

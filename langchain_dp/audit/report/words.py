@@ -13,6 +13,7 @@ from langchain_dp.accounting import (
     Neighbors,
     NoisyMaxEvent,
     PartEvent,
+    TextRoundEvent,
 )
 from langchain_dp.attacks.result import accuracy_bound
 
@@ -83,6 +84,11 @@ def calibration(event: DpEvent, neighbors: Neighbors) -> str:
         return (
             f"Of two candidates, the one with {math.log(19) / event.epsilon:.3g} correct answers more is chosen 95 of "
             "100 times."
+        )
+    if isinstance(event, TextRoundEvent):
+        return (
+            f"A record that is drawn into a round moves the odds between two tokens by a factor of "
+            f"{math.exp(event.epsilon0 / 2):.3g} at most: what many records share is written, what few hold is not."
         )
     return "Noise of the library's own mechanism, in multiples of its sensitivity."
 
