@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import secrets
 import string
 import threading
 from collections import OrderedDict
@@ -19,6 +18,7 @@ from langchain_dp._util import forks
 from langchain_dp._util.validate import group, integer, no_further, number
 from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyCertificate, TextRoundEvent
 from langchain_dp.accounting.budget import warn_of
+from langchain_dp.ensemble.journal import secret_key
 from langchain_dp.ensemble.questions import HISTORY, Question, question_fields
 from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
 from langchain_dp.ensemble.tools import ExitBehavior, Remaining, private_tool
@@ -196,8 +196,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         check_records(self._records, None, self.prompts.variables("record"))
         self._engine = model
         self._rng = SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed)
-        seeded = not_private_seed is not None
-        self._key = self._rng.randbelow(2**256).to_bytes(32, "big") if seeded else secrets.token_bytes(32)
+        self._key = secret_key(self._rng)
         self._ledger = ledger_for(budget, ledger)
         self._lock = threading.Lock()
         forks.renew_lock(self)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import secrets
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ from langchain_dp.accounting import (
     PrivacyLedger,
 )
 from langchain_dp.accounting.budget import weak_points
-from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks
+from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Randomness
@@ -119,7 +118,7 @@ class SynthesisRuns:
 
     def _reserved(self, asked: Mapping[str, Any], records: PrivateRecords) -> LedgerPlan:
         share, design = self.prospect(len(records))
-        key = secrets.token_bytes(32) if self._rng.private else self._rng.randbelow(2**256).to_bytes(32, "big")
+        key = secret_key(self._rng)
         data = fingerprint(marks(records, key), key)
         journal = journals.started(self._ledger, key, settings=asked, design=dataclasses.asdict(design), data=data)
         return self._ledger.reserve(
