@@ -124,28 +124,17 @@ def designed(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -
     Raises:
         InvalidParameter: There are too few records, or the rate is missing under add/remove.
     """
-    public = budget.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
-    if settings.scheme == "groups" or (settings.scheme == "auto" and public):
-        groups = _in_groups(settings, budget, records if public else None)
-        if settings.scheme == "groups" and isinstance(groups, str):
-            raise InvalidParameter(groups)
-        if isinstance(groups, Design) and (settings.scheme == "groups" or records < _wanted(settings)):
-            return groups
-    else:
-        groups = ""
-    rounds = in_rounds(
-        budget,
-        records=records,
-        texts=len(settings.labels),
-        rounds=settings.rounds,
-        members=settings.members,
-        tokens=settings.max_new_tokens,
-        temperature=settings.temperature,
-        rate=settings.sampling_probability,
-    )
+    unfit = _unfit_for_groups(settings, budget, records)
+    if settings.scheme == "groups" and unfit:
+        raise InvalidParameter(unfit)
+    if settings.scheme == "rounds" or unfit:
+        return _in_rounds(settings, budget, records)
+    groups = _in_groups(settings, budget, records)
+    if settings.scheme == "groups" or records < settings.members * len(settings.labels):  # too few for rounds
+        return groups
     # A clip beyond ENOUGH adds next to nothing, and every member costs the model time.
-    found = [rounds, groups] if isinstance(groups, Design) else [rounds]
-    return max(found, key=lambda design: (min(design.noise.clip, ENOUGH), -design.noise.members))
+    designs = [_in_rounds(settings, budget, records), groups]
+    return max(designs, key=lambda design: (min(design.noise.clip, ENOUGH), -design.noise.members))
 
 
 def in_rounds(
@@ -192,10 +181,6 @@ def in_rounds(
     return Design("rounds", rounds, noise, records if counted else None)
 
 
-def _wanted(settings: SynthesisSettings) -> int:
-    return settings.members * len(settings.labels)
-
-
 def _noise(
     budget: PrivacyBudget, rounds: int, rate: float, *, members: int, tokens: int, temperature: float
 ) -> ClippedSum:
@@ -203,16 +188,38 @@ def _noise(
     return ClippedSum(TextRoundEvent(epsilon0, tokens, rate), members, temperature)
 
 
-def _in_groups(settings: SynthesisSettings, budget: PrivacyBudget, records: int | None) -> Design | str:
-    """Disjoint groups, or why not."""
-    if records is None:
+def _in_rounds(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> Design:
+    return in_rounds(
+        budget,
+        records=records,
+        texts=len(settings.labels),
+        rounds=settings.rounds,
+        members=settings.members,
+        tokens=settings.max_new_tokens,
+        temperature=settings.temperature,
+        rate=settings.sampling_probability,
+    )
+
+
+def _records_a_text(settings: SynthesisSettings, records: int) -> int:
+    """Records of one text where disjoint groups write one text a label each."""
+    return records // (settings.rounds * len(settings.labels))
+
+
+def _unfit_for_groups(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> str:
+    """Why the records cannot be cut into disjoint groups; empty if they can."""
+    if budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE:
         return 'Expected scheme="rounds" under add/remove neighbours, where the number of records is private.'
-    texts = len(settings.labels)
-    members = records // (settings.rounds * texts)
+    members = _records_a_text(settings, records)
     if members < FEW:
         return (
-            f"Expected at least {FEW} records a text, but {records} records in {settings.rounds} groups of {texts} "
-            f'texts each are {members}. Lower count=, or use scheme="rounds".'
+            f"Expected at least {FEW} records a text, but {records} records in {settings.rounds} groups of "
+            f'{len(settings.labels)} texts each are {members}. Lower count=, or use scheme="rounds".'
         )
+    return ""
+
+
+def _in_groups(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> Design:
+    members = _records_a_text(settings, records)
     noise = _noise(budget, 1, 1.0, members=members, tokens=settings.max_new_tokens, temperature=settings.temperature)
     return Design("groups", settings.rounds, noise, records)

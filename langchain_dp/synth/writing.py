@@ -37,6 +37,7 @@ class Members:
     def __init__(self, key: bytes, names: Mapping[str, str]) -> None:
         self._key = key
         self._names = dict(names)
+        self._orders: dict[int, list[str]] = {}  # by the number of groups
 
     def of_round(self, design: Design, number: int) -> list[str]:
         """Records of round ``number`` of a design."""
@@ -51,8 +52,9 @@ class Members:
 
     def group(self, number: int, groups: int) -> list[str]:
         """Records of one of ``groups`` disjoint groups: a secret order of the slots, cut once into equal parts."""
-        order = sorted(self._names, key=lambda record: self._coin("group", groups, record))
-        return order[number::groups]
+        if groups not in self._orders:
+            self._orders[groups] = sorted(self._names, key=lambda record: self._coin("group", groups, record))
+        return self._orders[groups][number::groups]
 
     def _coin(self, what: str, number: int, record: str) -> int:
         text = f"{what}\n{number}\n{self._names[record]}".encode(errors="surrogatepass")
