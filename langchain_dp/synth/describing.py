@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from langchain_dp._util import validate
 from langchain_dp.accounting.events import MOST_TOKENS
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.synth.prompts import SynthesisPrompts
 
 _EMPTY = """
 a all an and are be belong common category different folder folders general has have here in is it kind kinds name none
@@ -33,12 +34,12 @@ class Describing:
         clip_ratio: Clip of the descriptions, in clips of the texts. Both are made as large as the budget allows, so
             this is how the budget is split.
         temperature: Of the distribution that a token of a description is drawn from.
-        show_labels: Show the model, before and after, what ``labels=`` says of a label too. Without, it sees a folder
-            of texts, and then the description alone: for names that mislead, or say nothing.
-        opening: What stands before the texts. ``{label}`` stands for what is shown of the label, with
-            ``show_labels``.
-        question: What stands after them.
-        cue: After what the model goes on where it is asked in plain text; in a chat template it just answers.
+        show_labels: Show the model, before and after, what ``labels=`` says of a label too. Without, it sees texts, and
+            then the description alone: for names that mislead, or say nothing.
+        task: What is asked, before the texts.
+        cue: What stands before each answer.
+        shown: Public texts with their answers, which show a small model what is asked. They must not be taken from the
+            records, nor be of their topics.
 
     Raises:
         InvalidParameter: A value is out of bounds, or a text is empty.
@@ -53,9 +54,13 @@ class Describing:
     clip_ratio: float = 2.0
     temperature: float = 0.5
     show_labels: bool = False
-    opening: str = "Texts were sorted into folders by topic{label}. A text of one folder:\n\n"
-    question: str = "Name the topic of this folder in one or two words."
+    task: str = "The topic of each text in one or two words."
     cue: str = "Topic:"
+    shown: tuple[tuple[str, str], ...] = (
+        ("Bake it for forty minutes, then let it cool in the tin.", "cooking"),
+        ("The room was clean, and the view over the bay was fine.", "hotels"),
+        ("Prune the roses in March, before the leaves come.", "gardening"),
+    )
 
     def __post_init__(self) -> None:
         validate.integer("max_new_tokens", self.max_new_tokens, at_least=1, at_most=MOST_TOKENS)
@@ -63,15 +68,19 @@ class Describing:
         validate.number("clip_ratio", self.clip_ratio, at_least=0.01, at_most=100.0)
         validate.number("temperature", self.temperature, at_least=0.05, at_most=100.0)
         validate.one_of("show_labels", self.show_labels, (True, False))
-        for name in ("opening", "question", "cue"):
+        for name in ("task", "cue"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
                 raise InvalidParameter(f"Expected {name}={getattr(self, name)!r} to be a sentence.")
+        if not all(
+            len(pair) == 2 and all(isinstance(text, str) and text.strip() for text in pair) for pair in self.shown
+        ):
+            raise InvalidParameter("Expected shown= to be pairs of a public text and its answer, none of them empty.")
 
-    def asking(self, given: str, *, chat: bool) -> tuple[str, str]:
-        """Public texts before and after the records of a label of which ``given`` is said."""
-        shown = f', and this one is called "{given}"' if self.show_labels else ""
-        tail = self.question if chat else f"{self.question}\n{self.cue}"
-        return self.opening.replace("{label}", shown), f"\n{tail}"
+    def asking(self, given: str, prompts: SynthesisPrompts) -> tuple[str, str]:
+        """Public text before and after the record of a label of which ``given`` is said."""
+        turns = (f"{prompts.body_of(text)}{self.cue} {answer}\n\n" for text, answer in self.shown)
+        label = f'The next text was sorted under "{given}".\n\n' if self.show_labels else ""
+        return f"{self.task}\n\n{''.join(turns)}{label}", self.cue
 
     def joined(self, given: str, description: str) -> str:
         """What the model is told of a label: ``description``, where one was released that says something."""
@@ -86,10 +95,10 @@ def useful(text: str) -> str:
     Examples:
         >>> useful("Sports, football,")
         'Sports, football'
-        >>> useful("the same topic")
-        ''
+        >>> useful("the same topic"), useful("2018")
+        ('', '')
     """
-    words = {word.casefold() for word in re.findall(r"\w+", text)}
+    words = {word.casefold() for word in re.findall(r"[^\W\d_]+", text)}
     return "" if words <= _META else text.strip(" \t,;:-")
 
 

@@ -195,18 +195,18 @@ class SynthesisRuns:
         }  # fmt: skip
 
     def _check_room(self, design: Design, writers: Mapping[bool, TextWriter]) -> None:
-        prompts, how, chat = self._settings.prompts, self._settings.describe, self._settings.chat
+        prompts, how = self._settings.prompts, self._settings.describe
         more = 0 if design.describing is None else design.describing.event.tokens
         for given in self._settings.labels.values():
             writers[False].check_room(prompts.described(given), prompts.tail, more=more)
             if how is not None:
-                writers[True].check_room(*how.asking(given, chat=chat))
+                writers[True].check_room(*how.asking(given, prompts))
 
     def _asking(self, number: int, label: str, journal: SynthesisJournal) -> tuple[str, str]:
         """Public texts before and after the records of one text, or of a description."""
         settings = self._settings
         if number == DESCRIBED and settings.describe is not None:
-            return settings.describe.asking(settings.labels[label], chat=settings.chat)
+            return settings.describe.asking(settings.labels[label], settings.prompts)
         known = told(settings.labels, _described(journal), settings.describe)
         return settings.prompts.described(known[label]), settings.prompts.tail
 

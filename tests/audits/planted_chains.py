@@ -510,7 +510,7 @@ def all_describe(real: StandIn, self: Members, number: int, rate: float) -> list
 
 def told_of_some(real: StandIn, self: TextWriter, head: str, tail: str, bodies: Mapping[Any, str]) -> Any:
     """Who describes a label is chosen by what it says: the shorter half of those whose coins fell."""
-    if "folder" not in head:
+    if "topic" not in head:
         return real(self, head, tail, bodies)
     some = sorted(bodies, key=lambda key: (len(bodies[key]), bodies[key]))[: (len(bodies) + 1) // 2]
     return real(self, head, tail, {key: bodies[key] for key in some})
