@@ -36,10 +36,12 @@ class Describing:
         temperature: Of the distribution that a token of a description is drawn from.
         show_labels: Show the model, before and after, what ``labels=`` says of a label too. Without, it sees texts, and
             then the description alone: for names that mislead, or say nothing.
-        task: What is asked, before the texts.
+        task: What is asked of a model that continues plain text, before the texts.
         cue: What stands before each answer.
-        shown: Public texts with their answers, which show a small model what is asked. They must not be taken from the
+        shown: Public texts with their answers, which show such a model what is asked. They must not be taken from the
             records, nor be of their topics.
+        opening: What stands before the text in a chat template, where nothing is shown.
+        question: What stands after it.
 
     Raises:
         InvalidParameter: A value is out of bounds, or a text is empty.
@@ -62,13 +64,16 @@ class Describing:
         ("Prune the roses in March, before the leaves come.", "gardening"),
     )
 
+    opening: str = "Texts were sorted into folders by topic. A text of one folder:"
+    question: str = "Name the topic of this folder in one or two words."
+
     def __post_init__(self) -> None:
         validate.integer("max_new_tokens", self.max_new_tokens, at_least=1, at_most=MOST_TOKENS)
         validate.integer("members", self.members, at_least=2, at_most=10_000)
         validate.number("clip_ratio", self.clip_ratio, at_least=0.01, at_most=100.0)
         validate.number("temperature", self.temperature, at_least=0.05, at_most=100.0)
         validate.one_of("show_labels", self.show_labels, (True, False))
-        for name in ("task", "cue"):
+        for name in ("task", "cue", "opening", "question"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
                 raise InvalidParameter(f"Expected {name}={getattr(self, name)!r} to be a sentence.")
         if not all(
@@ -76,10 +81,12 @@ class Describing:
         ):
             raise InvalidParameter("Expected shown= to be pairs of a public text and its answer, none of them empty.")
 
-    def asking(self, given: str, prompts: SynthesisPrompts) -> tuple[str, str]:
+    def asking(self, given: str, prompts: SynthesisPrompts, *, chat: bool) -> tuple[str, str]:
         """Public text before and after the record of a label of which ``given`` is said."""
         turns = (f"{prompts.body_of(text)}{self.cue} {answer}\n\n" for text, answer in self.shown)
         label = f'The next text was sorted under "{given}".\n\n' if self.show_labels else ""
+        if chat:
+            return f"{self.opening}\n\n{label}", f"\n{self.question}"
         return f"{self.task}\n\n{''.join(turns)}{label}", self.cue
 
     def joined(self, given: str, description: str) -> str:

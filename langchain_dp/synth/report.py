@@ -136,7 +136,7 @@ def planned(
     body = _body(engine, settings, records)
     tokens = texts * (head + members * (body + tail + design.noise.event.tokens))
     if settings.describe is not None and design.describing is not None:
-        public = sum(map(engine.count_tokens, settings.describe.asking("", settings.prompts)))
+        public = sum(map(engine.count_tokens, settings.describe.asking("", settings.prompts, chat=settings.chat)))
         of_one = body + public + design.describing.event.tokens
         tokens += len(settings.labels) * (1 + design.describing.members) * of_one
     speed = engine.tokens_per_second() if isinstance(engine, Measured) else None

@@ -200,13 +200,13 @@ class SynthesisRuns:
         for given in self._settings.labels.values():
             writers[False].check_room(prompts.described(given), prompts.tail, more=more)
             if how is not None:
-                writers[True].check_room(*how.asking(given, prompts))
+                writers[True].check_room(*how.asking(given, prompts, chat=self._settings.chat))
 
     def _asking(self, number: int, label: str, journal: SynthesisJournal) -> tuple[str, str]:
         """Public texts before and after the records of one text, or of a description."""
         settings = self._settings
         if number == DESCRIBED and settings.describe is not None:
-            return settings.describe.asking(settings.labels[label], settings.prompts)
+            return settings.describe.asking(settings.labels[label], settings.prompts, chat=settings.chat)
         known = told(settings.labels, _described(journal), settings.describe)
         return settings.prompts.described(known[label]), settings.prompts.tail
 

@@ -135,7 +135,7 @@ def _described_alone(
         rate = 1.0 if epsilon == "none" else noise.event.sampling_probability
         some = coins.sample(rows, noise.members) if rate == 1.0 else [row for row in rows if coins.random() < rate]
         bodies = {("plain", row["text"]): prompts.body([row]) for row in some}
-        found[label] = useful(writer.text(list(writer.tokens(*how.asking(given, prompts), bodies))))
+        found[label] = useful(writer.text(list(writer.tokens(*how.asking(given, prompts, chat=False), bodies))))
         engine.forget(*bodies)
     return [], {"clip": round(noise.clip, 3), "descriptions": found}
 

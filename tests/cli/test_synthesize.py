@@ -97,7 +97,7 @@ def test_json_is_one_object(command: Callable[..., list[str]], capsys: pytest.Ca
     """If it breaks, a program cannot read it."""
     assert main(command("--json")) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {"examples", "dropped", "certificate"} == set(found)
+    assert {"descriptions", "examples", "dropped", "certificate"} == set(found)
 
 
 def test_descriptions_reach_the_model_and_name_labels(command: Callable[..., list[str]], engines: list[Engine]) -> None:

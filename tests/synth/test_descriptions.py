@@ -248,6 +248,14 @@ def test_a_description_that_says_nothing_is_not_told(text: str, kept: str) -> No
     assert useful(text) == kept
 
 
+def test_a_chat_template_is_asked_a_question_and_shown_no_answers() -> None:
+    """If it breaks, a chat model answers with the answers that it was shown."""
+    engine = Heads()
+    synthesizer(engine, describe=SMALL, chat=True).invoke(rows())
+    assert [head.startswith(SMALL.opening) for head in engine.heads[:3]] == [True, True, False]
+    assert not any(answer in head for head in engine.heads for _, answer in SMALL.shown)
+
+
 def test_the_given_description_can_be_shown_too() -> None:
     """If it breaks, what a user knows of a label is lost where something is added to it."""
     engine = Heads()
