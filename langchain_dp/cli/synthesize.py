@@ -38,6 +38,7 @@ class Synthesize(JsonOptions, ModelOptions, DeltaOptions, LabelOptions):
     examples = """\
   langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl --plan
   langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl
+  langchain-dp synthesize --data train.jsonl --epsilon 3 --out synthetic.jsonl --describe-first
   langchain-dp synthesize --data tickets.jsonl --epsilon 3 --out synthetic.jsonl \\
       --describe "praise=messages that praise a clinic" --describe "complaint=messages that complain of it"
 """
@@ -45,9 +46,10 @@ class Synthesize(JsonOptions, ModelOptions, DeltaOptions, LabelOptions):
 The first line of the file holds the certificate, every other one {"text", "label"}, with "dropped" and why where a
 public filter left it out. Beside it lie a ledger, which holds what was released, and the ledger's key: whoever has both
 can test guesses at the rows. After Ctrl-C the same command goes on where it stopped. Neighbours replace one row. A
-description must not be taken from the rows: the model is told it, and it counts as public. In messages, count= is
---count, members= is --members, and name= is --name.
---json: {"examples", "dropped", "certificate"}; with --plan {"clip", "members", "rounds", "verdict", ...}.
+description must not be taken from the rows: the model is told it, and it counts as public. Where labels mean nothing
+to a model ("team A"), --describe-first finds out from the rows what they mean, under the same budget. In messages,
+count= is --count, members= is --members, and name= is --name.
+--json: {"descriptions", "examples", "dropped", "certificate"}; with --plan {"clip", "members", "verdict", ...}.
 """
     data: Path = Option(help="JSONL of {text, label}: the private rows")
     out: Path = Option(help="JSONL file to write: certificate and examples")
@@ -55,6 +57,7 @@ description must not be taken from the rows: the model is told it, and it counts
     ledger: Path | None = promised(None, help="ledger file to charge (default: --out with .ledger)")
     name: str = promised("synthesis", help="name of the run in the ledger")
     describe: list[str] | None = of_run(None, metavar="LABEL=TEXT", help="what a label means, public; for each label")
+    describe_first: bool = of_run(False, "--describe-first", help="spend a little on a description of each label first")
     count: int = of_run(64, min=1, help="examples, all labels together")
     tokens: int = of_run(40, min=1, help="tokens of one example at most")
     members: int = of_run(30, min=2, help="rows that are expected to take part in one example")
@@ -134,6 +137,7 @@ description must not be taken from the rows: the model is told it, and it counts
             scheme=self.scheme,
             temperature=self.temperature,
             chat=self.chat,
+            describe=self.describe_first,
             filters=Filters(check_labels=self.check_labels),
             **promise,
         )
@@ -159,12 +163,15 @@ def _show(examples: SyntheticExamples, options: Synthesize) -> None:
     if options.json:
         print_json(
             {
+                "descriptions": examples.descriptions,
                 "examples": examples.rows(),
                 "dropped": [one.row() | {"dropped": one.dropped} for one in examples.dropped],
                 "certificate": examples.certificate.to_dict(),
             }
         )
         return
+    for label, text in examples.descriptions.items():
+        print(line(f"{label} was described as: {text or '(nothing of use)'}"))
     for one in examples.balanced(8):
         print(line(f"{one.label}: {one.text}"))
     print(f"\n{examples.certificate}\n")

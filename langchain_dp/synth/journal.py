@@ -26,7 +26,7 @@ class WrittenText:
     """One released text.
 
     Args:
-        number: Round that it was written in.
+        number: Round that it was written in; -1 for the description of a label.
         label: Its label.
         text: What it says.
         ended: "end" if it came to its own end, "length" if it was cut at the largest number of tokens, "changed" if it

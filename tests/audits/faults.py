@@ -107,6 +107,10 @@ def faults() -> Faults:
             **under(functools.partial(synth.rounds, ["rounds"]), swaps.ROUNDS),
             **under(functools.partial(synth.rounds, ["answers"]), swaps.TEXTS),
         },
+        "described": {
+            **under(functools.partial(synth.described, ["rounds"]), swaps.DESCRIBED),
+            **under(functools.partial(synth.described, ["groups"]), swaps.DESCRIBED_GROUPS),
+        },
         "text canary": under(synth.canary, swaps.CANARY),
         "nobody": under(synth.nobody, swaps.NOBODY),
         "texts": under(rapt.faces, swaps.FACES),

@@ -46,6 +46,8 @@ from langchain_dp.opt.voters import PrivateVote
 from langchain_dp.rapt._tokenizers import PAD
 from langchain_dp.rapt.privatize import Items, TextPrivatizer
 from langchain_dp.records import PrivateRecords
+from langchain_dp.synth.run import SynthesisRuns
+from langchain_dp.synth.settings import Design
 from langchain_dp.synth.writing import Members, TextWriter
 
 StandIn = Callable[..., Any]
@@ -489,6 +491,41 @@ def redrawn_for_tokens(real: StandIn, self: TextWriter, head: str, tail: str, bo
         yield written[-1]
 
 
+def free_description(real: StandIn, self: SynthesisRuns, opened: Any, number: int) -> None:
+    """Descriptions are drawn, and not charged."""
+    if number >= 0:
+        real(self, opened, number)
+
+
+def shorter_charge(real: StandIn, self: Design, number: int) -> Any:
+    """Descriptions are charged with fewer tokens than they may have."""
+    event = real(self, number)
+    return dataclasses.replace(event, tokens=event.tokens - 1) if number < 0 else event
+
+
+def all_describe(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
+    """Every record describes, and the round is charged as sampled."""
+    return list(self._names) if number < 0 else list(real(self, number, rate))
+
+
+def told_of_some(real: StandIn, self: TextWriter, head: str, tail: str, bodies: Mapping[Any, str]) -> Any:
+    """Who describes a label is chosen by what it says: the shorter half of those whose coins fell."""
+    if "topic" not in head:
+        return real(self, head, tail, bodies)
+    some = sorted(bodies, key=lambda key: (len(bodies[key]), bodies[key]))[: (len(bodies) + 1) // 2]
+    return real(self, head, tail, {key: bodies[key] for key in some})
+
+
+def coins_of_a_round(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
+    """Whoever describes writes the first texts too."""
+    return list(real(self, max(number, 0), rate))
+
+
+def group_describes(real: StandIn, self: Members, design: Design, number: int) -> list[str]:
+    """The first group describes, and pays as if it had been drawn."""
+    return list(real(self, design, max(number, 0)))
+
+
 class _EveryLabel(str):
     """A label that is equal to all."""
 
@@ -554,6 +591,25 @@ TEXTS: dict[str, list[Swap]] = {
     "better answer of two": [(TextWriter, "tokens", method(better_text_of_two))],
 }
 """The same of private answers in free text."""
+
+_OF_BOTH: dict[str, list[Swap]] = {
+    "description unpaid": [(SynthesisRuns, "_charge", method(free_description))],
+    "description charged with fewer tokens": [(Design, "charged", method(shorter_charge))],
+    "every record describes": [(Members, "drawn", method(all_describe))],
+    "describers chosen by what they say": [(TextWriter, "tokens", method(told_of_some))],
+    "better of two texts": [(TextWriter, "tokens", method(better_text_of_two))],
+}
+DESCRIBED: dict[str, list[Swap]] = {
+    **_OF_BOTH,
+    "describers stay for the first texts": [(Members, "drawn", method(coins_of_a_round))],
+}
+"""Faults of the descriptions that come before texts."""
+
+DESCRIBED_GROUPS: dict[str, list[Swap]] = {
+    **{f"{name}, in groups": swaps for name, swaps in _OF_BOTH.items()},
+    "a group describes": [(Members, "of_round", method(group_describes))],
+}
+"""The same where texts are of disjoint groups."""
 
 CANARY: dict[str, list[Swap]] = {
     "divided by who takes part": [(ClippedSum, "release", method(present_divisor))],
