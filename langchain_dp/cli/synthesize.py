@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typer import Option
 
-from langchain_dp.cli.options import DeltaOptions, JsonOptions, LabelOptions, ModelOptions, of_run, promised
+from langchain_dp.cli.options import DeltaOptions, JsonOptions, LabelOptions, ModelOptions, ledger_at, of_run, promised
 from langchain_dp.cli.parts import (
     DONE,
     INTERRUPTED,
@@ -52,7 +52,7 @@ description must not be taken from the rows: the model is told it, and it counts
     data: Path = Option(help="JSONL of {text, label}: the private rows")
     out: Path = Option(help="JSONL file to write: certificate and examples")
     epsilon: float = promised(parser=positive, help="the budget")
-    ledger: Path | None = promised(None, help="ledger file to charge (default: --out with .ledger)")
+    ledger: str | None = ledger_at(help="ledger to charge: file or postgresql:// URL (default: --out with .ledger)")
     name: str = promised("synthesis", help="name of the run in the ledger")
     describe: list[str] | None = of_run(None, metavar="LABEL=TEXT", help="what a label means, public; for each label")
     count: int = of_run(64, min=1, help="examples, all labels together")
@@ -90,7 +90,7 @@ description must not be taken from the rows: the model is told it, and it counts
                 return DONE
             if not self.json:
                 note(_before(plan))
-            path = self.ledger or Path(f"{self.out}.ledger")
+            path = self.ledger or f"{self.out}.ledger"
             with explained():
                 ledger: PrivacyLedger = held.enter_context(PrivacyLedger(budget, path))
                 advance = held.enter_context(progress("writing", plan.examples, "examples"))
