@@ -13,6 +13,7 @@ from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.accounting.store.plans import LedgerEntry, StoredPlan
+from langchain_dp.accounting.store.shared import Shared
 from langchain_dp.errors import BudgetExceeded, PlanError
 
 
@@ -121,6 +122,11 @@ class LedgerPlan(Same):
         """How many more releases of ``event`` the plan covers; 0 for an event that it does not hold."""
         item, most = self._stored.items.get(event_key(event), (None, 0))
         return 0 if item is None else most - self._account.store.used([self._stored])[item]
+
+    @property
+    def shared(self) -> Shared:
+        """What processes that charge this plan tell each other: see ``store/shared.py``."""
+        return Shared(self._account.store, self._stored)
 
     @property
     def journal(self) -> str:
