@@ -60,6 +60,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Which tests, and their seed, or ``system``."""
     parser.addoption("--fast", action="store_true", help="only quick tests, which need no model library")
     parser.addoption(
+        "--kill-rounds", type=int, help="rounds of each test that kills at random; the moments are new ones"
+    )
+    parser.addoption(
         "--coins",
         default="0",
         help=f"seed of the coins that tests toss in this process, or {SYSTEM!r}: those of the operating system",

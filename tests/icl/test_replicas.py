@@ -165,6 +165,23 @@ def test_a_release_under_way_while_a_record_is_forgotten_is_not_given_out_later(
     assert charges(place) == 2
 
 
+def test_a_record_forgotten_before_the_draw_is_not_drawn(tmp_path: Path) -> None:
+    """If it breaks, what is forgotten while a release waits, or asks whether the model is healthy, is still shown."""
+    place = str(tmp_path / "l.db")
+    two = replica(place)
+
+    def forget(shots: Any, question: str) -> str:
+        if not shots and "case-5" in two._records.ids():
+            two.forget("case-5")
+        return majority(shots, question)
+
+    model = VotingChat(reply=forget)
+    replica(place, model).invoke("x")
+    assert "case-5" not in two._records.ids()
+    assert any("note 006" in prompt for prompt in model.asked.prompts)
+    assert not any("note 005" in prompt for prompt in model.asked.prompts)
+
+
 def test_what_two_chains_say_differently_is_no_one_answer(tmp_path: Path) -> None:
     """If it breaks, a chain with other labels or another template gives answers of this one."""
     place = str(tmp_path / "l.db")
