@@ -13,6 +13,7 @@ from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.accounting.store.plans import LedgerEntry, StoredPlan
+from langchain_dp.accounting.store.shared import Shared
 from langchain_dp.errors import BudgetExceeded, PlanError
 
 
@@ -89,13 +90,13 @@ class LedgerPlan(Same):
             )
         _, most = self._stored.items[key]
         # A count above the whole plan is refused here: it need not even fit into the file's integers.
-        if count > most or not self._account.store.add_use(self._stored, key, count, chain):
+        if count > most or not self._account.charge(self._stored, key, count, chain):
             raise self._beyond(event, key, count)
 
     def _beyond(self, event: DpEvent, key: str, count: int) -> BudgetExceeded:
         used = self._account.store.used([self._stored])
         _, most = self._stored.items[key]
-        left = most - used[self._stored.items[key][0]]
+        left = most - used[self._stored.items[key][0]] + self._account.unspent(self._stored, key)
         spent = self._account.spent([self._stored], used, quick=False)[0]
         unspent = (max(self.epsilon - spent, 0.0), self.delta)
         before = {name: used[item] for name, (item, _) in self._stored.items.items()}
@@ -118,9 +119,20 @@ class LedgerPlan(Same):
         return self.epsilon, self.delta
 
     def remaining(self, event: DpEvent) -> int:
-        """How many more releases of ``event`` the plan covers; 0 for an event that it does not hold."""
-        item, most = self._stored.items.get(event_key(event), (None, 0))
-        return 0 if item is None else most - self._account.store.used([self._stored])[item]
+        """How many more releases of ``event`` the plan covers; 0 for an event that it does not hold.
+
+        With ``prepaid`` of the ledger: by this process, what it has paid for and not made included.
+        """
+        key = event_key(event)
+        item, most = self._stored.items.get(key, (None, 0))
+        if item is None:
+            return 0
+        return most - self._account.store.used([self._stored])[item] + self._account.unspent(self._stored, key)
+
+    @property
+    def shared(self) -> Shared:
+        """What processes that charge this plan tell each other: see ``store/shared.py``."""
+        return Shared(self._account.store, self._stored)
 
     @property
     def journal(self) -> str:

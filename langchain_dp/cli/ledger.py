@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typer import Argument
 
 from langchain_dp.cli.options import JsonOptions
-from langchain_dp.cli.parts import DONE, columns, print_json
+from langchain_dp.cli.parts import DONE, columns, paths, print_json
 
 if TYPE_CHECKING:
     from langchain_dp.audit.report import Plan, Release, Report
@@ -27,15 +26,18 @@ class Ledger(JsonOptions):
   langchain-dp ledger privacy.ledger --json
 """
     notes = """\
-Both kinds of file: counted in epsilon (DP-ICL, DP-OPT), or in eta (sanitized texts). The file is read and not changed,
-also while other processes charge it. No text of a record is in it; names of plans and chains that read like a text are
-not shown. Spent is what the releases so far cost inside their plans; reserved is the promise. The two are never added.
+A file, or a schema of PostgreSQL by its URL without a password, "postgresql://user@host/database?schema=name".
+Both kinds: counted in epsilon (DP-ICL, DP-OPT), or in eta (sanitized texts). It is read and not changed, also while
+others charge it. No text of a record is in it; names of plans and chains that read like a text are not shown. Spent is
+what the releases so far cost inside their plans; reserved is the promise. The two are never added.
 --json: {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans": [{"name", "made", "epsilon", "delta",
 "spent", "parts", "releases": [{"mechanism", "parameters", "used", "most", "left", "first", "last", "chains"}]}],
 "facts"}; budget, reserved, spent and left by "epsilon" and "delta". Of a ledger in eta these are by the fullest account
 of a "user" and of a "document", and its one plan has name, made and releases.
 """
-    file: Path = Argument(help="file of a ledger, of either kind")
+    file: str = Argument(
+        metavar="PLACE", autocompletion=paths, help="file or postgresql:// URL of a ledger, of either kind"
+    )
 
     def run(self) -> int:
         """Run the command; returns the exit code."""
@@ -50,7 +52,7 @@ of a "user" and of a "document", and its one plan has name, made and releases.
         return DONE
 
 
-def _parts(path: Path, found: Report) -> Parts:
+def _parts(path: str, found: Report) -> Parts:
     """What each part of a plan's data has spent, for the counts that the report holds."""
     from langchain_dp.accounting import MetricLedger, PartEvent, epsilon
     from langchain_dp.audit.report.names import label

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typer import Option
 
-from langchain_dp.cli.options import DeltaOptions, JsonOptions, LabelOptions, ModelOptions, of_run, promised
+from langchain_dp.cli.options import DeltaOptions, JsonOptions, LabelOptions, ModelOptions, ledger_at, of_run, promised
 from langchain_dp.cli.parts import (
     DONE,
     INTERRUPTED,
@@ -54,7 +54,7 @@ count= is --count, members= is --members, and name= is --name.
     data: Path = Option(help="JSONL of {text, label}: the private rows")
     out: Path = Option(help="JSONL file to write: certificate and examples")
     epsilon: float = promised(parser=positive, help="the budget")
-    ledger: Path | None = promised(None, help="ledger file to charge (default: --out with .ledger)")
+    ledger: str | None = ledger_at(help="ledger to charge: file or postgresql:// URL (default: --out with .ledger)")
     name: str = promised("synthesis", help="name of the run in the ledger")
     describe: list[str] | None = of_run(None, metavar="LABEL=TEXT", help="what a label means, public; for each label")
     describe_first: bool = of_run(False, "--describe-first", help="spend a little on a description of each label first")
@@ -93,7 +93,7 @@ count= is --count, members= is --members, and name= is --name.
                 return DONE
             if not self.json:
                 note(_before(plan))
-            path = self.ledger or Path(f"{self.out}.ledger")
+            path = self.ledger or f"{self.out}.ledger"
             with explained():
                 ledger: PrivacyLedger = held.enter_context(PrivacyLedger(budget, path))
                 advance = held.enter_context(progress("writing", plan.examples, "examples"))

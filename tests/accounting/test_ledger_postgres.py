@@ -500,10 +500,30 @@ def heard(pid: int, read: int, said: bytes) -> tuple[int, int]:
     return said.count(b"."), said.count(b"?") + said.endswith(b"(")
 
 
-def test_a_client_killed_at_any_moment_forgets_no_answer(url: str) -> None:
+def rounds(config: pytest.Config, few: int, a_ledger: int) -> Iterator[tuple[int, random.Random]]:
+    """How many rounds go into one ledger, which must not be used up, and their dice; ``--kill-rounds`` in all."""
+    asked = config.getoption("--kill-rounds")
+    dice = random.Random(20) if asked is None else random.Random()
+    left_over = asked or few
+    while left_over > 0:
+        yield min(left_over, a_ledger), dice
+        left_over -= a_ledger
+
+
+def test_a_client_killed_at_any_moment_forgets_no_answer(
+    postgres: Server, tmp_path: pathlib.Path, pytestconfig: pytest.Config
+) -> None:
     """If it breaks, an answer that left before its process was killed is not in the ledger."""
-    dice, before = random.Random(20), used(url)
-    for _ in range(30):
+    for count, dice in rounds(pytestconfig, 30, 100):
+        url = postgres.fresh(tmp_path)
+        with PrivacyLedger(BUDGET, url) as ledger:
+            ledger.reserve([(VOTE, MOST)], name="p").spend(VOTE, 3)
+        _kill_clients(url, count, dice)
+
+
+def _kill_clients(url: str, count: int, dice: random.Random) -> None:
+    before = used(url)
+    for _ in range(count):
         with spender(url) as (pid, read):
             said = b"".join(os.read(read, 1) for _ in range(dice.randrange(1, 16)))
             time.sleep(dice.random() * 0.004)
@@ -515,13 +535,19 @@ def test_a_client_killed_at_any_moment_forgets_no_answer(url: str) -> None:
 
 
 def test_a_server_killed_at_any_moment_forgets_no_answer(
-    postgres: Server, mortal: Server, tmp_path: pathlib.Path
+    postgres: Server, mortal: Server, tmp_path: pathlib.Path, pytestconfig: pytest.Config
 ) -> None:
     """If it breaks, a crash of the server takes back a charge that was acknowledged."""
-    url, dice, before = mortal.fresh(tmp_path), random.Random(21), 0
-    with PrivacyLedger(BUDGET, url) as ledger:
-        ledger.reserve([(VOTE, MOST)], name="p")
-    for _ in range(12):
+    for count, dice in rounds(pytestconfig, 12, 40):
+        url = mortal.fresh(tmp_path)
+        with PrivacyLedger(BUDGET, url) as ledger:
+            ledger.reserve([(VOTE, MOST)], name="p")
+        _kill_server(mortal, url, count, dice)
+
+
+def _kill_server(mortal: Server, url: str, count: int, dice: random.Random) -> None:
+    before = 0
+    for _ in range(count):
         with spender(url) as (pid, read):
             said = b"".join(os.read(read, 1) for _ in range(dice.randrange(2, 40)))
             time.sleep(dice.random() * 0.004)

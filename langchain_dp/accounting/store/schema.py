@@ -82,7 +82,7 @@ LEDGER = LedgerKind(
     opener="PrivacyLedger(budget, path)",
     restore="Restore it from a copy that holds every spend; a new ledger would forget what was released.",
     application_id=0x4C445042,  # "LDPB"
-    version=2,
+    version=3,
     terms="epsilon REAL NOT NULL, delta REAL NOT NULL, neighbors TEXT NOT NULL",
     charges="item INTEGER NOT NULL REFERENCES items, count INTEGER NOT NULL CHECK (count >= 1)",
     others=(
@@ -93,6 +93,10 @@ LEDGER = LedgerKind(
         "plans, event TEXT NOT NULL, max_count INTEGER NOT NULL CHECK (max_count >= 1), used INTEGER NOT NULL DEFAULT "
         "0 CHECK (used BETWEEN 0 AND max_count), UNIQUE (plan, event))",
         "CREATE TABLE IF NOT EXISTS journals (plan INTEGER PRIMARY KEY REFERENCES plans, state TEXT NOT NULL)",
+        "CREATE TABLE IF NOT EXISTS forgotten (place INTEGER PRIMARY KEY AUTOINCREMENT, plan INTEGER NOT NULL "
+        "REFERENCES plans, record BLOB NOT NULL, time TEXT NOT NULL, UNIQUE (plan, record))",
+        "CREATE TABLE IF NOT EXISTS answers (plan INTEGER NOT NULL REFERENCES plans, page INTEGER NOT NULL, question "
+        "BLOB NOT NULL, answer TEXT NOT NULL, PRIMARY KEY (plan, page, question))",
     ),
     refuses=(
         Rule(
@@ -105,6 +109,10 @@ LEDGER = LedgerKind(
         Rule("no_plan_edit", "UPDATE ON plans", "", "plans are never edited"),
         Rule("no_plan_removal", "DELETE ON plans", "", "plans are never removed"),
         Rule("no_journal_removal", "DELETE ON journals", "", "journals are never removed"),
+        Rule("forgotten_stays", "DELETE ON forgotten", "", "what was forgotten stays so"),
+        Rule("forgotten_as_it_was", "UPDATE ON forgotten", "", "what was forgotten stays so"),
+        Rule("answer_stays", "DELETE ON answers", "", "what was released stays"),
+        Rule("answered_once", "UPDATE ON answers", "", "what was released stays"),
     ),
 )
 
