@@ -64,14 +64,18 @@ def _parts(path: str, found: Report) -> Parts:
             return [{} for _ in found.plans]
         for shown, plan in zip(found.plans, ledger.plans(), strict=False):  # a plan may have come since
             used: dict[str, list[Any]] = {}
+            of_all = []  # what was read of all parts, each pays for too
             for release, (event, _) in zip(shown.releases, plan.events, strict=True):
+                made = [(event, release.used)] if release.used else []
                 if isinstance(event, PartEvent):
-                    used.setdefault(event.part, []).extend([(event, release.used)] if release.used else [])
+                    used.setdefault(event.part, []).extend(made)
+                else:
+                    of_all += made
             neighbors = ledger.budget.neighbors
             spent.append(
                 {
                     label(name): min(epsilon(events, plan.delta, neighbors=neighbors), plan.epsilon) if events else 0.0
-                    for name, events in used.items()
+                    for name, events in ((name, events + of_all) for name, events in used.items())
                 }
             )
     return spent

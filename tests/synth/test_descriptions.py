@@ -15,6 +15,7 @@ from fakes.scorer import WordScorer
 from fakes.synthesizers import BUDGET, LABELS, rows, synthesizer
 
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger, TextRoundEvent, epsilon
+from langchain_dp.cli import main
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PlanError
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.synth import Describing, SyntheticExamples
@@ -298,6 +299,19 @@ def test_the_plan_and_the_certificate_say_both() -> None:
     paper = chain.invoke(rows()).certificate
     assert paper.parameters["description_tokens"] == 3
     assert any("description of each label was released first" in note for note in paper.notes)
+
+
+def test_the_page_on_a_ledger_charges_every_group_for_the_descriptions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, the page says of a record that it paid for its group alone."""
+    with PrivacyLedger(BUDGET, tmp_path / "ledger.db") as ledger:
+        synthesizer(WordScorer(), ledger=ledger, scheme="groups", describe=SMALL).invoke(rows())
+        spent = ledger.spent()[0]
+    assert main(["ledger", str(tmp_path / "ledger.db"), "--json"]) == 0
+    [plan] = json.loads(capsys.readouterr().out)["plans"]
+    assert len(plan["parts"]) == 3
+    assert list(plan["parts"].values()) == pytest.approx([spent] * 3)
 
 
 def test_other_records_leave_descriptions_that_were_begun() -> None:
