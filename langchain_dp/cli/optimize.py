@@ -276,4 +276,6 @@ def _show(prompt: OptimizedPrompt, scores: dict[str, PromptScore], options: Opti
         print("\n".join(f"  {candidate}" for candidate in prompt.candidates) + "\n")
     for name, score in scores.items():
         print(f"{name:<7} {score}, on the local model")
+    if scores:
+        print("\nWhich label the local model says after it:\n" + scores["after"].table() + "\n")
     print(f"Prompt and certificate: {options.out}")
