@@ -125,9 +125,7 @@ class PlaceholderMap:
         """Put back what the placeholders in ``text`` stand for; unknown ones stay. ``shown`` may escape originals."""
         with self._lock:
             entries = self._entries
-            return PLACEHOLDER.sub(
-                lambda match: shown(entries[match[0]][1]) if match[0] in entries else match[0], text
-            )
+            return PLACEHOLDER.sub(lambda match: shown(entries[match[0]][1]) if match[0] in entries else match[0], text)
 
     def __contains__(self, placeholder: object) -> bool:
         return placeholder in self._entries

@@ -97,7 +97,9 @@ def outside(who: str) -> str:
 
 
 TERMS = {CANARY: "PERSON", SECOND: "PERSON", "third-canary-person": "PERSON"}
-SAID = f"{CANARY} is a friend of {SECOND} and {CANARY} wrote <PERSON_1> about third-canary-person and nothing on {CANARY}"
+SAID = (
+    f"{CANARY} is a friend of {SECOND} and {CANARY} wrote <PERSON_1> about third-canary-person and nothing on {CANARY}"
+)
 
 
 def built(saver: Any = None, key: Any = None, **options: Any) -> tuple[Writer, PseudonymMiddleware, Any]:
@@ -188,7 +190,7 @@ def test_streamed_marks_come_back_as_originals(asynchronous: bool) -> None:
 
 
 def test_another_process_goes_on_under_the_key() -> None:
-    """If it breaks, a restart loses the map, gives a second person a placeholder that is taken, or opens without key."""
+    """If it breaks, a restart loses the map, gives two people one placeholder, or opens it without the key."""
     saver, key = InMemorySaver(), fernet.Fernet.generate_key()
     config: Any = {"configurable": {"thread_id": "t"}}
     built(saver, key)[2].invoke(asked(), config)

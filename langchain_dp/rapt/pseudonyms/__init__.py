@@ -1,4 +1,4 @@
-"""Pseudonyms: names become placeholders for a whole conversation, and come back in what is answered. NOT formal privacy.
+"""Pseudonyms: placeholders for a whole conversation, which come back in what is answered. NOT formal privacy.
 
 What no recognizer finds passes in clear. There is no epsilon: every report and certificate says ``private: false``.
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from langchain_dp._util.lazy import lazily
 from langchain_dp.rapt.pseudonyms.recognize import PatternEntities, TermEntities
-from langchain_dp.rapt.pseudonyms.runnable import PseudonymReport, Pseudonymizer
+from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
 
 if TYPE_CHECKING:
     from langchain_dp.rapt.pseudonyms.middleware import PseudonymMiddleware

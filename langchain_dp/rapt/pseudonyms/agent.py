@@ -1,4 +1,4 @@
-"""The two ends of an agent under pseudonyms: what goes in is hidden before the graph, what comes out put back behind it."""
+"""The two ends of an agent under pseudonyms: what goes in is hidden before it, what comes out put back behind it."""
 
 from __future__ import annotations
 

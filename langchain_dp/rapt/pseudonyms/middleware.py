@@ -39,7 +39,7 @@ def _nothing(payload: Any) -> dict[str, str]:
 class PseudonymState(AgentState[Any]):
     """The state of an agent, and the name of its conversation or its map under a key."""
 
-    pseudonyms: NotRequired[Annotated[list[str], joined, OmitFromOutput]]
+    pseudonyms: NotRequired[Annotated[list[str], OmitFromOutput, joined]]  # LangGraph looks for the reducer at the end
 
 
 class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):

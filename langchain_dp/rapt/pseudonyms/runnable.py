@@ -70,9 +70,7 @@ class PseudonymReleases(PlaceholderReleases):
         then: Sanitizes what remains; None: it passes in clear.
     """
 
-    def __init__(
-        self, finder: AllEntities, kept: PlaceholderMap, *, hidden: bool, then: RAPTSanitizer | None
-    ) -> None:
+    def __init__(self, finder: AllEntities, kept: PlaceholderMap, *, hidden: bool, then: RAPTSanitizer | None) -> None:
         super().__init__(finder, kept, again=True, hidden=hidden)
         self._then = then
 
