@@ -21,10 +21,44 @@ from langchain_dp.rapt.pseudonyms import PatternEntities, TermEntities
 
 Finder = Callable[[str], list[tuple[int, int, str]]]
 
-FIRST = "Ann Omar Li Maria Jonas Priya Kofi Elena Tom Ines Sven Aisha Pedro Yuki Noor Grace".split()
-LAST = "Smith Haddad Wei Rossi Berg Nair Mensah Petrova Baker Duarte Lund Khan Alves Sato Rahman O'Neill".split()
-STREETS = "Oak Lane,Station Road,Mill Street,King's Avenue,Harbour Drive,Church Row".split(",")
-TOWNS = "Leeds,Boston,Cork,Dunedin,Halifax,Bristol".split(",")
+FIRST = [
+    "Ann",
+    "Omar",
+    "Li",
+    "Maria",
+    "Jonas",
+    "Priya",
+    "Kofi",
+    "Elena",
+    "Tom",
+    "Ines",
+    "Sven",
+    "Aisha",
+    "Pedro",
+    "Yuki",
+    "Noor",
+    "Grace",
+]
+LAST = [
+    "Smith",
+    "Haddad",
+    "Wei",
+    "Rossi",
+    "Berg",
+    "Nair",
+    "Mensah",
+    "Petrova",
+    "Baker",
+    "Duarte",
+    "Lund",
+    "Khan",
+    "Alves",
+    "Sato",
+    "Rahman",
+    "O'Neill",
+]
+STREETS = ["Oak Lane", "Station Road", "Mill Street", "King's Avenue", "Harbour Drive", "Church Row"]
+TOWNS = ["Leeds", "Boston", "Cork", "Dunedin", "Halifax", "Bristol"]
 TEMPLATES = [
     "My name is {PERSON}, born {BIRTH}, and I live at {ADDRESS}.",
     "Please call {PERSON} back on {PHONE} before 5 pm; ticket 4711 is still open.",
@@ -125,10 +159,9 @@ def measured(find: Finder, given: list[tuple[str, list[tuple[int, int, str]]]]) 
 
 def _presidio() -> Finder:
     import spacy
+    from langchain_dp.integrations.presidio import PresidioEntities
     from presidio_analyzer import AnalyzerEngine
     from presidio_analyzer.nlp_engine import SpacyNlpEngine
-
-    from langchain_dp.integrations.presidio import PresidioEntities
 
     class Blank(SpacyNlpEngine):  # type: ignore[misc]
         def __init__(self) -> None:
