@@ -30,6 +30,7 @@ class Prepaid:
         self._left: dict[tuple[str, str, str], int] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        forks.renew_lock(self)
         forks.watch(self)
 
     def take(self, plan: StoredPlan, event: str, count: int, chain: str) -> bool:
@@ -64,10 +65,8 @@ class Prepaid:
         """Nothing: a child takes nothing along. The lock is not waited for, since a database is asked under it."""
 
     def after_fork(self) -> None:
-        """Begin without a block in a child, and with a lock that nobody holds."""
-        if self._pid != os.getpid():
-            self._lock = threading.Lock()
-            self._check_process()
+        """Begin without a block in a child, whose lock is new."""
+        self._check_process()
 
     def _check_process(self) -> None:
         if self._pid != os.getpid():  # also after a fork around Python

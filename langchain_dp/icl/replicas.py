@@ -98,7 +98,8 @@ class Replicas:
             InvalidParameter: There is no such record, or no longer.
         """
         self.catch_up()
-        self._records.get(record_id)
+        if record_id not in self._records.ids():
+            raise InvalidParameter(f"Expected record_id={record_id!r} to be a known id. See add(), which returns it.")
         self._shared.forget(self._hash(record_id))
         self.catch_up()
 

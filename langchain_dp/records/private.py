@@ -100,17 +100,12 @@ class PrivateRecords:
         Raises:
             InvalidParameter: There is no such record.
         """
-        self.get(record_id)
+        if record_id not in self._records:
+            raise InvalidParameter(f"Expected record_id={record_id!r} to be a known id. See add(), which returns it.")
         del self._records[record_id]
 
     def get(self, record_id: str) -> Mapping[str, Any]:
-        """Private content of one record. It must not leave the trust boundary.
-
-        Raises:
-            InvalidParameter: There is no such record.
-        """
-        if record_id not in self._records:
-            raise InvalidParameter(f"Expected record_id={record_id!r} to be a known id. See add(), which returns it.")
+        """Private content of one record. It must not leave the trust boundary."""
         return self._records[record_id]
 
     def ids(self) -> list[str]:

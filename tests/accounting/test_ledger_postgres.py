@@ -246,7 +246,7 @@ def test_other_tables_and_other_kinds_are_refused(postgres: Server, url: str, tm
         "UPDATE store SET newest = 0",
         "DELETE FROM store",
         "TRUNCATE entries",
-        "TRUNCATE ledger, store, items, plans, journals, entries",
+        "TRUNCATE ledger, store, items, plans, journals, entries, forgotten, answers",
     ],
 )
 def test_the_database_itself_refuses_refunds_and_edits(postgres: Server, url: str, statement: str) -> None:

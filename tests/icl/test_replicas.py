@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import sqlite3
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -310,3 +311,20 @@ def test_two_processes_behind_one_model(place: str) -> None:
         later = "\n".join(body.decode() for body in model.bodies[before:])
         assert "note 006" in later
         assert "note 005" not in later
+
+
+def test_a_ledger_file_of_version_2_takes_replicas(tmp_path: Path) -> None:
+    """If it breaks, a ledger that was made before replicas is refused, or keeps nothing for them."""
+    place = str(tmp_path / "l.db")
+    with PrivacyLedger(BUDGET, place):
+        pass
+    with contextlib.closing(sqlite3.connect(place)) as old:
+        old.executescript("DROP TABLE answers; DROP TABLE forgotten; PRAGMA user_version = 2;")
+    one, two = replica(place), replica(place)
+    one.invoke("x")
+    one.forget("case-5")
+    two.invoke("x")
+    one.invoke("x")
+    assert charges(place) == 2
+    with contextlib.closing(sqlite3.connect(place)) as new, pytest.raises(sqlite3.IntegrityError, match="stays so"):
+        new.execute("DELETE FROM forgotten")
