@@ -37,6 +37,7 @@ KINDS = {
         "accounting/test_ledger_races.py",
         "accounting/test_metric_ledger_files.py",
         "opt/test_crash.py",
+        "rapt/test_bulk_workers.py",
     ),
     "statistical": ("audits", "audit/test_suite.py", "audit/test_whole_chains.py"),
     "docs": (

@@ -1,4 +1,4 @@
-"""Batches of columns, whoever made them: mappings, Arrow tables and pandas frames, read and made again in their type."""
+"""Batches of columns, as mappings, Arrow tables or pandas frames, read and made again in their type."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Columns:
             self._names = list(batch.columns)
         else:
             raise InvalidParameter(
-                f"Expected a batch of type {type(batch).__name__} to be a mapping of columns, an Arrow table or a pandas "
-                "frame. Give map_batches a batch_format, and Dataset.map batched=True."
+                f"Expected a batch of type {type(batch).__name__} to be a mapping of columns, an Arrow table or a "
+                "pandas frame. Give map_batches a batch_format, and Dataset.map batched=True."
             )
 
     def texts(self, name: str) -> list[str | None]:
@@ -60,8 +60,8 @@ class Columns:
         for row, value in enumerate(values):
             if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
                 raise InvalidParameter(
-                    f"Expected row {row} of a batch to have a text or a whole number in column {name!r}, which says its "
-                    f"{what}, got {type(value).__name__}. Add it, or leave such rows out."
+                    f"Expected row {row} of a batch to have a text or a whole number in column {name!r}, which says "
+                    f"its {what}, got {type(value).__name__}. Add it, or leave such rows out."
                 )
         return [str(value) for value in values]
 

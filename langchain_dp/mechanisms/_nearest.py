@@ -72,7 +72,7 @@ class NearestVector:
         The file is made if absent, and is taken only if it holds what this table does. Where it cannot be made or
         read, the table stays where it is.
         """
-        path = folder / f"table-{hashlib.sha256(self._table).hexdigest()[:32]}.npy"
+        path = folder / f"table-{hashlib.sha256(self._table.data).hexdigest()[:32]}.npy"
         for _ in range(2):
             with contextlib.suppress(OSError, ValueError):  # absent, or cut short
                 mapped = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -116,8 +116,8 @@ class SanitizeBatches:
             )
         if callable(keep):
             raise InvalidParameter(
-                "Expected keep to be a list of words, not a function: under a function, which has no name that lasts, a "
-                "retried batch would be charged and drawn anew."
+                "Expected keep to be a list of words, not a function: under a function, which has no name that lasts, "
+                "a retried batch would be charged and drawn anew."
             )
         self._ledger = _shared(ledger)
         path = Path(embeddings)  # workers may stand in another folder
@@ -149,7 +149,8 @@ class SanitizeBatches:
         """
         held = Held(batch)
         del batch
-        return redacted(self._sanitized, held)
+        released: B = redacted(self._sanitized, held)
+        return released
 
     def in_pandas(self, frames: Iterable[B]) -> Iterator[B]:
         """Sanitize frames one after the other: what Spark's ``mapInPandas`` asks for.
