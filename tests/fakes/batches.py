@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import numpy as np
 from fakes.rapt import TABLE
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.accounting.store.releases import ReleasedTexts
-from langchain_dp.rapt import SanitizeBatches
 
 STEPS = ("before the charge", "after the charge", "after the store")
 
@@ -34,7 +34,7 @@ class KilledOnce:
         mark: File that says that it happened.
     """
 
-    def __init__(self, sanitize: SanitizeBatches, step: str, mark: Path) -> None:
+    def __init__(self, sanitize: Callable[[Any], Any], step: str, mark: Path) -> None:
         self._sanitize, self._step, self._mark = sanitize, step, mark
 
     def __call__(self, batch: Any) -> Any:
