@@ -106,7 +106,7 @@ class SynthesisRuns:
             self._check_data(opened, records)
             for one in opened.journal.written:
                 advance(one)
-            for one in self._missing(opened, records, halted):
+            for one in self._write_rest(opened, records, halted):
                 advance(one)
 
     def _open(self, records: PrivateRecords) -> _Opened:
@@ -144,7 +144,9 @@ class SynthesisRuns:
         journal.data = now
         journal.save()
 
-    def _missing(self, opened: _Opened, records: PrivateRecords, halted: Callable[[], bool]) -> Iterator[WrittenText]:
+    def _write_rest(
+        self, opened: _Opened, records: PrivateRecords, halted: Callable[[], bool]
+    ) -> Iterator[WrittenText]:
         """Write what is missing, round by round: charge, draw who takes part, write, keep; then it may leave."""
         design, journal, settings = opened.design, opened.journal, self._settings
         writer = TextWriter(
