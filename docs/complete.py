@@ -21,6 +21,7 @@ ROOMS = (
     "langchain_dp.integrations.llama_cpp",
     "langchain_dp.integrations.openai",
     "langchain_dp.integrations.presidio",
+    "langchain_dp.integrations.ray",
     "langchain_dp.integrations.transformers",
     "langchain_dp.mechanisms",
     "langchain_dp.opt",

@@ -39,6 +39,7 @@ KINDS = {
         "accounting/test_metric_ledger_files.py",
         "accounting/test_prepaid.py",
         "opt/test_crash.py",
+        "rapt/test_bulk_workers.py",
     ),
     "statistical": ("audits", "audit/test_suite.py", "audit/test_whole_chains.py"),
     "docs": (

@@ -83,6 +83,7 @@ NEED = {
     "openai": ("icl/test_openai_server.py", "quiet/test_logs.py"),
     "postgres": ("accounting/test_ledger_postgres.py",),
     "rapt": ("rapt/test_vocabulary.py",),
+    "ray": ("rapt/test_bulk_workers.py",),
     "transformers": (
         "contracts/test_transformers.py",
         "integrations/test_transformers_*.py",
@@ -136,6 +137,7 @@ PROMISES = {
         ("rapt/test_calibrate.py", "rapt/test_privatize.py", "rapt/test_vocabulary.py", "cli/test_sanitize.py"),
         "from langchain_dp import RAPTSanitizer; assert RAPTSanitizer('glove', eta=5.0).invoke('a quiet day')",
     ),
+    "ray": Promise(("langchain_dp.integrations.ray:map_private_batches", "ray.data:Dataset"), NEED["ray"]),
     "transformers": Promise(("langchain_dp.integrations.transformers:*",), NEED["transformers"]),
     "tuning": Promise(("langchain_dp.rapt.tuning:*",), NEED["tuning"]),
 }
