@@ -22,7 +22,6 @@ from langchain_dp.icl.answers import DPAnswer
 from langchain_dp.icl.runnable import DPICLClassifier
 from langchain_dp.records import label_name
 
-
 _KINDS = "an Enum or a Literal of the labels {}"
 
 
@@ -198,8 +197,8 @@ def _filler(schema: Any, labels: Sequence[str]) -> Callable[[str], Any]:
             fill(label)
     except ValueError as problem:  # pydantic's own is one
         raise InvalidParameter(
-            f"Expected schema={schema!r} to take every label as {key!r} alone ({type(problem).__name__}). Give its other "
-            "fields defaults."
+            f"Expected schema={schema!r} to take every label as {key!r} alone ({type(problem).__name__}). Give its "
+            "other fields defaults."
         ) from None
     return fill
 
