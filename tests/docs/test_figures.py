@@ -116,6 +116,21 @@ def test_the_page_quotes_what_was_measured_of_sanitizing(mechanism: str) -> None
         assert line in PAGE
 
 
+def test_the_page_quotes_what_was_measured_of_paraphrases() -> None:
+    """If it breaks, the page shows an accuracy, or the success of an attack, that no row in the results has."""
+    page = PAGE[PAGE.index("**A private paraphrase") :]
+    page = page[: page.index("It is **left out**")]
+    shown = {
+        f"{100 * row['accuracy']:.1f} ± {100 * row['standard_error']:.1f} | {100 * row['linked']:.1f} | "
+        f"{100 * row['telling_words']:.1f} |"
+        + (f" epsilon {row['epsilon_text']:,.0f} a text |" if "epsilon_text" in row else "")
+        for row in made.so_far(RESULTS / "paraphrase.jsonl")
+    }
+    lines = [line.split(" | ", 1)[1] for line in page.splitlines() if " ± " in line and line.startswith("| ")]
+    assert len(lines) == 10
+    assert [line for line in lines if not any(line.startswith(one) for one in shown)] == []
+
+
 @pytest.mark.parametrize(
     ("label", "name"),
     [

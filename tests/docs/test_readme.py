@@ -182,7 +182,7 @@ def test_a_how_to_page_runs_and_prints_what_it_shows(
     there = request.getfixturevalue("postgres").fresh(tmp_path) if path.stem == "several-machines" else ""
     for page, shown in blocks(path.relative_to(ROOT).as_posix()):
         code = re.sub(r"postgresql://[^\"]*", there, page)
-        exec(compile(code, path.name, "exec"), names)
+        exec(compile(code, path.name, "exec", dont_inherit=True), names)
         assert capsys.readouterr().out == shown
 
 
