@@ -37,7 +37,10 @@ class Promise:
     uses: str = "pass"
 
 
-TOP = tuple(f"langchain_dp:{name}" for name in langchain_dp.__all__ if name != "RAPTMiddleware")  # it needs agents
+MIDDLEWARE = ("PseudonymMiddleware", "RAPTMiddleware")
+"""What needs the extra ``agents``."""
+
+TOP = tuple(f"langchain_dp:{name}" for name in langchain_dp.__all__ if name not in MIDDLEWARE)
 ROOMS = (
     "langchain_dp.accounting",
     "langchain_dp.audit",
@@ -78,7 +81,7 @@ SEVERAL = (
 )
 
 NEED = {
-    "agents": ("rapt/test_middleware.py",),
+    "agents": ("rapt/test_middleware.py", "rapt/test_pseudonym_agents.py"),
     "local": ("integrations/test_llama_chat.py", "integrations/test_llama_files.py"),
     "openai": ("icl/test_openai_server.py", "quiet/test_logs.py"),
     "postgres": ("accounting/test_ledger_postgres.py",),
@@ -104,6 +107,12 @@ PROMISES = {
         ("attacks",),
         "from langchain_dp.attacks import SentenceEmbeddings; assert SentenceEmbeddings()(['a']).shape == (1, 384)",
     ),
+    "encrypted": Promise(
+        ("langchain_dp.rapt.pseudonyms:PatternEntities", "cryptography.fernet:Fernet"),
+        uses="from langchain_dp.rapt.pseudonyms.keeping import Conversations; from cryptography.fernet import Fernet; "
+        "Conversations(None, Fernet.generate_key())",
+    ),
+    "gliner": Promise(("langchain_dp.integrations.gliner:GlinerEntities", "gliner:GLiNER")),
     "local": Promise(
         ("langchain_dp.integrations.llama_cpp:*",),
         NEED["local"],
