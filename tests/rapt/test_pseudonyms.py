@@ -239,3 +239,11 @@ def test_wrong_arguments_are_named(make: Any) -> None:
     """If it breaks, a mistake ends in an error of another library, or in nothing hidden."""
     with pytest.raises(InvalidParameter):
         make()
+
+
+@pytest.mark.parametrize("terms", [{"PERSON": ["Zoe Quill"]}, {"PERSON": "Zoe Quill"}, {"Zoe Quill": ""}])
+def test_terms_and_kinds_the_wrong_way_round_are_refused(terms: Any) -> None:
+    """If it breaks, names pass in clear, and stand in the report as if they were kinds."""
+    with pytest.raises(InvalidParameter, match="map each text to its kind") as refused:
+        TermEntities(terms)
+    assert "Quill" not in str(refused.value)

@@ -92,6 +92,10 @@ class PatternEntities:
         return found
 
 
+_KIND = re.compile(r"[^\W\d]\w{0,31}")
+"""What a kind is called: it is shown, so a term that stands in its place by mistake must not pass."""
+
+
 class TermEntities:
     """Finds terms that the caller knows: names of customers, of projects, of places. Upper and lower case are alike.
 
@@ -100,7 +104,7 @@ class TermEntities:
         kind: Kind of those without one.
 
     Raises:
-        InvalidParameter: No terms, or one that is no text.
+        InvalidParameter: No terms, one that is no text, or a kind that is not one word.
 
     Examples:
         >>> TermEntities({"Project Heron": "PROJECT"}).find("What of project heron?")
@@ -111,6 +115,11 @@ class TermEntities:
         if isinstance(terms, str) or not terms or not all(isinstance(one, str) and one.strip() for one in terms):
             raise InvalidParameter("Expected terms to be a list of texts that are not empty, or a mapping of such.")
         kinds = terms if isinstance(terms, Mapping) else dict.fromkeys(terms, kind)
+        if not all(isinstance(given, str) and _KIND.fullmatch(given) for given in kinds.values()):
+            raise InvalidParameter(
+                "Expected terms to map each text to its kind, one word such as PERSON: {'Ann Smith': 'PERSON'}. A kind "
+                "stands in every placeholder and report."
+            )
         self._terms = {_folded(one): label_of(given) for one, given in kinds.items()}
         parts = [r"\s+".join(map(re.escape, one.split())) for one in sorted(kinds, key=len, reverse=True)]
         self._pattern = re.compile(rf"(?<!\w)(?:{'|'.join(parts)})(?!\w)", re.IGNORECASE)
