@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from langchain_dp.audit.report import Plan, Release, Report
 
 Parts = list[dict[str, float]]
+_MOST_PARTS = 8  # that are shown one by one
 """For every plan: epsilon that each part of the data has spent."""
 
 
@@ -123,8 +124,12 @@ def _plan(plan: Plan, parts: dict[str, float], *, metric: bool) -> str:
     if not metric:
         reserved = f"epsilon = {plan.epsilon:g}, delta = {plan.delta:g} reserved"
         lines = [f"Plan {plan.name}, made {plan.made}", f"  {reserved}; epsilon = {plan.spent:g} spent so far"]
-        lines += [f"  part {name}: epsilon = {spent:g} of {plan.epsilon:g} spent" for name, spent in parts.items()]
-    return "\n".join([*lines, *(_release(release) for release in plan.releases)])
+        if len(parts) > _MOST_PARTS:
+            largest = max(parts.values())
+            lines.append(f"  {len(parts):,} parts: epsilon = {largest:g} of {plan.epsilon:g} spent in the fullest")
+        else:
+            lines += [f"  part {name}: epsilon = {spent:g} of {plan.epsilon:g} spent" for name, spent in parts.items()]
+    return "\n".join([*lines, *(_release(release) for release in plan.lines)])
 
 
 def _release(release: Release) -> str:

@@ -15,6 +15,7 @@ from langchain_dp.cli.parts import (
     DONE,
     INTERRUPTED,
     WrongArguments,
+    certified,
     check_out,
     explained,
     not_negative,
@@ -117,6 +118,8 @@ num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
                 if optimizer.released():  # of a run that can go no further, or it would not be known yet
                     note(_candidates(optimizer))
                 raise
+            read = not (self.labels or task)
+            prompt = dataclasses.replace(prompt, certificate=certified(prompt.certificate, read=read))
             prompt.save(self.out)
             scores = _scores(engine, optimizer.settings, prompt, test)
         _show(prompt, scores, self, instruction=optimizer.settings.instruction)

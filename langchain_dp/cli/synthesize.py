@@ -14,6 +14,7 @@ from langchain_dp.cli.parts import (
     DONE,
     INTERRUPTED,
     WrongArguments,
+    certified,
     check_out,
     explained,
     line,
@@ -103,6 +104,7 @@ count= is --count, members= is --members, and name= is --name.
                 except KeyboardInterrupt:
                     note(f"interrupted; what is written is kept in {path}. The same command again goes on from there.")
                     return INTERRUPTED
+            examples.certificate = certified(examples.certificate, read=not (self.labels or self.describe))
             examples.save(self.out)
         _show(examples, self)
         return DONE

@@ -67,6 +67,20 @@ def test_a_run_writes_examples_with_their_certificate(
     assert sum(entry.count for entry in ledger.entries()) == 3
 
 
+def test_a_certificate_says_that_labels_were_read_off_the_rows(
+    command: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    """If it breaks, the file says of its labels that they were a constant, where they came from private rows."""
+    asked = command()
+    at = asked.index("--labels")
+    for arguments, read in ((asked, False), ([*asked[:at], *asked[at + 3 :]], True)):
+        assert main(arguments) == 0
+        notes = SyntheticExamples.load(tmp_path / "made.jsonl").certificate.notes
+        assert any("read off the private rows" in note for note in notes) == read
+        for left in tmp_path.glob("made.jsonl*"):
+            left.unlink()
+
+
 def test_labels_are_described_first_where_that_is_asked_for(
     command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
