@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import json
 import os
 import pathlib
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
-from fakes.places import on_both
 from fakes.postgres import Server
 
 from langchain_dp import PrivacyBudget
@@ -26,7 +22,6 @@ from langchain_dp.accounting.store import postgres as dialect
 from langchain_dp.audit.report import report
 from langchain_dp.ensemble.journal import alone
 from langchain_dp.errors import (
-    BudgetExceeded,
     InvalidParameter,
     LedgerCorrupt,
     LedgerError,
@@ -558,63 +553,3 @@ def _kill_server(mortal: Server, url: str, count: int, dice: random.Random) -> N
         assert before + acknowledged <= after <= before + acknowledged + unknown
         before = after
     assert before > 0
-
-
-# --- many at once ----------------------------------------------------------------------------------------------
-
-
-def _race(place: str, gate: int) -> dict[str, int]:
-    """Eight threads, which stand at the line with a ledger open, each ask for more than their share."""
-    outcomes: collections.Counter[str] = collections.Counter()
-    with contextlib.ExitStack() as stack:
-        plans = [stack.enter_context(PrivacyLedger(BUDGET, place)).plan("p") for _ in range(8)]
-        guard, line = threading.Lock(), threading.Barrier(8, action=lambda: os.read(gate, 1))
-
-        def attempt(plan: Any) -> None:
-            line.wait()
-            for _ in range(3):
-                try:
-                    plan.spend(VOTE)
-                    said = "done"
-                except BudgetExceeded:
-                    said = "refused"
-                with guard:
-                    outcomes[said] += 1
-
-        threads = [threading.Thread(target=attempt, args=(plan,)) for plan in plans]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    return dict(outcomes)
-
-
-@on_both
-def test_the_last_hundred_answers_go_to_a_hundred_of_64_racers(place: str) -> None:
-    """If it breaks, processes that share a ledger release more than it covers, or lose what was left."""
-    with PrivacyLedger(BUDGET, place) as ledger:
-        ledger.reserve([(VOTE, MOST)], name="p").spend(VOTE, MOST - 100)
-    gate_read, gate_write = os.pipe()
-    pipes = []
-    for _ in range(8):
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                os.write(write, json.dumps(_race(place, gate_read)).encode())
-            finally:
-                os._exit(0)
-        os.close(write)
-        pipes.append((pid, read))
-    os.write(gate_write, b"." * 8)
-    outcomes: collections.Counter[str] = collections.Counter()
-    for pid, read in pipes:
-        with os.fdopen(read) as pipe:
-            outcomes.update(json.load(pipe))
-        os.waitpid(pid, 0)
-    os.close(gate_read)
-    os.close(gate_write)
-    assert outcomes == {"done": 100, "refused": 64 * 3 - 100}
-    with PrivacyLedger(BUDGET, place) as ledger:
-        assert left(ledger) == 0
-        assert len(list(ledger.entries())) == 101
