@@ -151,19 +151,19 @@ TEXTS: dict[str, list[Swap]] = {
 
 _OF_BOTH: dict[str, list[Swap]] = {
     "description unpaid": [(SynthesisRuns, "_charge", method(free_description))],
-    "description charged with fewer tokens": [(Design, "charged", method(shorter_charge))],
-    "every record describes": [(Members, "drawn", method(all_describe))],
-    "describers chosen by what they say": [(TextWriter, "tokens", method(told_of_some))],
-    "better of two texts": [(TextWriter, "tokens", method(better_text_of_two))],
+    "fewer tokens charged": [(Design, "charged", method(shorter_charge))],
+    "all records describe": [(Members, "drawn", method(all_describe))],
+    "describers by content": [(TextWriter, "tokens", method(told_of_some))],
+    "better one of two": [(TextWriter, "tokens", method(better_text_of_two))],
 }
 DESCRIBED: dict[str, list[Swap]] = {
     **_OF_BOTH,
-    "describers stay for the first texts": [(Members, "drawn", method(coins_of_a_round))],
+    "describers write, too": [(Members, "drawn", method(coins_of_a_round))],
 }
 """Faults of the descriptions that come before texts."""
 
 DESCRIBED_GROUPS: dict[str, list[Swap]] = {
-    **{f"{name}, in groups": swaps for name, swaps in _OF_BOTH.items()},
+    **{f"{name}, groups": swaps for name, swaps in _OF_BOTH.items()},
     "a group describes": [(Members, "of_round", method(group_describes))],
 }
 """The same where texts are of disjoint groups."""
