@@ -292,3 +292,14 @@ def test_the_readme_quotes_what_was_measured_of_dp_icl(task: str) -> None:
     text = " ".join(README.split())
     said = text[text.index(f"on {reproduce_icl.NAMES[task]} ") :]
     assert [figure[0] for figure in re.finditer(r"\d+\.\d ± \d\.\d", said)][:2] == [private, plain]
+
+
+def test_the_readme_quotes_what_was_measured_on_a_larger_model() -> None:
+    """If it breaks, the README promises of larger models what no row in the results has."""
+    text = " ".join(README.split())
+    for before, task in (("TREC ", "trec"), ("codes it gets ", "coded")):
+        private, plain = (
+            quoted(reproduce_icl.cell(task, method, model=reproduce_icl.LARGER)).partition(" ")[0]
+            for method in ("dp-icl 3", "zero-shot")
+        )
+        assert f"{before}{private}, alone {plain}" in text
