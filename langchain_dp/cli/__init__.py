@@ -64,11 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where it is known what to say of a reader that is gone
         return code
     except WrongArguments as error:
-        note(f"{error} See {PROGRAM} {options.path} --help.")
+        note(f"{options.in_options(str(error))} See {PROGRAM} {options.path} --help.")
         return WRONG
     except ENDS as error:
         why, code = ending(error)
-        note(why)
+        note(options.in_options(why))
         return code
 
 

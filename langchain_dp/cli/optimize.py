@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from typer import Option
 
@@ -30,7 +30,7 @@ from langchain_dp.errors import InvalidParameter, PlanError
 
 if TYPE_CHECKING:
     from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
-    from langchain_dp.opt import DPPromptOptimizer, OptimizedPrompt, OptTask, PromptScore
+    from langchain_dp.opt import DPPromptOptimizer, OptimizedPrompt, OptPlanReport, OptTask, PromptScore
     from langchain_dp.opt.settings import Settings
     from langchain_dp.ports import VotesNextToken
 
@@ -49,11 +49,14 @@ class Optimize(JsonOptions, ModelOptions, WriterOptions):
     notes = """\
 The file holds "prompt", ready for any chat model, and its "certificate". Beside it lie a ledger, which holds what was
 released, and the ledger's key: whoever has both can test guesses at the rows. After Ctrl-C the same command goes on,
-but not from within the last step, "selecting"; a finished one gives the same prompt again, at no cost. In messages,
-num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
+but not from within the last step, "selecting"; a finished one gives the same prompt again, at no cost.
+Without --shots, --subsets, --prompts, --tokens and --validation as many rows, votes and tokens are taken as fit the
+budget and a few minutes (--effort); where nothing fits, it says what would, and spends nothing. With one of them, the
+others are those of --task, or of DPPromptOptimizer.
 --json: what the file holds, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
 "after"}} under --test. --plan is `langchain-dp plan opt` with the tokens counted by the model that would write.
 """
+    said: ClassVar = WriterOptions.said | {"examples_count": "the number of rows of --data,"}
     data: Path = Option(help="JSONL of {text, label}: the private rows")
     out: Path = Option(help="JSON file to write: the prompt and its certificate")
     epsilon: float | None = promised(None, parser=positive, help="the budget; required for the private method")
@@ -97,17 +100,18 @@ num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
         with contextlib.ExitStack() as held:
             ledger = held.enter_context(_ledger(path, self, budget)) if path is not None and is_there(path) else None
             engine = held.enter_context(LlamaCppEnsemble(model_path=self.model, n_gpu_layers=self.gpu_layers, **sizes))
-            optimizer = optimizer_for(self, engine, task, labels, budget)
+            optimizer = optimizer_for(self, engine, task, labels, budget, count=len(rows))
             if self.test:
                 check_test(test, optimizer.settings)
             if self.plan:
                 show(optimizer.plan(records), counted_by=engine.name, as_json=self.json)
                 return DONE
             if path is not None:
+                if ledger is None or ledger.plan(self.name) is None:
+                    note(_before(optimizer.check(records)))  # what cannot run is refused before a ledger is made
                 if ledger is None:
-                    optimizer.plan(records)  # what cannot run is refused before there is a ledger that holds its budget
                     ledger = held.enter_context(_ledger(path, self, budget))
-                optimizer = optimizer_for(self, engine, task, labels, budget, ledger)
+                optimizer = optimizer_for(self, engine, task, labels, budget, ledger, count=len(rows))
             try:
                 with explained():
                     prompt = optimizer.optimize(records)
@@ -189,9 +193,12 @@ def optimizer_for(
     labels: list[str],
     budget: PrivacyBudget | None,
     ledger: PrivacyLedger | None = None,
+    *,
+    count: int,
 ) -> DPPromptOptimizer:
-    """The optimizer of these options, over an engine. A plan has none but those that it depends on."""
+    """The optimizer of these options for so many rows, over an engine. A plan has none but those that it depends on."""
     from langchain_dp.opt import Decoding, DLNSettings, DPPromptOptimizer, Glossary, Sampling
+    from langchain_dp.opt.settings import PRIVATE
 
     own: dict[str, Any] = {}
     dln = _given(prompts_per_step=options.prompts, max_new_tokens=options.tokens)
@@ -202,24 +209,36 @@ def optimizer_for(
         if options.method == "glossary" or options.show_labels:
             own |= {"glossary": Glossary(show_labels=options.show_labels)}
         dln |= _given(steps=options.steps, temperature=options.temperature)
+    instruction = options.instruction if options.instruction is not None else task and task.instruction
+    own |= {"model": engine, "labels": labels, "budget": budget, "ledger": ledger, "instruction": instruction}
+    own |= _given(prompts=task and task.prompts)
+    if options.fits and own.get("method", "dp-opt") in PRIVATE:
+        return DPPromptOptimizer.auto(examples_count=count, effort=options.effort, **own)
     return DPPromptOptimizer(
-        model=engine,
-        labels=labels,
-        budget=budget,
-        ledger=ledger,
         sampling=Sampling("fixed", options.partitions, options.sampling_probability),
         dln=DLNSettings(**dln),
         **own,
         **_given(
-            instruction=options.instruction if options.instruction is not None else task and task.instruction,
             shots=options.shots if options.shots is not None else task and task.shots,
             subsets=options.subsets if options.subsets is not None else task and task.subsets,
-            prompts=task and task.prompts,
             num_prompts=options.prompts,
             max_new_tokens=options.tokens,
             validation=options.validation,
         ),
     )
+
+
+def _before(plan: OptPlanReport) -> str:
+    """One line: how much will be written, from how much, and how long that takes."""
+    time = "" if plan.seconds is None else f"about {_time(plan.seconds)} on this machine: "
+    return (
+        f"{time}up to {plan.max_calls:,} tokens, each by {plan.scheme.expected_subsets:,.0f} subsets of "
+        f"{plan.training:,.0f} records; {plan.validation:,.0f} more select"
+    )
+
+
+def _time(seconds: float) -> str:
+    return f"{max(1, round(seconds / 60)):,} min" if seconds >= 90 else f"{max(1, round(seconds))} s"
 
 
 def _given(**values: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Of a class with several bases the last base's options come first in the help.
 
 import functools
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import typer
 from typer import Option
@@ -21,7 +21,7 @@ TABLES = ("glove", "minilm")
 TARGETS = ("eta", "target_replacement", "deniability", "inversion", "max_loss")
 REPLACEMENT = 0.5
 
-_OF_THE_CLASS = "that of DPPromptOptimizer"
+_FITTING = "what fits"
 promised, of_icl, of_task, of_run = (
     functools.partial(Option, rich_help_panel=panel) for panel in ("promise", "icl", "task", "run")
 )
@@ -124,19 +124,30 @@ class VoteOptions(Options):
 class WriterOptions(LabelOptions, ConstantOptions):
     """What a prompt is to be written for, how much is written, and from how many votes."""
 
+    said: ClassVar = {"num_prompts": "--prompts", "max_new_tokens": "--tokens", "examples_count": "--records"}
+
     task: KnownTask | None = of_task(None, help="labels, instruction, templates, shots and subsets of a known task")
     instruction: str | None = of_task(None, help="what to start from, public (default: that of --task)")
     labels: list[str] | None = of_task(
         None, callback=_two_labels, help="the public labels (default: of --task, or those found in --data)"
     )
-    shots: int | None = of_run(None, min=1, help=f"examples of one subset (default: {_OF_THE_CLASS})")
-    subsets: int | None = of_run(None, min=1, help=f"expected votes on one answer (default: {_OF_THE_CLASS})")
-    prompts: int | None = of_run(None, min=1, help=f"candidates (default: {_OF_THE_CLASS})")
-    tokens: int | None = of_run(None, min=1, help=f"tokens of one candidate (default: {_OF_THE_CLASS})")
-    validation: float | None = of_run(
-        None, parser=share, help=f"share of the rows that select (default: {_OF_THE_CLASS})"
+    shots: int | None = of_run(None, min=1, help=f"examples of one subset (default: {_FITTING})")
+    subsets: int | None = of_run(None, min=1, help=f"expected votes on one answer (default: {_FITTING})")
+    prompts: int | None = of_run(None, min=1, help=f"candidates (default: {_FITTING})")
+    tokens: int | None = of_run(None, min=1, help=f"tokens of one candidate (default: {_FITTING})")
+    effort: Literal["light", "full"] = of_run(
+        "light", help="how much is chosen to fit, where none of these five is given; full takes ten times as long"
     )
+    validation: float | None = of_run(None, parser=share, help=f"share of the rows that select (default: {_FITTING})")
     max_tokens: int | None = Option(None, min=1, help="context of one subset, in tokens (default: the engine's)")
+
+    @property
+    def fits(self) -> bool:
+        """Whether settings are chosen that fit the rows and the budget: none of them is given."""
+        given = self.given(("shots", "subsets", "prompts", "tokens", "validation"))
+        return (
+            not given and self.neighbors != "add-or-remove-one" and self.partitions is self.sampling_probability is None
+        )
 
 
 class TableOptions(Options):

@@ -11,8 +11,9 @@ import itertools
 import json
 import math
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
@@ -28,6 +29,10 @@ DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 """Exit codes; the last is what shells give to a program that Ctrl-C ended."""
 
 PROGRAM = "langchain-dp"
+
+
+_FIGURES = ("epsilon", "delta")
+"""What a message shows of a budget, which may be another one than was typed."""
 
 
 class WrongArguments(InvalidParameter):
@@ -46,6 +51,8 @@ class Options(abc.ABC):
     what: ClassVar[str]
     examples: ClassVar[str]
     notes: ClassVar[str] = ""
+    said: ClassVar[Mapping[str, str]] = {}
+    """Arguments of the library that are options of another name here."""
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
@@ -61,6 +68,18 @@ class Options(abc.ABC):
         """Those of some options that differ from their defaults, as they are typed."""
         fields = {field.name: getattr(field.default, "default", None) for field in dataclasses.fields(self)}
         return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) != fields[name]]
+
+    def in_options(self, message: str) -> str:
+        """A message of the library, in which arguments are called as they are typed here: ``name=`` is --name."""
+        typed = {field.name: f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(self)}
+        typed |= self.said
+        named = "|".join(name for name in typed if name not in _FIGURES)
+
+        def found(match: re.Match[str]) -> str:
+            name = match["name"]
+            return match[0] if name is None else typed[name] + (" " if match["value"] else "")
+
+        return re.sub(rf"[A-Z]\w*\([^()]*\)|\b(?P<name>{named})=(?=(?P<value>[\w\"'\[-]|\.\d)?)", found, message)
 
     def at_most_one(self, *names: str, required: bool = False) -> None:
         """Refuse options that exclude one another, or that are all left out."""

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from typer import Option
 
@@ -39,10 +39,11 @@ class PlanICL(JsonOptions, VoteOptions, BudgetOptions, RowOptions):
 """
     notes = """\
 No model is asked or loaded. Tokens are estimated at four characters each; with --data they come from the private rows,
-so keep the figures to yourself. In messages, max_queries= is --queries.
+so keep the figures to yourself.
 --json: {"epsilon", "delta", "neighbors", "queries", "sigma", "groups", "calls", "tokens", "price", "survival":
 {share of a majority: chance that it wins}, "warning", "weak", ...}.
 """
+    said: ClassVar = {"max_queries": "--queries"}
     queries: int = Option(10000, min=1, help="answers the noise is made for")
     sampling: Literal["fixed", "resample"] = Option("fixed")
     characters: int = Option(100, min=1, help="of a text of --records")
@@ -139,9 +140,8 @@ class PlanOpt(JsonOptions, WriterOptions, BudgetOptions, RowOptions):
 """
     notes = """\
 No model is loaded unless --model names one; tokens are then counted as it counts them, and time and memory are
-estimated. Token counts of --data come from the private rows. In messages, num_prompts= is --prompts, max_new_tokens= is
---tokens, subsets= is --subsets.
---json: {"epsilon", "delta", "neighbors", "groups", "epsilon0", "votes_needed", "max_calls", "warm_tokens", ...}.
+estimated. Token counts of --data come from the private rows.
+--json: {"epsilon", "delta", "neighbors", "groups", "epsilon0", "votes_needed", "max_calls", "verdict", ...}.
 """
     model: str | None = Option(None, autocompletion=paths, help="path of a GGUF that counts the tokens (default: none)")
 
@@ -168,7 +168,8 @@ estimated. Token counts of --data come from the private rows. In messages, num_p
 
                 sizes = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
                 engine = held.enter_context(LlamaCppEnsemble(model_path=self.model, **sizes))
-            found = optimize.optimizer_for(self, engine, task, labels, budget).plan(examples)
+            count = examples if isinstance(examples, int) else len(examples)
+            found = optimize.optimizer_for(self, engine, task, labels, budget, count=count).plan(examples)
             show(found, counted_by=engine.name, as_json=self.json)
         return DONE
 

@@ -13,6 +13,7 @@ from langchain_dp.opt.runnable import DPPromptOptimizer
 from langchain_dp.opt.scores import PromptScore
 from langchain_dp.opt.settings import Writing
 from langchain_dp.opt.templates import DISASTER, MPQA, PRIVACY_INSTRUCTIONS, SST2, TREC, OptPrompts, OptTask
+from langchain_dp.opt.verdict import Verdict
 from langchain_dp.ports import Decoding
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "OptimizedPrompt",
     "PromptScore",
     "Sampling",
+    "Verdict",
     "Writing",
     "candidate_fault",
     "description_fault",

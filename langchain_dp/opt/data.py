@@ -45,32 +45,28 @@ class Split:
     Args:
         marks: Keyed hash of every record the run was started with.
         training: Ids of those that teach.
+        validation: Ids of those that select. The others, if any, take no part.
     """
 
     marks: Mapping[str, bytes]
     training: frozenset[str]
+    validation: frozenset[str]
 
     def __repr__(self) -> str:
         return "Split(<private>)"
 
 
 def prepare(records: PrivateRecords, settings: Settings, neighbors: Neighbors, key: bytes) -> Data:
-    """Split the examples.
-
-    Raises:
-        InvalidParameter: There are too few, where their number is public.
-    """
+    """Split the examples."""
     even = neighbors is not Neighbors.ADD_OR_REMOVE_ONE
-    training, validation = split(records.ids(), settings.validation, key, even=even)
-    if even and not validation:
-        raise InvalidParameter(
-            f"Expected validation={settings.validation} of {len(records)} examples to be at least one. Give more "
-            "examples or a larger share."
-        )
+    taken = settings.taking_part(len(records))
+    training, validation = split(records.ids(), settings.validation, key, even=even, rows=taken)
     return Data(records, training, validation)
 
 
-def split(record_ids: Sequence[str], share: float, key: bytes, *, even: bool) -> tuple[list[str], list[str]]:
+def split(
+    record_ids: Sequence[str], share: float, key: bytes, *, even: bool, rows: int | None = None
+) -> tuple[list[str], list[str]]:
     """Training and validation records, by coins that hang on nothing but ``key`` and the slot or id.
 
     Args:
@@ -80,6 +76,7 @@ def split(record_ids: Sequence[str], share: float, key: bytes, *, even: bool) ->
             taken up again never moves a record from one part to the other.
         even: Take exactly the rounded share of the slots (sound where the number of records is public); otherwise
             every record draws its own coin.
+        rows: Slots that take part, drawn by the same coins, with ``even``; None is all. Those left out are in no part.
 
     Returns:
         (training, validation), disjoint, in the order given.
@@ -92,12 +89,15 @@ def split(record_ids: Sequence[str], share: float, key: bytes, *, even: bool) ->
     coins = [hmac.new(key, name.encode(), hashlib.sha256).digest() for name in names]
     if even:
         order = sorted(range(len(record_ids)), key=lambda slot: coins[slot])
-        chosen = set(order[: round(share * len(record_ids))])
+        taken = order[:rows]
+        chosen = set(taken[: round(share * len(taken))])
+        others = set(taken) - chosen
     else:
         bound = int(Fraction(share) * 2**256)
         chosen = {i for i, coin in enumerate(coins) if int.from_bytes(coin, "big") < bound}
+        others = set(range(len(record_ids))) - chosen
     return (
-        [name for i, name in enumerate(record_ids) if i not in chosen],
+        [name for i, name in enumerate(record_ids) if i in others],
         [name for i, name in enumerate(record_ids) if i in chosen],
     )
 
@@ -108,7 +108,13 @@ def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme
     Raises:
         InvalidParameter: There are too few, or a constant is missing under add/remove.
     """
+    records = settings.taking_part(records)
     apart = round(settings.validation * records)
+    if records and not apart and neighbors is not Neighbors.ADD_OR_REMOVE_ONE:
+        raise InvalidParameter(
+            f"Expected validation={settings.validation} of {records} examples to be at least one. Give more examples "
+            "or a larger share."
+        )
     return choose_scheme(
         settings.sampling,
         neighbors=neighbors,

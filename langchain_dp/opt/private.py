@@ -28,7 +28,7 @@ from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.glossary import LabelTexts
 from langchain_dp.opt.handover import OptimizedPrompt, described
 from langchain_dp.opt.journal import Journal
-from langchain_dp.opt.reservation import VALIDATION, PromptReservation, choose_noise, reserve
+from langchain_dp.opt.reservation import VALIDATION, PromptReservation, check_reachable, choose_noise, reserve
 from langchain_dp.opt.run import Run
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
@@ -72,6 +72,8 @@ class PrivateRuns:
         progress: bool | None,
         rng: Randomness,
     ) -> None:
+        self.agreement = 1.0
+        """Share of the votes with which a token must be able to win, or nothing is reserved."""
         self._engine = engine
         self._settings = settings
         self._ledger = ledger
@@ -86,6 +88,11 @@ class PrivateRuns:
         self._reservation: PromptReservation | None = None
         self._split: Split | None = None
         self._weak: tuple[str, ...] = ()
+        if settings.rows is not None and self.neighbors is Neighbors.ADD_OR_REMOVE_ONE:
+            raise InvalidParameter(
+                f"Expected rows={settings.rows} with replace-one or zero-out: under add/remove the number of rows is "
+                "private, and none can be left out by it. Leave rows= out, or use a budget of replace-one."
+            )
         self._undrawn = 0  # process that has charged the choice and not drawn it
         self._drawn: int | None = None  # a choice that is drawn and could not be kept yet
 
@@ -95,7 +102,10 @@ class PrivateRuns:
         return self._ledger.budget.neighbors
 
     def prospect(self, records: int) -> tuple[PrivacyBudget, LimitedDomainEvent, ExponentialEvent]:
-        """Share of the ledger and noise that a run over so many records would reserve, or has."""
+        """Share of the ledger and noise that a run over so many records would reserve, or has.
+
+        Whether any token can win with it is not asked: see :func:`~langchain_dp.opt.reservation.check_reachable`.
+        """
         if self._reservation is not None:
             return self._reservation.budget, self._reservation.token, self._reservation.selection
         share = affordable(self._ledger, self._budget)
@@ -108,6 +118,15 @@ class PrivateRuns:
             epsilon0=settings.writing.epsilon0,
             delta0=settings.writing.delta0,
         )
+
+    def check_reachable(self, token: LimitedDomainEvent, share: PrivacyBudget, scheme: Scheme) -> None:
+        """Refuse noise that no token can win against.
+
+        Raises:
+            InvalidParameter: It is such noise.
+        """
+        given = self._settings.writing.epsilon0 is not None
+        check_reachable(token, share, scheme, self._settings.calls, given=given, agreement=self.agreement)
 
     def run(self, records: PrivateRecords, *, halted: Callable[[], bool] = lambda: False) -> OptimizedPrompt:
         """Start a run, or take up the one that was started; ``halted`` is asked before every call."""
@@ -153,7 +172,7 @@ class PrivateRuns:
         """
         if fingerprint(seen, journal.split_key) == journal.data:
             data = prepare(records, self._settings, self.neighbors, journal.split_key)
-            self._split = Split(seen, frozenset(data.training))
+            self._split = Split(seen, frozenset(data.training), frozenset(data.validation))
             return data
         if journal.winner is not None:
             raise PlanError(
@@ -166,8 +185,8 @@ class PrivateRuns:
                 "them in the same order (PrivateRecords may forget some of them in the process that holds the run), or "
                 "give the new run another name=."
             )
-        training = self._split.training
-        return Data(records, [n for n in seen if n in training], [n for n in seen if n not in training])
+        parts = self._split.training, self._split.validation
+        return Data(records, *([name for name in seen if name in part] for part in parts))
 
     def _reserved(self, journal: Journal, scheme: Scheme) -> PromptReservation:
         reservation = reserve(
@@ -179,6 +198,7 @@ class PrivateRuns:
             epsilon0=self._settings.writing.epsilon0,
             delta0=self._settings.writing.delta0,
             journal=journal.text(),
+            agreement=self.agreement,
         )
         plan = reservation.plan
         if journal.plan is None:

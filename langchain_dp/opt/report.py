@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighbors, PrivacyBudget
 from langchain_dp.accounting.budget import weak_points
 from langchain_dp.ensemble.asking import count_quietly
 from langchain_dp.ensemble.scheme import Scheme
-from langchain_dp.opt.reservation import votes_needed
+from langchain_dp.opt.cost import Lengths, shots, to_evaluate
+from langchain_dp.opt.reservation import chance, choose_noise, votes_needed
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import Demonstration
+from langchain_dp.opt.verdict import Verdict, verdict
 from langchain_dp.ports import Measured, VotesNextToken
 from langchain_dp.records import PrivateRecords
 
@@ -36,6 +37,7 @@ class OptPlanReport:
         cache_bytes: Estimated memory of the kept caches; None if the engine does not say.
         weak: Why the promise is weak, if it is.
         calls_paid: Calls that one record pays for: all, or in a glossary those of the labels that it can be in.
+        verdict: A plain word on whether it is worth it.
 
     Examples:
         >>> plan = optimizer.plan(20_000)
@@ -47,6 +49,7 @@ class OptPlanReport:
     scheme: Scheme
     token: LimitedDomainEvent
     selection: ExponentialEvent
+    verdict: Verdict
     max_calls: int
     num_prompts: int
     training: float
@@ -67,8 +70,8 @@ class OptPlanReport:
 
     def chance(self, share: float) -> float:
         """Chance that a token with ``share`` of the expected votes is released, the others having too few to count."""
-        votes = share * self.scheme.expected_subsets
-        return 1 / (1 + math.exp(min(self.token.epsilon0 / 2 * (self.votes_needed - votes), 700.0)))
+        moved = self.budget.neighbors is not Neighbors.REPLACE_SPECIAL
+        return chance(self.token, share * self.scheme.expected_subsets, moved_votes=moved)
 
     def __str__(self) -> str:
         scheme, token = self.scheme, self.token
@@ -82,7 +85,7 @@ class OptPlanReport:
                 f"  calls        {self.max_calls:,} at most: tokens, bottoms and ends of {self.num_prompts} {written}",
                 f"  sampling     {scheme.sampling}: {scheme.groups:,} "
                 f"{'subsets' if scheme.sampling == 'fixed' else 'slots'}, q = {scheme.sampling_probability:.4g}, about "
-                f"{scheme.expected_subsets:.3g} votes a token",
+                f"{scheme.expected_subsets:,.0f} votes a token",
                 f"  noise        epsilon0 = {token.epsilon0:.4g}, delta0 = {token.delta0:.3g} a call; a token needs "
                 f"about {self.votes_needed:.0f} votes",
                 "  a share of   "
@@ -90,6 +93,7 @@ class OptPlanReport:
                 f"  records      about {self.training:,.0f} to learn from, {self.validation:,.0f} to select by",
                 f"  to evaluate  about {self.warm_tokens:,.0f} tokens with caches kept ({self.cold_tokens:,.0f} "
                 f"without){time}{memory}",
+                f"  verdict      {self.verdict}",
                 *(f"  WARNING      {point}" for point in self.weak),
             ]
         )
@@ -123,34 +127,40 @@ def report(
     tail = engine.count_tokens(prompts.backward_tail(0, settings.instruction))
     for asking in settings.asking()[:1]:
         head, tail = engine.count_tokens(asking.head), engine.count_tokens(asking.tail)
-    shot = _shot_tokens(engine, settings, records)
-    rate = 1.0 if scheme.sampling == "fixed" else scheme.sampling_probability
+    lengths = Lengths(head, _shot_tokens(engine, settings, records), tail)
+    rows, count = count, settings.taking_part(count)
     validation = settings.validation * count
-    shots = (count - validation) * rate / scheme.groups
-    subset = head + tail + shots * shot
-    calls, length = settings.max_calls, settings.max_new_tokens
-    cold = calls * scheme.expected_subsets * (subset + length / 2)
-    warm = cold
-    if scheme.sampling == "fixed":
-        drawn = scheme.groups * (1 - (1 - scheme.sampling_probability) ** calls)
-        again = scheme.groups * (1 - (1 - scheme.sampling_probability) ** length) * settings.num_prompts
-        warm = drawn * shots * shot + again * (tail + length)
-    forward = (count - validation + (settings.num_prompts + 1) * validation) * (shot + head / 2)
+    training = count - validation
+    subset = head + tail + shots(scheme, training) * lengths.shot
+    evaluated = to_evaluate(
+        scheme, calls=settings.max_calls, texts=settings.texts, length=settings.max_new_tokens, training=training,
+        judged=(settings.texts + 1) * validation, lengths=lengths, answered=settings.glossary is None,
+    )  # fmt: skip
+
+    def noise(share: PrivacyBudget) -> LimitedDomainEvent:
+        writing = settings.writing
+        return choose_noise(
+            share, scheme=scheme, calls=settings.calls, epsilon0=writing.epsilon0, delta0=writing.delta0
+        )[0]
+
     measured = engine if isinstance(engine, Measured) else None
     return OptPlanReport(
         budget=budget,
         scheme=scheme,
         token=token,
         selection=selection,
-        max_calls=calls,
+        verdict=verdict(token, scheme, budget, rows=rows, taken=count, noise=noise),
+        max_calls=settings.max_calls,
         num_prompts=settings.texts,
-        training=count - validation,
+        training=training,
         validation=validation,
         subset_tokens=subset,
-        cold_tokens=cold + forward,
-        warm_tokens=warm + forward,
-        seconds=(warm + forward) / measured.tokens_per_second() if measured else None,
-        cache_bytes=scheme.groups * (subset + length) * measured.bytes_per_token() if measured else None,
+        cold_tokens=evaluated.cold,
+        warm_tokens=evaluated.warm,
+        seconds=evaluated.warm / measured.tokens_per_second() if measured else None,
+        cache_bytes=scheme.groups * (subset + settings.max_new_tokens) * measured.bytes_per_token()
+        if measured
+        else None,
         weak=weak_points(budget.epsilon, budget.delta, *scheme.least_records(count)),
         calls_paid=settings.calls.paid(budget.neighbors),
     )

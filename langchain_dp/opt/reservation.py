@@ -108,6 +108,12 @@ def votes_needed(token: LimitedDomainEvent, *, moved_votes: bool) -> float:
     return (2 if moved_votes else 1) + 2 / token.epsilon0 * math.log((1 - token.delta0) / token.delta0)
 
 
+def chance(token: LimitedDomainEvent, votes: float, *, moved_votes: bool) -> float:
+    """Chance that a token with so many votes is released, the others having too few to count."""
+    needed = votes_needed(token, moved_votes=moved_votes)
+    return 1 / (1 + math.exp(min(token.epsilon0 / 2 * (needed - votes), 700.0)))
+
+
 def reserve(
     ledger: PrivacyLedger,
     budget: PrivacyBudget | None,
@@ -118,6 +124,7 @@ def reserve(
     epsilon0: float | None,
     delta0: float | None,
     journal: str,
+    agreement: float = 1.0,
 ) -> PromptReservation:
     """Choose the noise and reserve the plan, or go on with the plan that the ledger holds under this name.
 
@@ -130,6 +137,7 @@ def reserve(
         epsilon0: Bounded-range parameter of one call; None is the largest that fits.
         delta0: Mass that the threshold may miss in one call; None is a tenth of delta over all calls.
         journal: First journal of a new plan's run, stored with it.
+        agreement: Share of the votes with which a token must be able to win.
 
     Raises:
         InvalidParameter: The budget, or the noise given, does not do for a single token.
@@ -140,6 +148,7 @@ def reserve(
     def new() -> PromptReservation:
         share = budget or unreserved(ledger)
         token, selection = choose_noise(share, scheme=scheme, calls=calls, epsilon0=epsilon0, delta0=delta0)
+        check_reachable(token, share, scheme, calls, given=epsilon0 is not None, agreement=agreement)
         events = [*calls.events(token), (PartEvent(VALIDATION, selection), 1)]
         plan = ledger.reserve(events, name=name, epsilon=share.epsilon, delta=share.delta, journal=journal)
         return PromptReservation(plan, scheme, share, token, selection, calls)
@@ -155,12 +164,10 @@ def choose_noise(
     """Noise of one call and of the selection, so that all calls and one selection fit into ``share``.
 
     Raises:
-        InvalidParameter: The noise given does not fit, or no token could reach the threshold.
+        InvalidParameter: The noise given does not fit.
     """
     q, sampling = scheme.sampling_probability, scheme.sampling
-    paid = calls.paid(share.neighbors)
-    token = _token_event(share, paid, q, sampling, epsilon0, delta0)
-    _check_reachable(token, share, scheme, paid, given=epsilon0 is not None)
+    token = _token_event(share, calls.paid(share.neighbors), q, sampling, epsilon0, delta0)
     return token, _selection_event(share)
 
 
@@ -181,18 +188,40 @@ def _token_event(
     return event
 
 
-def _check_reachable(
-    token: LimitedDomainEvent, share: PrivacyBudget, scheme: Scheme, calls: int, *, given: bool
+def check_reachable(
+    token: LimitedDomainEvent,
+    share: PrivacyBudget,
+    scheme: Scheme,
+    plan: CallPlan,
+    *,
+    given: bool,
+    agreement: float = 1.0,
 ) -> None:
+    """Refuse noise that no token can win against.
+
+    Args:
+        token: One call.
+        share: The promise.
+        scheme: Sampling constants.
+        plan: All calls.
+        given: Whether the noise was given, or chosen to fit.
+        agreement: Share of the votes that must suffice.
+
+    Raises:
+        InvalidParameter: It does not. It names what would.
+    """
+    calls = plan.paid(share.neighbors)
     moved = share.neighbors is not Neighbors.REPLACE_SPECIAL
-    needed, voters = votes_needed(token, moved_votes=moved), scheme.expected_subsets
+    needed, voters = votes_needed(token, moved_votes=moved), agreement * scheme.expected_subsets
     if needed <= voters:
         return
+    at_best = "" if agreement == 1 else f", {agreement:.0%} of them for one token at best"
+    remedy = _remedy(token, share, voters, calls, moved, given)
     raise InvalidParameter(
         f"Expected {'epsilon0' if given else 'epsilon'}={token.epsilon0 if given else share.epsilon:g}, "
         f"delta={share.delta:g} to be enough for one token: with {calls} calls a token needs {needed:.0f} votes, but "
-        f"only {voters:.3g} subsets vote. Give {_remedy(token, share, voters, calls, moved, given)}, or fewer calls "
-        "(num_prompts=, max_new_tokens=), more votes (subsets=), or fewer shots= and more records."
+        f"only {scheme.expected_subsets:.3g} subsets vote{at_best}. Give {remedy}, or "
+        "fewer calls (num_prompts=, max_new_tokens=), more votes (subsets=), or fewer shots= and more records."
     )
 
 

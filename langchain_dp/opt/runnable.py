@@ -7,7 +7,7 @@ import dataclasses
 import random
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
@@ -15,16 +15,17 @@ from langchain_core.runnables.config import run_in_executor
 
 from langchain_dp._util import forks
 from langchain_dp._util.validate import group, moved, no_further
-from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate
+from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.accounting.events import SamplingName
-from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
+from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for, unreserved
 from langchain_dp.ensemble.scheme import MOVED_SAMPLING, Sampling, sampling_from
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.opt import checks
 from langchain_dp.opt.data import scheme_for
 from langchain_dp.opt.dln import DLNSettings
+from langchain_dp.opt.fit import Effort, Fit, fit
 from langchain_dp.opt.glossary import Glossary
 from langchain_dp.opt.handover import OptimizedPrompt
 from langchain_dp.opt.plain import run_dln, run_opt
@@ -32,6 +33,7 @@ from langchain_dp.opt.private import PrivateRuns
 from langchain_dp.opt.report import OptPlanReport, report
 from langchain_dp.opt.settings import MOVED_WRITING, PRIVATE, Method, Settings, Writing
 from langchain_dp.opt.templates import OptPrompts
+from langchain_dp.opt.verdict import NEARLY_ALL
 from langchain_dp.ports import Decoding, VotesNextToken
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, check_records
@@ -74,6 +76,8 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             dealt anew for every token, as in the paper (add/remove neighbours only). Number and rate of the subsets
             follow from the number of training records; under add/remove, where that is private, give a ``Sampling``.
         validation: Share of the examples that select, in (0, 1); the others teach.
+        rows: Examples that take part at most, drawn by coins; None is all. More of them than the votes need cost time.
+            Not under add/remove, where their number is private.
         writing: Which tokens are released, and when a candidate ends: stop strings, calls, retries, noise of one call.
         decoding: How each member takes the token it votes for. At the temperature of 0, the default, that is its most
             probable one: small models agree on hardly anything at the 1.1 of the paper. ``chat=None``, the default,
@@ -123,6 +127,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         method: Method = "dp-opt",
         sampling: SamplingName | Sampling = "fixed",
         validation: float = 0.1,
+        rows: int | None = None,
         writing: Writing | None = None,
         decoding: Decoding | None = None,
         calibrate: bool = True,
@@ -155,6 +160,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             subsets=subsets,
             sampling=sampling_from(sampling),
             validation=validation,
+            rows=rows,
             num_prompts=num_prompts,
             max_new_tokens=(_DESCRIPTION if describes else _INSTRUCTION) if max_new_tokens is None else max_new_tokens,
             writing=group("writing", writing, Writing),
@@ -183,6 +189,85 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
                 progress=progress,
                 rng=self._randomness(),
             )
+
+    @classmethod
+    def auto(
+        cls,
+        *,
+        model: VotesNextToken,
+        labels: Sequence[str],
+        instruction: str,
+        examples_count: int,
+        effort: Effort = "light",
+        budget: PrivacyBudget | None = None,
+        ledger: LedgerOrPath | None = None,
+        name: str = "dp-opt",
+        method: Method = "dp-opt",
+        **settings: Any,
+    ) -> Self:
+        """An optimizer whose settings fit the number of examples and the budget.
+
+        As many candidates, tokens and demonstrations as leave a token with 70% of the votes a chance of a half, of as
+        many examples as a model evaluates in bounded time: the number of examples alone never makes a run longer.
+        Where no settings do, ``plan()`` says so in its verdict, and ``invoke`` refuses before anything is spent.
+
+        Args:
+            model: As in the class.
+            labels: As in the class.
+            instruction: As in the class.
+            examples_count: Number of examples; public.
+            effort: "light" evaluates some 300,000 tokens at most (seven minutes of the embedded model on two cores);
+                "full" ten times as many.
+            budget: As in the class.
+            ledger: As in the class.
+            name: As in the class.
+            method: "dp-opt" or "glossary".
+            **settings: The other arguments of the class; not those that are chosen here.
+
+        Raises:
+            InvalidParameter: A value is out of bounds, or was left to be chosen here.
+            BudgetExceeded: The ledger has no room.
+
+        Formal guarantee:
+            That of the class. The settings are functions of public numbers: not of what an example holds.
+
+        Examples:
+            >>> optimizer = DPPromptOptimizer.auto(
+            ...     model=engine, labels=LABELS, instruction="Praise or complaint?", examples_count=2_000, budget=budget
+            ... )
+            >>> print(optimizer.plan(2_000).verdict)
+        """
+        check_promise(budget, ledger, settings.get("not_private_seed"))
+        chosen = {field.name for field in dataclasses.fields(Fit)} | {"sampling"}
+        if both := sorted(chosen & set(settings)):
+            raise InvalidParameter(
+                f"Expected {both[0]}= to be left out of auto(), which chooses it. Leave it out, or make the optimizer "
+                "by DPPromptOptimizer(...) with all of them."
+            )
+        if isinstance(model, VotesNextToken) and ledger is not None:
+            ledger = ledger_for(budget, ledger)
+        share = budget
+        if share is None:
+            assert isinstance(ledger, PrivacyLedger)  # check_promise
+            plan = ledger.plan(name)
+            share = (
+                unreserved(ledger) if plan is None else PrivacyBudget(plan.epsilon, plan.delta, ledger.budget.neighbors)
+            )
+        found = fit(examples_count, share, labels=len(check_labels(labels)), method=method, effort=effort)
+        made = cls(
+            model=model,
+            labels=labels,
+            instruction=instruction,
+            budget=budget,
+            ledger=ledger,
+            name=name,
+            method=method,
+            **found.arguments(),
+            **settings,
+        )
+        assert made._private is not None  # fit takes private methods alone
+        made._private.agreement = NEARLY_ALL
+        return made
 
     def _randomness(self) -> Randomness:
         return SystemRandomness() if self._seed is None else NotPrivateSeededRandomness(self._seed)
@@ -303,8 +388,19 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             )
         return self._private.certificate()
 
+    def check(self, examples: Examples | int | None = None) -> OptPlanReport:
+        """As :meth:`plan`, but refuses, as :meth:`invoke` would, a run in which no token can win.
+
+        Raises:
+            InvalidParameter: No token can win; it names what would help.
+        """
+        found = self.plan(examples)
+        assert self._private is not None  # or there would be no plan
+        self._private.check_reachable(found.token, found.budget, found.scheme)
+        return found
+
     def plan(self, examples: Examples | int | None = None) -> OptPlanReport:
-        """What a run would cost and whether its votes can win. Spends and reserves nothing.
+        """What a run would cost, whether its votes can win, and in its verdict whether it is worth it. Spends nothing.
 
         Args:
             examples: The examples, for estimates from their lengths (for the operator, not for publication); or their

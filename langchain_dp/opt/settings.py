@@ -108,8 +108,11 @@ class Settings:
     decoding: Decoding
     calibrate: bool
     glossary: Glossary | None = None
+    rows: int | None = None
 
     def __post_init__(self) -> None:
+        if self.rows is not None:
+            validate.integer("rows", self.rows, at_least=2)
         validate.one_of("method", self.method, METHODS)
         for name in ("shots", "subsets", "num_prompts", "max_new_tokens"):
             validate.integer(name, getattr(self, name), at_least=1)
@@ -128,6 +131,10 @@ class Settings:
                 f'Expected max_calls={self.writing.max_calls} to be absent with method="glossary": every label has '
                 "max_new_tokens= calls of its own."
             )
+
+    def taking_part(self, records: int) -> int:
+        """How many of so many records take part."""
+        return records if self.rows is None else min(self.rows, records)
 
     @property
     def texts(self) -> int:
@@ -193,4 +200,5 @@ class Settings:
                 "system": prompts.system,
             },
             **({} if self.glossary is None else {"glossary": dataclasses.asdict(self.glossary)}),
+            **({} if self.rows is None else {"rows": self.rows}),
         }

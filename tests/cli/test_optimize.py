@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -298,7 +299,7 @@ def test_labels_read_off_the_rows_are_said_to_be(
     task = {"task": "sst2", "labels": None, "instruction": None}
     assert main(command(data=write(tmp_path / "films.jsonl", rows), **task, json=True)) == 0
     shown, settings = capsys.readouterr(), load_prompt(tmp_path / "prompt.json").settings
-    assert not shown.err
+    assert "read off" not in shown.err
     assert (settings["labels"], settings["instruction"]) == (list(opt.SST2.labels), opt.SST2.instruction)
     assert settings["shots"] == 3  # what is given goes before the task's
 
@@ -458,3 +459,57 @@ def test_a_glossary_from_the_command_line(
     assert load_prompt(tmp_path / "other.json").settings["glossary"]["show_labels"] is True
     assert main(command(show_labels=True, out=tmp_path / "third.json")) == 1
     assert "glossary=" in capsys.readouterr().err
+
+
+FITTING: dict[str, Any] = {"shots": None, "subsets": None, "prompts": None, "tokens": None}
+
+
+def test_settings_fit_the_rows_where_none_is_given_and_the_time_is_said(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, the defaults take a night, or a user learns how long it takes by waiting."""
+    monitored = command(**FITTING)
+    engines_speed = {"tokens_per_second": lambda _: 500.0, "bytes_per_token": lambda _: 1}
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in engines_speed.items():
+            patched.setattr(Engine, name, value, raising=False)
+        assert main(monitored) == 0
+    shown = capsys.readouterr()
+    assert re.search(
+        r"about \d+ (s|min) on this machine: up to 40 tokens, each by \d+ subsets of \d+ records", shown.err
+    )
+    settings = load_prompt(tmp_path / "prompt.json").settings
+    assert (settings["num_prompts"], settings["max_new_tokens"], settings["rows"]) == (2, 20, 240)
+    assert main(monitored) == 0  # the same choice, and so the same run
+    assert not engines[-1].calls
+
+
+def test_rows_too_few_for_the_budget_spend_nothing(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a budget is gone for a prompt of which nothing was learned."""
+    assert main(command(**FITTING, epsilon=0.5)) == 1
+    assert "at least epsilon=" in one_line(capsys)
+    assert files(tmp_path) == {"train.jsonl"}
+    assert main(command(**FITTING, epsilon=0.5, plan=True)) == 0
+    assert "verdict      not with 240 rows at epsilon 0.5: keep your instruction" in capsys.readouterr().out
+    assert main(command(**FITTING, epsilon=0.5, plan=True, json=True)) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"]["worth"] == "no"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"subsets": 400}, "or lower --subsets or --shots."),
+        ({"epsilon": 0.5}, "or fewer calls (--prompts, --tokens), more votes (--subsets), or fewer --shots and"),
+        ({"validation": 0.001}, "--validation 0.001 of 240 examples"),
+    ],
+)
+def test_refusals_name_what_was_typed(
+    changes: dict[str, Any], says: str, command: Command, engines: list[Engine], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, the remedy is an argument of a library that the user has never seen."""
+    assert main(command(**changes)) == 1
+    line = one_line(capsys)
+    assert says in line, line
+    assert not re.search(r"\b(num_prompts|max_new_tokens|subsets|shots|validation)=", line)

@@ -213,13 +213,13 @@ def test_the_least_budget_that_is_named_is_enough(
     assert report.votes_needed <= report.scheme.expected_subsets
     if epsilon == 1.0:
         with pytest.raises(InvalidParameter):
-            optimizer(budget=share(0.98 * named), **settings).plan(examples())
+            optimizer(budget=share(0.98 * named), **settings).check(examples())
 
 
 def test_the_least_epsilon0_that_is_named_is_enough() -> None:
     """If it breaks, the message sends a user with a fixed epsilon0 to a larger budget, which does not help."""
     with pytest.raises(InvalidParameter, match=r"epsilon0=0.5.*which costs epsilon=") as caught:
-        optimizer(epsilon0=0.5).plan(examples())
+        optimizer(epsilon0=0.5).check(examples())
     named = least(str(caught.value), "epsilon0")
     assert optimizer(epsilon0=named).plan(examples()).votes_needed <= 16
     cost = re.search(r"which costs epsilon=([0-9.e+-]+)\)", str(caught.value))
@@ -232,7 +232,7 @@ def test_two_voters_are_too_few_whatever_the_budget(budget: PrivacyBudget) -> No
     """If it breaks, a division by zero, or a budget is named that does not help."""
     settings: dict[str, Any] = {"epsilon0": None, "delta0": None, "budget": budget}
     with pytest.raises(InvalidParameter, match=r"Give subsets= above [12]"):
-        optimizer(**settings, partitions=2 if budget is BUDGET else 1).plan(examples())
+        optimizer(**settings, partitions=2 if budget is BUDGET else 1).check(examples())
 
 
 def test_noise_that_does_not_fit_is_refused() -> None:

@@ -1,0 +1,149 @@
+"""Settings that fit a number of rows and a budget: as much writing as its votes can carry, in bounded time."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from langchain_dp._util import validate
+from langchain_dp.accounting import Neighbors, PrivacyBudget, calibrate_limited_domain
+from langchain_dp.accounting.events import LimitedDomainEvent
+from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.opt.cost import Lengths, to_evaluate
+from langchain_dp.opt.reservation import CallPlan, votes_needed
+from langchain_dp.opt.settings import PRIVATE, Method
+
+Effort = Literal["light", "full"]
+EFFORTS: tuple[Effort, ...] = ("light", "full")
+
+AGREED = 0.7
+"""Share of the votes that settings are made for: a token with so many is released at least half of the time."""
+
+_PROMPTS: dict[Effort, tuple[tuple[int, int], ...]] = {
+    "light": ((3, 20), (2, 20), (1, 20), (1, 12)),
+    "full": ((5, 50), (5, 30), (3, 30), (3, 20), (2, 20), (1, 20), (1, 12)),
+}
+"""Candidates and tokens of each, the most first."""
+_DESCRIPTIONS: dict[Effort, tuple[int, ...]] = {"light": (12, 8, 4), "full": (20, 12, 8, 4)}
+"""Tokens of one label's description."""
+_SHOTS = (5, 3, 2, 1)
+_SUBSETS = 3
+_TOKENS: dict[Effort, int] = {"light": 300_000, "full": 3_000_000}
+"""Most tokens to evaluate. The embedded model takes some seven minutes for the first number on two cores."""
+_USUAL = Lengths(head=120, shot=45, tail=60)
+_VALIDATION, _JUDGES = 0.1, 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """Settings of an optimizer, chosen from public numbers alone.
+
+    Args:
+        shots: Demonstrations of one subset; of a glossary, texts of each label.
+        subsets: Votes on one token: those of all subsets.
+        num_prompts: Candidates.
+        max_new_tokens: Tokens of one candidate, or of one description.
+        validation: Share of the rows that select.
+        rows: Rows that take part, drawn by coins.
+
+    Examples:
+        >>> fit(2_000, PrivacyBudget(3.0, 1e-5), labels=2).shots
+        2
+    """
+
+    shots: int
+    subsets: int
+    num_prompts: int
+    max_new_tokens: int
+    validation: float
+    rows: int
+
+    def arguments(self) -> dict[str, Any]:
+        """They as arguments of :class:`~langchain_dp.opt.DPPromptOptimizer`."""
+        return dataclasses.asdict(self)
+
+
+def fit(
+    examples_count: int, budget: PrivacyBudget, *, labels: int, method: Method = "dp-opt", effort: Effort = "light"
+) -> Fit:
+    """The most writing of which a token that 70% of the subsets vote for is released at least half of the time.
+
+    All subsets vote on every token: a lower rate needs as many rows for the same token. Rows beyond those that a
+    model evaluates in bounded time take no part. Where no setting does, it is the one that comes nearest, so that a
+    plan can tell how far the rows are from it.
+
+    Args:
+        examples_count: Number of rows; public.
+        budget: The promise.
+        labels: Number of labels.
+        method: "dp-opt" or "glossary".
+        effort: "light" evaluates some 300,000 tokens at most, "full" ten times as many.
+
+    Raises:
+        InvalidParameter: A value is out of bounds, the number of rows is private, or there are too few rows.
+    """
+    validate.integer("examples_count", examples_count, at_least=1)
+    validate.one_of("effort", effort, EFFORTS)
+    validate.one_of("method", method, PRIVATE, remedy="The others promise nothing: choose their settings yourself.")
+    if budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE:
+        raise InvalidParameter(
+            "Expected neighbors of the budget other than add/remove, under which the number of rows is private and "
+            "nothing may be chosen by it. Use replace-one, or choose shots=, subsets= and sampling= yourself."
+        )
+    texts = labels if method == "glossary" else 0
+    least = math.ceil(_SUBSETS * max(texts, 1) / (1 - _VALIDATION)) + 1
+    validate.integer("examples_count", examples_count, at_least=least)
+    judges = min(max(1, round(_VALIDATION * examples_count)), _JUDGES)
+    best, nearest = None, 0.0
+    for prompts, tokens, shots in _writings(method, effort):
+        texts = labels if method == "glossary" else prompts
+        size = shots * (labels if method == "glossary" else 1)
+        subsets = min((examples_count - judges) // size, _affordable(size, texts, tokens, judges, method, effort))
+        if subsets < _SUBSETS:
+            continue
+        names = tuple(map(str, range(labels))) if method == "glossary" else ()
+        calls = CallPlan(tokens if names else prompts * tokens, names).paid(budget.neighbors)
+        rows = subsets * size + judges
+        found = Fit(shots, subsets, prompts, tokens, judges / rows, rows)
+        share = subsets / _needed(budget, calls)
+        if AGREED * share >= 1:
+            return found
+        if share > nearest:
+            best, nearest = found, share
+    assert best is not None  # one shot a subset is always there
+    return best
+
+
+def _writings(method: Method, effort: Effort) -> Iterator[tuple[int, int, int]]:
+    """Candidates, tokens and shots: single demonstrations, which teach little, come last."""
+    each = [(1, tokens) for tokens in _DESCRIPTIONS[effort]] if method == "glossary" else _PROMPTS[effort]
+    for some in (_SHOTS[:-1], _SHOTS[-1:]):
+        for prompts, tokens in each:
+            for shots in some:
+                yield prompts, tokens, shots
+
+
+def _affordable(size: int, texts: int, tokens: int, judges: int, method: Method, effort: Effort) -> int:
+    """Subsets that can be evaluated within the tokens of an effort."""
+
+    def evaluated(subsets: int) -> float:
+        scheme = Scheme("fixed", subsets, 1.0, even=True)
+        return to_evaluate(
+            scheme, calls=texts * tokens, texts=texts, length=tokens, training=subsets * size,
+            judged=(texts + 1) * judges, lengths=_USUAL, answered=method == "dp-opt",
+        ).warm  # fmt: skip
+
+    fixed = evaluated(1)
+    each = evaluated(2) - fixed
+    return max(1, math.floor((_TOKENS[effort] - fixed) / each))
+
+
+@functools.lru_cache(maxsize=64)
+def _needed(budget: PrivacyBudget, calls: int) -> float:
+    chosen = calibrate_limited_domain(budget, tokens=calls, sampling_probability=1.0, sampling="fixed")
+    token = LimitedDomainEvent(*chosen, 1.0, "fixed")
+    return votes_needed(token, moved_votes=budget.neighbors is not Neighbors.REPLACE_SPECIAL)

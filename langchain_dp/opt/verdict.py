@@ -1,0 +1,110 @@
+"""Whether a run is worth its budget, in one plain sentence, before anything is spent."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from langchain_dp._util.rounding import rounded_up
+from langchain_dp.accounting import LimitedDomainEvent, Neighbors, PrivacyBudget
+from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.opt.fit import AGREED
+from langchain_dp.opt.reservation import chance, votes_needed
+
+Worth = Literal["yes", "hardly", "no"]
+NEARLY_ALL = 0.9
+"""Share of the votes beyond which hardly any token of a text has support."""
+_STEP, _STEPS = 1.25, 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """A plain word on a plan.
+
+    Args:
+        worth: "yes": a token with 70% of the votes is released at least half of the time; "hardly": one with 90% is;
+            "no": not even that.
+        said: The same as a sentence, with what would help.
+
+    Examples:
+        >>> print(optimizer.plan(200).verdict)
+        not with 200 rows at epsilon 1: keep your instruction, spend nothing. ...
+    """
+
+    worth: Worth
+    said: str
+
+    def __str__(self) -> str:
+        return self.said
+
+
+def verdict(
+    token: LimitedDomainEvent,
+    scheme: Scheme,
+    budget: PrivacyBudget,
+    *,
+    rows: int,
+    taken: int,
+    noise: Callable[[PrivacyBudget], LimitedDomainEvent],
+) -> Verdict:
+    """Judge a plan by the votes that its noise leaves a chance.
+
+    Args:
+        token: One call.
+        scheme: Sampling constants.
+        budget: The promise.
+        rows: Number of rows.
+        taken: How many of them take part.
+        noise: One call under another budget, all else equal.
+    """
+    moved = budget.neighbors is not Neighbors.REPLACE_SPECIAL
+    needed, votes = votes_needed(token, moved_votes=moved), scheme.expected_subsets
+    at = {share: chance(token, share * votes, moved_votes=moved) for share in (AGREED, NEARLY_ALL)}
+    if at[AGREED] >= 0.5:
+        return Verdict(
+            "yes", f"yes: a token that {AGREED:.0%} of the subsets vote for is released {at[AGREED]:.0%} of the time"
+        )
+    more = _rows(rows, taken, needed, scheme)
+    less = _epsilon(budget, noise, lambda found: votes_needed(found, moved_votes=moved) <= AGREED * votes)
+    helps = " or ".join(found for found in (more, less) if found) or "Fewer tokens to write"
+    if at[NEARLY_ALL] >= 0.5:
+        return Verdict(
+            "hardly",
+            f"hardly: only a token that nearly all subsets vote for is released ({NEARLY_ALL:.0%}: "
+            f"{at[NEARLY_ALL]:.0%} of the time, {AGREED:.0%}: {at[AGREED]:.0%}). {helps} would do more",
+        )
+    return Verdict(
+        "no",
+        f"not with {rows:,} rows at epsilon {budget.epsilon:g}: keep your instruction, spend nothing. A token needs "
+        f"{needed:.0f} votes, and {votes:,.0f} subsets vote. {helps} would do",
+    )
+
+
+def _rows(rows: int, taken: int, needed: float, scheme: Scheme) -> str:
+    """Rows with which so many more subsets of the same size would vote; none where more rows make no more subsets."""
+    if scheme.sampling != "fixed" or not scheme.even:
+        return ""
+    least = rounded_up(taken * needed / (AGREED * scheme.expected_subsets), digits=2)
+    return f"About {least:,.0f} rows" if least > rows else f"About {least:,.0f} of them taking part, and not {taken:,},"
+
+
+def _epsilon(
+    budget: PrivacyBudget,
+    noise: Callable[[PrivacyBudget], LimitedDomainEvent],
+    does: Callable[[LimitedDomainEvent], bool],
+) -> str:
+    """The least epsilon that would do, to a quarter; none where thirty times as much does not."""
+    low, high = 0, _STEPS
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            enough = does(noise(dataclasses.replace(budget, epsilon=budget.epsilon * _STEP**middle)))
+        except InvalidParameter:  # noise that the caller has fixed
+            return ""
+        low, high = (low, middle) if enough else (middle + 1, high)
+    if low == _STEPS:
+        return ""
+    return f"epsilon {math.ceil(10 * budget.epsilon * _STEP**low) / 10:g}"
