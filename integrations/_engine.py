@@ -247,6 +247,11 @@ class LocalEngine(BaseEngine):
         self._store: BoundedStore[Any] = BoundedStore(cache_bytes)
 
     @property
+    def cache_bytes(self) -> int:
+        """Bytes of members kept at most, as it was set."""
+        return self._store.limit
+
+    @property
     def cached_bytes(self) -> int:
         """Bytes of members kept now, at most ``cache_bytes``. PRIVATE: it shows how many subsets were drawn.
 

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from langchain_dp.rapt.middleware import RAPTMiddleware
     from langchain_dp.rapt.pseudonyms import Pseudonymizer, PseudonymMiddleware
     from langchain_dp.records import PrivateRecords
-    from langchain_dp.synth import DPAnswerGenerator, DPExampleSynthesizer, SyntheticExamples
+    from langchain_dp.synth import ChatDPGenerator, DPAnswerGenerator, DPExampleSynthesizer, SyntheticExamples
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BudgetExceeded",
+    "ChatDPGenerator",
     "ChatDPICL",
     "DPAnswerGenerator",
     "DPExampleSynthesizer",
@@ -47,6 +48,7 @@ __all__ = [
 
 _HOME = {
     "BudgetExceeded": "langchain_dp.errors",
+    "ChatDPGenerator": "langchain_dp.synth",
     "ChatDPICL": "langchain_dp.icl",
     "DPAnswerGenerator": "langchain_dp.synth",
     "DPExampleSynthesizer": "langchain_dp.synth",

@@ -315,6 +315,21 @@ class HasFile(Protocol):
 
 
 @runtime_checkable
+class HasCache(Protocol):
+    """An engine that keeps what it has evaluated of a member for the next call, up to a bound.
+
+    Examples:
+        >>> if isinstance(engine, HasCache):
+        ...     print(f"{engine.cache_bytes / 2**30:.1f} GiB")
+    """
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of member states kept at most. A setting, not what is kept now."""
+        ...
+
+
+@runtime_checkable
 class Measured(Protocol):
     """An engine that knows its speed and its appetite, for estimates before a run.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -99,7 +100,11 @@ others are those of --task, or of DPPromptOptimizer.
         path = _ledger_path(self)
         with contextlib.ExitStack() as held:
             ledger = held.enter_context(_ledger(path, self, budget)) if path is not None and is_there(path) else None
-            engine = held.enter_context(LlamaCppEnsemble(model_path=self.model, n_gpu_layers=self.gpu_layers, **sizes))
+            engine = held.enter_context(
+                LlamaCppEnsemble(
+                    model_path=self.model, n_gpu_layers=self.gpu_layers, cache_bytes=_half_of_memory(), **sizes
+                )
+            )
             optimizer = optimizer_for(self, engine, task, labels, budget, count=len(rows))
             if self.test:
                 check_test(test, optimizer.settings)
@@ -235,6 +240,13 @@ def _before(plan: OptPlanReport) -> str:
         f"{time}up to {plan.max_calls:,} tokens, each by {plan.scheme.expected_subsets:,.0f} subsets of "
         f"{plan.training:,.0f} records; {plan.validation:,.0f} more select"
     )
+
+
+def _half_of_memory() -> int:
+    """Bytes of caches that a run may keep: without those of all subsets each token evaluates their prompts anew."""
+    if not hasattr(os, "sysconf"):  # Windows does not say
+        return 2**30
+    return max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, 2**30)
 
 
 def _time(seconds: float) -> str:

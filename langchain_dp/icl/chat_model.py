@@ -7,16 +7,15 @@ import enum
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Literal, get_args, get_origin
 
-from langchain_core.caches import BaseCache
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput
+from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
-from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableLambda
-from pydantic import BaseModel, Field, PrivateAttr
+from pydantic import BaseModel, PrivateAttr
 
 from langchain_dp._util.validate import no_further
+from langchain_dp.ensemble.chat import PrivateChat, reply_metadata
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.answers import DPAnswer
 from langchain_dp.icl.runnable import DPICLClassifier
@@ -25,7 +24,7 @@ from langchain_dp.records import label_name
 _KINDS = "an Enum or a Literal of the labels {}"
 
 
-class ChatDPICL(BaseChatModel):
+class ChatDPICL(PrivateChat):
     """A chat model that answers with one of the classifier's labels, and nothing else.
 
     The question is the text of the last human message; earlier messages, system messages and tools do not reach the
@@ -48,18 +47,10 @@ class ChatDPICL(BaseChatModel):
         ('complaint', 3.0)
     """
 
-    # LangChain's caches cannot tell two classifiers apart, and would keep answers of forgotten records: the classifier
-    # keeps its own.
-    cache: BaseCache | bool | None = Field(default=False, exclude=True)
-
     _classifier: DPICLClassifier[Any] = PrivateAttr()
 
     def __init__(self, *, classifier: DPICLClassifier[Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if self.cache is not False:
-            raise InvalidParameter(
-                "Expected cache=False: LangChain's caches mix classifiers; the classifier keeps its own."
-            )
         if not isinstance(classifier, DPICLClassifier):
             raise InvalidParameter(f"Expected classifier={type(classifier).__name__} to be a DPICLClassifier.")
         self._classifier = classifier
@@ -73,11 +64,9 @@ class ChatDPICL(BaseChatModel):
     def _llm_type(self) -> str:
         return "dp-icl"
 
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params = super()._get_ls_params(stop=stop, **kwargs)
-        params["ls_provider"] = "langchain-dp"
-        params["ls_model_name"] = self._classifier.certificate_model
-        return params
+    @property
+    def _released_by(self) -> str:
+        return self._classifier.certificate_model
 
     def _generate(
         self,
@@ -130,13 +119,12 @@ class ChatDPICL(BaseChatModel):
         label = text = label_name(answer.label) or ""
         for end in filter(None, stop or ()):
             text = text.split(end)[0]
-        asked, said = self._classifier.count_tokens(question), self._classifier.count_tokens(label)
-        metadata: dict[str, Any] = {"dp": answer.certificate.to_dict(), "model_name": answer.certificate.model}
+        count = self._classifier.count_tokens
+        fields = reply_metadata(answer.certificate, asked=count(question), said=count(label))
         if answer.shares is not None:
-            metadata["vote_shares"] = {label_name(each): share for each, share in answer.shares.items()}
-        # Usage counts the question and the label only: how many tokens the subsets held is private.
-        usage = UsageMetadata(input_tokens=asked, output_tokens=said, total_tokens=asked + said)
-        return {"content": text, "response_metadata": metadata, "usage_metadata": usage}
+            shares = {label_name(each): share for each, share in answer.shares.items()}
+            fields["response_metadata"]["vote_shares"] = shares
+        return {"content": text, **fields}
 
     def with_structured_output(
         self, schema: Any, *, include_raw: bool = False, **kwargs: Any

@@ -29,10 +29,27 @@ class Evaluated:
     Args:
         cold: If every call found no cache.
         warm: With the caches of all subsets kept.
+        written: Those of them that are written one by one, a few subsets at a time: each takes as long as several of a
+            prompt.
     """
 
     cold: float
     warm: float
+    written: float
+
+    def work(self, *, kept: bool = True) -> float:
+        """As many tokens of a prompt as would take the same time.
+
+        Args:
+            kept: Whether the caches of all subsets are kept.
+        """
+        return (self.warm if kept else self.cold) + _WRITTEN * self.written
+
+
+_WRITTEN = 5
+"""A token that 16 members write takes as long as so many of a prompt (measured: 6 with 16 at a time, 3 with 48)."""
+_ASKED = 25
+"""Tokens of an answer beside its record: the end of the prompt and the labels."""
 
 
 def to_evaluate(
@@ -62,12 +79,12 @@ def to_evaluate(
     asked = scheme.expected_subsets
     shown = lengths.shot * shots(scheme, training)
     seen = 1 - (1 - rate) ** calls
-    answers = (training * seen * answered + judged) * (lengths.shot + lengths.head / 2)
+    answers = (training * seen * answered + judged) * (lengths.shot + _ASKED)
     cold = warm = calls * asked * (lengths.head + shown + lengths.tail + length / 2)
     if scheme.sampling == "fixed":
         again = groups * (1 - (1 - rate) ** length) * texts
         warm = groups * seen * shown + again * (lengths.tail + length)
-    return Evaluated(cold + answers, warm + answers)
+    return Evaluated(cold + answers, warm + answers, calls * asked)
 
 
 def shots(scheme: Scheme, training: float) -> float:

@@ -32,8 +32,8 @@ _DESCRIPTIONS: dict[Effort, tuple[int, ...]] = {"light": (12, 8, 4), "full": (20
 """Tokens of one label's description."""
 _SHOTS = (5, 3, 2, 1)
 _SUBSETS = 3
-_TOKENS: dict[Effort, int] = {"light": 300_000, "full": 3_000_000}
-"""Most tokens to evaluate. The embedded model takes some seven minutes for the first number on two cores."""
+_TOKENS: dict[Effort, int] = {"light": 330_000, "full": 3_300_000}
+"""Most work, in tokens of a prompt. The embedded model takes some seven minutes for the first number on two cores."""
 _USUAL = Lengths(head=120, shot=45, tail=60)
 _VALIDATION, _JUDGES = 0.1, 200
 
@@ -81,7 +81,7 @@ def fit(
         budget: The promise.
         labels: Number of labels.
         method: "dp-opt" or "glossary".
-        effort: "light" evaluates some 300,000 tokens at most, "full" ten times as many.
+        effort: "light" evaluates some 330,000 tokens at most, "full" ten times as many.
 
     Raises:
         InvalidParameter: A value is out of bounds, the number of rows is private, or there are too few rows.
@@ -135,7 +135,7 @@ def _affordable(size: int, texts: int, tokens: int, judges: int, method: Method,
         return to_evaluate(
             scheme, calls=texts * tokens, texts=texts, length=tokens, training=subsets * size,
             judged=(texts + 1) * judges, lengths=_USUAL, answered=method == "dp-opt",
-        ).warm  # fmt: skip
+        ).work()  # fmt: skip
 
     fixed = evaluated(1)
     each = evaluated(2) - fixed

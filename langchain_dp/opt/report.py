@@ -13,7 +13,7 @@ from langchain_dp.opt.reservation import chance, choose_noise, votes_needed
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import Demonstration
 from langchain_dp.opt.verdict import Verdict, verdict
-from langchain_dp.ports import Measured, VotesNextToken
+from langchain_dp.ports import HasCache, Measured, VotesNextToken
 from langchain_dp.records import PrivateRecords
 
 
@@ -33,11 +33,13 @@ class OptPlanReport:
         subset_tokens: Estimated tokens of one subset's prompt before anything is written.
         cold_tokens: Estimated tokens to evaluate if every call found no cache.
         warm_tokens: Estimated tokens to evaluate with the caches of all subsets kept.
-        seconds: Estimated time with caches kept; None if the engine's speed is unknown.
+        seconds: Estimated time; None if the engine's speed is unknown.
         cache_bytes: Estimated memory of the kept caches; None if the engine does not say.
         weak: Why the promise is weak, if it is.
         calls_paid: Calls that one record pays for: all, or in a glossary those of the labels that it can be in.
         verdict: A plain word on whether it is worth it.
+        crowded: Whether the engine keeps fewer caches than there are subsets: many a token evaluates whole prompts
+            then. The time counts that; ``cache_bytes=`` of the engine mends it.
 
     Examples:
         >>> plan = optimizer.plan(20_000)
@@ -61,6 +63,7 @@ class OptPlanReport:
     cache_bytes: float | None = None
     weak: tuple[str, ...] = ()
     calls_paid: int = 0
+    crowded: bool = False
 
     @property
     def votes_needed(self) -> float:
@@ -94,6 +97,7 @@ class OptPlanReport:
                 f"  to evaluate  about {self.warm_tokens:,.0f} tokens with caches kept ({self.cold_tokens:,.0f} "
                 f"without){time}{memory}",
                 f"  verdict      {self.verdict}",
+                *(["  WARNING      the engine keeps fewer caches than that: give it cache_bytes="] * self.crowded),
                 *(f"  WARNING      {point}" for point in self.weak),
             ]
         )
@@ -144,6 +148,9 @@ def report(
         )[0]
 
     measured = engine if isinstance(engine, Measured) else None
+    each = (subset + settings.max_new_tokens) * measured.bytes_per_token() if measured else None
+    cache = None if each is None else scheme.groups * each
+    fits = cache is None or not isinstance(engine, HasCache) or cache <= engine.cache_bytes
     return OptPlanReport(
         budget=budget,
         scheme=scheme,
@@ -157,10 +164,9 @@ def report(
         subset_tokens=subset,
         cold_tokens=evaluated.cold,
         warm_tokens=evaluated.warm,
-        seconds=evaluated.warm / measured.tokens_per_second() if measured else None,
-        cache_bytes=scheme.groups * (subset + settings.max_new_tokens) * measured.bytes_per_token()
-        if measured
-        else None,
+        seconds=evaluated.work(kept=fits) / measured.tokens_per_second() if measured else None,
+        cache_bytes=cache,
+        crowded=not fits,
         weak=weak_points(budget.epsilon, budget.delta, *scheme.least_records(count)),
         calls_paid=settings.calls.paid(budget.neighbors),
     )

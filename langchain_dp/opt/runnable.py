@@ -216,7 +216,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             labels: As in the class.
             instruction: As in the class.
             examples_count: Number of examples; public.
-            effort: "light" evaluates some 300,000 tokens at most (seven minutes of the embedded model on two cores);
+            effort: "light" evaluates some 330,000 tokens at most (seven minutes of the embedded model on two cores);
                 "full" ten times as many.
             budget: As in the class.
             ledger: As in the class.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from langchain_dp.synth.answers import AnswerPrompts, DPAnswerGenerator
+from langchain_dp.synth.chat_model import ChatDPGenerator
 from langchain_dp.synth.describing import Describing
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
 from langchain_dp.synth.filters import Filters
@@ -12,6 +13,7 @@ from langchain_dp.synth.runnable import DPExampleSynthesizer
 
 __all__ = [
     "AnswerPrompts",
+    "ChatDPGenerator",
     "DPAnswerGenerator",
     "DPExampleSynthesizer",
     "Describing",

@@ -379,6 +379,15 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             "the local model sees the records and the questions; the answers alone leave", quick=True,
         )  # fmt: skip
 
+    @property
+    def certificate_model(self) -> str:
+        """The model as certificates name it."""
+        return self._engine.name
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a public text, as the model counts them."""
+        return self._engine.count_tokens(text)
+
     def answers_left(self) -> int:
         """How many more answers the plan covers."""
         return self._remaining.answers()

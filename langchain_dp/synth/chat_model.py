@@ -1,0 +1,119 @@
+"""Private answers with the face of a chat model: the last human message is the question, the answer streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from pydantic import PrivateAttr
+
+from langchain_dp.ensemble.chat import PrivateChat, reply_metadata
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.synth.answers import DPAnswerGenerator
+
+
+class ChatDPGenerator(PrivateChat):
+    """A chat model that answers in the manner of private examples, token by token as they are drawn.
+
+    The question is the text of the last human message; what was said before it is used where the generator's template
+    names ``{history}``, and tools reach nothing. Every reply carries the certificate in ``response_metadata["dp"]`` as
+    plain JSON values, of a stream with its last chunk. ``stop`` cuts the released answer, which is post-processing: the
+    rest is written, paid for and kept all the same.
+
+    Args:
+        generator: The private generator that answers.
+
+    Raises:
+        InvalidParameter: There is no human message with text.
+
+    Formal guarantee:
+        That of the generator; the chat face only renders what was released.
+
+    Examples:
+        >>> chat = ChatDPGenerator(generator=replies)
+        >>> for chunk in chat.stream([("human", "My parcel has not come.")]):
+        ...     print(chunk.text, end="")
+    """
+
+    _generator: DPAnswerGenerator = PrivateAttr()
+
+    def __init__(self, *, generator: DPAnswerGenerator, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(generator, DPAnswerGenerator):
+            raise InvalidParameter(f"Expected generator={type(generator).__name__} to be a DPAnswerGenerator.")
+        self._generator = generator
+
+    @property
+    def generator(self) -> DPAnswerGenerator:
+        """The generator that answers."""
+        return self._generator
+
+    @property
+    def _llm_type(self) -> str:
+        return "dp-answers"
+
+    @property
+    def _released_by(self) -> str:
+        return self._generator.certificate_model
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        answer = self._generator.invoke(messages, {"callbacks": []})
+        text = "".join(_until([answer], stop))
+        message = AIMessage(content=text, **self._metadata(messages, answer))
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        said: list[str] = []
+
+        def pieces() -> Iterator[str]:
+            for piece in self._generator.stream(messages, {"callbacks": []}):
+                said.append(piece)
+                yield piece
+
+        for text in _until(pieces(), stop):
+            chunk = ChatGenerationChunk(message=AIMessageChunk(content=text))
+            if run_manager:
+                run_manager.on_llm_new_token(text, chunk=chunk)
+            yield chunk
+        last = self._metadata(messages, "".join(said))
+        yield ChatGenerationChunk(message=AIMessageChunk(content="", **last, chunk_position="last"))
+
+    def _metadata(self, messages: Sequence[BaseMessage], answer: str) -> dict[str, Any]:
+        count = self._generator.count_tokens
+        asked = count(self._generator.prompts.asked(messages))
+        return reply_metadata(self._generator.certificate(), asked=asked, said=count(answer))
+
+
+def _until(pieces: Iterable[str], stop: Sequence[str] | None) -> Iterator[str]:
+    """Pieces up to the first of some strings; all are taken, also those behind it.
+
+    What may be the beginning of such a string is held back until it is known.
+    """
+    ends = [end for end in stop or () if end]
+    held, ended = "", False
+    for piece in pieces:
+        held = "" if ended else held + piece
+        if (at := min((held.find(end) for end in ends if end in held), default=-1)) >= 0:
+            held, ended, whole = "", True, held[:at]
+        else:
+            keep = max((size for end in ends for size in range(1, len(end)) if held.endswith(end[:size])), default=0)
+            whole, held = held[: len(held) - keep], held[len(held) - keep :]
+        if whole:
+            yield whole
+    if held:
+        yield held
