@@ -9,10 +9,11 @@ from dp_accounting.dp_event import DpEvent
 
 from langchain_dp._util import validate
 from langchain_dp.accounting._account import Account, Same, check_text, event_key
+from langchain_dp.accounting.askers import POOLED, Askers
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import event_from_json
-from langchain_dp.accounting.store.plans import LedgerEntry, StoredPlan
+from langchain_dp.accounting.store.plans import AskerRefused, LedgerEntry, StoredPlan
 from langchain_dp.errors import BudgetExceeded, PlanError
 
 
@@ -66,17 +67,28 @@ class LedgerPlan(Same):
         """Budget of the whole ledger."""
         return self._account.budget
 
-    def spend(self, event: DpEvent, count: int = 1, *, chain: str = "") -> None:
+    @property
+    def askers(self) -> Askers | None:
+        """Shares of those who ask; None if the plan has no accounts, and whoever asks may use it up."""
+        return None if self._stored.askers is None else Askers.from_dict(self._stored.askers)
+
+    def used_by(self) -> dict[str, int]:
+        """How many releases each asker has used, by name; empty for a plan without accounts."""
+        return {} if self._stored.askers is None else self._account.store.askers(self._stored)
+
+    def spend(self, event: DpEvent, count: int = 1, *, chain: str = "", asker: str | None = None) -> None:
         """Charge ``count`` releases of ``event``, durably, before they are made. Nothing is ever refunded.
 
         Args:
             event: An event of the plan.
             count: At least 1.
             chain: Short public name of the caller, for the record; at most 200 printable characters.
+            asker: Public name of who asks, whose share is charged in the same step. Needed where the plan has
+                accounts (:class:`Askers`), and refused where it has none.
 
         Raises:
-            BudgetExceeded: Fewer than ``count`` are left. Nothing was charged.
-            PlanError: The plan does not hold this event. Nothing was charged.
+            BudgetExceeded: Fewer than ``count`` are left in the plan, or in the asker's share. Nothing was charged.
+            PlanError: The plan does not hold this event, or has no account for the asker. Nothing was charged.
             LedgerError: The ledger cannot be trusted or written; release nothing.
         """
         key = event_key(event)
@@ -88,9 +100,43 @@ class LedgerPlan(Same):
                 "name of its own, or name every event in plan= when the ledger is made."
             )
         _, most = self._stored.items[key]
-        # A count above the whole plan is refused here: it need not even fit into the file's integers.
-        if count > most or not self._account.store.add_use(self._stored, key, count, chain):
-            raise self._beyond(event, key, count)
+        whose = self._account_of(asker)
+        try:
+            # A count above the whole plan is refused here: it need not even fit into the file's integers.
+            if count > most or not self._account.store.add_use(self._stored, key, count, chain, whose):
+                raise self._beyond(event, key, count)
+        except AskerRefused:
+            pass
+        else:
+            return
+        assert whose is not None
+        left = self.remaining(event, asker=whose[0])
+        raise self._account.exceeded(
+            f"The share of the asker {whose[0]!r} in the plan {self.name!r} is {whose[1]:,} releases, and {left:,} "
+            "are left of it.",
+            asked=f"{count} x {event!r}",
+            fits=left,
+        )
+
+    def _account_of(self, asker: str | None) -> tuple[str, int] | None:
+        """Name and share of who asks; None in a plan without accounts. The name is not printed: it may be a mistake."""
+        askers = self.askers
+        if asker is None and askers is None:
+            return None
+        if askers is None:
+            raise PlanError(
+                f"The plan {self.name!r} has no accounts for askers, and a plan never changes. Leave asker= out, or "
+                "reserve a plan with askers=Askers(...) under another name. Nothing was charged."
+            )
+        if asker is None:
+            raise PlanError(f"The plan {self.name!r} has accounts. Say who asks with asker=. Nothing was charged.")
+        share = askers.share(check_text("asker", asker, at_least=1))
+        if share is None:
+            raise PlanError(
+                f"The plan {self.name!r} has no account for this asker, and no share for those it does not name. "
+                "Give an asker that it names; another plan can have Askers(each=...). Nothing was charged."
+            )
+        return asker, share
 
     def _beyond(self, event: DpEvent, key: str, count: int) -> BudgetExceeded:
         used = self._account.store.used([self._stored])
@@ -117,10 +163,23 @@ class LedgerPlan(Same):
         """(epsilon, delta) that the plan may cost when all its releases are made."""
         return self.epsilon, self.delta
 
-    def remaining(self, event: DpEvent) -> int:
-        """How many more releases of ``event`` the plan covers; 0 for an event that it does not hold."""
+    def remaining(self, event: DpEvent, *, asker: str | None = None) -> int:
+        """How many more releases of ``event`` the plan covers; 0 for an event that it does not hold.
+
+        Args:
+            event: An event of the plan.
+            asker: Whose share must cover them, too; None for the plan alone.
+
+        Raises:
+            PlanError: The plan has no account for the asker.
+        """
         item, most = self._stored.items.get(event_key(event), (None, 0))
-        return 0 if item is None else most - self._account.store.used([self._stored])[item]
+        left = 0 if item is None else most - self._account.store.used([self._stored])[item]
+        if asker is None:
+            return left
+        whose = self._account_of(asker)
+        assert whose is not None
+        return min(left, whose[1] - self.used_by().get(asker, 0))
 
     @property
     def journal(self) -> str:
@@ -179,7 +238,7 @@ class LedgerPlan(Same):
             model=model,
             private=private,
             reason=reason,
-            notes=notes,
+            notes=notes if self._stored.askers is None else (*notes, POOLED),
             parameters=parameters,
             quick=quick,
         )

@@ -166,7 +166,7 @@ def test_a_file_of_the_first_version_opens_and_learns_settings(path: pathlib.Pat
             new = ledger.reserve([(FAINT, 1)], name="q", delta=1e-6, settings={"shots": 4, "partitions": None})
             assert new.settings == {"shots": 4, "partitions": None}
     connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (3,)
     connection.close()
 
 

@@ -28,6 +28,7 @@ def old_ledger(path: Path) -> None:
         for trigger in ("one_key", "no_journal_removal"):
             connection.execute(f"DROP TRIGGER {trigger}")
         connection.execute("DROP TABLE journals")
+        connection.execute("DROP TABLE askers")
         connection.execute("ALTER TABLE ledger DROP COLUMN key_check")
         connection.execute("ALTER TABLE plans DROP COLUMN settings")
         connection.execute("PRAGMA user_version = 1")

@@ -82,7 +82,7 @@ LEDGER = LedgerKind(
     opener="PrivacyLedger(budget, path)",
     restore="Restore it from a copy that holds every spend; a new ledger would forget what was released.",
     application_id=0x4C445042,  # "LDPB"
-    version=2,
+    version=3,
     terms="epsilon REAL NOT NULL, delta REAL NOT NULL, neighbors TEXT NOT NULL",
     charges="item INTEGER NOT NULL REFERENCES items, count INTEGER NOT NULL CHECK (count >= 1)",
     others=(
@@ -93,6 +93,8 @@ LEDGER = LedgerKind(
         "plans, event TEXT NOT NULL, max_count INTEGER NOT NULL CHECK (max_count >= 1), used INTEGER NOT NULL DEFAULT "
         "0 CHECK (used BETWEEN 0 AND max_count), UNIQUE (plan, event))",
         "CREATE TABLE IF NOT EXISTS journals (plan INTEGER PRIMARY KEY REFERENCES plans, state TEXT NOT NULL)",
+        "CREATE TABLE IF NOT EXISTS askers (plan INTEGER NOT NULL REFERENCES plans, asker TEXT NOT NULL, most INTEGER "
+        "NOT NULL, used INTEGER NOT NULL CHECK (used BETWEEN 1 AND most), PRIMARY KEY (plan, asker))",
     ),
     refuses=(
         Rule(
@@ -105,6 +107,13 @@ LEDGER = LedgerKind(
         Rule("no_plan_edit", "UPDATE ON plans", "", "plans are never edited"),
         Rule("no_plan_removal", "DELETE ON plans", "", "plans are never removed"),
         Rule("no_journal_removal", "DELETE ON journals", "", "journals are never removed"),
+        Rule(
+            "no_asker_refund",
+            "UPDATE ON askers",
+            "NEW.used < OLD.used OR NEW.most <> OLD.most OR NEW.asker <> OLD.asker OR NEW.plan <> OLD.plan",
+            "what an asker used never falls and a share never changes",
+        ),
+        Rule("no_asker_removal", "DELETE ON askers", "", "accounts stay"),
     ),
 )
 
