@@ -66,6 +66,7 @@ bench: $(READY)
 	$(BIN)/python tests/benchmarks/bench_icl.py
 	$(BIN)/python tests/benchmarks/bench_writer.py
 	$(BIN)/python tests/benchmarks/bench_rapt.py
+	$(BIN)/python tests/benchmarks/bench_ledger.py
 
 # Needs LANGCHAIN_DP_DATA: a folder with sst2/, trec/ and agnews/, each holding train.jsonl and test.jsonl.
 bench-accuracy: $(READY)

@@ -67,6 +67,14 @@ class PresidioEntities:
         kinds = "all kinds" if self._entities is None else ", ".join(self._entities)
         return f"presidio ({self._language}; {kinds}; score >= {self._threshold:g})"
 
+    @property
+    def kinds(self) -> tuple[str, ...] | None:
+        """Kinds that are looked for, for reports; None if the analyzer does not say."""
+        if self._entities is not None:
+            return tuple(self._entities)
+        said = getattr(self._analyzer, "get_supported_entities", None)
+        return tuple(said(self._language)) if callable(said) else None
+
     def find(self, text: str) -> list[tuple[int, int, str]]:
         """Start, end and kind of every entity; they may overlap."""
         found = self._analyzer.analyze(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from langchain_dp.quiet.run import private_run
     from langchain_dp.rapt import RAPTSanitizer, SanitizingRetriever
     from langchain_dp.rapt.middleware import RAPTMiddleware
+    from langchain_dp.rapt.pseudonyms import Pseudonymizer, PseudonymMiddleware
     from langchain_dp.records import PrivateRecords
     from langchain_dp.synth import DPAnswerGenerator, DPExampleSynthesizer, SyntheticExamples
 
@@ -35,6 +36,8 @@ __all__ = [
     "PrivacyCertificate",
     "PrivacyLedger",
     "PrivateRecords",
+    "PseudonymMiddleware",
+    "Pseudonymizer",
     "RAPTMiddleware",
     "RAPTSanitizer",
     "SanitizingRetriever",
@@ -54,6 +57,8 @@ _HOME = {
     "PrivacyCertificate": "langchain_dp.accounting",
     "PrivacyLedger": "langchain_dp.accounting",
     "PrivateRecords": "langchain_dp.records",
+    "PseudonymMiddleware": "langchain_dp.rapt.pseudonyms.middleware",
+    "Pseudonymizer": "langchain_dp.rapt.pseudonyms",
     "RAPTMiddleware": "langchain_dp.rapt.middleware",
     "RAPTSanitizer": "langchain_dp.rapt",
     "SanitizingRetriever": "langchain_dp.rapt",

@@ -178,7 +178,48 @@ class Decoding:
 
 
 @runtime_checkable
-class VotesNextToken(Protocol):
+class WritesText(Protocol):
+    """What every engine has that works token by token: its tokens, and what of a member it keeps in mind.
+
+    :class:`VotesNextToken` and :class:`ScoresNextToken` say how a token is found.
+
+    Examples:
+        >>> isinstance(engine, WritesText)
+        True
+        >>> room = engine.max_prompt_tokens - engine.count_tokens("My parcel is late.")
+        >>> text = engine.detokenize([token for token in written if token not in engine.end_tokens])
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the model, for certificates."""
+        ...
+
+    @property
+    def end_tokens(self) -> frozenset[Token]:
+        """Tokens that end a text. Other control tokens are never taken, and are no candidates."""
+        ...
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Longest head + body + tail + written of one member, in tokens; a longer one abstains or has no scores."""
+        ...
+
+    def count_tokens(self, text: str) -> int:
+        """Number of the model's tokens in ``text``."""
+        ...
+
+    def detokenize(self, tokens: Sequence[Token]) -> str:
+        """Text of ``tokens``, which this engine has written or scored. Broken UTF-8 at the ends becomes U+FFFD."""
+        ...
+
+    def forget(self, *members: Hashable) -> None:
+        """Drop everything that is cached of these members."""
+        ...
+
+
+@runtime_checkable
+class VotesNextToken(WritesText, Protocol):
     """Writes the next token for many members at once.
 
     The token of one member must depend on that member's own head, body and tail, its written tokens, its coin and the
@@ -191,31 +232,8 @@ class VotesNextToken(Protocol):
     """
 
     @property
-    def name(self) -> str:
-        """Name of the model, for certificates."""
-        ...
-
-    @property
     def vocabulary_size(self) -> int:
         """Number of tokens that the model can write."""
-        ...
-
-    @property
-    def end_tokens(self) -> frozenset[Token]:
-        """Tokens that end a text. Other control tokens are never taken."""
-        ...
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        """Longest head + body + tail + written of one member, in tokens; a longer one abstains."""
-        ...
-
-    def count_tokens(self, text: str) -> int:
-        """Number of the model's tokens in ``text``."""
-        ...
-
-    def detokenize(self, tokens: Sequence[Token]) -> str:
-        """Text of ``tokens``, which were written by this engine. Broken UTF-8 at the ends becomes U+FFFD."""
         ...
 
     def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
@@ -225,10 +243,6 @@ class VotesNextToken(Protocol):
             asked: Members to ask, each with its own written tokens; heads and tails are equal within one call.
             decoding: How a token is taken from the distribution.
         """
-        ...
-
-    def forget(self, *members: Hashable) -> None:
-        """Drop everything that is cached of these members."""
         ...
 
 
@@ -256,7 +270,7 @@ class TokenScores:
 
 
 @runtime_checkable
-class ScoresNextToken(Protocol):
+class ScoresNextToken(WritesText, Protocol):
     """Scores candidates for the next token for many members at once, beside the same model without private text.
 
     Log-probabilities are normalized over the whole vocabulary. Those of one member must depend on that member's own
@@ -268,29 +282,6 @@ class ScoresNextToken(Protocol):
         >>> scores = engine.score_next_token(public, members, candidates=512)
         >>> likely = scores.tokens[scores.public.argmax()]  # what the model would write without a record
     """
-
-    @property
-    def name(self) -> str:
-        """Name of the model, for certificates."""
-        ...
-
-    @property
-    def end_tokens(self) -> frozenset[Token]:
-        """Tokens that end a text. Other control tokens are no candidates."""
-        ...
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        """Longest head + body + tail + written of one member, in tokens; a longer one has no scores."""
-        ...
-
-    def count_tokens(self, text: str) -> int:
-        """Number of the model's tokens in ``text``."""
-        ...
-
-    def detokenize(self, tokens: Sequence[Token]) -> str:
-        """Text of ``tokens``, which are candidates of this engine. Broken UTF-8 at the ends becomes U+FFFD."""
-        ...
 
     def score_next_token(
         self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
@@ -306,10 +297,6 @@ class ScoresNextToken(Protocol):
         Raises:
             ModelUnavailable: The public prompt could not be evaluated.
         """
-        ...
-
-    def forget(self, *members: Hashable) -> None:
-        """Drop everything that is cached of these members."""
         ...
 
 

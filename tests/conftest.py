@@ -30,13 +30,16 @@ KINDS = {
     "notebook": ("test_cookbook.py",),
     "package": ("package_checks", "test_package.py"),
     "process": (
+        "icl/test_replicas.py",
         "accounting/test_ledger_crash.py",
         "accounting/test_ledger_forks.py",
         "accounting/test_ledger_mounts.py",
         "accounting/test_ledger_postgres.py",
         "accounting/test_ledger_races.py",
         "accounting/test_metric_ledger_files.py",
+        "accounting/test_prepaid.py",
         "opt/test_crash.py",
+        "rapt/test_bulk_workers.py",
     ),
     "statistical": ("audits", "audit/test_suite.py", "audit/test_whole_chains.py"),
     "docs": (
@@ -57,6 +60,9 @@ def kind_of(path: Path) -> str | None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Which tests, and their seed, or ``system``."""
     parser.addoption("--fast", action="store_true", help="only quick tests, which need no model library")
+    parser.addoption(
+        "--kill-rounds", type=int, help="rounds of each test that kills at random; the moments are new ones"
+    )
     parser.addoption(
         "--coins",
         default="0",

@@ -12,6 +12,7 @@ from langchain_dp.accounting.calibrate import (
     calibrate_noisy_max,
     calibrate_text_round,
     max_releases,
+    scale_text_rounds,
 )
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import (
@@ -50,4 +51,5 @@ __all__ = [
     "calibrate_text_round",
     "epsilon",
     "max_releases",
+    "scale_text_rounds",
 ]

@@ -13,6 +13,7 @@ from typing import Any, Self
 from dp_accounting.dp_event import DpEvent, PoissonSampledDpEvent
 
 from langchain_dp._util import forks, validate
+from langchain_dp.accounting._prepaid import Prepaid
 from langchain_dp.accounting.budget import PrivacyBudget, weak_points
 from langchain_dp.accounting.calibrate import max_releases
 from langchain_dp.accounting.certificate import PrivacyCertificate
@@ -72,9 +73,10 @@ class BaseLedger(Same):
 class Account(Same):
     """One open ledger: its store, and a cache of composed costs. An unpickled account is the same ledger."""
 
-    def __init__(self, store: PlanStore) -> None:
+    def __init__(self, store: PlanStore, prepaid: int | None = None) -> None:
         self.budget = store.budget
         self.store = store
+        self.prepaid = None if prepaid is None else Prepaid(store, prepaid)
         self._known: dict[tuple[object, ...], float] = {}
         self._lock = threading.Lock()
         forks.renew_lock(self)
@@ -85,7 +87,31 @@ class Account(Same):
                 "An in-memory ledger cannot be pickled: its copy would have a budget of its own. Give PrivacyLedger a "
                 "path, and the copy opens the same file."
             )
-        return (_reopened, (self.budget, self.store.path, self.store.ledger_id))
+        block = None if self.prepaid is None else self.prepaid.block
+        return (_reopened, (self.budget, self.store.path, self.store.ledger_id, block))
+
+    # --- charges -------------------------------------------------------------------------------------------
+
+    def charge(
+        self, plan: StoredPlan, event: str, count: int, chain: str, asker: tuple[str, int] | None = None
+    ) -> bool:
+        """Charge ``count`` uses, durably before this returns. False, with nothing charged, if too few are left.
+
+        With an ``asker``, name and share, nothing is paid for in advance: nobody knows yet who will ask.
+        """
+        if self.prepaid is None or asker is not None:
+            return self.store.add_use(plan, event, count, chain, asker)
+        return self.prepaid.take(plan, event, count, chain)
+
+    def unspent(self, plan: StoredPlan, event: str) -> int:
+        """What this process has paid for in advance and not spent."""
+        return 0 if self.prepaid is None else self.prepaid.left(plan, event)
+
+    def close(self) -> None:
+        """Close the store. What was prepaid is given up."""
+        self.store.close()
+        if self.prepaid is not None:  # only now: a thread could pay for another block before
+            self.prepaid.drop()
 
     # --- costs ---------------------------------------------------------------------------------------------
 
@@ -205,6 +231,12 @@ class Account(Same):
         added = ["spent is rounded up"] if quick else []
         if private:
             added += [point for point in weak_points(epsilon, delta) if point not in notes]
+        if self.prepaid is not None and any(plan.askers is None for plan in plans):
+            held = sum(self.unspent(plan, event) for plan in plans for event in plan.items)
+            added.append(
+                f"paid for in blocks of {self.prepaid.block}: what is spent counts {held} releases that this process "
+                "has paid for and not made, and those that others have"
+            )
         if len(plans) > 1:
             added.append(f"the claims of {len(plans)} plans, each chosen adaptively, are added up")
         return PrivacyCertificate(
@@ -228,8 +260,8 @@ def _composed(counts: tuple[tuple[str, int], ...], delta: float, neighbors: Neig
     return composed_epsilon([(event_from_json(event), count) for event, count in counts], delta, neighbors=neighbors)
 
 
-def _reopened(budget: PrivacyBudget, path: str, ledger_id: str) -> Account:
-    return Account(PlanStore(budget, backend_at(path, LEDGER, ledger_id)))
+def _reopened(budget: PrivacyBudget, path: str, ledger_id: str, prepaid: int | None = None) -> Account:
+    return Account(PlanStore(budget, backend_at(path, LEDGER, ledger_id)), prepaid)
 
 
 def claims(plans: Sequence[StoredPlan]) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.accounting.store.plans import AskerRefused, LedgerEntry, StoredPlan
+from langchain_dp.accounting.store.shared import Shared
 from langchain_dp.errors import BudgetExceeded, PlanError
 
 
@@ -103,7 +104,7 @@ class LedgerPlan(Same):
         whose = self._account_of(asker)
         try:
             # A count above the whole plan is refused here: it need not even fit into the file's integers.
-            if count > most or not self._account.store.add_use(self._stored, key, count, chain, whose):
+            if count > most or not self._account.charge(self._stored, key, count, chain, whose):
                 raise self._beyond(event, key, count)
         except AskerRefused:
             pass
@@ -141,7 +142,7 @@ class LedgerPlan(Same):
     def _beyond(self, event: DpEvent, key: str, count: int) -> BudgetExceeded:
         used = self._account.store.used([self._stored])
         _, most = self._stored.items[key]
-        left = most - used[self._stored.items[key][0]]
+        left = most - used[self._stored.items[key][0]] + self._account.unspent(self._stored, key)
         spent = self._account.spent([self._stored], used, quick=False)[0]
         unspent = (max(self.epsilon - spent, 0.0), self.delta)
         before = {name: used[item] for name, (item, _) in self._stored.items.items()}
@@ -166,6 +167,8 @@ class LedgerPlan(Same):
     def remaining(self, event: DpEvent, *, asker: str | None = None) -> int:
         """How many more releases of ``event`` the plan covers; 0 for an event that it does not hold.
 
+        With ``prepaid`` of the ledger: by this process, what it has paid for and not made included.
+
         Args:
             event: An event of the plan.
             asker: Whose share must cover them, too; None for the plan alone.
@@ -173,13 +176,18 @@ class LedgerPlan(Same):
         Raises:
             PlanError: The plan has no account for the asker.
         """
-        item, most = self._stored.items.get(event_key(event), (None, 0))
-        left = 0 if item is None else most - self._account.store.used([self._stored])[item]
-        if asker is None:
-            return left
-        whose = self._account_of(asker)
-        assert whose is not None
-        return min(left, whose[1] - self.used_by().get(asker, 0))
+        key = event_key(event)
+        whose = None if asker is None else self._account_of(asker)
+        item, most = self._stored.items.get(key, (None, 0))
+        if item is None:
+            return 0
+        left = most - self._account.store.used([self._stored])[item] + self._account.unspent(self._stored, key)
+        return left if whose is None else min(left, whose[1] - self.used_by().get(whose[0], 0))
+
+    @property
+    def shared(self) -> Shared:
+        """What processes that charge this plan tell each other: see ``store/shared.py``."""
+        return Shared(self._account.store, self._stored)
 
     @property
     def journal(self) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import warnings
 
 from langchain_dp._util import validate
+from langchain_dp._util.callers import warn_caller
 from langchain_dp.accounting.events import Neighbors
 from langchain_dp.errors import InvalidParameter, WeakPromiseWarning
 
 _USUAL = 10.0
 _MOST = 500.0  # nats; a budget beyond promises nothing, and the accountant's exponentials stay finite
-_OURS = ("langchain_dp", "langchain_core")
 _NAMES = {member.name.lower(): member for member in Neighbors}
 
 
@@ -98,12 +96,8 @@ def weak_points(epsilon: float, delta: float, count: int | None = None, of: str 
 
 def warn_of(points: tuple[str, ...]) -> None:
     """Give a Python warning for each of the weak points of a promise, at the line of whoever uses this package."""
-    level, frame = 1, inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
-        level, frame = level + 1, frame.f_back
     for point in points:
-        warnings.warn(
+        warn_caller(
             f"The promise is weak: {point}. Usual are epsilon of 1 to 10 and delta far below one over the records.",
             WeakPromiseWarning,
-            stacklevel=level,
         )

@@ -6,9 +6,10 @@ parameters and not only for the root of an equation.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dp_accounting.dp_event import DpEvent
 from scipy.optimize import brentq
@@ -159,18 +160,69 @@ def calibrate_text_round(
     _check_budget(budget)
     validate.integer("rounds", rounds, at_least=1)
     q = validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
-    return _text_round_epsilon0(budget.epsilon, budget.delta, budget.neighbors, rounds, tokens, q)
+    return _text_round_scale(
+        budget.epsilon, budget.delta, budget.neighbors, ((TextRoundEvent(1.0, tokens, q), rounds),)
+    )
+
+
+def scale_text_rounds(
+    budget: PrivacyBudget, rounds: Sequence[tuple[TextRoundEvent, int]]
+) -> tuple[TextRoundEvent, ...]:
+    """Rounds of texts of several kinds, with the largest ``epsilon0`` of each that together stay within ``budget``.
+
+    Kinds keep the ratio of their ``epsilon0``, and hence of what they may move a token by.
+
+    Args:
+        budget: Target (epsilon, delta) and neighbours.
+        rounds: Each kind of round, with an ``epsilon0`` that matters only beside those of the others, and how many
+            there are of it.
+
+    Returns:
+        The same kinds in order, every ``epsilon0`` multiplied by one number of 4 significant digits, rounded down. None
+        is above 20.
+
+    Raises:
+        InvalidParameter: There is no round, a number of rounds is below 1, or nothing reaches the budget.
+
+    Formal guarantee:
+        ``epsilon(list(zip(scaled, counts)), delta, neighbors=...) <= budget.epsilon``.
+
+    Examples:
+        >>> kinds = [(TextRoundEvent(1.0, 40, 0.1), 16), (TextRoundEvent(2.0, 10, 0.1), 1)]
+        >>> texts, descriptions = scale_text_rounds(PrivacyBudget(3.0), kinds)
+        >>> descriptions.epsilon0 == 2 * texts.epsilon0
+        True
+        >>> epsilon([(texts, 16), (descriptions, 1)], delta=1e-5) <= 3.0
+        True
+    """
+    _check_budget(budget)
+    kinds = tuple(rounds)
+    if not kinds:
+        raise InvalidParameter("Expected at least one kind of round. Give pairs of a TextRoundEvent and a count.")
+    for _, count in kinds:
+        validate.integer("rounds", count, at_least=1)
+    return _scaled(kinds, _text_round_scale(budget.epsilon, budget.delta, budget.neighbors, kinds))
+
+
+_Kinds = tuple[tuple[TextRoundEvent, int], ...]
+
+
+def _scaled(kinds: _Kinds, scale: float) -> tuple[TextRoundEvent, ...]:
+    return tuple(dataclasses.replace(event, epsilon0=min(scale * event.epsilon0, MOST_EPSILON0)) for event, _ in kinds)
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _text_round_epsilon0(
-    target: float, delta: float, neighbors: Neighbors, rounds: int, tokens: int, q: float
-) -> float:
-    def cost(inverse: float) -> float:
-        return epsilon([(TextRoundEvent(1.0 / inverse, tokens, q), rounds)], delta, neighbors=neighbors)
+def _text_round_scale(target: float, delta: float, neighbors: Neighbors, kinds: _Kinds) -> float:
+    """The largest number that every ``epsilon0`` may be multiplied by."""
+    most = MOST_EPSILON0 / max(event.epsilon0 for event, _ in kinds)
+    counts = [count for _, count in kinds]
 
-    if cost(1 / MOST_EPSILON0) <= target:
-        return MOST_EPSILON0
+    def cost(inverse: float) -> float:
+        events = list(zip(_scaled(kinds, min(1.0 / inverse, most)), counts, strict=True))
+        return epsilon(events, delta, neighbors=neighbors)
+
+    if cost(1 / most) <= target:
+        return most
     inverse = _smallest(cost, target, start=10.0, name="1/epsilon0")
     step = 10.0 ** (math.floor(math.log10(1 / inverse)) - 3)
     steps = math.floor(1 / inverse / step)

@@ -48,6 +48,9 @@ class PrivacyLedger(BaseLedger):
             Or the URL of a schema in PostgreSQL, ``"postgresql://user@host/database?schema=name&key_file=/path"``,
             without a password: machines share it (extra ``postgres``).
         plan: Pairs (event, maximum count) of the direct plan. An existing direct plan must be the same.
+        prepaid: For many releases a second: this process pays for so many at once, in one durable write, and spends
+            them from memory. What is left of a block when it dies, forks or closes the ledger is lost, up to
+            ``prepaid - 1`` of each event; never is a release free. None: each release is a write of its own.
 
     Raises:
         LedgerMismatch: The file belongs to another budget.
@@ -76,10 +79,13 @@ class PrivacyLedger(BaseLedger):
         path: str | os.PathLike[str] | None = None,
         *,
         plan: Sequence[tuple[DpEvent, int]] | None = None,
+        prepaid: int | None = None,
     ) -> None:
         if not isinstance(budget, PrivacyBudget):
             raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget(epsilon, delta, neighbors).")
-        self._over(Account(PlanStore(budget, backend_at(path, LEDGER))))
+        if prepaid is not None:
+            validate.integer("prepaid", prepaid, at_least=1)
+        self._over(Account(PlanStore(budget, backend_at(path, LEDGER)), prepaid))
         if plan is not None:
             try:
                 self._direct = self.reserve(plan, name=DIRECT)
@@ -90,6 +96,10 @@ class PrivacyLedger(BaseLedger):
     def _over(self, account: Account) -> Self:
         self._account, self._store, self._direct = account, account.store, None
         return self
+
+    def close(self) -> None:
+        """Close the ledger. Every later use of it and of its plans is refused; what was prepaid is not refunded."""
+        self._account.close()
 
     @property
     def budget(self) -> PrivacyBudget:

@@ -28,6 +28,7 @@ from langchain_dp.cli.parts import (
     note,
     refusal,
 )
+from langchain_dp.errors import BudgetRunsLow, WeakPromiseWarning
 
 COMMANDS: tuple[type[Options], ...] = (
     demo.Demo,
@@ -56,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SystemExit: With 0 after --help and --version, with 2 where the arguments cannot be parsed.
     """
     options = parse(arguments)
-    warnings.filterwarnings("ignore", "The promise is weak")  # what a command shows, plan or certificate, says it
+    for said in (WeakPromiseWarning, BudgetRunsLow):  # what a command shows, plan or certificate, says it
+        warnings.simplefilter("ignore", said)
     try:
         code = options.run()
         sys.stdout.flush()  # here, where it is known what to say of a reader that is gone

@@ -9,7 +9,7 @@ from typer import Option
 
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.cli.options import JsonOptions
-from langchain_dp.cli.parts import DONE, FAILED, WrongArguments, print_json
+from langchain_dp.cli.parts import DONE, FAILED, WrongArguments, paths, print_json
 from langchain_dp.errors import InvalidParameter
 
 
@@ -34,7 +34,9 @@ python -m langchain_dp.audit --help
 "limits", "attacks", ...}; budget, reserved, spent and left by name as in ledger --json.
 For the state of a ledger on a terminal: langchain-dp ledger
 """
-    ledger: Path | None = Option(None, help="file of a ledger, of either kind")
+    ledger: str | None = Option(
+        None, metavar="PLACE", autocompletion=paths, help="file or postgresql:// URL of a ledger, of either kind"
+    )
     self_check: bool = Option(False, "--self-check", help="audit the code of this installation instead")
     out: Path | None = Option(None, help="HTML file to write (required without --json)")
     attacks: Path | None = Option(None, help="JSON of attack results to show beside it")

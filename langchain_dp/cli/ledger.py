@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typer import Argument
 
 from langchain_dp.cli.options import JsonOptions
-from langchain_dp.cli.parts import DONE, columns, print_json
+from langchain_dp.cli.parts import DONE, columns, paths, print_json
 
 if TYPE_CHECKING:
     from langchain_dp.audit.report import Plan, Release, Report
 
 Parts = list[dict[str, float]]
+_MOST_PARTS = 8  # that are shown one by one
 """For every plan: epsilon that each part of the data has spent."""
 
 
@@ -27,15 +27,18 @@ class Ledger(JsonOptions):
   langchain-dp ledger privacy.ledger --json
 """
     notes = """\
-Both kinds of file: counted in epsilon (DP-ICL, DP-OPT), or in eta (sanitized texts). The file is read and not changed,
-also while other processes charge it. No text of a record is in it; names of plans and chains that read like a text are
-not shown. Spent is what the releases so far cost inside their plans; reserved is the promise. The two are never added.
+A file, or a schema of PostgreSQL by its URL without a password, "postgresql://user@host/database?schema=name".
+Both kinds: counted in epsilon (DP-ICL, DP-OPT), or in eta (sanitized texts). It is read and not changed, also while
+others charge it. No text of a record is in it; names of plans and chains that read like a text are not shown. Spent is
+what the releases so far cost inside their plans; reserved is the promise. The two are never added.
 --json: {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans": [{"name", "made", "epsilon", "delta",
 "spent", "parts", "releases": [{"mechanism", "parameters", "used", "most", "left", "first", "last", "chains"}]}],
 "facts"}; budget, reserved, spent and left by "epsilon" and "delta". Of a ledger in eta these are by the fullest account
 of a "user" and of a "document", and its one plan has name, made and releases.
 """
-    file: Path = Argument(help="file of a ledger, of either kind")
+    file: str = Argument(
+        metavar="PLACE", autocompletion=paths, help="file or postgresql:// URL of a ledger, of either kind"
+    )
 
     def run(self) -> int:
         """Run the command; returns the exit code."""
@@ -50,7 +53,7 @@ of a "user" and of a "document", and its one plan has name, made and releases.
         return DONE
 
 
-def _parts(path: Path, found: Report) -> Parts:
+def _parts(path: str, found: Report) -> Parts:
     """What each part of a plan's data has spent, for the counts that the report holds."""
     from langchain_dp.accounting import MetricLedger, PartEvent, epsilon
     from langchain_dp.audit.report.names import label
@@ -62,14 +65,18 @@ def _parts(path: Path, found: Report) -> Parts:
             return [{} for _ in found.plans]
         for shown, plan in zip(found.plans, ledger.plans(), strict=False):  # a plan may have come since
             used: dict[str, list[Any]] = {}
+            of_all = []  # what was read of all parts, each pays for too
             for release, (event, _) in zip(shown.releases, plan.events, strict=True):
+                made = [(event, release.used)] if release.used else []
                 if isinstance(event, PartEvent):
-                    used.setdefault(event.part, []).extend([(event, release.used)] if release.used else [])
+                    used.setdefault(event.part, []).extend(made)
+                else:
+                    of_all += made
             neighbors = ledger.budget.neighbors
             spent.append(
                 {
                     label(name): min(epsilon(events, plan.delta, neighbors=neighbors), plan.epsilon) if events else 0.0
-                    for name, events in used.items()
+                    for name, events in ((name, events + of_all) for name, events in used.items())
                 }
             )
     return spent
@@ -117,8 +124,12 @@ def _plan(plan: Plan, parts: dict[str, float], *, metric: bool) -> str:
     if not metric:
         reserved = f"epsilon = {plan.epsilon:g}, delta = {plan.delta:g} reserved"
         lines = [f"Plan {plan.name}, made {plan.made}", f"  {reserved}; epsilon = {plan.spent:g} spent so far"]
-        lines += [f"  part {name}: epsilon = {spent:g} of {plan.epsilon:g} spent" for name, spent in parts.items()]
-    return "\n".join([*lines, *(_release(release) for release in plan.releases)])
+        if len(parts) > _MOST_PARTS:
+            largest = max(parts.values())
+            lines.append(f"  {len(parts):,} parts: epsilon = {largest:g} of {plan.epsilon:g} spent in the fullest")
+        else:
+            lines += [f"  part {name}: epsilon = {spent:g} of {plan.epsilon:g} spent" for name, spent in parts.items()]
+    return "\n".join([*lines, *(_release(release) for release in plan.lines)])
 
 
 def _release(release: Release) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -46,13 +45,7 @@ def score_instruction(
         answers += forward.predict(instruction, texts[at : at + _TOGETHER])
         if advance is not None:
             advance(len(answers) - at)
-    right = sum(
-        answer is not None and settings.labels[answer] == row["label"]
-        for answer, row in zip(answers, rows, strict=True)
-    )
-    accuracy = right / len(rows)
-    error = math.sqrt(accuracy * (1 - accuracy) / len(rows))
-    return PromptScore(accuracy, error, sum(answer is not None for answer in answers) / len(rows), len(rows))
+    return PromptScore.of(answers, [row["label"] for row in rows], settings.labels)
 
 
 def check_test(rows: Sequence[Mapping[str, Any]], settings: Settings) -> None:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typer import Option
 
-from langchain_dp.cli.options import JsonOptions, ModelOptions, WriterOptions, of_run, promised
+from langchain_dp.cli.options import JsonOptions, ModelOptions, WriterOptions, ledger_at, of_run, promised
 from langchain_dp.cli.parts import (
     DONE,
     INTERRUPTED,
     WrongArguments,
+    certified,
     check_out,
     explained,
     not_negative,
@@ -56,7 +57,7 @@ num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
     data: Path = Option(help="JSONL of {text, label}: the private rows")
     out: Path = Option(help="JSON file to write: the prompt and its certificate")
     epsilon: float | None = promised(None, parser=positive, help="the budget; required for the private method")
-    ledger: Path | None = promised(None, help="ledger file to charge (default: --out with .ledger)")
+    ledger: str | None = ledger_at(help="ledger to charge: file or postgresql:// URL (default: --out with .ledger)")
     ledger_budget: tuple[float, float] | None = promised(
         None,
         parser=positive,
@@ -79,6 +80,7 @@ num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
 
     def run(self) -> int:
         """Run the command; returns the exit code."""
+        from langchain_dp.accounting.store.base import is_there
         from langchain_dp.cli.local_score import check_test
         from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
         from langchain_dp.opt import load_prompt
@@ -93,7 +95,7 @@ num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
         sizes = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
         path = _ledger_path(self)
         with contextlib.ExitStack() as held:
-            ledger = held.enter_context(_ledger(path, self, budget)) if path is not None and path.exists() else None
+            ledger = held.enter_context(_ledger(path, self, budget)) if path is not None and is_there(path) else None
             engine = held.enter_context(LlamaCppEnsemble(model_path=self.model, n_gpu_layers=self.gpu_layers, **sizes))
             optimizer = optimizer_for(self, engine, task, labels, budget)
             if self.test:
@@ -116,6 +118,8 @@ num_prompts= is --prompts, max_new_tokens= is --tokens, and name= is --name.
                 if optimizer.released():  # of a run that can go no further, or it would not be known yet
                     note(_candidates(optimizer))
                 raise
+            read = not (self.labels or task)
+            prompt = dataclasses.replace(prompt, certificate=certified(prompt.certificate, read=read))
             prompt.save(self.out)
             scores = _scores(engine, optimizer.settings, prompt, test)
         _show(prompt, scores, self, instruction=optimizer.settings.instruction)
@@ -161,14 +165,14 @@ def _is_private(options: Optimize) -> bool:
     return options.method in PRIVATE
 
 
-def _ledger_path(options: Optimize) -> Path | None:
-    """File to charge; None where nothing is: a plan, a seeded run, a method that promises nothing."""
+def _ledger_path(options: Optimize) -> str | None:
+    """Ledger to charge; None where nothing is: a plan, a seeded run, a method that promises nothing."""
     if options.plan or not _is_private(options) or options.seed_not_private is not None:
         return None
-    return Path(options.ledger or f"{options.out}.ledger")
+    return options.ledger or f"{options.out}.ledger"
 
 
-def _ledger(path: Path, options: Optimize, budget: PrivacyBudget | None) -> PrivacyLedger:
+def _ledger(path: str, options: Optimize, budget: PrivacyBudget | None) -> PrivacyLedger:
     from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
 
     assert budget is not None  # or there would be nothing to charge
@@ -223,7 +227,7 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _interrupted(optimizer: DPPromptOptimizer, ledger: PrivacyLedger | None, path: Path | None) -> str:
+def _interrupted(optimizer: DPPromptOptimizer, ledger: PrivacyLedger | None, path: str | None) -> str:
     """One line: what is kept, where, and how to go on. Released values only."""
     from langchain_dp.opt.reservation import VALIDATION
 
@@ -275,4 +279,6 @@ def _show(prompt: OptimizedPrompt, scores: dict[str, PromptScore], options: Opti
         print("\n".join(f"  {candidate}" for candidate in prompt.candidates) + "\n")
     for name, score in scores.items():
         print(f"{name:<7} {score}, on the local model")
+    if scores:
+        print("\nWhich label the local model says after it:\n" + scores["after"].table() + "\n")
     print(f"Prompt and certificate: {options.out}")

@@ -27,6 +27,9 @@ promised, of_icl, of_task, of_run = (
 )
 """Options that the help shows together."""
 
+ledger_at = functools.partial(promised, None, metavar="PLACE", autocompletion=paths)
+"""A ledger to charge. No path: a URL would lose a slash."""
+
 
 def _two_labels(labels: list[str] | None) -> list[str] | None:
     if labels and len(labels) < 2:

@@ -14,12 +14,15 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LangChainDPError, LedgerMismatch, PlanError
+
+if TYPE_CHECKING:
+    from langchain_dp.accounting import PrivacyCertificate
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 """Exit codes; the last is what shells give to a program that Ctrl-C ended."""
@@ -309,6 +312,16 @@ def read_off(labels: Sequence[str], rows: int) -> str:
         f"Note: {len(labels)} labels were read off the private rows and count as public from here on. Name them with "
         "--labels to keep them a constant."
     )
+
+
+READ_OFF = "the labels were read off the private rows: the epsilon does not count that"
+
+
+def certified(certificate: PrivacyCertificate, *, read: bool) -> PrivacyCertificate:
+    """The certificate of a run, which says if the command read the labels off the private rows."""
+    if not read or not certificate.private:
+        return certificate
+    return dataclasses.replace(certificate, notes=(*certificate.notes, READ_OFF))
 
 
 @contextlib.contextmanager

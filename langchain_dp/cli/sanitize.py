@@ -20,7 +20,7 @@ from typer import Option
 
 from langchain_dp._util.whole_files import whole
 from langchain_dp.cli import files
-from langchain_dp.cli.options import TableOptions, promised
+from langchain_dp.cli.options import TableOptions, ledger_at, promised
 from langchain_dp.cli.parts import (
     DONE,
     ENDS,
@@ -77,7 +77,7 @@ themselves go to stdout. --calibration is `langchain-dp plan rapt`.
     fields: list[str] | None = Option(None, metavar="NAME", help="fields of a row to sanitize (default: text)")
     keep_fields: list[str] | None = Option(None, metavar="NAME", help="fields in clear; all others are dropped")
     errors: Literal["strict", "replace"] = Option("strict", help="of bytes that are not UTF-8")
-    ledger: Path | None = promised(None, help="file of the account to charge, made if absent")
+    ledger: str | None = ledger_at(help="account to charge, made if absent: file or postgresql:// URL")
     limit: float | None = promised(
         None, parser=positive, help="what one user's releases, and one document's, may add up to"
     )
@@ -127,7 +127,7 @@ themselves go to stdout. --calibration is `langchain-dp plan rapt`.
 class _Run:
     """How far a run got, for the line that says so when it ends early. Counts and names of files only."""
 
-    ledger: Path | None
+    ledger: str | None
     job: files.Job | None = None
     lines: int = 0
     finished: int = 0
@@ -228,12 +228,13 @@ def _releases(options: Sanitize, held: contextlib.ExitStack) -> FormalReleases:
 
 def _ledger(options: Sanitize, held: contextlib.ExitStack) -> MetricLedger:
     from langchain_dp.accounting.metric import MetricLedger
+    from langchain_dp.accounting.store.base import is_there
 
     if options.ledger is None:
         # On disk all the same: in memory it would grow with the input. Its key never leaves the process.
         folder = held.enter_context(tempfile.TemporaryDirectory(prefix="langchain-dp-"))
         return MetricLedger(options.limit, Path(folder) / "account", key=secrets.token_bytes(32))
-    if options.limit is None and options.ledger.exists():
+    if options.limit is None and is_there(options.ledger):
         return MetricLedger.open(options.ledger)
     return MetricLedger(options.limit, options.ledger)
 

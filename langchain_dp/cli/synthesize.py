@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typer import Option
 
-from langchain_dp.cli.options import DeltaOptions, JsonOptions, LabelOptions, ModelOptions, of_run, promised
+from langchain_dp.cli.options import DeltaOptions, JsonOptions, LabelOptions, ModelOptions, ledger_at, of_run, promised
 from langchain_dp.cli.parts import (
     DONE,
     INTERRUPTED,
     WrongArguments,
+    certified,
     check_out,
     explained,
     line,
@@ -38,6 +39,7 @@ class Synthesize(JsonOptions, ModelOptions, DeltaOptions, LabelOptions):
     examples = """\
   langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl --plan
   langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl
+  langchain-dp synthesize --data train.jsonl --epsilon 3 --out synthetic.jsonl --describe-first
   langchain-dp synthesize --data tickets.jsonl --epsilon 3 --out synthetic.jsonl \\
       --describe "praise=messages that praise a clinic" --describe "complaint=messages that complain of it"
 """
@@ -45,16 +47,18 @@ class Synthesize(JsonOptions, ModelOptions, DeltaOptions, LabelOptions):
 The first line of the file holds the certificate, every other one {"text", "label"}, with "dropped" and why where a
 public filter left it out. Beside it lie a ledger, which holds what was released, and the ledger's key: whoever has both
 can test guesses at the rows. After Ctrl-C the same command goes on where it stopped. Neighbours replace one row. A
-description must not be taken from the rows: the model is told it, and it counts as public. In messages, count= is
---count, members= is --members, and name= is --name.
---json: {"examples", "dropped", "certificate"}; with --plan {"clip", "members", "rounds", "verdict", ...}.
+description must not be taken from the rows: the model is told it, and it counts as public. Where labels mean nothing
+to a model ("team A"), --describe-first finds out from the rows what they mean, under the same budget. In messages,
+count= is --count, members= is --members, and name= is --name.
+--json: {"descriptions", "examples", "dropped", "certificate"}; with --plan {"clip", "members", "verdict", ...}.
 """
     data: Path = Option(help="JSONL of {text, label}: the private rows")
     out: Path = Option(help="JSONL file to write: certificate and examples")
     epsilon: float = promised(parser=positive, help="the budget")
-    ledger: Path | None = promised(None, help="ledger file to charge (default: --out with .ledger)")
+    ledger: str | None = ledger_at(help="ledger to charge: file or postgresql:// URL (default: --out with .ledger)")
     name: str = promised("synthesis", help="name of the run in the ledger")
     describe: list[str] | None = of_run(None, metavar="LABEL=TEXT", help="what a label means, public; for each label")
+    describe_first: bool = of_run(False, "--describe-first", help="spend a little on a description of each label first")
     count: int = of_run(64, min=1, help="examples, all labels together")
     tokens: int = of_run(40, min=1, help="tokens of one example at most")
     members: int = of_run(30, min=2, help="rows that are expected to take part in one example")
@@ -90,7 +94,7 @@ description must not be taken from the rows: the model is told it, and it counts
                 return DONE
             if not self.json:
                 note(_before(plan))
-            path = self.ledger or Path(f"{self.out}.ledger")
+            path = self.ledger or f"{self.out}.ledger"
             with explained():
                 ledger: PrivacyLedger = held.enter_context(PrivacyLedger(budget, path))
                 advance = held.enter_context(progress("writing", plan.examples, "examples"))
@@ -100,6 +104,7 @@ description must not be taken from the rows: the model is told it, and it counts
                 except KeyboardInterrupt:
                     note(f"interrupted; what is written is kept in {path}. The same command again goes on from there.")
                     return INTERRUPTED
+            examples.certificate = certified(examples.certificate, read=not (self.labels or self.describe))
             examples.save(self.out)
         _show(examples, self)
         return DONE
@@ -134,6 +139,7 @@ description must not be taken from the rows: the model is told it, and it counts
             scheme=self.scheme,
             temperature=self.temperature,
             chat=self.chat,
+            describe=self.describe_first,
             filters=Filters(check_labels=self.check_labels),
             **promise,
         )
@@ -159,12 +165,15 @@ def _show(examples: SyntheticExamples, options: Synthesize) -> None:
     if options.json:
         print_json(
             {
+                "descriptions": examples.descriptions,
                 "examples": examples.rows(),
                 "dropped": [one.row() | {"dropped": one.dropped} for one in examples.dropped],
                 "certificate": examples.certificate.to_dict(),
             }
         )
         return
+    for label, text in examples.descriptions.items():
+        print(line(f"{label} was described as: {text or '(nothing of use)'}"))
     for one in examples.balanced(8):
         print(line(f"{one.label}: {one.text}"))
     print(f"\n{examples.certificate}\n")

@@ -7,7 +7,9 @@ that lies in a file of its own.
 
 from __future__ import annotations
 
+import abc
 import contextlib
+import dataclasses
 import hashlib
 import hmac
 import json
@@ -18,36 +20,41 @@ from typing import Any
 from langchain_dp.accounting import LedgerPlan, PrivacyLedger
 from langchain_dp.accounting.store.backend import NotHeld
 from langchain_dp.errors import PlanError
+from langchain_dp.mechanisms import Randomness
 from langchain_dp.records import PrivateRecords
 
 
-class KeptRun:
-    """The journal of one run as the ledger keeps it.
+@dataclasses.dataclass(repr=False, kw_only=True)
+class RunJournal(abc.ABC):
+    """The journal of one run, which the ledger keeps.
 
     Args:
-        plan: Where it is kept.
+        plan: Where it is kept; None before the plan is reserved.
         kept: What is kept there now; empty if nothing is.
     """
 
-    def __init__(self, plan: LedgerPlan, kept: str = "") -> None:
-        self._plan = plan
-        self._kept = kept
+    plan: LedgerPlan | None = None
+    kept: str = ""
 
-    @staticmethod
-    def first(fields: Mapping[str, Any]) -> str:
-        """The first journal of a run, to be stored with its plan."""
-        return json.dumps(dict(fields))
+    @abc.abstractmethod
+    def text(self) -> str:
+        """What the ledger holds of it."""
 
-    def save(self, fields: Mapping[str, Any]) -> None:
+    def save(self) -> None:
         """Write it into the ledger, durably, in place of what this object wrote or read last.
 
         Raises:
             LedgerError: It cannot be written, or another process has written one, or an older copy stands there.
         """
-        now = self.first(fields)
-        if now != self._kept:
-            self._plan.keep(now, instead_of=self._kept)
-            self._kept = now
+        now = self.text()
+        if now != self.kept and self.plan is not None:
+            self.plan.keep(now, instead_of=self.kept)
+            self.kept = now
+
+
+def secret_key(rng: Randomness) -> bytes:
+    """Key of a run's own coins, 32 bytes: of the operating system, or of the seed where nothing is private."""
+    return secrets.token_bytes(32) if rng.private else rng.randbelow(2**256).to_bytes(32, "big")
 
 
 def check_settings(name: str, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, get_args
 
@@ -14,6 +13,7 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from pydantic import BaseModel, Field, create_model
 
 from langchain_dp._util import forks, validate
+from langchain_dp._util.callers import warn_caller
 from langchain_dp.accounting import LedgerPlan
 from langchain_dp.errors import BudgetExceeded, BudgetRunsLow, InvalidParameter
 
@@ -60,11 +60,10 @@ class Remaining:
             # The ledger may be a server's: it is asked at every hundredth part of the plan.
             self._next_look = None if low else self._most // 100
         if low:
-            warnings.warn(
+            warn_caller(
                 f"{left:,} of {self._most:,} answers are left in the plan {self._plan.name!r}. The budget of these "
                 "examples is not refilled: plan for what comes after it.",
                 BudgetRunsLow,
-                stacklevel=2,
             )
 
 

@@ -12,6 +12,7 @@ from langchain_dp.ensemble.tools import Remaining
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.icl.answers import AnswerCache, Released
 from langchain_dp.icl.pace import Pace
+from langchain_dp.icl.replicas import Replicas
 from langchain_dp.icl.reservation import AnswerReservation
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.voters import Voter
@@ -37,6 +38,7 @@ class Releaser:
         vote_shares: Whether noisy shares are released too.
         max_calls: Model calls at a time, over all questions.
         keep_answers: How many answers are kept.
+        replicas: Others that answer under the same plan; None where there are none.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Releaser:
         vote_shares: bool,
         max_calls: int,
         keep_answers: int,
+        replicas: Replicas | None = None,
     ) -> None:
         self.reservation = reservation
         self.pace = pace
@@ -63,6 +66,7 @@ class Releaser:
         self._vote_shares = vote_shares
         self._max_calls = max_calls
         self._keep_answers = keep_answers
+        self.replicas = replicas
         self._answers = AnswerCache(keep_answers)
         if not self._presence_is_private():
             subset_prompts.keep(self._answers)
@@ -80,7 +84,22 @@ class Releaser:
         Not where the promise covers whether a record is there at all: that a question costs again would show that one
         was. An answer that was released stays released, and giving it out again shows nothing more.
         """
-        return 0 if self._presence_is_private() else self._subset_prompts.forgotten
+        if self._presence_is_private():
+            return 0
+        return self._subset_prompts.forgotten if self.replicas is None else self.replicas.page
+
+    def _turned(self) -> int:
+        """The page, once it is known what other replicas have forgotten."""
+        if self.replicas is not None:
+            self.replicas.catch_up()
+        return self._page()
+
+    def _answered_elsewhere(self, question: str, page: int) -> Released | None:
+        return None if self.replicas is None else self.replicas.answered(question, page)
+
+    def _kept_for_all(self, question: str, page: int, answer: Released) -> Released:
+        """What all replicas give: stored before it leaves."""
+        return answer if self.replicas is None else self.replicas.keep(question, page, answer)
 
     def under(self, reservation: AnswerReservation) -> Releaser:
         """A second releaser over the same subsets and model, charged to another reservation."""
@@ -104,7 +123,7 @@ class Releaser:
                 the subsets, after it. The next release starts with a public test question.
         """
         started = self.pace.start()
-        key, page = _key(question), self._page()
+        key, page = _key(question), self._turned()
         claim = self._answers.claim(key, page)
         while claim is not None and not isinstance(claim, Released):
             claim.result()
@@ -113,9 +132,13 @@ class Releaser:
             return claim
         answer = None
         try:
+            answer = self._answered_elsewhere(question, page)
+            if answer is not None:
+                return answer
             self.remaining.before_charge()
             with self._under_way.held():
-                answer = redacted(self._answered, Held(question), _WHEN)
+                drawn = redacted(self._answered, Held(question), _WHEN)
+            answer = self._kept_for_all(question, page, drawn)
             self.pace.hold(started)
             return answer
         except ModelUnavailable:
@@ -128,17 +151,24 @@ class Releaser:
     async def arelease(self, question: str) -> Released:
         """Async twin of :meth:`release`."""
         started = self.pace.start()
-        key, page = _key(question), self._page()
+        key, page = _key(question), self._page() if self.replicas is None else await in_own_thread(self._turned)
         claim = await self._answers.aclaim(key, page)
         if claim is not None:
             return claim
-        answer = None
+        answer: Released | None = None
         try:
+            if self.replicas is not None:
+                answer = await in_own_thread(self._answered_elsewhere, question, page)
+            if answer is not None:
+                return answer
             await in_own_thread(self.remaining.before_charge)
             async with self._under_way.aheld():
-                answer = await aredacted(self._aanswered, Held(question), _WHEN)
+                drawn: Released = await aredacted(self._aanswered, Held(question), _WHEN)
+            if self.replicas is not None:
+                drawn = await in_own_thread(self._kept_for_all, question, page, drawn)
+            answer = drawn
             await self.pace.ahold(started)
-            return answer
+            return drawn
         except ModelUnavailable:
             self._probed = False
             await self.pace.ahold(started)

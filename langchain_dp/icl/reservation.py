@@ -80,6 +80,7 @@ def reserve(
     shots: int,
     subsets: int,
     settings: Mapping[str, Any] | None = None,
+    replicas: bool = False,
 ) -> AnswerReservation:
     """Calibrate the noise and reserve the plan, or go on with the plan that the ledger holds under this name.
 
@@ -101,6 +102,7 @@ def reserve(
         "subsets": subsets,
         "partitions": sampling.partitions,
         "sampling_probability": sampling.probability,
+        **({"replicas": True} if replicas else {}),
     }
     derived = functools.partial(
         choose_scheme, sampling, neighbors=neighbors, records=records, shots=shots, subsets=subsets
@@ -163,6 +165,8 @@ def _resume(
     kept = plan.settings or {}  # none with a plan of an older version of this package
     for key in ("shots", "subsets"):
         asked[key] = (kept.get(key, settings[key]), settings[key])
+    # Or one of them would go on with a record that the others have forgotten.
+    asked["replicas"] = (kept.get("replicas", False), settings.get("replicas", False))
     follows = probability is not None and kept.get("partitions") is sampling.partitions is None
     if fixed and not follows:  # the number of records, which may have changed
         asked["partitions"] = (kept.get("groups", groups), groups)

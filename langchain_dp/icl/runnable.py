@@ -28,6 +28,7 @@ from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
 from langchain_dp.icl.pace import Pace
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.release import Releaser
+from langchain_dp.icl.replicas import Replicas
 from langchain_dp.icl.report import ICLPlanReport, report
 from langchain_dp.icl.reservation import AnswerReservation, reserve
 from langchain_dp.icl.subset_prompts import SubsetPrompts
@@ -71,6 +72,11 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         asking: How the model is asked: timeout, calls at a time, what a dead model does to an answer, answer times.
         keep_answers: Released answers that are kept, so that the same question costs nothing again. Beyond, the one not
             asked for longest goes: to answer it again is a new release, which is charged, and may come out otherwise.
+        replicas: Other processes, here or on other machines, run this same chain under this ledger and name. What one
+            has released costs nothing on any other, and what one forgets no other uses in its next release: both go
+            through the ledger, under keyed hashes. It must have a path or be a ``postgresql://`` URL, and every
+            example an id. Every replica must say so. Two that are asked the same question at the same moment are both
+            charged, and give the same answer.
         accept_unchecked_model: Take a model with compiled parts, which cannot be looked into, at your word that no call
             of it can see the prompt of another. The certificate says so. A memory that is found is always refused.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
@@ -117,6 +123,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         vote_shares: bool = False,
         asking: Asking | None = None,
         keep_answers: int = KEPT,
+        replicas: bool = False,
         accept_unchecked_model: bool = False,
         not_private_seed: int | None = None,
     ) -> None:
@@ -155,8 +162,19 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
             records=len(self._records),
             shots=shots,
             subsets=subsets,
+            replicas=replicas,
         )
         self._subset_prompts = SubsetPrompts(self._records, reservation.scheme, self._shot, self._rng)
+        self._replicas: Replicas | None = None
+        if replicas:
+            self._replicas = Replicas(
+                reservation.plan,
+                self._records,
+                self._subset_prompts,
+                self._voter,
+                [self.labels, words, self.prompt.head(), self._voter.name, vote_shares, calibrate, structured_output],
+            )
+            self._subset_prompts.ask_first(self._replicas.catch_up)
         self._releaser = Releaser(
             labels=self.labels,
             subset_prompts=self._subset_prompts,
@@ -167,6 +185,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
             vote_shares=vote_shares,
             max_calls=asking.max_concurrency,
             keep_answers=keep_answers,
+            replicas=self._replicas,
         )
 
     # ------------------------------------------------------------------------------------------------ Runnable
@@ -358,8 +377,10 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         """
         example = self._records.read(example)
         checks.check_example(example, self.prompt, self.labels)
-        if record_id is None and "id" not in example and self._counts_are_private():
+        if record_id is None and "id" not in example and (self._counts_are_private() or self._replicas is not None):
             record_id = secrets.token_hex(8)
+        if self._replicas is not None:
+            self._replicas.check_new(str(example["id"] if record_id is None else record_id))
         record_id, stale = self._subset_prompts.add(example, record_id)
         if stale is not None:
             self._voter.forget(stale)
@@ -370,12 +391,16 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
 
         Its subset's cached state is dropped, and so are the kept answers, which it may have helped to find: not so
         under add/remove neighbours, where their loss would show that there was such a record. The other subsets stay
-        as they are. Nothing is refunded: what was released was released.
+        as they are. Nothing is refunded: what was released was released. With ``replicas`` the fact is in the ledger
+        when this returns, and no replica uses the record in a release that begins later.
 
         Raises:
             InvalidParameter: There is no such record.
         """
         checks.check_forgettable(record_id, self._reservation.budget.neighbors)
+        if self._replicas is not None:
+            self._replicas.forget(record_id)
+            return
         stale = self._subset_prompts.forget(record_id)
         if stale is not None:
             self._voter.forget(stale)
@@ -409,6 +434,8 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         Raises:
             InvalidParameter, BudgetExceeded, PlanError: As at construction.
         """
+        if self._replicas is not None:
+            raise InvalidParameter("Expected replicas=False for with_budget(): build the second chain by itself.")
         check_promise(budget, ledger, self._not_private_seed)
         neighbors = self._reservation.budget.neighbors
         if budget.neighbors is not neighbors:

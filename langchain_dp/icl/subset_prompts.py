@@ -43,11 +43,13 @@ class SubsetPrompts:
         self._lock = threading.Lock()
         forks.keep_still(self)
         self._forgotten = 0
+        self._catch_up: Callable[[], None] = lambda: None
         self._kept: weakref.WeakSet[AnswerCache] = weakref.WeakSet()
         self._sampler = SubsetSampler(self._shots, scheme, rng)
 
     def draw(self, question: str) -> list[SubsetPrompt]:
         """Subset prompts of one release, by fresh coins."""
+        self._catch_up()
         with self._lock:
             return [self._subset_prompt(subset, question) for subset in self._sampler.draw()]
 
@@ -60,6 +62,7 @@ class SubsetPrompts:
 
     def everyone(self, question: str) -> list[SubsetPrompt]:
         """Prompts of all fixed subsets (to warm caches); empty under "resample", which has nothing to keep."""
+        self._catch_up()
         with self._lock:
             return [self._subset_prompt(subset, question) for subset in self._sampler.everyone()]
 
@@ -73,6 +76,10 @@ class SubsetPrompts:
             record_id = self._records.add(example, record_id=record_id)
             self._shots[record_id] = shot
             return record_id, self._sampler.add(record_id)
+
+    def ask_first(self, catch_up: Callable[[], None]) -> None:
+        """Have this called before every use of the records: it drops those that another replica has forgotten."""
+        self._catch_up = catch_up
 
     def keep(self, answers: AnswerCache) -> None:
         """Have a page turned in ``answers``, for as long as they live, whenever a record is forgotten."""

@@ -8,18 +8,21 @@ winner, the token is done again in double precision.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from langchain_dp._util import forks
+from langchain_dp._util.whole_files import whole
 
 Points = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -62,6 +65,27 @@ class NearestVector:
         self._table.setflags(write=False)
         self._allowed = allowed
         self._largest = largest**0.5
+
+    def share(self, folder: Path) -> None:
+        """Map the table from a file in ``folder``, so that all processes of a machine that do so share its memory.
+
+        The file is made if absent, and is taken only if it holds what this table does. Where it cannot be made or
+        read, the table stays where it is.
+        """
+        path = folder / f"table-{hashlib.sha256(self._table.data).hexdigest()[:32]}.npy"
+        for _ in range(2):
+            with contextlib.suppress(OSError, ValueError):  # absent, or cut short
+                mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+                same = mapped.shape == self._table.shape and mapped.dtype == self._table.dtype
+                if same and np.array_equal(mapped.view(np.uint32), self._table.view(np.uint32)):
+                    self._table = mapped
+                    return
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with whole(path, owner_only=True) as file:
+                    np.lib.format.write_array(file, self._table, allow_pickle=False)
+            except OSError:  # it saves memory, and nothing else hangs on it
+                return
 
     @property
     def vectors(self) -> NDArray[np.float32]:

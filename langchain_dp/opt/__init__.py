@@ -7,9 +7,10 @@ from langchain_dp.opt.candidates import Candidate
 from langchain_dp.opt.dln import DLNSettings
 from langchain_dp.opt.filters import candidate_fault
 from langchain_dp.opt.glossary import Glossary, description_fault
-from langchain_dp.opt.handover import OptimizedPrompt, PromptScore, evaluate_prompt, load_prompt
+from langchain_dp.opt.handover import OptimizedPrompt, evaluate_prompt, load_prompt
 from langchain_dp.opt.report import OptPlanReport
 from langchain_dp.opt.runnable import DPPromptOptimizer
+from langchain_dp.opt.scores import PromptScore
 from langchain_dp.opt.settings import Writing
 from langchain_dp.opt.templates import DISASTER, MPQA, PRIVACY_INSTRUCTIONS, SST2, TREC, OptPrompts, OptTask
 from langchain_dp.ports import Decoding

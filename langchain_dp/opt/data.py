@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import hmac
-import secrets
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 from langchain_dp.accounting import Neighbors
 from langchain_dp.ensemble.scheme import Scheme, choose_scheme
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.mechanisms import Randomness
 from langchain_dp.opt.settings import Settings
 from langchain_dp.records import PrivateRecords
 
@@ -119,8 +117,3 @@ def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme
         shots=settings.subset_size,
         subsets=settings.subsets,
     )
-
-
-def secret_key(rng: Randomness) -> bytes:
-    """Key of the coins that split the records: of the operating system, or of the seed where nothing is private."""
-    return secrets.token_bytes(32) if rng.private else rng.randbelow(2**256).to_bytes(32, "big")

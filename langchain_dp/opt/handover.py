@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.candidates import Candidate
+from langchain_dp.opt.scores import PromptScore
 from langchain_dp.opt.settings import Settings
 from langchain_dp.parsing import parse_label
 from langchain_dp.ports import HasFile, VotesNextToken
@@ -161,33 +161,6 @@ class _PromptForm(Form):
     descriptions: dict[str, str] = pydantic.Field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True)
-class PromptScore:
-    """How a prompt does on a test set.
-
-    Args:
-        accuracy: Share of rows answered right, in [0, 1].
-        standard_error: Of the accuracy, over rows.
-        answered: Share of rows whose answer named exactly one label.
-        rows: Number of rows.
-
-    Examples:
-        >>> print(PromptScore(accuracy=0.9, standard_error=0.03, answered=1.0, rows=100))
-        accuracy 0.900 +- 0.030 on 100 rows (100% of the answers named one label)
-    """
-
-    accuracy: float
-    standard_error: float
-    answered: float
-    rows: int
-
-    def __str__(self) -> str:
-        return (
-            f"accuracy {self.accuracy:.3f} +- {self.standard_error:.3f} on {self.rows} rows "
-            f"({self.answered:.0%} of the answers named one label)"
-        )
-
-
 def evaluate_prompt(
     prompt: ChatPromptTemplate,
     model: Runnable[Any, Any],
@@ -214,7 +187,9 @@ def evaluate_prompt(
 
     Examples:
         >>> prompt = optimizer.invoke(rows)
-        >>> print(evaluate_prompt(prompt, model, test_rows, LABELS))
+        >>> score = evaluate_prompt(prompt, model, test_rows, LABELS)
+        >>> print(score)
+        >>> print(score.table())
     """
     asked = list(rows)
     validate.integer("number of rows", len(asked), at_least=1)
@@ -230,7 +205,4 @@ def evaluate_prompt(
     # Accuracy on rows of one's own is no release, so the caller's word is enough.
     answers = QuietModel(model, max_concurrency=max_concurrency, accept_unchecked_model=True).batch(messages)
     named = [None if answer is None else parse_label(answer, shown) for answer in answers]
-    right = sum(index is not None and labels[index] == row["label"] for index, row in zip(named, asked, strict=True))
-    accuracy = right / len(asked)
-    error = math.sqrt(accuracy * (1 - accuracy) / len(asked))
-    return PromptScore(accuracy, error, sum(index is not None for index in named) / len(asked), len(asked))
+    return PromptScore.of(named, [row["label"] for row in asked], labels)

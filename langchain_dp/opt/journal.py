@@ -29,14 +29,14 @@ from typing import Any, get_args
 from langchain_dp.accounting import LedgerPlan, PrivacyLedger
 from langchain_dp.accounting.store.base import is_url
 from langchain_dp.accounting.store.sqlite import beside
-from langchain_dp.ensemble.journal import explained, masked, unmasked
+from langchain_dp.ensemble.journal import RunJournal, explained, masked, unmasked
 from langchain_dp.opt.plan import Ended, Written
 
 _VERSION = 4
 
 
 @dataclasses.dataclass(repr=False)
-class Journal:
+class Journal(RunJournal):
     """State of one run: released values, settings and a keyed hash of the records. It holds no record.
 
     Args:
@@ -48,8 +48,6 @@ class Journal:
         sampling_probability: Rate of subsets or records, likewise.
         written: Candidates, oldest first.
         winner: Index of the selected candidate, ``len(written)`` for the initial instruction; None before.
-        plan: Where it is kept; None before the plan is reserved.
-        kept: What is kept there.
     """
 
     settings: Mapping[str, Any]
@@ -60,8 +58,6 @@ class Journal:
     sampling_probability: float
     written: list[Written] = dataclasses.field(default_factory=list)
     winner: int | None = None
-    plan: LedgerPlan | None = None
-    kept: str = ""
 
     def __repr__(self) -> str:
         return f"Journal({len(self.written)} candidates, winner={self.winner})"
@@ -90,17 +86,6 @@ class Journal:
             "winner": self.winner,
         }
         return json.dumps(fields)
-
-    def save(self) -> None:
-        """Write it into the ledger, durably.
-
-        Raises:
-            LedgerError: It cannot be written, or what it holds was charged to another copy of the ledger.
-        """
-        now = self.text()
-        if now != self.kept and self.plan is not None:
-            self.plan.keep(now, instead_of=self.kept)
-            self.kept = now
 
 
 def started(

@@ -9,9 +9,10 @@ import random
 from tqdm import tqdm
 
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
+from langchain_dp.ensemble.journal import secret_key
 from langchain_dp.ensemble.subsets import SubsetSampler
 from langchain_dp.mechanisms import Randomness
-from langchain_dp.opt.data import prepare, scheme_for, secret_key
+from langchain_dp.opt.data import prepare, scheme_for
 from langchain_dp.opt.dln import DLN1, DLNSettings
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.handover import OptimizedPrompt, described

@@ -16,14 +16,14 @@ from langchain_dp.accounting import (
     PrivacyLedger,
 )
 from langchain_dp.accounting.budget import warn_of, weak_points
-from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks
+from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.ensemble.subsets import SubsetSampler
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Exponential, Randomness
 from langchain_dp.opt import journal as journals
-from langchain_dp.opt.data import Data, Split, prepare, scheme_for, secret_key
+from langchain_dp.opt.data import Data, Split, prepare, scheme_for
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.glossary import LabelTexts
 from langchain_dp.opt.handover import OptimizedPrompt, described

@@ -51,6 +51,11 @@ from langchain_dp.redact import interruption
 
 CALLS = 16
 """Calls under way at once, unless another number is given."""
+_SHARES = (
+    "{} is one llama.cpp context, asked one call after the other: each goes on from what its prompt shares with the "
+    "one before, whose length may so change the last bits of an answer. ChatLlamaCpp of "
+    "langchain_dp.integrations.llama_cpp starts every call afresh."
+)
 _UNCHECKED = "accept_unchecked_model=True: that the model keeps nothing of its prompts in these parts was not checked:"
 
 
@@ -89,7 +94,7 @@ class QuietModel:
     """
 
     def __init__(self, llm: Any, *, max_concurrency: int = CALLS, accept_unchecked_model: bool = False) -> None:
-        self._places = Places(validate.integer("max_concurrency", max_concurrency, at_least=1))
+        validate.integer("max_concurrency", max_concurrency, at_least=1)
         self._runnable, survey = quiet_copy(llm)
         self._name = survey.name(self._runnable)
         self._blocks = survey.blocks()
@@ -98,6 +103,7 @@ class QuietModel:
         self._keeps = self._look()
         if self._keeps is not None:
             raise UnsafeEnvironment(self._keeps)
+        self._places = Places(1 if self._shares else max_concurrency)
 
     @property
     def name(self) -> str:
@@ -107,10 +113,12 @@ class QuietModel:
     def _look(self) -> str | None:
         """Walk over the model, note what must be said of it, and return why it must not be used, or None."""
         found = walk(self._runnable)
-        self._serializes = found.serializes
-        self.notes: tuple[str, ...] = ()
+        # The package's own model has a lock and starts every call afresh.
+        self._shares = found.shares and found.serializes is None
+        self._serializes = self._name if self._shares else found.serializes
+        self.notes: tuple[str, ...] = (_SHARES.format(self._name),) if self._shares else ()
         if found.unread:
-            self.notes = (f"{_UNCHECKED} {', '.join(found.unread[:5])}",)
+            self.notes += (f"{_UNCHECKED} {', '.join(found.unread[:5])}",)
         if found.memory is None and found.unread and not self._accept_unchecked:
             return (
                 f"Expected every part of llm to be open to a look inside, but not {', '.join(found.unread[:5])}: "

@@ -86,11 +86,13 @@ class Found:
         memory: What keeps prompts, in words with the remedy, or None.
         unread: Names of what could not be looked into.
         serializes: Class of the first part that says it answers one call after the other, or None.
+        shares: Whether a part is one llama.cpp context without a lock, which goes on from what two prompts share.
     """
 
     memory: str | None = None
     unread: list[str] = dataclasses.field(default_factory=list)
     serializes: str | None = None
+    shares: bool = False
 
 
 def walk(llm: Any) -> Found:
@@ -100,6 +102,7 @@ def walk(llm: Any) -> Found:
     todo: collections.deque[Step] = collections.deque([(llm, ())])
     while todo:
         part, trail = todo.popleft()
+        found.shares = found.shares or kinds.shared(type(part))
         if id(part) in met or kinds.closed(type(part)):
             continue
         met[id(part)] = part
@@ -125,6 +128,7 @@ class _Kinds:
 
     def __init__(self) -> None:
         self._closed: dict[type, bool] = {}
+        self._shared: dict[type, bool] = {}
         self._library: dict[str, bool] = {}
         self._memories = tuple(
             getattr(sys.modules[module], name) for module, name in _MEMORIES if hasattr(sys.modules.get(module), name)
@@ -135,6 +139,13 @@ class _Kinds:
         if known is None:
             known = kind in _PLAIN or issubclass(kind, _BYPASSED) or _root(kind) in _CLOSED
             known = self._closed[kind] = known and not issubclass(kind, (Runnable, BaseModel, threading.local))
+        return known
+
+    def shared(self, kind: type) -> bool:
+        known = self._shared.get(kind)
+        if known is None:
+            llamas = (base for base in kind.__mro__ if base.__name__ == "Llama" and _root(base) == "llama_cpp")
+            known = self._shared[kind] = next(llamas, None) is not None
         return known
 
     def memory(self, part: Any) -> tuple[str, str] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from langchain_dp.rapt._tables import load
 from langchain_dp.rapt.build import Target
+from langchain_dp.rapt.bulk import SanitizeBatches
 from langchain_dp.rapt.calibrate import Calibration, calibrate
 from langchain_dp.rapt.core import Sanitized
 from langchain_dp.rapt.documents import DocumentRules
@@ -26,6 +27,7 @@ __all__ = [
     "Policies",
     "Privatized",
     "RAPTSanitizer",
+    "SanitizeBatches",
     "Sanitized",
     "SanitizingExampleSelector",
     "SanitizingRetriever",

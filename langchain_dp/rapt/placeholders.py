@@ -14,7 +14,7 @@ import re
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from langchain_dp._util import forks
@@ -24,8 +24,8 @@ from langchain_dp.rapt.release import Texts, Unit, withheld
 
 REASON = "entities are found by a recognizer, which misses some, and all other text passes in clear"
 
-_PLACEHOLDER = re.compile(r"<([A-Z][A-Z0-9_]*)_([1-9][0-9]*)>")
-_ESCAPED = "LITERAL"
+PLACEHOLDER = re.compile(r"<([A-Z][A-Z0-9_]*)_([1-9][0-9]*)>")
+ESCAPED = "LITERAL"
 """Label of what already looked like a placeholder before anything was replaced."""
 
 
@@ -43,34 +43,95 @@ class FindsEntities(Protocol):
         ...
 
 
-class PlaceholderMap:
-    """Which placeholder stands for what. Private: it stays in this process and is shown to nobody."""
+Entry = tuple[str, str, str]
+"""Kind, original and placeholder. Private."""
 
-    def __init__(self) -> None:
+
+def exactly(label: str, original: str) -> str:
+    """Only equal entities of one kind are the same."""
+    return f"{label}\0{original}"
+
+
+class PlaceholderMap:
+    """Which placeholder stands for what. Private: it stays in this process and is shown to nobody.
+
+    Args:
+        same: Makes of a kind and an entity what is equal for those that share a placeholder.
+    """
+
+    def __init__(self, same: Callable[[str, str], str] = exactly) -> None:
         self._lock = threading.Lock()
         forks.keep_still(self)
-        self._placeholders: dict[tuple[str, str], str] = {}
-        self._originals: dict[str, str] = {}
+        self._same = same
+        self._placeholders: dict[str, str] = {}
+        self._entries: dict[str, Entry] = {}
         self._counts: Counter[str] = Counter()
+        self._pattern: tuple[int, re.Pattern[str] | None] = (0, None)
 
     def placeholder(self, label: str, original: str) -> str:
         """The placeholder of one entity; the same for equal entities of one kind."""
+        same = self._same(label, original)
         with self._lock:
-            found = self._placeholders.get((label, original))
+            found = self._placeholders.get(same)
             if found is None:
                 self._counts[label] += 1
                 found = f"<{label}_{self._counts[label]}>"
-                self._placeholders[label, original] = found
-                self._originals[found] = original
+                self._placeholders[same] = found
+                self._entries[found] = (label, original, found)
             return found
 
-    def restore(self, text: str) -> str:
-        """Put back what the placeholders in ``text`` stand for; unknown ones stay."""
+    def learn(self, entries: Iterable[Entry]) -> None:
+        """Take over what was kept elsewhere. What is known of the same placeholders already gives way to it."""
         with self._lock:
-            return _PLACEHOLDER.sub(lambda match: self._originals.get(match[0], match[0]), text)
+            for label, original, placeholder in entries:
+                match = PLACEHOLDER.fullmatch(placeholder)
+                known = self._entries.get(placeholder)
+                if known is not None:
+                    self._placeholders.pop(self._same(known[0], known[1]), None)
+                self._placeholders[self._same(label, original)] = placeholder
+                self._entries[placeholder] = (label, original, placeholder)
+                self._counts[label] = max(self._counts[label], int(match[2]) if match else 0)
+            self._pattern = (0, None)
+
+    def entries(self) -> list[Entry]:
+        """Everything in it, oldest first. Private."""
+        with self._lock:
+            return list(self._entries.values())
+
+    def counts(self) -> dict[str, int]:
+        """How many different entities of each kind it holds."""
+        with self._lock:
+            return dict(Counter(label for label, _, _ in self._entries.values()))
+
+    def again(self, text: str) -> list[tuple[int, int, str]]:
+        """Where in ``text`` originals of at least three characters stand that are known already, as whole words."""
+        with self._lock:
+            if self._pattern[0] != len(self._entries):
+                known = {entry[1] for entry in self._entries.values() if entry[0] != ESCAPED and len(entry[1]) > 2}
+                longest_first = "|".join(re.escape(one) for one in sorted(known, key=len, reverse=True))
+                made = re.compile(rf"(?<!\w)(?:{longest_first})(?!\w)") if known else None
+                self._pattern = (len(self._entries), made)
+            pattern = self._pattern[1]
+            labels = {entry[1]: entry[0] for entry in self._entries.values()}
+        found = pattern.finditer(text) if pattern else ()
+        return [(match.start(), match.end(), labels[match[0]]) for match in found]
+
+    def begins(self, start: str) -> bool:
+        """Whether a placeholder in it begins with ``start`` and is longer."""
+        with self._lock:
+            return any(one.startswith(start) and len(one) > len(start) for one in self._entries)
+
+    def restore(self, text: str, shown: Callable[[str], str] = str) -> str:
+        """Put back what the placeholders in ``text`` stand for; unknown ones stay. ``shown`` may escape originals."""
+        with self._lock:
+            entries = self._entries
+            return PLACEHOLDER.sub(lambda match: shown(entries[match[0]][1]) if match[0] in entries else match[0], text)
+
+    def __contains__(self, placeholder: object) -> bool:
+        return placeholder in self._entries
 
     def __len__(self) -> int:
-        return len(self._originals)
+        return len(self._entries)
 
     def __repr__(self) -> str:
         return "PlaceholderMap(<private>)"
@@ -84,12 +145,19 @@ class PlaceholderReleases:
 
     Args:
         finder: Finds the entities.
+        kept: The map to fill; None: one of its own.
+        again: Whether what is in the map is replaced wherever it stands, found once more or not.
+        hidden: Whether texts went through here before: placeholders of the map then stay as they are.
     """
 
-    def __init__(self, finder: FindsEntities) -> None:
+    def __init__(
+        self, finder: FindsEntities, kept: PlaceholderMap | None = None, *, again: bool = False, hidden: bool = False
+    ) -> None:
         self._finder = finder
         self._key = secrets.token_bytes(32)
-        self.map = PlaceholderMap()
+        self._again = again
+        self._hidden = hidden
+        self.map = PlaceholderMap() if kept is None else kept
 
     def streams(self, document: str | None) -> bool:
         """Never: an entity may begin in any piece of a text."""
@@ -141,8 +209,13 @@ class PlaceholderReleases:
         return [self._replaced(text) for text in texts]
 
     def _replaced(self, text: str) -> str:
-        spans = [(start, end, _label(kind)) for start, end, kind in self._finder.find(text)]
-        spans += [(match.start(), match.end(), _ESCAPED) for match in _PLACEHOLDER.finditer(text)]
+        written = [(match.start(), match.end(), match[0]) for match in PLACEHOLDER.finditer(text)]
+        stay = [(start, end) for start, end, one in written if self._hidden and one in self.map]
+        spans = [(start, end, label_of(kind)) for start, end, kind in self._finder.find(text)]
+        spans += self.map.again(text) if self._again else []
+        spans += [(start, end, ESCAPED) for start, end, _ in written]
+        for first, last in stay:
+            spans = [span for span in spans if span[1] <= first or last <= span[0]]
         out, position = [], 0
         for start, end, label in _apart(spans, len(text)):
             out += [text[position:start], self.map.placeholder(label, text[start:end])]
@@ -150,7 +223,8 @@ class PlaceholderReleases:
         return "".join([*out, text[position:]])
 
 
-def _label(kind: str) -> str:
+def label_of(kind: str) -> str:
+    """A kind as placeholders write it."""
     label = re.sub(r"[^A-Z0-9]+", "_", str(kind).upper()).strip("_")
     return label if label[:1].isalpha() else f"ENTITY_{label}".rstrip("_")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPromptValue
 from langchain_core.runnables import Runnable, RunnableConfig
 
@@ -16,11 +17,120 @@ from langchain_dp.rapt.placeholders import PlaceholderMap
 WITHHELD = "<withheld: the output of a restorer>"
 
 
+class TextRestorer:
+    """One text in pieces, restored as it comes. What may be the beginning of a placeholder waits for its end.
+
+    So nothing waits that is as long as the longest placeholder.
+
+    Args:
+        placeholders: What they stand for.
+        shown: How an original is written; such as escaped, inside of JSON.
+    """
+
+    def __init__(self, placeholders: PlaceholderMap, shown: Callable[[str], str] = str) -> None:
+        self._map = placeholders
+        self._shown = shown
+        self._held = ""
+
+    def push(self, text: str) -> str:
+        """Take the next piece and return what can be said by now."""
+        text = self._held + text
+        start = text.rfind("<")
+        cut = start if start >= 0 and self._map.begins(text[start:]) else len(text)
+        self._held = text[cut:]
+        return self._map.restore(text[:cut], self._shown)
+
+    def finish(self) -> str:
+        """Return the rest."""
+        rest, self._held = self._held, ""
+        return rest
+
+
+class ChunkRestorer:
+    """One message in chunks, restored as they come: its text, its blocks of text, and the arguments of its calls."""
+
+    def __init__(self, placeholders: PlaceholderMap) -> None:
+        self._map = placeholders
+        self._texts: dict[tuple[str, Any], TextRestorer] = {}
+
+    def push(self, chunk: AIMessageChunk) -> AIMessageChunk:
+        """Restore one chunk; the last one brings what waited."""
+        last = chunk.chunk_position == "last"
+        content: Any = chunk.content
+        if isinstance(content, str):
+            content = self._said(("text", None), content)
+        else:
+            content = [self._block(block, place) for place, block in enumerate(content)]
+        calls = [
+            {**call, "args": call["args"] and self._said(("args", call.get("index")), call["args"])}
+            for call in chunk.tool_call_chunks
+        ]
+        restored = _chunk_like(chunk, content, calls)
+        rest = self.finish(chunk.id) if last else None
+        return restored if rest is None else restored + rest
+
+    def finish(self, given: str | None = None) -> AIMessageChunk | None:
+        """What still waits, as a chunk of the message of this id; None if nothing does."""
+        said = {place: rest for place, text in self._texts.items() if (rest := text.finish())}
+        if not said:
+            return None
+        content: Any = said.pop(("text", None), "")
+        blocks: list[Any] = [
+            {"type": "text", "text": rest, **({} if index is None else {"index": index})}
+            for (kind, index), rest in said.items()
+            if kind == "block"
+        ]
+        calls: list[Any] = [
+            {"name": None, "id": None, "index": index, "args": rest}
+            for (kind, index), rest in said.items()
+            if kind == "args"
+        ]
+        return AIMessageChunk(content=blocks or content, tool_call_chunks=calls, id=given)
+
+    def _block(self, block: Any, place: int) -> Any:
+        if isinstance(block, str):
+            return self._said(("text", None), block)
+        if isinstance(block.get("text"), str):
+            return {**block, "text": self._said(("block", block.get("index", place)), block["text"])}
+        return each_text(block, self._map.restore)
+
+    def _said(self, place: tuple[str, Any], text: str) -> str:
+        if place not in self._texts:
+            self._texts[place] = TextRestorer(self._map, _in_json if place[0] == "args" else str)
+        return self._texts[place].push(text)
+
+
+def _chunk_like(chunk: AIMessageChunk, content: Any, calls: Any) -> AIMessageChunk:
+    """A chunk anew, so that its calls are parsed again from what is in it now."""
+    return AIMessageChunk(
+        content=content,
+        tool_call_chunks=calls,
+        id=chunk.id,
+        name=chunk.name,
+        response_metadata=chunk.response_metadata,
+        usage_metadata=chunk.usage_metadata,
+        chunk_position=chunk.chunk_position,
+    )
+
+
+def _in_json(original: str) -> str:
+    return json.dumps(original, ensure_ascii=False)[1:-1]
+
+
+def each_text(value: Any, change: Callable[[str], str]) -> Any:
+    """A nested value with each string in it changed; keys, numbers and all other objects stay."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: each_text(inner, change) for key, inner in value.items()}
+    return [each_text(inner, change) for inner in value] if isinstance(value, list) else value
+
+
 class Restorer(Runnable[Any, Any]):
     """Restores what a sanitizer's placeholders stand for. Its own run shows callbacks what it is given only.
 
     The run around it, of the whole chain, shows the outcome all the same: use ``with private_run():``.
-    A stream is gathered first: a placeholder may be cut anywhere.
+    A stream of texts, or of chunks of one message, is restored as it comes, wherever it is cut; others piece by piece.
 
     Args:
         placeholders: The map of the sanitizer.
@@ -61,11 +171,25 @@ class Restorer(Runnable[Any, Any]):
         return message.model_copy(update=changed)
 
     def _all(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._map.restore(value)
-        if isinstance(value, dict):
-            return {key: self._all(inner) for key, inner in value.items()}
-        return [self._all(inner) for inner in value] if isinstance(value, list) else value
+        return each_text(value, self._map.restore)
+
+    def pushing(self) -> tuple[Callable[[Any], Any], Callable[[], list[Any]]]:
+        """For one stream: what restores the next chunk, and what returns the rest at the end, a list of at most two."""
+        text, chunks = TextRestorer(self._map), ChunkRestorer(self._map)
+        last: list[str | None] = [None]
+
+        def push(chunk: Any) -> Any:
+            if isinstance(chunk, str):
+                return text.push(chunk)
+            if isinstance(chunk, AIMessageChunk):
+                last[0] = chunk.id
+                return chunks.push(chunk)
+            return self.restore(chunk)
+
+        def finish() -> list[Any]:
+            return [rest for rest in (text.finish(), chunks.finish(last[0])) if rest]
+
+        return push, finish
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         """Restore one value."""
@@ -96,3 +220,32 @@ class Restorer(Runnable[Any, Any]):
     async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:  # noqa: A002
         """Restore one value and yield it."""
         yield await self.ainvoke(input, config)
+
+    def transform(
+        self,
+        input: Iterator[Any],  # noqa: A002
+        config: RunnableConfig | None = None,
+        **kwargs: Any,
+    ) -> Iterator[Any]:
+        """Restore what arrives in chunks, as it comes. Callbacks are told nothing of it: it has no run of its own."""
+        push, finish = self.pushing()
+        for chunk in input:
+            restored = push(chunk)
+            if restored != "":
+                yield restored
+        yield from finish()
+
+    async def atransform(
+        self,
+        input: AsyncIterator[Any],  # noqa: A002
+        config: RunnableConfig | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[Any]:
+        """Async twin of :meth:`transform`."""
+        push, finish = self.pushing()
+        async for chunk in input:
+            restored = push(chunk)
+            if restored != "":
+                yield restored
+        for rest in finish():
+            yield rest

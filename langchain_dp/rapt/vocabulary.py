@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -95,6 +96,15 @@ class Vocabulary:
     def dimension(self) -> int:
         """Length d of the vectors."""
         return int(self.vectors.shape[1])
+
+    def share(self, folder: Path) -> None:
+        """Keep the vectors in a file in ``folder`` that all processes of a machine which do so map, read-only.
+
+        Args:
+            folder: Writable by its owner alone; made if absent. Where it cannot be written, nothing changes.
+        """
+        self.table.share(folder)
+        object.__setattr__(self, "vectors", self.table.vectors)
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from langchain_dp.synth.answers import AnswerPrompts, DPAnswerGenerator
+from langchain_dp.synth.describing import Describing
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
 from langchain_dp.synth.filters import Filters
 from langchain_dp.synth.prompts import SynthesisPrompts
@@ -13,6 +14,7 @@ __all__ = [
     "AnswerPrompts",
     "DPAnswerGenerator",
     "DPExampleSynthesizer",
+    "Describing",
     "Filters",
     "SynthesisPlan",
     "SynthesisPrompts",

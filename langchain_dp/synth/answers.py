@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import secrets
 import string
 import threading
 from collections import OrderedDict
@@ -19,6 +18,7 @@ from langchain_dp._util import forks
 from langchain_dp._util.validate import group, integer, no_further, number
 from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyCertificate, TextRoundEvent
 from langchain_dp.accounting.budget import warn_of
+from langchain_dp.ensemble.journal import secret_key
 from langchain_dp.ensemble.questions import HISTORY, Question, question_fields
 from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
 from langchain_dp.ensemble.tools import ExitBehavior, Remaining, private_tool
@@ -130,7 +130,8 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         name: Name of the plan in the ledger.
         members: Records that are expected to take part in one answer.
         max_new_tokens: Tokens of an answer at most.
-        sampling_probability: Rate of the records. None: ``members`` over their number, where that is public.
+        sampling_probability: Rate of the records. None: ``members`` over their number, where that is public; of a
+            plan that is taken up, the rate that it was reserved with.
         prompts: Templates.
         candidates: Tokens of the public model's that are considered at each step.
         temperature: Of the distribution that a token is drawn from.
@@ -196,15 +197,14 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         check_records(self._records, None, self.prompts.variables("record"))
         self._engine = model
         self._rng = SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed)
-        seeded = not_private_seed is not None
-        self._key = self._rng.randbelow(2**256).to_bytes(32, "big") if seeded else secrets.token_bytes(32)
+        self._key = secret_key(self._rng)
         self._ledger = ledger_for(budget, ledger)
         self._lock = threading.Lock()
         forks.renew_lock(self)
         self._answers: OrderedDict[str, str] = OrderedDict()
         self._forgotten = 0  # records, so far
         self._plan, self._design = self._reserved(
-            budget, max_queries, members, max_new_tokens, temperature, sampling_probability
+            budget, max_queries, members, max_new_tokens, temperature, sampling_probability, candidates
         )
         self._remaining = Remaining(self._plan, self._design.charged(0), max_queries)
         self._slots = slots_of(self._records, self._ledger.budget.neighbors)
@@ -215,7 +215,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
 
     def _reserved(
         self, budget: PrivacyBudget | None, queries: int, members: int, tokens: int, temperature: float,
-        rate: float | None,
+        rate: float | None, candidates: int,
     ) -> tuple[LedgerPlan, Design]:  # fmt: skip
         found = self._ledger.plan(self._name)
         if found is None:
@@ -224,7 +224,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
                 share, records=len(self._records), texts=1, rounds=queries, members=members, tokens=tokens,
                 temperature=temperature, rate=rate,
             )  # fmt: skip
-            settings = {"members": members, "temperature": float(temperature)}
+            settings = {"members": members, "temperature": float(temperature), "candidates": candidates}
             plan = self._ledger.reserve(
                 design.events(), name=self._name, epsilon=share.epsilon, delta=share.delta, settings=settings
             )
@@ -238,6 +238,9 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             "max_new_tokens": (event.tokens, tokens),
             "members": (kept["members"], members),
             "temperature": (kept["temperature"], float(temperature)),
+            "candidates": (kept.get("candidates", candidates), candidates),  # older plans do not hold it
+            # Not given, it is what the plan has: the number of records may have changed since.
+            "sampling_probability": (event.sampling_probability, event.sampling_probability if rate is None else rate),
         }
         check_same(found, asked, budget, "chain")
         return found, Design("rounds", most, ClippedSum(event, members, float(temperature)), None)

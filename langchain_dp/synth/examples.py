@@ -12,6 +12,7 @@ from typing import Any, overload
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.example_selectors import BaseExampleSelector, SemanticSimilarityExampleSelector
+from langchain_core.messages import SystemMessage
 from langchain_core.prompts import ChatPromptTemplate, FewShotChatMessagePromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import InMemoryVectorStore
@@ -20,6 +21,7 @@ from langchain_dp._util import validate
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.synth.describing import instruction_of
 from langchain_dp.synth.selecting import BalancedExampleSelector, WordRetriever
 
 
@@ -85,6 +87,16 @@ class SyntheticExamples(Sequence[SyntheticExample]):
         named = self.settings.get("labels") or dict.fromkeys(one.label for one in self._released)
         return tuple(named)
 
+    @property
+    def descriptions(self) -> dict[str, str]:
+        """Label -> what its texts have in common, if that was released: empty where it says nothing of use."""
+        return dict(self.settings.get("descriptions") or {})
+
+    @property
+    def instruction(self) -> str:
+        """A task in words that may be shown to any model: the labels, each with its released description."""
+        return instruction_of(self.labels, self.descriptions)
+
     def __len__(self) -> int:
         return len(self._kept)
 
@@ -101,7 +113,8 @@ class SyntheticExamples(Sequence[SyntheticExample]):
         return self._kept[index]
 
     def __repr__(self) -> str:
-        return f"SyntheticExamples({len(self)} kept, {len(self.dropped)} dropped, {self.certificate!r})"
+        described = f", {self.descriptions}" if self.descriptions else ""
+        return f"SyntheticExamples({len(self)} kept, {len(self.dropped)} dropped{described}, {self.certificate!r})"
 
     def balanced(self, count: int) -> tuple[SyntheticExample, ...]:
         """The first ``count`` examples, the labels in turn."""
@@ -131,6 +144,16 @@ class SyntheticExamples(Sequence[SyntheticExample]):
         return FewShotChatMessagePromptTemplate(
             examples=[one.row() for one in chosen], example_prompt=turn, input_variables=[]
         )
+
+    def as_chat_prompt(self, count: int | None = None, *, selector: Any = None) -> ChatPromptTemplate:
+        """A whole prompt for any chat model: :attr:`instruction` as system message, examples as turns, then ``text``.
+
+        Args:
+            count: As in :meth:`as_few_shot_prompt`; 0 shows no example, so that the descriptions stand alone.
+            selector: As there.
+        """
+        turns = [] if count == 0 else [self.as_few_shot_prompt(count, selector=selector)]
+        return ChatPromptTemplate.from_messages([SystemMessage(self.instruction), *turns, ("human", "{text}")])
 
     def as_example_selector(self, embeddings: Embeddings | None = None, *, k: int = 4) -> BaseExampleSelector:
         """LangChain's example selector: the ``k`` most similar examples, or without embeddings the same balanced ones.
@@ -198,7 +221,10 @@ class SyntheticExamples(Sequence[SyntheticExample]):
             certificate = PrivacyCertificate.from_dict(first["certificate"])
             settings = dict(first["settings"])
             examples = [SyntheticExample(row["text"], row["label"], row.get("dropped", "")) for row in rest]
-            if not all(isinstance(value, str) for one in examples for value in dataclasses.astuple(one)):
+            values = [value for one in examples for value in dataclasses.astuple(one)]
+            if not all(
+                isinstance(value, str) for value in [*values, *dict(settings.get("descriptions") or {}).values()]
+            ):
                 raise TypeError
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise InvalidParameter(

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from langchain_dp.accounting import LedgerPlan, PrivacyLedger
-from langchain_dp.ensemble.journal import KeptRun, explained, masked, unmasked
+from langchain_dp.ensemble.journal import RunJournal, explained, masked, unmasked
 from langchain_dp.errors import PlanError
 
 _VERSION = 1
@@ -26,7 +26,7 @@ class WrittenText:
     """One released text.
 
     Args:
-        number: Round that it was written in.
+        number: Round that it was written in; -1 for the description of a label.
         label: Its label.
         text: What it says.
         ended: "end" if it came to its own end, "length" if it was cut at the largest number of tokens, "changed" if it
@@ -41,7 +41,7 @@ class WrittenText:
 
 
 @dataclasses.dataclass(repr=False)
-class SynthesisJournal:
+class SynthesisJournal(RunJournal):
     """State of one run. It holds released texts and no record.
 
     Args:
@@ -51,7 +51,6 @@ class SynthesisJournal:
         masked_key: That key as the journal holds it.
         data: Keyed hash of the records.
         written: Released texts, oldest first.
-        kept: Where it is kept; None before the plan is reserved.
     """
 
     settings: Mapping[str, Any]
@@ -60,14 +59,13 @@ class SynthesisJournal:
     masked_key: str
     data: str
     written: list[WrittenText] = dataclasses.field(default_factory=list)
-    kept: KeptRun | None = None
 
     def __repr__(self) -> str:
         return f"SynthesisJournal({len(self.written)} texts)"
 
-    def fields(self) -> dict[str, Any]:
+    def text(self) -> str:
         """What the ledger holds of it."""
-        return {
+        fields = {
             "version": _VERSION,
             "key": self.masked_key,
             "settings": dict(self.settings),
@@ -75,19 +73,11 @@ class SynthesisJournal:
             "data": self.data,
             "written": [dataclasses.astuple(one) for one in self.written],
         }
-
-    def text(self) -> str:
-        """The same as it lies there."""
-        return KeptRun.first(self.fields())
+        return json.dumps(fields)
 
     def there(self) -> set[tuple[int, str]]:
         """Round and label of every text that is written."""
         return {(one.number, one.label) for one in self.written}
-
-    def save(self) -> None:
-        """Write it into the ledger, durably."""
-        if self.kept is not None:
-            self.kept.save(self.fields())
 
     def keep(self, text: WrittenText) -> None:
         """Keep a text. Only what is kept may leave."""
@@ -129,7 +119,7 @@ def found(ledger: PrivacyLedger, plan: LedgerPlan) -> SynthesisJournal:
             raise ValueError
         journal = SynthesisJournal(
             fields["settings"], fields["design"], unmasked(ledger, fields["key"]), fields["key"], str(fields["data"]),
-            written, KeptRun(plan, text),
+            written, plan=plan, kept=text,
         )  # fmt: skip
     assert journal is not None
     return journal

@@ -62,11 +62,15 @@ class SynthesisPrompts:
 
     def body(self, records: Sequence[Mapping[str, Any]]) -> str:
         """The private part: each record on a line of its own, as a text that is written ends with its line."""
-        return "".join(f"{self.before}{self._one_line(record)}{self.after}" for record in records)
+        return "".join(self.body_of(self._filled(record)) for record in records)
 
-    def _one_line(self, record: Mapping[str, Any]) -> str:
-        text = self.record.format_map({name: str(record[name]) for name in self.variables})
-        return " ".join(text.split()) if "\n" in self.after else text.strip()
+    def body_of(self, text: str) -> str:
+        """One text as a record's stands there."""
+        shown = " ".join(text.split()) if "\n" in self.after else text.strip()
+        return f"{self.before}{shown}{self.after}"
+
+    def _filled(self, record: Mapping[str, Any]) -> str:
+        return self.record.format_map({name: str(record[name]) for name in self.variables})
 
     @property
     def tail(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from langchain_dp.accounting import PrivacyBudget
+from langchain_dp.accounting import PrivacyBudget, epsilon
 from langchain_dp.ensemble.asking import count_quietly
 from langchain_dp.ports import Measured, ScoresNextToken
 from langchain_dp.records import PrivateRecords
@@ -23,7 +23,7 @@ class SynthesisPlan:
 
     Args:
         budget: The promise.
-        design: Rounds or groups, and the noise.
+        design: Rounds or groups, the noise, and that of descriptions if labels are described first.
         labels: Number of labels: texts of one round.
         tokens: Estimated tokens to evaluate.
         seconds: Estimated time; None if the engine's speed is unknown.
@@ -77,11 +77,26 @@ class SynthesisPlan:
             "neighbors": self.budget.neighbors.name.lower(),
             "examples": self.examples,
             **parameters(self.design),
+            **({} if self.design.describing is None else {"description_epsilon": self._alone()}),
             "verdict": self.verdict,
             "tokens_to_evaluate": self.tokens,
             "seconds": self.seconds,
             "weak": list(self.weak),
         }
+
+    def _described(self) -> list[str]:
+        describing = self.design.describing
+        if describing is None:
+            return []
+        return [
+            f"  described    first, in at most {describing.event.tokens} tokens; clip {describing.clip:.3g}, "
+            f"{describing.members} members, each record with q = {describing.event.sampling_probability:.4g}; "
+            f"alone epsilon = {self._alone():.2g}"
+        ]
+
+    def _alone(self) -> float:
+        assert self.design.describing is not None
+        return epsilon([(self.design.describing.event, 1)], self.budget.delta, neighbors=self.budget.neighbors)
 
     def __str__(self) -> str:
         design, noise = self.design, self.design.noise
@@ -98,6 +113,7 @@ class SynthesisPlan:
                 f"{noise.event.tokens} tokens each",
                 f"  members      {who}; {noise.members} expected a text",
                 f"  clip         {noise.clip:.3g} nats a member and token",
+                *self._described(),
                 f"  worth it?    {self.verdict}",
                 f"  to evaluate  about {self.tokens:,.0f} tokens{time}",
                 *(f"  WARNING      {point}" for point in self.weak),
@@ -117,7 +133,12 @@ def planned(
     tail = engine.count_tokens(settings.prompts.tail)
     texts = design.rounds * len(settings.labels)
     members = 1 + design.noise.members
-    tokens = texts * (head + members * (_body(engine, settings, records) + tail + design.noise.event.tokens))
+    body = _body(engine, settings, records)
+    tokens = texts * (head + members * (body + tail + design.noise.event.tokens))
+    if settings.describe is not None and design.describing is not None:
+        public = sum(map(engine.count_tokens, settings.describe.asking("", settings.prompts, chat=settings.chat)))
+        of_one = body + public + design.describing.event.tokens
+        tokens += len(settings.labels) * (1 + design.describing.members) * of_one
     speed = engine.tokens_per_second() if isinstance(engine, Measured) else None
     return SynthesisPlan(
         budget=budget,

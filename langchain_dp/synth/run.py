@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import secrets
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
@@ -15,16 +14,19 @@ from langchain_dp.accounting import (
     PrivacyLedger,
 )
 from langchain_dp.accounting.budget import weak_points
-from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks
+from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Randomness
 from langchain_dp.ports import ScoresNextToken, Token
 from langchain_dp.records import PrivateRecords
 from langchain_dp.synth import journal as journals
+from langchain_dp.synth.describing import told, useful
 from langchain_dp.synth.journal import SynthesisJournal, WrittenText
-from langchain_dp.synth.settings import Design, SynthesisSettings, designed
+from langchain_dp.synth.settings import DESCRIBED, Design, SynthesisSettings, designed
 from langchain_dp.synth.writing import Members, TextWriter
+
+_DESCRIBED_TOO = "a description of each label was released first, and every record pays for that round too"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -106,7 +108,7 @@ class SynthesisRuns:
             self._check_data(opened, records)
             for one in opened.journal.written:
                 advance(one)
-            for one in self._missing(opened, records, halted):
+            for one in self._write_rest(opened, records, halted):
                 advance(one)
 
     def _open(self, records: PrivateRecords) -> _Opened:
@@ -119,7 +121,7 @@ class SynthesisRuns:
 
     def _reserved(self, asked: Mapping[str, Any], records: PrivateRecords) -> LedgerPlan:
         share, design = self.prospect(len(records))
-        key = secrets.token_bytes(32) if self._rng.private else self._rng.randbelow(2**256).to_bytes(32, "big")
+        key = secret_key(self._rng)
         data = fingerprint(marks(records, key), key)
         journal = journals.started(self._ledger, key, settings=asked, design=dataclasses.asdict(design), data=data)
         return self._ledger.reserve(
@@ -144,33 +146,32 @@ class SynthesisRuns:
         journal.data = now
         journal.save()
 
-    def _missing(self, opened: _Opened, records: PrivateRecords, halted: Callable[[], bool]) -> Iterator[WrittenText]:
+    def _write_rest(
+        self, opened: _Opened, records: PrivateRecords, halted: Callable[[], bool]
+    ) -> Iterator[WrittenText]:
         """Write what is missing, round by round: charge, draw who takes part, write, keep; then it may leave."""
         design, journal, settings = opened.design, opened.journal, self._settings
-        writer = TextWriter(
-            self._engine, settings.prompts.after, design.noise, candidates=settings.candidates, chat=settings.chat,
-            rng=self._rng,
-        )  # fmt: skip
-        for description in settings.labels.values():
-            writer.check_room(settings.prompts.described(description), settings.prompts.tail)
+        writers = self._writers(design)
+        self._check_room(design, writers)
         members = Members(journal.key, slots_of(records, self.neighbors))
         there, seen = journal.there(), set[Hashable]()
         try:
-            for number in range(design.rounds):
+            for number in design.numbers:
                 missing = [label for label in settings.labels if (number, label) not in there]
                 if missing and halted():
                     raise PlanError("The run was cancelled. What was released is kept: invoke again to go on with it.")
                 if missing:
                     self._charge(opened, number)
                 rows = {name: records.get(name) for name in members.of_round(design, number)} if missing else {}
+                writer = writers[number == DESCRIBED]
                 for label in missing:
                     shown = {(journal.data, name): row for name, row in rows.items() if row["label"] == label}
                     seen.update(shown)
                     bodies: dict[Hashable, str] = {key: settings.prompts.body([row]) for key, row in shown.items()}
-                    head = settings.prompts.described(settings.labels[label])
+                    head, tail = self._asking(number, label, journal)
                     tokens: list[Token] = []
                     try:
-                        tokens.extend(writer.tokens(head, settings.prompts.tail, bodies))
+                        tokens.extend(writer.tokens(head, tail, bodies))
                     except Exception:
                         # What was drawn may be why it failed: a text that has begun is lost, and not drawn again.
                         if tokens:
@@ -183,10 +184,38 @@ class SynthesisRuns:
             if seen:
                 self._engine.forget(*seen)
 
+    def _writers(self, design: Design) -> dict[bool, TextWriter]:
+        """What writes texts, and under True descriptions."""
+        settings = self._settings
+        return {
+            described: TextWriter(
+                self._engine, "\n" if described else settings.prompts.after, design.noise_of(number),
+                candidates=settings.candidates, chat=settings.chat, rng=self._rng,
+            )
+            for described, number in ((False, 0), (True, DESCRIBED))
+        }  # fmt: skip
+
+    def _check_room(self, design: Design, writers: Mapping[bool, TextWriter]) -> None:
+        prompts, how = self._settings.prompts, self._settings.describe
+        more = 0 if design.describing is None else design.describing.event.tokens
+        for given in self._settings.labels.values():
+            writers[False].check_room(prompts.described(given), prompts.tail, more=more)
+            if how is not None:
+                writers[True].check_room(*how.asking(given, prompts, chat=self._settings.chat))
+
+    def _asking(self, number: int, label: str, journal: SynthesisJournal) -> tuple[str, str]:
+        """Public texts before and after the records of one text, or of a description."""
+        settings = self._settings
+        if number == DESCRIBED and settings.describe is not None:
+            return settings.describe.asking(settings.labels[label], settings.prompts, chat=settings.chat)
+        known = told(settings.labels, _described(journal), settings.describe)
+        return settings.prompts.described(known[label]), settings.prompts.tail
+
     def _charge(self, opened: _Opened, number: int) -> None:
         """Charge a round before it begins; one that an earlier process has charged is not charged again."""
-        event, most = opened.design.charged(number), opened.design.times
-        due = number + 1 if most > 1 else 1  # a group has an event of its own
+        design = opened.design
+        event, due = design.charged(number), design.due(number)
+        most = dict(design.events())[event]
         if most - opened.plan.remaining(event) < due:
             opened.plan.spend(event, chain=self._name)
 
@@ -194,7 +223,12 @@ class SynthesisRuns:
         """Texts released so far."""
         opened = self._attached()
         written = [] if opened is None else opened.journal.written
-        return [one for one in written if one.ended in ("end", "length")]
+        return [one for one in written if one.number != DESCRIBED and one.ended in ("end", "length")]
+
+    def described(self) -> dict[str, str]:
+        """Label -> its released description, empty where it says nothing; no label before descriptions are released."""
+        opened = self._attached()
+        return {} if opened is None else _described(opened.journal)
 
     def certificate(self) -> PrivacyCertificate:
         """The promise of the run as it stands."""
@@ -205,6 +239,10 @@ class SynthesisRuns:
             opened.plan, opened.design, self._engine, self._rng,
             "the local model sees the examples; the texts alone leave, and may be shown to anybody and kept",
         )  # fmt: skip
+
+
+def _described(journal: SynthesisJournal) -> dict[str, str]:
+    return {one.label: useful(one.text) for one in journal.written if one.number == DESCRIBED}
 
 
 def slots_of(records: PrivateRecords, neighbors: Neighbors) -> dict[str, str]:
@@ -219,7 +257,7 @@ def certified(
     """The promise of a plan of rounds as it stands, with ``notes`` of what leaves."""
     groups = design.scheme == "groups"
     return plan.certificate(
-        None if groups else design.charged(0),
+        None if groups or design.describing is not None else design.charged(0),
         mechanism="exponential mechanism on clipped differences from the public model, token by token",
         model=engine.name,
         private=rng.private,
@@ -229,6 +267,7 @@ def certified(
             "each record is in one of the disjoint groups and pays for that one alone"
             if groups
             else "every record takes part in a round by a secret coin",
+            *(() if design.describing is None else (_DESCRIBED_TOO,)),
             "style and common knowledge of many records come through, what few records hold does not",
             *weak(design, plan.epsilon, plan.delta),
             *getattr(engine, "notes", ()),
@@ -240,8 +279,8 @@ def certified(
 
 def parameters(design: Design) -> dict[str, Any]:
     """What a certificate says of the noise."""
-    noise = design.noise
-    return {
+    noise, describing = design.noise, design.describing
+    found = {
         "clip": noise.clip,
         "members": noise.members,
         "temperature": noise.temperature,
@@ -249,6 +288,15 @@ def parameters(design: Design) -> dict[str, Any]:
         "tokens": noise.event.tokens,
         "rounds": design.rounds,
         "scheme": design.scheme,
+    }
+    if describing is None:
+        return found
+    return found | {
+        "description_clip": describing.clip,
+        "description_members": describing.members,
+        "description_temperature": describing.temperature,
+        "description_sampling_probability": describing.event.sampling_probability,
+        "description_tokens": describing.event.tokens,
     }
 
 

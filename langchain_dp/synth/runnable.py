@@ -22,13 +22,14 @@ from langchain_dp.ports import ScoresLabels, ScoresNextToken
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, check_records
 from langchain_dp.redact import Held, redacted
+from langchain_dp.synth.describing import Describing, told
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
 from langchain_dp.synth.filters import Filters, counted, judged
 from langchain_dp.synth.journal import WrittenText
 from langchain_dp.synth.prompts import SynthesisPrompts
 from langchain_dp.synth.report import SynthesisPlan, planned
 from langchain_dp.synth.run import SynthesisRuns
-from langchain_dp.synth.settings import Scheme, SynthesisSettings
+from langchain_dp.synth.settings import DESCRIBED, Scheme, SynthesisSettings
 
 _SHOWN = "<private examples>"
 """What callbacks see of the input."""
@@ -58,6 +59,8 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             into disjoint groups, and each writes one text a label; "auto": whichever leaves the larger clip.
         sampling_probability: Rate of the records under "rounds". None: so that ``members`` of each label are expected;
             required under add/remove.
+        describe: Write a description of each label first, from the records, and show it to the model: for labels that
+            mean nothing to it. True, or :class:`Describing` to say how. It is paid for from the same budget.
         prompts: Templates.
         filters: Which of the released texts are kept.
         candidates: Tokens of the public model's that are considered at each step.
@@ -71,7 +74,8 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
 
     Formal guarantee:
         All released texts, kept or dropped, are together (epsilon, delta)-differentially private in the records, with
-        the budget's neighbours (replace-one by default: their number is public). Each round is charged one
+        the budget's neighbours (replace-one by default: their number is public), with the descriptions, which are a
+        round of their own. Each round is charged one
         :class:`~langchain_dp.accounting.TextRoundEvent` before its members are drawn. How long a run takes, and the
         local model, are outside of it. Source: the clip of Vinod et al. 2025 (InvisibleInk), with sampling, exact draws
         and accounting of this package.
@@ -101,6 +105,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         members: int = 30,
         scheme: Scheme = "auto",
         sampling_probability: float | None = None,
+        describe: Describing | bool = False,
         prompts: SynthesisPrompts | None = None,
         filters: Filters | None = None,
         candidates: int = 512,
@@ -129,6 +134,9 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             temperature=temperature,
             prompts=group("prompts", prompts, SynthesisPrompts),
             chat=chat,
+            describe=None
+            if describe is False
+            else group("describe", None if describe is True else describe, Describing),
         )
         self.filters = group("filters", filters, Filters)
         if progress is not None and not callable(progress):
@@ -201,13 +209,13 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
     def _alone(self, records: PrivateRecords, halted: Callable[[], bool]) -> SyntheticExamples:
         check_environment()
         with self._lock:
-            total = self.settings.rounds * len(self.settings.labels)
+            total = (self.settings.rounds + (self.settings.describe is not None)) * len(self.settings.labels)
             hidden = None if self._progress is None else True  # None: shown on a terminal only
             with tqdm(total=total, desc="writing", unit="text", disable=hidden) as bar:
 
                 def told(one: WrittenText) -> None:
                     bar.update()
-                    if self._progress is not None and one.ended in ("end", "length"):
+                    if self._progress is not None and one.number != DESCRIBED and one.ended in ("end", "length"):
                         self._progress(SyntheticExample(one.text, one.label))
 
                 self._runs.run(records, advance=told, halted=halted)
@@ -227,9 +235,14 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             InvalidParameter: No run has started yet.
         """
         checker = self._engine if isinstance(self._engine, ScoresLabels) else None
-        found = judged(self._runs.released(), self.filters, self.settings.labels, checker)
+        described = self._runs.described()
+        known = told(self.settings.labels, described, self.settings.describe)
+        found = judged(self._runs.released(), self.filters, known, checker)
         examples = [SyntheticExample(one.text, one.label, reason) for one, reason in found]
-        return SyntheticExamples(examples, self.certificate(), {**self.settings.public(), "dropped": counted(found)})
+        settings = {**self.settings.public(), "dropped": counted(found)}
+        if self.settings.describe is not None:
+            settings["descriptions"] = described
+        return SyntheticExamples(examples, self.certificate(), settings)
 
     def certificate(self) -> PrivacyCertificate:
         """The promise of the run as it stands.

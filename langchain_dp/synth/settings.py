@@ -8,14 +8,24 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from langchain_dp._util import validate
-from langchain_dp.accounting import Neighbors, PartEvent, PrivacyBudget, TextRoundEvent, calibrate_text_round
+from langchain_dp.accounting import (
+    Neighbors,
+    PartEvent,
+    PrivacyBudget,
+    TextRoundEvent,
+    calibrate_text_round,
+    scale_text_rounds,
+)
 from langchain_dp.accounting.events import MOST_TOKENS
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import ClippedSum
+from langchain_dp.synth.describing import Describing
 from langchain_dp.synth.prompts import SynthesisPrompts
 
 Scheme = Literal["auto", "rounds", "groups"]
 
+DESCRIBED = -1
+"""Number of the round of descriptions, which comes before the rounds of texts."""
 ENOUGH = 4.0
 """Clip in nats above which a larger one is not worth more members."""
 MOST_ROUNDS = 10_000
@@ -39,6 +49,7 @@ class SynthesisSettings:
         temperature: Of the distribution that a token is drawn from.
         prompts: Templates.
         chat: Ask in the model's chat template.
+        describe: How a description of each label is written first; None writes none.
     """
 
     labels: Mapping[str, str]
@@ -51,6 +62,7 @@ class SynthesisSettings:
     temperature: float
     prompts: SynthesisPrompts
     chat: bool
+    describe: Describing | None = None
 
     def __post_init__(self) -> None:
         validate.integer("count", self.count, at_least=1, at_most=MOST_ROUNDS)
@@ -71,7 +83,9 @@ class SynthesisSettings:
     def public(self) -> dict[str, Any]:
         """Plain values, for a journal and a file."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {**fields, "labels": dict(self.labels), "prompts": dataclasses.asdict(self.prompts)}
+        del fields["describe"]  # a run without is the same as before there was any
+        plain = {**fields, "labels": dict(self.labels), "prompts": dataclasses.asdict(self.prompts)}
+        return plain if self.describe is None else {**plain, "describe": dataclasses.asdict(self.describe)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,33 +98,49 @@ class Design:
         rounds: Rounds, or groups.
         noise: How tokens are drawn. Its ``members`` is the divisor.
         records: Number of records that it was made for; None where that is private.
+        describing: How the tokens of descriptions are drawn: in one round before the others, in which every record
+            takes part by a coin of its own, under either scheme. None: there are none.
     """
 
     scheme: Literal["rounds", "groups"]
     rounds: int
     noise: ClippedSum
     records: int | None
+    describing: ClippedSum | None = None
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Design:
         """The design whose ``dataclasses.asdict`` these fields are."""
-        noise = dict(fields["noise"])
-        made = ClippedSum(**{**noise, "event": TextRoundEvent(**noise["event"])})
-        return cls(**{**fields, "noise": made})
+        made = {name: _sum(fields.get(name)) for name in ("noise", "describing")}
+        return cls(**{**fields, **made})
 
     @property
-    def times(self) -> int:
-        """How often each of its events is reserved."""
-        return self.rounds if self.scheme == "rounds" else 1
+    def numbers(self) -> range:
+        """Numbers of its rounds in order, that of the descriptions too."""
+        return range(0 if self.describing is None else DESCRIBED, self.rounds)
+
+    def noise_of(self, number: int) -> ClippedSum:
+        """How the tokens of round ``number`` are drawn."""
+        return self.noise if number != DESCRIBED or self.describing is None else self.describing
 
     def charged(self, number: int) -> PartEvent | Any:
-        """What round ``number`` is charged as. A group is a part of the data: records of others pay nothing for it."""
-        return PartEvent(f"group {number}", self.noise.event) if self.scheme == "groups" else self.noise.event
+        """What round ``number`` is charged as. A group is a part of the data: records of others pay nothing for it.
+
+        Descriptions are of all the data, so every record pays for them beside its group.
+        """
+        event = self.noise_of(number).event
+        return PartEvent(f"group {number}", event) if self.scheme == "groups" and number != DESCRIBED else event
+
+    def due(self, number: int) -> int:
+        """How often the event of round ``number`` has been charged once that round begins."""
+        if self.scheme == "groups" or number == DESCRIBED:
+            return 1  # a group has an event of its own
+        return number + 1 + (self.describing is not None and self.describing.event == self.noise.event)
 
     def events(self) -> list[tuple[Any, int]]:
-        """What a run reserves."""
-        different = self.rounds if self.scheme == "groups" else 1
-        return [(self.charged(number), self.times) for number in range(different)]
+        """What a run reserves: each event once, with how often it is charged."""
+        last = {self.charged(number): number for number in self.numbers}
+        return [(event, self.due(number)) for event, number in last.items()]
 
 
 def designed(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> Design:
@@ -124,33 +154,22 @@ def designed(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -
     Raises:
         InvalidParameter: There are too few records, or the rate is missing under add/remove.
     """
-    public = budget.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
-    if settings.scheme == "groups" or (settings.scheme == "auto" and public):
-        groups = _in_groups(settings, budget, records if public else None)
-        if settings.scheme == "groups" and isinstance(groups, str):
-            raise InvalidParameter(groups)
-        if isinstance(groups, Design) and (settings.scheme == "groups" or records < _wanted(settings)):
-            return groups
-    else:
-        groups = ""
-    rounds = in_rounds(
-        budget,
-        records=records,
-        texts=len(settings.labels),
-        rounds=settings.rounds,
-        members=settings.members,
-        tokens=settings.max_new_tokens,
-        temperature=settings.temperature,
-        rate=settings.sampling_probability,
-    )
+    unfit = _unfit_for_groups(settings, budget, records)
+    if settings.scheme == "groups" and unfit:
+        raise InvalidParameter(unfit)
+    if settings.scheme == "rounds" or unfit:
+        return _in_rounds(settings, budget, records)
+    groups = _in_groups(settings, budget, records)
+    if settings.scheme == "groups" or records < settings.members * len(settings.labels):  # too few for rounds
+        return groups
     # A clip beyond ENOUGH adds next to nothing, and every member costs the model time.
-    found = [rounds, groups] if isinstance(groups, Design) else [rounds]
-    return max(found, key=lambda design: (min(design.noise.clip, ENOUGH), -design.noise.members))
+    designs = [_in_rounds(settings, budget, records), groups]
+    return max(designs, key=lambda design: (min(design.noise.clip, ENOUGH), -design.noise.members))
 
 
 def in_rounds(
     budget: PrivacyBudget, *, records: int, texts: int, rounds: int, members: int, tokens: int, temperature: float,
-    rate: float | None,
+    rate: float | None, describe: Describing | None = None,
 ) -> Design:  # fmt: skip
     """Rounds in which every record takes part by a coin, with the largest clip that the budget allows.
 
@@ -163,6 +182,7 @@ def in_rounds(
         tokens: Tokens of one text at most.
         temperature: Of the distribution that a token is drawn from.
         rate: Rate of the records; None derives it.
+        describe: How descriptions are written before, if they are.
 
     Raises:
         InvalidParameter: There are too few records, or the rate is missing under add/remove.
@@ -181,38 +201,77 @@ def in_rounds(
         )
     if rate is not None:
         validate.number("sampling_probability", rate, above=0.0, at_most=1.0)
-    noise = _noise(
+    rate = wanted / records if rate is None else rate
+    plain = ClippedSum(TextRoundEvent(1.0, tokens, rate), members, temperature)
+    noise, describing = _fitting(budget, rounds, plain, describe, members / rate)
+    return Design("rounds", rounds, noise, records if counted else None, describing)
+
+
+def _fitting(
+    budget: PrivacyBudget, rounds: int, plain: ClippedSum, describe: Describing | None, records: float
+) -> tuple[ClippedSum, ClippedSum | None]:
+    """The noise of texts and of descriptions that the budget allows together, the one's clip in a ratio to the other's.
+
+    Args:
+        budget: The promise.
+        rounds: Rounds of texts that one record pays for.
+        plain: How texts are drawn, with an epsilon0 of 1.
+        describe: How descriptions are written, if they are.
+        records: Records of one label that are expected, if labels were equally frequent. A public number.
+    """
+    text = plain.event
+    if describe is None:
+        fits = calibrate_text_round(
+            budget, rounds=rounds, tokens=text.tokens, sampling_probability=text.sampling_probability
+        )
+        return dataclasses.replace(plain, event=dataclasses.replace(text, epsilon0=fits)), None
+    members = max(1, min(describe.members, math.floor(records)))
+    # The clip is epsilon0 * members * temperature / 4, of either.
+    weight = describe.clip_ratio * plain.members * plain.temperature / (members * describe.temperature)
+    text = dataclasses.replace(text, epsilon0=1 / max(weight, 1.0))
+    asked = TextRoundEvent(min(weight, 1.0), describe.max_new_tokens, min(1.0, members / records))
+    text, asked = scale_text_rounds(budget, [(text, rounds), (asked, 1)])
+    return dataclasses.replace(plain, event=text), ClippedSum(asked, members, describe.temperature)
+
+
+def _sum(fields: Mapping[str, Any] | None) -> ClippedSum | None:
+    return None if fields is None else ClippedSum(**{**fields, "event": TextRoundEvent(**fields["event"])})
+
+
+def _in_rounds(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> Design:
+    return in_rounds(
         budget,
-        rounds,
-        wanted / records if rate is None else rate,
-        members=members,
-        tokens=tokens,
-        temperature=temperature,
+        records=records,
+        texts=len(settings.labels),
+        rounds=settings.rounds,
+        members=settings.members,
+        tokens=settings.max_new_tokens,
+        temperature=settings.temperature,
+        rate=settings.sampling_probability,
+        describe=settings.describe,
     )
-    return Design("rounds", rounds, noise, records if counted else None)
 
 
-def _wanted(settings: SynthesisSettings) -> int:
-    return settings.members * len(settings.labels)
+def _records_a_text(settings: SynthesisSettings, records: int) -> int:
+    """Records of one text where disjoint groups write one text a label each."""
+    return records // (settings.rounds * len(settings.labels))
 
 
-def _noise(
-    budget: PrivacyBudget, rounds: int, rate: float, *, members: int, tokens: int, temperature: float
-) -> ClippedSum:
-    epsilon0 = calibrate_text_round(budget, rounds=rounds, tokens=tokens, sampling_probability=rate)
-    return ClippedSum(TextRoundEvent(epsilon0, tokens, rate), members, temperature)
-
-
-def _in_groups(settings: SynthesisSettings, budget: PrivacyBudget, records: int | None) -> Design | str:
-    """Disjoint groups, or why not."""
-    if records is None:
+def _unfit_for_groups(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> str:
+    """Why the records cannot be cut into disjoint groups; empty if they can."""
+    if budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE:
         return 'Expected scheme="rounds" under add/remove neighbours, where the number of records is private.'
-    texts = len(settings.labels)
-    members = records // (settings.rounds * texts)
+    members = _records_a_text(settings, records)
     if members < FEW:
         return (
-            f"Expected at least {FEW} records a text, but {records} records in {settings.rounds} groups of {texts} "
-            f'texts each are {members}. Lower count=, or use scheme="rounds".'
+            f"Expected at least {FEW} records a text, but {records} records in {settings.rounds} groups of "
+            f'{len(settings.labels)} texts each are {members}. Lower count=, or use scheme="rounds".'
         )
-    noise = _noise(budget, 1, 1.0, members=members, tokens=settings.max_new_tokens, temperature=settings.temperature)
-    return Design("groups", settings.rounds, noise, records)
+    return ""
+
+
+def _in_groups(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> Design:
+    members = _records_a_text(settings, records)
+    plain = ClippedSum(TextRoundEvent(1.0, settings.max_new_tokens, 1.0), members, settings.temperature)
+    noise, describing = _fitting(budget, 1, plain, settings.describe, records / len(settings.labels))
+    return Design("groups", settings.rounds, noise, records, describing)

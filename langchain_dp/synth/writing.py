@@ -18,7 +18,7 @@ from langchain_dp.ports import Continuation, MemberPrompt, ScoresNextToken, Toke
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
 from langchain_dp.redact import interruption
-from langchain_dp.synth.settings import Design
+from langchain_dp.synth.settings import DESCRIBED, Design
 
 _COIN_BITS = 256
 _MARGIN = 4  # tokens by which parts may be more when they are put together
@@ -37,12 +37,13 @@ class Members:
     def __init__(self, key: bytes, names: Mapping[str, str]) -> None:
         self._key = key
         self._names = dict(names)
+        self._orders: dict[int, list[str]] = {}  # by the number of groups
 
     def of_round(self, design: Design, number: int) -> list[str]:
-        """Records of round ``number`` of a design."""
-        if design.scheme == "groups":
+        """Records of round ``number`` of a design, or of its descriptions."""
+        if design.scheme == "groups" and number != DESCRIBED:
             return self.group(number, design.rounds)
-        return self.drawn(number, design.noise.event.sampling_probability)
+        return self.drawn(number, design.noise_of(number).event.sampling_probability)
 
     def drawn(self, number: int, rate: float) -> list[str]:
         """Records of round ``number``, each with probability ``rate``, independently."""
@@ -51,8 +52,9 @@ class Members:
 
     def group(self, number: int, groups: int) -> list[str]:
         """Records of one of ``groups`` disjoint groups: a secret order of the slots, cut once into equal parts."""
-        order = sorted(self._names, key=lambda record: self._coin("group", groups, record))
-        return order[number::groups]
+        if groups not in self._orders:
+            self._orders[groups] = sorted(self._names, key=lambda record: self._coin("group", groups, record))
+        return self._orders[groups][number::groups]
 
     def _coin(self, what: str, number: int, record: str) -> int:
         text = f"{what}\n{number}\n{self._names[record]}".encode(errors="surrogatepass")
@@ -112,10 +114,17 @@ class TextWriter:
             if self.ended(written):
                 return
 
-    def check_room(self, head: str, tail: str) -> None:
-        """Raise InvalidParameter unless a text of the largest length fits: one that breaks off would be drawn again."""
+    def check_room(self, head: str, tail: str, *, more: int = 0) -> None:
+        """Raise InvalidParameter unless a text of the largest length fits: one that breaks off would be drawn again.
+
+        Args:
+            head: Public text.
+            tail: Public cue.
+            more: Tokens by which the public text may become longer.
+        """
         room = self._engine.max_prompt_tokens
         needed = self._engine.count_tokens(head) + self._engine.count_tokens(tail) + self._noise.event.tokens + _MARGIN
+        needed += more
         if needed > room:
             raise InvalidParameter(
                 f"Expected {needed} tokens of instruction, question and text to be at most {room}, the longest prompt "

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import json
 import os
 import pathlib
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
-from fakes.places import on_both
 from fakes.postgres import Server
 
 from langchain_dp import PrivacyBudget
@@ -26,7 +22,6 @@ from langchain_dp.accounting.store import postgres as dialect
 from langchain_dp.audit.report import report
 from langchain_dp.ensemble.journal import alone
 from langchain_dp.errors import (
-    BudgetExceeded,
     InvalidParameter,
     LedgerCorrupt,
     LedgerError,
@@ -246,7 +241,7 @@ def test_other_tables_and_other_kinds_are_refused(postgres: Server, url: str, tm
         "UPDATE store SET newest = 0",
         "DELETE FROM store",
         "TRUNCATE entries",
-        "TRUNCATE ledger, store, items, plans, journals, entries",
+        "TRUNCATE ledger, store, items, plans, journals, entries, forgotten, answers",
     ],
 )
 def test_the_database_itself_refuses_refunds_and_edits(postgres: Server, url: str, statement: str) -> None:
@@ -500,10 +495,30 @@ def heard(pid: int, read: int, said: bytes) -> tuple[int, int]:
     return said.count(b"."), said.count(b"?") + said.endswith(b"(")
 
 
-def test_a_client_killed_at_any_moment_forgets_no_answer(url: str) -> None:
+def rounds(config: pytest.Config, few: int, a_ledger: int) -> Iterator[tuple[int, random.Random]]:
+    """How many rounds go into one ledger, which must not be used up, and their dice; ``--kill-rounds`` in all."""
+    asked = config.getoption("--kill-rounds")
+    dice = random.Random(20) if asked is None else random.Random()
+    left_over = asked or few
+    while left_over > 0:
+        yield min(left_over, a_ledger), dice
+        left_over -= a_ledger
+
+
+def test_a_client_killed_at_any_moment_forgets_no_answer(
+    postgres: Server, tmp_path: pathlib.Path, pytestconfig: pytest.Config
+) -> None:
     """If it breaks, an answer that left before its process was killed is not in the ledger."""
-    dice, before = random.Random(20), used(url)
-    for _ in range(30):
+    for count, dice in rounds(pytestconfig, 30, 100):
+        url = postgres.fresh(tmp_path)
+        with PrivacyLedger(BUDGET, url) as ledger:
+            ledger.reserve([(VOTE, MOST)], name="p").spend(VOTE, 3)
+        _kill_clients(url, count, dice)
+
+
+def _kill_clients(url: str, count: int, dice: random.Random) -> None:
+    before = used(url)
+    for _ in range(count):
         with spender(url) as (pid, read):
             said = b"".join(os.read(read, 1) for _ in range(dice.randrange(1, 16)))
             time.sleep(dice.random() * 0.004)
@@ -515,13 +530,19 @@ def test_a_client_killed_at_any_moment_forgets_no_answer(url: str) -> None:
 
 
 def test_a_server_killed_at_any_moment_forgets_no_answer(
-    postgres: Server, mortal: Server, tmp_path: pathlib.Path
+    postgres: Server, mortal: Server, tmp_path: pathlib.Path, pytestconfig: pytest.Config
 ) -> None:
     """If it breaks, a crash of the server takes back a charge that was acknowledged."""
-    url, dice, before = mortal.fresh(tmp_path), random.Random(21), 0
-    with PrivacyLedger(BUDGET, url) as ledger:
-        ledger.reserve([(VOTE, MOST)], name="p")
-    for _ in range(12):
+    for count, dice in rounds(pytestconfig, 12, 40):
+        url = mortal.fresh(tmp_path)
+        with PrivacyLedger(BUDGET, url) as ledger:
+            ledger.reserve([(VOTE, MOST)], name="p")
+        _kill_server(mortal, url, count, dice)
+
+
+def _kill_server(mortal: Server, url: str, count: int, dice: random.Random) -> None:
+    before = 0
+    for _ in range(count):
         with spender(url) as (pid, read):
             said = b"".join(os.read(read, 1) for _ in range(dice.randrange(2, 40)))
             time.sleep(dice.random() * 0.004)
@@ -532,63 +553,3 @@ def test_a_server_killed_at_any_moment_forgets_no_answer(
         assert before + acknowledged <= after <= before + acknowledged + unknown
         before = after
     assert before > 0
-
-
-# --- many at once ----------------------------------------------------------------------------------------------
-
-
-def _race(place: str, gate: int) -> dict[str, int]:
-    """Eight threads, which stand at the line with a ledger open, each ask for more than their share."""
-    outcomes: collections.Counter[str] = collections.Counter()
-    with contextlib.ExitStack() as stack:
-        plans = [stack.enter_context(PrivacyLedger(BUDGET, place)).plan("p") for _ in range(8)]
-        guard, line = threading.Lock(), threading.Barrier(8, action=lambda: os.read(gate, 1))
-
-        def attempt(plan: Any) -> None:
-            line.wait()
-            for _ in range(3):
-                try:
-                    plan.spend(VOTE)
-                    said = "done"
-                except BudgetExceeded:
-                    said = "refused"
-                with guard:
-                    outcomes[said] += 1
-
-        threads = [threading.Thread(target=attempt, args=(plan,)) for plan in plans]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    return dict(outcomes)
-
-
-@on_both
-def test_the_last_hundred_answers_go_to_a_hundred_of_64_racers(place: str) -> None:
-    """If it breaks, processes that share a ledger release more than it covers, or lose what was left."""
-    with PrivacyLedger(BUDGET, place) as ledger:
-        ledger.reserve([(VOTE, MOST)], name="p").spend(VOTE, MOST - 100)
-    gate_read, gate_write = os.pipe()
-    pipes = []
-    for _ in range(8):
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                os.write(write, json.dumps(_race(place, gate_read)).encode())
-            finally:
-                os._exit(0)
-        os.close(write)
-        pipes.append((pid, read))
-    os.write(gate_write, b"." * 8)
-    outcomes: collections.Counter[str] = collections.Counter()
-    for pid, read in pipes:
-        with os.fdopen(read) as pipe:
-            outcomes.update(json.load(pipe))
-        os.waitpid(pid, 0)
-    os.close(gate_read)
-    os.close(gate_write)
-    assert outcomes == {"done": 100, "refused": 64 * 3 - 100}
-    with PrivacyLedger(BUDGET, place) as ledger:
-        assert left(ledger) == 0
-        assert len(list(ledger.entries())) == 101

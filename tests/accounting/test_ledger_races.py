@@ -29,6 +29,7 @@ from langchain_dp.errors import BudgetExceeded, LedgerUnwritable, PlanError
 BUDGET = PrivacyBudget(3.0, 1e-5)
 VOTE = NoisyMaxEvent(8.0)
 FAINT, MANY = NoisyMaxEvent(4000.0), 100_000
+WIDE, SAMPLED = PrivacyBudget(8.0, 1e-5), NoisyMaxEvent(4.0, 0.05)
 PROCESSES, THREADS = 4, 16
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="races forked processes")
@@ -311,3 +312,60 @@ def test_ten_thousand_spends_of_threads_pools_and_the_killed_are_all_there(memor
         kept = sum(entry.count for entry in ledger.entries())
     assert told >= 10_000
     assert told <= kept <= told + killed  # each of the killed may have died between charge and answer
+
+
+def _at_the_line(place: str, gate: int) -> dict[str, int]:
+    """Eight threads, which stand at the line with a ledger open, each ask for more than their share."""
+    outcomes: collections.Counter[str] = collections.Counter()
+    with contextlib.ExitStack() as stack:
+        plans = [stack.enter_context(PrivacyLedger(WIDE, place)).plan("p") for _ in range(8)]
+        guard, line = threading.Lock(), threading.Barrier(8, action=lambda: os.read(gate, 1))
+
+        def attempt(plan: LedgerPlan) -> None:
+            line.wait()
+            for _ in range(3):
+                try:
+                    plan.spend(SAMPLED)
+                    said = "done"
+                except BudgetExceeded:
+                    said = "refused"
+                with guard:
+                    outcomes[said] += 1
+
+        threads = [threading.Thread(target=attempt, args=(plan,)) for plan in plans]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return dict(outcomes)
+
+
+@on_both
+def test_the_last_hundred_answers_go_to_a_hundred_of_64_racers(place: str) -> None:
+    """If it breaks, processes that share a ledger release more than it covers, or lose what was left."""
+    with PrivacyLedger(WIDE, place) as ledger:
+        ledger.reserve([(SAMPLED, 4000)], name="p").spend(SAMPLED, 4000 - 100)
+    gate_read, gate_write = os.pipe()
+    pipes = []
+    for _ in range(8):
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.write(write, json.dumps(_at_the_line(place, gate_read)).encode())
+            finally:
+                os._exit(0)
+        os.close(write)
+        pipes.append((pid, read))
+    os.write(gate_write, b"." * 8)
+    outcomes: collections.Counter[str] = collections.Counter()
+    for pid, read in pipes:
+        with os.fdopen(read) as pipe:
+            outcomes.update(json.load(pipe))
+        os.waitpid(pid, 0)
+    os.close(gate_read)
+    os.close(gate_write)
+    assert outcomes == {"done": 100, "refused": 64 * 3 - 100}
+    with PrivacyLedger(WIDE, place) as ledger:
+        assert ledger.plan("p").remaining(SAMPLED) == 0
+        assert len(list(ledger.entries())) == 101

@@ -297,6 +297,34 @@ def test_a_report_tells_of_every_kind_of_event(event: DpEvent, tmp_path: Path) -
     assert "the library's own" not in words.calibration(event, Neighbors.REPLACE_ONE)
 
 
+def test_many_parts_of_the_data_stand_in_one_line(tmp_path: Path) -> None:
+    """If it breaks, an auditor scrolls through a hundred equal lines; or counts get lost when put together."""
+    event, of_all = TextRoundEvent(0.2, 30), TextRoundEvent(0.1, 8, 0.5)
+    events = [(of_all, 1), *((PartEvent(f"group {number}", event), 1) for number in range(20))]
+    with PrivacyLedger(PrivacyBudget(8.0, 1e-4), tmp_path / "parts.db", plan=events) as ledger:
+        for number in (0, 7):
+            ledger.spend(PartEvent(f"group {number}", event), chain="synthesis")
+    found = report(tmp_path / "parts.db")
+    [plan] = found.plans
+    whole, parts = plan.lines
+    assert (whole.used, whole.most, whole.part) == (0, 1, "")
+    assert parts.mechanism == "Clipped sums (one round of texts), on each of 20 disjoint parts of the data"
+    assert (parts.used, parts.most, parts.chains) == (2, 20, {"synthesis": 2})
+    assert parts.first <= parts.last
+    assert len(plan.releases) == 21  # as the JSON has them
+    assert page(found).count("disjoint parts") == 1
+
+
+def test_few_parts_stand_one_by_one(tmp_path: Path) -> None:
+    """If it breaks, which department has used up its part is not seen any more."""
+    events = [(PartEvent(name, NoisyMaxEvent(8.0)), 5) for name in ("sales", "support")]
+    with PrivacyLedger(PrivacyBudget(8.0, 1e-4), tmp_path / "parts.db", plan=events):
+        pass
+    [plan] = report(tmp_path / "parts.db").plans
+    assert plan.lines == plan.releases
+    assert [release.part for release in plan.lines] == ["sales", "support"]
+
+
 def test_the_curve_of_a_metric_ledger_never_falls(tmp_path: Path) -> None:
     """If it breaks, a small account that is charged later hides the largest one."""
     with MetricLedger(20.0, tmp_path / "two.db") as made:

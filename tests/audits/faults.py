@@ -8,6 +8,7 @@ from typing import Any
 
 from audits import planted
 from audits import planted_chains as swaps
+from audits import planted_texts as texts
 from audits.planted_chains import under
 from langchain_dp.accounting import epsilon
 from langchain_dp.audit.self_check import accountant, chains, coins, draws, icl, opt, rapt, synth
@@ -104,11 +105,15 @@ def faults() -> Faults:
         },
         "choice": under(opt.choice, swaps.CHOICE),
         "text rounds": {
-            **under(functools.partial(synth.rounds, ["rounds"]), swaps.ROUNDS),
-            **under(functools.partial(synth.rounds, ["answers"]), swaps.TEXTS),
+            **under(functools.partial(synth.rounds, ["rounds"]), texts.ROUNDS),
+            **under(functools.partial(synth.rounds, ["answers"]), texts.TEXTS),
         },
-        "text canary": under(synth.canary, swaps.CANARY),
-        "nobody": under(synth.nobody, swaps.NOBODY),
+        "described": {
+            **under(functools.partial(synth.described, ["rounds"]), texts.DESCRIBED),
+            **under(functools.partial(synth.described, ["groups"]), texts.DESCRIBED_GROUPS),
+        },
+        "text canary": under(synth.canary, texts.CANARY),
+        "nobody": under(synth.nobody, texts.NOBODY),
         "texts": under(rapt.faces, swaps.FACES),
         "padded": under(rapt.padded, swaps.PADS),
         "accountant": {

@@ -38,15 +38,13 @@ from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.reservation import AnswerReservation
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.voters import EngineVoter, ModelVoter
-from langchain_dp.mechanisms import ClippedSum, Exponential, LimitedDomain, NoisyMax, ReportNoisyMax, SystemRandomness
+from langchain_dp.mechanisms import Exponential, LimitedDomain, NoisyMax, ReportNoisyMax, SystemRandomness
 from langchain_dp.opt.data import Data
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.reservation import VALIDATION
 from langchain_dp.opt.voters import PrivateVote
 from langchain_dp.rapt._tokenizers import PAD
 from langchain_dp.rapt.privatize import Items, TextPrivatizer
-from langchain_dp.records import PrivateRecords
-from langchain_dp.synth.writing import Members, TextWriter
 
 StandIn = Callable[..., Any]
 SYSTEM = SystemRandomness()
@@ -454,119 +452,6 @@ COSTS: dict[str, list[Swap]] = {
     "a threshold without a miss": [(pld, "privacy_loss", taken_for(LimitedDomainEvent, delta0=1e-12))],
 }
 """Faults of what a token is charged as."""
-
-# ------------------------------------------------------------------------------------------------- private texts
-
-
-def all_members(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
-    """Every record takes part, and the round is charged as sampled."""
-    return list(self._names)
-
-
-def first_coins(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
-    """Coins are tossed once, for all rounds."""
-    return list(real(self, 0, rate))
-
-
-def sample_of_fixed_size(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
-    """As many members as expected, always."""
-    order = sorted(self._names, key=lambda record: self._coin("round", number, record))
-    return order[: round(rate * len(order))]
-
-
-def better_text_of_two(real: StandIn, self: TextWriter, *args: Any) -> Iterator[Any]:
-    """A text is written twice, and the longer one is kept."""
-    return iter(max([list(real(self, *args)) for _ in range(2)], key=len))
-
-
-def redrawn_for_tokens(real: StandIn, self: TextWriter, head: str, tail: str, bodies: Mapping[Any, str]) -> Any:
-    """Of the members of a text every token sees some, by fresh coins."""
-    written: list[Any] = []
-    for _ in range(self._noise.event.tokens):
-        some = {key: body for key, body in bodies.items() if SYSTEM.randbelow(3)}
-        scores = self._scores(head, tail, some, tuple(written))
-        written.append(scores.tokens[self._noise.release(scores.public, scores.members, rng=self._rng)])
-        yield written[-1]
-
-
-class _EveryLabel(str):
-    """A label that is equal to all."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    __hash__ = str.__hash__
-
-
-def shown_to_all(real: StandIn, self: PrivateRecords, name: str) -> Mapping[str, Any]:
-    """A record is shown in the texts of all labels."""
-    row = real(self, name)
-    return {**row, "label": _EveryLabel(row["label"])}
-
-
-def present_divisor(real: StandIn, self: ClippedSum, public: Any, members: Any, **rest: Any) -> int:
-    """The sum is divided by the number of members that take part."""
-    rows = list(members)
-    return int(real(self, public, rows * (self.members // max(len(rows), 1)), **rest))
-
-
-def replaced_for_gone(real: StandIn, self: ClippedSum, public: Any, members: Any, **rest: Any) -> int:
-    """The weight of a record that comes or goes, charged where one is replaced."""
-    return int(real(self, public, [row for row in members for _ in range(2)], **rest))
-
-
-def unclipped(real: StandIn, self: ClippedSum, public: Any, row: Any) -> Any:
-    """What a member adds has no bound."""
-    return np.rint(64 * np.clip(row - public, -60, 60) / self.clip).astype(np.int64)
-
-
-def members_candidates(real: StandIn, self: TextWriter, *args: Any) -> Any:
-    """What members hold impossible is no candidate."""
-    scores = real(self, *args)
-    kept = [
-        place for place in range(len(scores.tokens)) if all(row is None or row[place] > -50 for row in scores.members)
-    ] or [0]
-    rows = tuple(None if row is None else row[kept] for row in scores.members)
-    return dataclasses.replace(
-        scores, tokens=tuple(scores.tokens[place] for place in kept), public=scores.public[kept], members=rows
-    )
-
-
-def silent_without_members(real: StandIn, self: TextWriter, head: str, tail: str, bodies: Mapping[Any, str]) -> Any:
-    """No text where nobody takes part."""
-    return real(self, head, tail, bodies) if bodies else iter(())
-
-
-ROUNDS: dict[str, list[Swap]] = {
-    "every third round free": [(LedgerPlan, "spend", every_third_free)],
-    "every record is a member": [(Members, "drawn", method(all_members))],
-    "coins of the first round": [(Members, "drawn", method(first_coins))],
-    "as many members as expected": [(Members, "drawn", method(sample_of_fixed_size))],
-    "better text of two": [(TextWriter, "tokens", method(better_text_of_two))],
-    "members drawn for every token": [(TextWriter, "tokens", method(redrawn_for_tokens))],
-    "shown in texts of all labels": [(PrivateRecords, "get", method(shown_to_all))],
-}
-"""Faults of who pays for a round of texts, and who is in it."""
-
-TEXTS: dict[str, list[Swap]] = {
-    "every third free text unpaid": [(LedgerPlan, "spend", every_third_free)],
-    "every record answers": [(Members, "drawn", method(all_members))],
-    "better answer of two": [(TextWriter, "tokens", method(better_text_of_two))],
-}
-"""The same of private answers in free text."""
-
-CANARY: dict[str, list[Swap]] = {
-    "divided by who takes part": [(ClippedSum, "release", method(present_divisor))],
-    "charged as if it came or went": [(ClippedSum, "release", method(replaced_for_gone))],
-    "no clip": [(ClippedSum, "_moved", method(unclipped))],
-    "members choose the candidates": [(TextWriter, "_scores", method(members_candidates))],
-}
-"""Faults of how a token is drawn."""
-
-NOBODY: dict[str, list[Swap]] = {
-    "silent without members": [(TextWriter, "tokens", method(silent_without_members))],
-}
-"""Faults of a draw of nobody."""
 
 OF_LABELS: dict[str, list[Swap]] = {
     "moved label charged once": [(pld, "_paid_by_one", method(one_label_pays))],

@@ -34,13 +34,21 @@ from tqdm import tqdm
 
 from langchain_dp import DPICLClassifier, PrivacyBudget
 from langchain_dp.accounting import calibrate_noisy_max
-from langchain_dp.icl import AGNEWS, AMAZON, SST2, TREC
+from langchain_dp.icl import AGNEWS, AMAZON, SST2, TREC, ICLPrompt
 from langchain_dp.icl.votes import SubsetPrompt
 from langchain_dp.mechanisms import report_noisy_max
 from langchain_dp.records import read_jsonl
 
-TASKS = {"sst2": SST2, "trec": TREC, "agnews": AGNEWS, "amazon": AMAZON}
-MAX_TOKENS = {"sst2": 512, "trec": 384, "agnews": 1280, "amazon": 2048}
+CODED = ICLPrompt(
+    instruction="Sort the articles into folder A, B, C or D.",
+    question="Article: {text}",
+    answer="Folder:",
+    words=dict(zip(("World", "Sports", "Business", "Technology"), "ABCD", strict=True)),
+)
+"""The news topics under codes that no model knows, as the categories of tickets are."""
+TASKS = {"sst2": SST2, "trec": TREC, "agnews": AGNEWS, "amazon": AMAZON, "coded": CODED}
+FOLDERS = {"coded": "agnews"}
+MAX_TOKENS = {"sst2": 512, "trec": 384, "agnews": 1280, "amazon": 2048, "coded": 1280}
 """Of four examples; half for the question, half for head and examples."""
 TRAINED_ON = 2048
 EPSILONS = (1.0, 3.0, 8.0)
@@ -63,7 +71,7 @@ def main() -> None:
         row = next((row for row in done if row["key"] == key), None)
         if row is None:
             started = time.perf_counter()
-            row = {"key": key, **_arm(Path(data) / task, task, seed, options)}
+            row = {"key": key, **_arm(Path(data) / FOLDERS.get(task, task), task, seed, options)}
             row |= {"seconds": round(time.perf_counter() - started, 1), **made()}
             with options.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")

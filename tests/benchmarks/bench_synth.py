@@ -3,7 +3,9 @@
 Reads LANGCHAIN_DP_DATA/agnews/train.jsonl and test.jsonl. A local model writes examples at several epsilons; with no
 private record at all ("public"); and without clip ("unclipped", NOT private). Two readers judge them: logistic
 regression on word counts, trained on the examples alone, and the same local model with 16 of them in its prompt. The
-labels keep their names, with a description, or stand for nothing ("team A" ..., described by that name). Every arm is
+labels keep their names, with a description, or stand for nothing ("team A" ..., described by that name). An arm such as
+"3+described" spends a part of its epsilon on descriptions of the labels first; the prompt is then measured with the
+descriptions too, and with them alone; under "descriptions:3" nothing but them is written. Every arm is
 appended to the results file, and a restart skips it. Texts are kept of private arms only, and few of them.
 """
 
@@ -28,7 +30,9 @@ from langchain_dp.accounting import PrivacyBudget, TextRoundEvent
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.ports import MemberPrompt
 from langchain_dp.records import read_jsonl
-from langchain_dp.synth import DPExampleSynthesizer, SynthesisPrompts
+from langchain_dp.synth import Describing, DPExampleSynthesizer, SynthesisPrompts
+from langchain_dp.synth.describing import useful
+from langchain_dp.synth.settings import DESCRIBED as FIRST
 from langchain_dp.synth.writing import TextWriter
 
 DESCRIBED = {
@@ -39,6 +43,10 @@ DESCRIBED = {
 }
 CODES = {label: f"a text of team {letter}" for label, letter in zip(DESCRIBED, "ABCD", strict=True)}
 DELTA = 1e-6
+_ARMS = [
+    "none", "real", "public", "3", "8", "1", "unclipped", "3+described", "8+described", "1+described", "descriptions:3",
+    "descriptions:8", "descriptions:1", "descriptions:none",
+]  # fmt: skip
 
 
 def main() -> None:
@@ -51,7 +59,10 @@ def main() -> None:
     test = read_jsonl(Path(data) / "agnews" / "test.jsonl")
     random.Random(0).shuffle(test)
     engine = LlamaCppEnsemble(
-        model_path=options.model, slots=options.members + 12, max_tokens=2048, n_threads=options.threads
+        model_path=options.model,
+        slots=max(options.members, Describing().members) + 12,
+        max_tokens=2048,
+        n_threads=options.threads,
     )
     name = engine.name
     for seed in range(options.seeds):
@@ -66,7 +77,12 @@ def main() -> None:
                 found = {**told, "seconds": round(seconds, 1), "load": round(os.getloadavg()[0], 1)}
                 found["kept"] = len(examples)
                 found["regression"] = _regression(examples, test[:1000])
-                found["prompted"] = _prompted(engine, examples, test[: options.asked], labels, seed)
+                asked = test[: options.asked]
+                found["prompted"] = _prompted(engine, examples, asked, labels, seed)
+                known = found.get("descriptions")
+                if known is not None:
+                    found["prompted_with_descriptions"] = _prompted(engine, examples, asked, labels, seed, known)
+                    found["descriptions_alone"] = _prompted(engine, [], asked, labels, seed, known)
                 row = {"key": key, **made(), **found}
                 with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -83,16 +99,45 @@ def _examples(
         rows = random.Random(seed).sample(train, len(train))
         each = options.count // len(labels)
         return [row for label in labels for row in [row for row in rows if row["label"] == label][:each]], {}
+    if arm.startswith("descriptions:"):
+        return _described_alone(arm, engine, train, labels, options)
     if arm in ("public", "unclipped"):
         return _without_promise(arm, engine, train, labels, options), {}
     made_of = DPExampleSynthesizer(
-        model=engine, labels=labels, count=options.count, budget=PrivacyBudget(float(arm), DELTA),
+        model=engine, labels=labels, count=options.count, budget=PrivacyBudget(float(arm.partition("+")[0]), DELTA),
+        describe=arm.endswith("+described"),
         members=options.members, max_new_tokens=options.tokens, scheme="rounds", temperature=options.temperature,
     )  # fmt: skip
     examples = made_of.invoke(train)
     noise = examples.certificate.parameters
     shown = [one.row() for one in examples.balanced(4)]
-    return examples.rows(), {"clip": round(float(noise["clip"]), 3), "dropped": len(examples.dropped), "shown": shown}
+    told = {"clip": round(float(noise["clip"]), 3), "dropped": len(examples.dropped), "shown": shown}
+    return examples.rows(), told | ({"descriptions": examples.descriptions} if examples.descriptions else {})
+
+
+def _described_alone(
+    arm: str, engine: LlamaCppEnsemble, train: list[dict[str, Any]], labels: dict[str, str], options: Any
+) -> tuple[list[dict[str, str]], dict[str, Any]]:
+    """Descriptions by the noise that a whole run would have; "descriptions:none" has no clip and is NOT private."""
+    how, prompts, coins = Describing(), SynthesisPrompts(), random.SystemRandom()
+    epsilon = arm.partition(":")[2]
+    noise = ClippedSum(TextRoundEvent(20.0, how.max_new_tokens), how.members, how.temperature)
+    if epsilon != "none":
+        plan = DPExampleSynthesizer(
+            model=engine, labels=labels, count=options.count, budget=PrivacyBudget(float(epsilon), DELTA),
+            members=options.members, max_new_tokens=options.tokens, scheme="rounds", describe=how,
+        ).plan(len(train))  # fmt: skip
+        noise = plan.design.noise_of(FIRST)
+    writer = TextWriter(engine, "\n", noise, candidates=512, chat=False, rng=SystemRandomness())
+    found = {}
+    for label, given in labels.items():
+        rows = [row for row in train if row["label"] == label]
+        rate = 1.0 if epsilon == "none" else noise.event.sampling_probability
+        some = coins.sample(rows, noise.members) if rate == 1.0 else [row for row in rows if coins.random() < rate]
+        bodies = {("plain", row["text"]): prompts.body([row]) for row in some}
+        found[label] = useful(writer.text(list(writer.tokens(*how.asking(given, prompts, chat=False), bodies))))
+        engine.forget(*bodies)
+    return [], {"clip": round(noise.clip, 3), "descriptions": found}
 
 
 def _without_promise(
@@ -127,7 +172,12 @@ def _regression(examples: list[dict[str, str]], test: list[dict[str, Any]]) -> f
 
 
 def _prompted(
-    engine: LlamaCppEnsemble, examples: list[dict[str, str]], test: list[dict[str, Any]], labels: str, seed: int
+    engine: LlamaCppEnsemble,
+    examples: list[dict[str, str]],
+    test: list[dict[str, Any]],
+    labels: str,
+    seed: int,
+    described: dict[str, str] | None = None,
 ) -> float:
     """Share of test rows that the model gets right with 16 examples, the labels in turn, in its prompt; calibrated."""
     words = {
@@ -138,7 +188,10 @@ def _prompted(
         for label in DESCRIBED:
             turns += [one for one in examples if one["label"] == label][turn : turn + 1]
     random.Random(seed).shuffle(turns)
-    head = f"Sort each text. The kinds: {', '.join(words.values())}.\n\n"
+    kinds = [
+        f"{word} ({described[label]})" if described and described[label] else word for label, word in words.items()
+    ]
+    head = f"Sort each text. The kinds: {', '.join(kinds)}.\n\n"
     cut = (" ".join(one["text"].split()[:30]) for one in turns)  # real rows are longer than what is written
     head += "".join(f"Text: {text}\nKind: {words[one['label']]}\n\n" for text, one in zip(cut, turns, strict=True))
     right = 0
@@ -168,7 +221,7 @@ def _options() -> Any:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--labels", nargs="+", default=["named", "coded"])
-    parser.add_argument("--arms", nargs="+", default=["none", "real", "public", "3", "8", "1", "unclipped"])
+    parser.add_argument("--arms", nargs="+", default=_ARMS)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "synth.jsonl")
     return parser.parse_args()
 

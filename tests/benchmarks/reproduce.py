@@ -26,6 +26,7 @@ import reproduce_icl
 import reproduce_opt
 import reproduce_picture
 import reproduce_rapt
+from reproduce_claims import claims
 from reproduce_page import as_json, render
 from reproduce_rows import HERE, RESULTS, Results, Run, Table
 
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failed = not run_missing(chosen, options)
     if options.render or not options.run:
         results = Results(options.results)
-        options.page.write_text(render(TABLES, results), encoding="utf-8")
+        options.page.write_text(render(TABLES, results, claims(results)), encoding="utf-8")
         options.json.write_text(as_json(TABLES, results), encoding="utf-8")
         reproduce_picture.draw(results, options.picture)
         print(f"wrote {options.page} and {options.json}", file=sys.stderr)

@@ -24,9 +24,9 @@ sources were changed from it.
 """
 
 
-def render(tables: Sequence[Table], results: Results) -> str:
-    """The whole page."""
-    parts = [HEAD, _overview(tables, results)]
+def render(tables: Sequence[Table], results: Results, first: str = "") -> str:
+    """The whole page; ``first`` is a section that stands before the tables."""
+    parts = [HEAD, *([first] if first else []), _overview(tables, results)]
     for paper in dict.fromkeys(table.paper for table in tables):
         parts.append(f"## {paper.name}\n\n{paper.citation}.\n\n{_differs('In all tables', paper.differences)}")
         parts += [_section(table, results) for table in tables if table.paper == paper]

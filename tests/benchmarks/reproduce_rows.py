@@ -246,10 +246,10 @@ def _accuracy(row: Mapping[str, Any]) -> Iterator[Measured]:
     key = dict(row["key"])
     seed = key.pop("seed")
     settings = {**key, "groups": row["groups"], "train_rows": row["train_rows"], "engine": row["engine"]}
-    without = next(line["accuracy"] for line in row["methods"] if line["method"] == "zero-shot")
+    compared = {line["method"]: line["accuracy"] for line in row["methods"] if line["method"] in ("zero-shot", "vote")}
     for line in row["methods"]:
         values = {name: line[name] for name in ("accuracy", "sigma") if line[name] is not None}
-        values["zero-shot"] = without
+        values |= compared
         errors = {"accuracy": line["standard_error"]}
         yield Measured({**key, "method": line["method"]}, seed, values, line["n"], errors, settings, **_made(row))
 

@@ -272,6 +272,15 @@ def test_a_test_row_that_cannot_be_scored_is_found_before_anything_is_paid(
     assert "at least one test row" in one_line(capsys)
 
 
+def test_a_certificate_says_that_labels_were_read_off_the_rows(
+    command: Command, engines: list[Engine], tmp_path: Path
+) -> None:
+    """If it breaks, the prompt says of its labels that they were a constant, where they came from private rows."""
+    assert main(command(labels=None)) == 0
+    saved = json.loads((tmp_path / "prompt.json").read_text(encoding="utf-8"))
+    assert any("read off the private rows" in note for note in saved["certificate"]["notes"])
+
+
 def test_labels_read_off_the_rows_are_said_to_be(
     command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

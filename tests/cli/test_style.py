@@ -511,3 +511,58 @@ def test_the_shells_are_told_every_command_option_and_choice(
         if choices := option.type_descriptor.choices:
             begun = f"{option.opts[0]} " if option in options else ""
             assert re.findall("|".join(choices), " ".join(offered(begun))) == [*choices]
+
+
+# ---------------------------------------------------------------------------------------------- ledgers by their URLs
+
+CHARGES = {
+    "optimize": f"optimize --data tickets.jsonl --epsilon 60 {SMALL} --out prompt.json",
+    "synthesize": "synthesize --data tickets.jsonl --epsilon 3 --count 4 --members 10 --out synthetic.jsonl",
+    "sanitize": "sanitize --in in.txt --out out.txt --overwrite",
+}
+
+
+@pytest.mark.parametrize("name", CHARGES)
+def test_a_ledger_may_lie_in_a_database(name: str, place: Path, postgres: Any, capsys: Any) -> None:
+    """If it breaks, a URL is taken for a file and a second machine has a budget of its own; or it cannot be shown."""
+    url = postgres.fresh(place)
+    for _ in range(2):  # the second time it is there already
+        assert main([*shlex.split(CHARGES[name]), "--ledger", url]) == 0
+    assert {each.name for each in place.rglob("*.ledger*")} == {"privacy.ledger"}
+    assert not list(place.glob("postgresql*"))
+    capsys.readouterr()
+    assert main(["ledger", url, "--json"]) == 0
+    total = json.loads(capsys.readouterr().out)["total"]
+    assert total > 0
+    assert main(["audit", "--ledger", url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["total"] == total
+
+
+URLS = [
+    ("postgresql://user:hunter2@127.0.0.1:1/db", "hold no password"),
+    ("postgresql://127.0.0.1:1/db?sslpassword=hunter2", "hold no password"),
+    ("postgresql+psycopg://user:hunter2@127.0.0.1:1/db", "another URL"),
+    ("POSTGRESQL://user:hunter2@127.0.0.1:1/db", "another URL"),
+    ("postgresql:/user:hunter2@127.0.0.1:1/db", "another URL"),
+    ("mysql://user:hunter2@127.0.0.1:1/db", "another URL"),
+    ("postgresql://user@127.0.0.1:1/db?hunter2=1", "cannot be read"),
+    ("postgresql://user@127.0.0.1:1/db", "cannot be reached"),
+]
+
+
+@pytest.mark.parametrize(("url", "says"), URLS)
+@pytest.mark.parametrize(
+    "line", [*(f"{line} --ledger" for line in CHARGES.values()), "ledger", "audit --json --ledger"]
+)
+def test_a_wrong_url_is_refused_in_one_line_without_its_secrets(
+    line: str, url: str, says: str, place: Path, capsys: Any
+) -> None:
+    """If it breaks, a password stands in a terminal's history of errors, or a ledger is made in a file of that name."""
+    pytest.importorskip("psycopg")
+    before = {each.name for each in place.rglob("*")}
+    assert main([*shlex.split(line), url]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert says in said[-1]
+    assert "hunter2" not in "".join(said)
+    assert not [each for each in said if "Traceback" in each]
+    assert {each.name for each in place.rglob("*")} == before

@@ -67,6 +67,35 @@ def test_a_run_writes_examples_with_their_certificate(
     assert sum(entry.count for entry in ledger.entries()) == 3
 
 
+def test_a_certificate_says_that_labels_were_read_off_the_rows(
+    command: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    """If it breaks, the file says of its labels that they were a constant, where they came from private rows."""
+    asked = command()
+    at = asked.index("--labels")
+    for arguments, read in ((asked, False), ([*asked[:at], *asked[at + 3 :]], True)):
+        assert main(arguments) == 0
+        notes = SyntheticExamples.load(tmp_path / "made.jsonl").certificate.notes
+        assert any("read off the private rows" in note for note in notes) == read
+        for left in tmp_path.glob("made.jsonl*"):
+            left.unlink()
+
+
+def test_labels_are_described_first_where_that_is_asked_for(
+    command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, the option does nothing, or what was described is not shown."""
+    assert main(command("--describe-first", "--json")) == 0
+    said = json.loads(capsys.readouterr().out)
+    made = SyntheticExamples.load(tmp_path / "made.jsonl")
+    assert said["descriptions"] == made.descriptions
+    assert all(made.descriptions.values())
+    ledger = PrivacyLedger(PrivacyBudget(3.0), tmp_path / "made.jsonl.ledger")
+    assert sum(entry.count for entry in ledger.entries()) == 4
+    assert main(command("--describe-first", "--ledger", str(tmp_path / "other.ledger"))) == 0
+    assert "delivery was described as: " in capsys.readouterr().out
+
+
 def test_a_plan_costs_nothing(
     command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,7 +111,7 @@ def test_json_is_one_object(command: Callable[..., list[str]], capsys: pytest.Ca
     """If it breaks, a program cannot read it."""
     assert main(command("--json")) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {"examples", "dropped", "certificate"} == set(found)
+    assert {"descriptions", "examples", "dropped", "certificate"} == set(found)
 
 
 def test_descriptions_reach_the_model_and_name_labels(command: Callable[..., list[str]], engines: list[Engine]) -> None:

@@ -34,7 +34,7 @@ def asked(
 
 
 class EngineContract:
-    """What both suites ask of a subclass."""
+    """What every suite asks of a subclass."""
 
     reads = True
     """The model repeats a pattern that its prompt shows. False for random weights."""

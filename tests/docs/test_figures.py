@@ -116,6 +116,21 @@ def test_the_page_quotes_what_was_measured_of_sanitizing(mechanism: str) -> None
         assert line in PAGE
 
 
+def test_the_page_quotes_what_was_measured_of_paraphrases() -> None:
+    """If it breaks, the page shows an accuracy, or the success of an attack, that no row in the results has."""
+    page = PAGE[PAGE.index("**A private paraphrase") :]
+    page = page[: page.index("It is **left out**")]
+    shown = {
+        f"{100 * row['accuracy']:.1f} ± {100 * row['standard_error']:.1f} | {100 * row['linked']:.1f} | "
+        f"{100 * row['telling_words']:.1f} |"
+        + (f" epsilon {row['epsilon_text']:,.0f} a text |" if "epsilon_text" in row else "")
+        for row in made.so_far(RESULTS / "paraphrase.jsonl")
+    }
+    lines = [line.split(" | ", 1)[1] for line in page.splitlines() if " ± " in line and line.startswith("| ")]
+    assert len(lines) == 10
+    assert [line for line in lines if not any(line.startswith(one) for one in shown)] == []
+
+
 @pytest.mark.parametrize(
     ("label", "name"),
     [
@@ -172,6 +187,24 @@ def test_the_page_quotes_what_a_vote_took() -> None:
         f"{took['plain calls'] / took['plain']:.1f} x."
     )
     assert said in " ".join(PAGE.split())
+
+
+def test_the_page_quotes_what_ledgers_took() -> None:
+    """If it breaks, the page shows a speed of a ledger that no row in the results has."""
+    rows = made.so_far(RESULTS / "ledger.jsonl")
+    spends = [(row["settings"], row["figures"]) for row in rows if row["bench"] == "ledger spends"]
+    one = {what["store"]: took["spends a second"] for what, took in spends if what["writers"] == 1}
+    assert len(spends) == 8
+    for what, took in spends:
+        rate = took["spends a second"]
+        cells = f"{what['store']} | {what['writers']} | {what['prepaid'] or 'no'} | {rate:,.0f}"
+        assert f"| {cells} | {rate / one[what['store']]:.2f} | {took['p99'] * 1000:,.0f} ms |" in PAGE
+    long = {row["settings"]["store"]: row["figures"] for row in rows if row["bench"] == "ledger history"}
+    ratios = {store: took["spend after many"] / took["spend"] for store, took in long.items()}
+    text = " ".join(PAGE.split())
+    assert f"takes {ratios['file']:.2f} (file) and {ratios['postgres']:.2f} (PostgreSQL) times as long" in text
+    opened = [long[store]["open after many"] for store in ("file", "postgres")]
+    assert f"To open it takes {opened[0]:.0f} s and {opened[1]:.0f} s" in text
 
 
 def test_the_page_quotes_what_writing_took() -> None:
@@ -259,3 +292,14 @@ def test_the_readme_quotes_what_was_measured_of_dp_icl(task: str) -> None:
     text = " ".join(README.split())
     said = text[text.index(f"on {reproduce_icl.NAMES[task]} ") :]
     assert [figure[0] for figure in re.finditer(r"\d+\.\d ± \d\.\d", said)][:2] == [private, plain]
+
+
+def test_the_readme_quotes_what_was_measured_on_a_larger_model() -> None:
+    """If it breaks, the README promises of larger models what no row in the results has."""
+    text = " ".join(README.split())
+    for before, task in (("TREC ", "trec"), ("codes it gets ", "coded")):
+        private, plain = (
+            quoted(reproduce_icl.cell(task, method, model=reproduce_icl.LARGER)).partition(" ")[0]
+            for method in ("dp-icl 3", "zero-shot")
+        )
+        assert f"{before}{private}, alone {plain}" in text

@@ -16,6 +16,8 @@ from fakes.scorer import WordScorer
 from fakes.voters import private_examples
 
 from langchain_dp.accounting import Neighbors, PrivacyBudget, calibrate_noisy_max, calibrate_text_round
+from langchain_dp.synth import Describing
+from langchain_dp.synth.settings import in_rounds
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -113,12 +115,16 @@ def test_the_examples_of_private_texts_run(
     """If it breaks, the page on synthetic examples and free text is wrong (here a model of a dozen words writes)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: WordScorer())
-    (synthesis, _), (answers, _) = blocks("docs/private-examples.md")
+    (synthesis, _), (described, _), (answers, _) = blocks("docs/private-examples.md")
     names: dict[str, Any] = {}
     exec(compile(synthesis, "private-examples.md", "exec"), names)
     assert "worth it?" in capsys.readouterr().out
     assert (tmp_path / "examples.jsonl").exists()
     assert len(names["examples"]) + len(names["examples"].dropped) == 8
+    exec(compile(described, "private-examples.md", "exec"), names)
+    assert "described" in capsys.readouterr().out
+    assert list(names["examples"].descriptions) == ["team A", "team B"]
+    assert names["prompt"].input_variables == ["text"]
     exec(compile(answers, "private-examples.md", "exec"), names)
     assert capsys.readouterr().out.endswith("8.0 19\n")
 
@@ -126,7 +132,7 @@ def test_the_examples_of_private_texts_run(
 def test_the_table_of_clips_is_what_calibration_gives() -> None:
     """If it breaks, the clips on the page are not the library's."""
     page = (ROOT / "docs" / "private-examples.md").read_text(encoding="utf-8")
-    rows = re.findall(r"\| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", page)
+    rows = re.findall(r"^\| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.M)
     assert len(rows) == 3
     for records, examples, *clips in rows:
         rate = 120 / int(records.replace(",", ""))
@@ -135,6 +141,24 @@ def test_the_table_of_clips_is_what_calibration_gives() -> None:
                 PrivacyBudget(eps, 1e-6), rounds=int(examples) // 4, tokens=30, sampling_probability=rate
             )
             assert fits * 30 / 4 == pytest.approx(float(clip), rel=0.005)
+
+
+def test_the_table_of_what_descriptions_take_is_what_calibration_gives() -> None:
+    """If it breaks, the page says that descriptions cost less, or more, than they do."""
+    page = (ROOT / "docs" / "private-examples.md").read_text(encoding="utf-8")
+    rows = re.findall(r"\| ([\d,]+) \| (\d+) \| (\d+) " + 3 * r"\| ([\d.]+) " + r"\|\n", page)
+    assert len(rows) == 4
+    for records, examples, eps, *clips in rows:
+        made = [
+            in_rounds(
+                PrivacyBudget(float(eps), 1e-6), records=int(records.replace(",", "")), texts=4,
+                rounds=int(examples) // 4, members=30, tokens=30, temperature=1.0, rate=None, describe=describe,
+            )
+            for describe in (None, Describing())
+        ]  # fmt: skip
+        assert made[1].describing is not None
+        found = [made[0].noise.clip, made[1].noise.clip, made[1].describing.clip]
+        assert found == pytest.approx([float(clip) for clip in clips], rel=0.005)
 
 
 def test_the_sanitizer_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +182,7 @@ def test_a_how_to_page_runs_and_prints_what_it_shows(
     there = request.getfixturevalue("postgres").fresh(tmp_path) if path.stem == "several-machines" else ""
     for page, shown in blocks(path.relative_to(ROOT).as_posix()):
         code = re.sub(r"postgresql://[^\"]*", there, page)
-        exec(compile(code, path.name, "exec"), names)
+        exec(compile(code, path.name, "exec", dont_inherit=True), names)
         assert capsys.readouterr().out == shown
 
 
@@ -171,7 +195,7 @@ def pages() -> Iterator[str]:
 def test_no_block_is_left_out() -> None:
     """If it breaks, a page shows code that no test runs."""
     run = {"README.md": 1, "docs/private-answers.md": 2, "docs/private-prompts.md": 2, "docs/private-text.md": 1}
-    run["docs/private-examples.md"] = 2
+    run["docs/private-examples.md"] = 3
     run |= {path.relative_to(ROOT).as_posix(): len(blocks(str(path))) for path in HOW_TO}
     assert all(run.values())
     shown = {name: (ROOT / name).read_text(encoding="utf-8").count("```python") for name in pages()}

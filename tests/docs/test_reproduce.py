@@ -19,6 +19,7 @@ import reproduce
 import reproduce_picture
 import reproduce_rows
 from reproduce import JSON, PAGE, TABLES
+from reproduce_claims import CLAIMS, claims
 from reproduce_page import NOT_RUN, as_json, render, shown
 from reproduce_rows import RESULTS, Cell, Line, Paper, Results, Run, Table
 
@@ -70,8 +71,17 @@ def write(folder: Path, *rows: dict[str, Any]) -> Results:
 def test_the_page_and_the_json_are_what_the_committed_results_give() -> None:
     """If it breaks, a figure was typed by hand, or results came without a fresh page: run reproduce.py --render."""
     results = Results(RESULTS)
-    assert PAGE.read_text(encoding="utf-8") == render(TABLES, results)
+    assert PAGE.read_text(encoding="utf-8") == render(TABLES, results, claims(results))
     assert JSON.read_text(encoding="utf-8") == as_json(TABLES, results)
+
+
+def test_every_claim_has_its_figures() -> None:
+    """If it breaks, a claim of a paper is judged by figures that nobody measured, or by none where some are quoted."""
+    for claim in CLAIMS:
+        assert claim.why.count("{}") == len(claim.cells), claim.says
+        assert NOT_RUN not in claim.line(COMMITTED), claim.says
+        assert bool(claim.cells) or claim.verdict == "not testable here", claim.says
+    assert {claim.paper for claim in CLAIMS} == {table.paper.name for table in TABLES}
 
 
 def test_the_picture_is_drawn_from_the_committed_results() -> None:
@@ -257,8 +267,8 @@ def test_a_hand_edited_page_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     written = ["--page", str(page), "--json", str(found), "--picture", str(tmp_path / "picture.svg")]
     assert reproduce.main(["--render", "--results", str(tmp_path), *written]) == 0
     text = page.read_text(encoding="utf-8")
-    assert text == render([SMALL], results)
-    assert text.replace("75.0 ± 5.0", "95.0 ± 5.0") != render([SMALL], results)
+    assert text == render([SMALL], results, claims(results))
+    assert text.replace("75.0 ± 5.0", "95.0 ± 5.0") != render([SMALL], results, claims(results))
     assert found.read_text(encoding="utf-8") == as_json([SMALL], results)
 
 

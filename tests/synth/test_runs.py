@@ -105,7 +105,10 @@ def test_coins_hang_on_slot_and_round_and_on_nothing_else() -> None:
 def test_groups_are_disjoint_whole_and_even() -> None:
     """If it breaks, a record pays for one group and is read by two."""
     names = {f"#{i}": str(i) for i in range(103)}
-    groups = [Members(b"k" * 32, names).group(number, 5) for number in range(5)]
+    members = Members(b"k" * 32, names)
+    assert members.group(0, 7) != members.group(0, 5), "another number of groups is another order"
+    groups = [members.group(number, 5) for number in range(5)]
+    assert groups == [Members(b"k" * 32, names).group(number, 5) for number in range(5)], "the same after a restart"
     assert sorted(name for group in groups for name in group) == sorted(names)
     assert {len(group) for group in groups} == {20, 21}
     assert groups[0] != Members(b"j" * 32, names).group(0, 5)

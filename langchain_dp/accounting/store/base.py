@@ -9,6 +9,7 @@ import abc
 import contextlib
 import datetime
 import os
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ from langchain_dp.errors import InvalidParameter, LedgerCorrupt
 
 _PAGE = 500
 _SCHEMES = ("postgresql://", "postgres://")
+_LIKE_A_URL = re.compile(r"[a-z][a-z0-9+.-]*://|postgres[a-z0-9+]*:", re.IGNORECASE)
 
 
 def backend_at(path: str | os.PathLike[str] | None, kind: LedgerKind, ledger_id: str | None = None) -> Backend:
@@ -45,8 +47,18 @@ def backend_at(path: str | os.PathLike[str] | None, kind: LedgerKind, ledger_id:
 
 
 def is_url(path: object) -> bool:
-    """Whether it is the URL of a database, and not the path of a file."""
-    return isinstance(path, str) and path.startswith(_SCHEMES)
+    """Whether it is the URL of a database, and not the path of a file.
+
+    Raises:
+        InvalidParameter: A URL of another kind, or a misspelt one. It is not shown: it may hold a password.
+    """
+    found = isinstance(path, str) and path.startswith(_SCHEMES)
+    if not found and isinstance(path, str) and _LIKE_A_URL.match(path):
+        raise InvalidParameter(
+            "Expected a ledger's place to be the path of a file, or a URL that begins with postgresql://, but it is "
+            "another URL. Write ./ before it if it is a file."
+        )
+    return found
 
 
 def is_there(path: str | os.PathLike[str]) -> bool:

@@ -136,7 +136,7 @@ class PlanStore(LedgerStore):
         for plan in plans:
             for event, (item, most) in plan.items.items():
                 if found.get(item, ())[1:] != (plan.name, plan.time, event, most):
-                    raise self._lost(plan)
+                    raise self.lost(plan)
         return {item: row[0] for item, row in found.items()}
 
     def glance(self) -> tuple[list[StoredPlan], dict[int, int]]:
@@ -144,7 +144,8 @@ class PlanStore(LedgerStore):
         with self.transaction(write=False, wait=0.0) as connection:
             return _plans(connection), {item: row[0] for item, row in _used(connection).items()}
 
-    def _lost(self, plan: StoredPlan) -> LedgerCorrupt:
+    def lost(self, plan: StoredPlan) -> LedgerCorrupt:
+        """The error of a ledger that does not hold a plan any more."""
         return LedgerCorrupt(
             f"The ledger {self.path} no longer holds the plan {plan.name!r} as this process knows it: another copy was "
             "put in its place. Nothing was charged. Restore the newest copy; until then nothing may be released."
@@ -209,7 +210,7 @@ class PlanStore(LedgerStore):
             if not charged:
                 there = connection.execute(f"SELECT 1 FROM items WHERE {_ITS_OWN}", its_own)  # noqa: S608  # as above
                 if there.fetchone() is None:
-                    raise self._lost(plan)
+                    raise self.lost(plan)
                 return False
             if asker is not None:
                 _charge_asker(connection, item, count, *asker)

@@ -43,6 +43,7 @@ KEY_FOLDER = "LANGCHAIN_DP_KEYS"
 """Environment variable: the folder of the keys of ledgers whose URLs say no ``key_file``."""
 
 _SCHEMA = "langchain_dp"
+_SECRETS = {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
 _ALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
 """A server that vanished is noticed within about a minute, where the URL says nothing else."""
 
@@ -79,7 +80,7 @@ class Place:
             raise InvalidParameter(
                 "Expected the URL of a ledger to be postgresql://user@host/database?schema=name, but it cannot be read."
             ) from None
-        if any(name in reached for name in ("password", "sslpassword")):
+        if _SECRETS & reached.keys():
             raise InvalidParameter(
                 "Expected the URL of a ledger to hold no password, since URLs are shown and stored. Give it by "
                 "PGPASSFILE or a service."

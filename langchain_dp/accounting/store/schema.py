@@ -93,6 +93,10 @@ LEDGER = LedgerKind(
         "plans, event TEXT NOT NULL, max_count INTEGER NOT NULL CHECK (max_count >= 1), used INTEGER NOT NULL DEFAULT "
         "0 CHECK (used BETWEEN 0 AND max_count), UNIQUE (plan, event))",
         "CREATE TABLE IF NOT EXISTS journals (plan INTEGER PRIMARY KEY REFERENCES plans, state TEXT NOT NULL)",
+        "CREATE TABLE IF NOT EXISTS forgotten (place INTEGER PRIMARY KEY AUTOINCREMENT, plan INTEGER NOT NULL "
+        "REFERENCES plans, record BLOB NOT NULL, time TEXT NOT NULL, UNIQUE (plan, record))",
+        "CREATE TABLE IF NOT EXISTS answers (plan INTEGER NOT NULL REFERENCES plans, page INTEGER NOT NULL, question "
+        "BLOB NOT NULL, answer TEXT NOT NULL, PRIMARY KEY (plan, page, question))",
         "CREATE TABLE IF NOT EXISTS askers (plan INTEGER NOT NULL REFERENCES plans, asker TEXT NOT NULL, most INTEGER "
         "NOT NULL, used INTEGER NOT NULL CHECK (used BETWEEN 1 AND most), PRIMARY KEY (plan, asker))",
     ),
@@ -107,6 +111,10 @@ LEDGER = LedgerKind(
         Rule("no_plan_edit", "UPDATE ON plans", "", "plans are never edited"),
         Rule("no_plan_removal", "DELETE ON plans", "", "plans are never removed"),
         Rule("no_journal_removal", "DELETE ON journals", "", "journals are never removed"),
+        Rule("forgotten_stays", "DELETE ON forgotten", "", "what was forgotten stays so"),
+        Rule("forgotten_as_it_was", "UPDATE ON forgotten", "", "what was forgotten stays so"),
+        Rule("answer_stays", "DELETE ON answers", "", "what was released stays"),
+        Rule("answered_once", "UPDATE ON answers", "", "what was released stays"),
         Rule(
             "no_asker_refund",
             "UPDATE ON askers",

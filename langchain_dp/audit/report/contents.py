@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_dp._util.rounding import rounded_up
-from langchain_dp.accounting import MetricLedger, PrivacyLedger
+from langchain_dp.accounting import MetricLedger, PartEvent, PrivacyLedger
 from langchain_dp.accounting.certificate import library_version
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.accounting.metric import MetricEntry
 from langchain_dp.audit.report import opening, words
-from langchain_dp.audit.report.names import RELATIONS, kind, label, parameters
+from langchain_dp.audit.report.names import RELATIONS, in_part, kind, label, parameters
 from langchain_dp.audit.report.results import ReportedAttack
 
+_FEW_PARTS = 8  # parts that are shown one by one
 _POINTS = 24  # of the curve of what was spent: each is a composition of its own
 
 
@@ -36,6 +37,7 @@ class Release:
         first: When the first was made, ISO 8601 in UTC; empty if none was.
         last: When the last was made.
         chains: Releases by the name of the chain that asked for them.
+        part: Part of the data that they read; empty if they may read all of it.
 
     Examples:
         >>> [(release.mechanism, release.used) for release in report("privacy.ledger").plans[0].releases]
@@ -49,6 +51,7 @@ class Release:
     first: str
     last: str
     chains: dict[str, int]
+    part: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +76,34 @@ class Plan:
     delta: float
     spent: float
     releases: tuple[Release, ...]
+
+    @property
+    def lines(self) -> tuple[Release, ...]:
+        """The releases as a reader wants them: those that differ in nothing but one of many parts stand together."""
+        alike: defaultdict[tuple[str, str], list[Release]] = defaultdict(list)
+        for release in self.releases:
+            whole = release.mechanism.removesuffix(in_part(release.part)) if release.part else ""
+            alike[whole, release.parameters].append(release)
+        lines = []
+        for (mechanism, _), releases in alike.items():
+            lines += [_together(mechanism, releases)] if mechanism and len(releases) > _FEW_PARTS else releases
+        return tuple(lines)
+
+
+def _together(mechanism: str, releases: Sequence[Release]) -> Release:
+    chains: Counter[str] = Counter()
+    for release in releases:
+        chains.update(release.chains)
+    return dataclasses.replace(
+        releases[0],
+        mechanism=f"{mechanism}, on each of {len(releases):,} disjoint parts of the data",
+        used=sum(release.used for release in releases),
+        most=sum(release.most or 0 for release in releases),
+        first=min((release.first for release in releases if release.first), default=""),
+        last=max(release.last for release in releases),
+        chains=dict(chains),
+        part="",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,6 +248,7 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
                     mine[0].time if mine else "",
                     mine[-1].time if mine else "",
                     dict(chains),
+                    label(event.part) if isinstance(event, PartEvent) else "",
                 )
             )
         cost = account.spent([plan], used, quick=False)[0]

@@ -45,7 +45,7 @@ def label(name: str) -> str:
 def kind(event: DpEvent) -> str:
     """Name of the mechanism behind an event."""
     if isinstance(event, PartEvent):
-        return f"{kind(event.event)}, on the part {label(event.part)} of the data"
+        return kind(event.event) + in_part(label(event.part))
     if isinstance(event, LabelPartEvent):
         return f"{kind(event.event)}, on the records of {label(event.label)}"
     if isinstance(event, PoissonSampledDpEvent):
@@ -59,6 +59,11 @@ def kind(event: DpEvent) -> str:
         LaplaceDpEvent: "Laplace mechanism",
     }
     return names.get(type(event), type(event).__name__)
+
+
+def in_part(part: str) -> str:
+    """What follows the name of a mechanism that reads one part of the data, by that part's label."""
+    return f", on the part {part} of the data"
 
 
 def parameters(event: DpEvent) -> str:

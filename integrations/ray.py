@@ -1,0 +1,71 @@
+"""Bulk work on Ray Data: one account, many workers, each with its own connection and a table that they share."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from langchain_dp._util.validate import integer
+from langchain_dp.errors import MissingExtra
+
+INSTALL = "Install it with: pip install 'langchain-dp[ray]'."
+
+
+def map_private_batches(
+    dataset: Any, batches: Callable[[Any], Any], *, workers: int = 2, batch_size: int = 1024, cpus: float = 1.0
+) -> Any:
+    """Send the rows of a Ray dataset through a private step, in workers that each open it once.
+
+    A worker that dies is started again by Ray, and its batches with it; those that were released are given out again.
+    Ray keeps blocks of the RAW rows in memory and, when it runs short, on disk, and its logs and dashboard stand on
+    every node: the whole cluster is inside the trust boundary.
+
+    Args:
+        dataset: ``ray.data.Dataset`` with the columns that ``batches`` asks for.
+        batches: What is done to each batch: :class:`~langchain_dp.rapt.SanitizeBatches`. It is sent by pickle.
+        workers: Workers to start, at least 1.
+        batch_size: Rows that are charged and released together, at least 1. What dies between its charge and its store
+            is charged twice, so a larger batch is faster and costs more there.
+        cpus: Processors that Ray sets aside for each worker; 0 where it should not count them.
+
+    Returns:
+        The dataset of released rows, lazy as Ray's are.
+
+    Raises:
+        InvalidParameter: A number is out of bounds.
+        MissingExtra: Ray is not installed.
+
+    Examples:
+        >>> sanitize = SanitizeBatches("text", document="id", ledger=ledger, eta=4.0)
+        >>> safe = map_private_batches(dataset, sanitize, workers=8)
+        >>> safe.write_parquet("safe")
+    """
+    integer("workers", workers, at_least=1)
+    integer("batch_size", batch_size, at_least=1)
+    data = _import_ray_data()
+    return dataset.map_batches(
+        _Worker,
+        fn_constructor_args=(batches,),
+        compute=data.ActorPoolStrategy(size=workers),
+        batch_size=batch_size,
+        batch_format="pyarrow",
+        num_cpus=cpus,
+    )
+
+
+class _Worker:
+    """What Ray builds once in each worker."""
+
+    def __init__(self, batches: Callable[[Any], Any]) -> None:
+        self._batches = batches
+
+    def __call__(self, batch: Any) -> Any:
+        return self._batches(batch)
+
+
+def _import_ray_data() -> Any:
+    try:
+        return importlib.import_module("ray.data")
+    except ImportError:
+        raise MissingExtra(f"Expected the package ray, on which the workers run. {INSTALL}") from None

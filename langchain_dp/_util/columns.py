@@ -1,0 +1,109 @@
+"""Batches of columns, as mappings, Arrow tables or pandas frames, read and made again in their type."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from langchain_dp.errors import InvalidParameter
+
+
+class Columns:
+    """The columns of one batch. Private.
+
+    Args:
+        batch: A mapping of names to lists, numpy arrays or Arrow arrays, an Arrow table, or a pandas frame.
+
+    Raises:
+        InvalidParameter: It is something else, or its columns differ in length.
+    """
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+        if isinstance(batch, Mapping):
+            self._names = list(batch)
+        elif hasattr(batch, "column_names") and hasattr(batch, "column"):  # an Arrow table, or a record batch
+            self._names = list(batch.column_names)
+        elif hasattr(batch, "columns") and hasattr(batch, "iloc"):  # a pandas frame
+            self._names = list(batch.columns)
+        else:
+            raise InvalidParameter(
+                f"Expected a batch of type {type(batch).__name__} to be a mapping of columns, an Arrow table or a "
+                "pandas frame. Give map_batches a batch_format, and Dataset.map batched=True."
+            )
+
+    def texts(self, name: str) -> list[str | None]:
+        """A column of texts; None where there is none.
+
+        Raises:
+            InvalidParameter: The column is not there, or holds something else, by its row.
+        """
+        values = [None if _absent(value) else value for value in self._values(name)]
+        for row, value in enumerate(values):
+            if value is not None and not isinstance(value, str):
+                raise InvalidParameter(
+                    f"Expected column {name!r} to hold texts, got {type(value).__name__} in row {row} of a batch. "
+                    "Make a text of it, or leave the column out."
+                )
+        return [None if value is None else str(value) for value in values]
+
+    def keys(self, name: str, what: str) -> list[str]:
+        """A column that says whose, or which, a row is: texts or whole numbers, one in each row.
+
+        Raises:
+            InvalidParameter: The column is not there, or a row has no key, by its row.
+        """
+        values = self._values(name)
+        for row, value in enumerate(values):
+            if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
+                raise InvalidParameter(
+                    f"Expected row {row} of a batch to have a text or a whole number in column {name!r}, which says "
+                    f"its {what}, got {type(value).__name__}. Add it, or leave such rows out."
+                )
+        return [str(value) for value in values]
+
+    def with_only(self, new: Mapping[str, Sequence[str | None]], kept: Sequence[str]) -> Any:
+        """A batch of the same type with new columns of texts and kept ones, in the batch's order; no others."""
+        for name in kept:
+            self._column(name)
+        made = {
+            name: _like(self._column(name), new[name]) if name in new else self._column(name)
+            for name in (*self._names, *(name for name in new if name not in self._names))
+            if name in new or name in kept
+        }
+        if isinstance(self._batch, Mapping):
+            return made
+        if hasattr(self._batch, "iloc"):
+            return self._batch[list(made)].assign(**{name: made[name] for name in new})
+        return type(self._batch).from_arrays(list(made.values()), names=list(made))
+
+    def _column(self, name: str) -> Any:
+        if name not in self._names:
+            raise InvalidParameter(f"Expected a batch with column {name!r}, got {len(self._names)} other columns.")
+        return (
+            self._batch[name]
+            if isinstance(self._batch, Mapping) or hasattr(self._batch, "iloc")
+            else (self._batch.column(name))
+        )
+
+    def _values(self, name: str) -> list[Any]:
+        column = self._column(name)
+        lists: Callable[[], list[Any]] | None = getattr(column, "to_pylist", None) or getattr(column, "tolist", None)
+        return list(column) if lists is None else lists()
+
+
+def _absent(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value) or type(value).__name__ == "NAType"
+
+
+def _like(column: Any, values: Sequence[str | None]) -> Any:
+    """A column of texts of the same kind."""
+    if hasattr(column, "to_pylist"):
+        arrow: Any = importlib.import_module("pyarrow")  # there, since the column is one of its own
+        return arrow.array(values, arrow.large_string() if arrow.types.is_large_string(column.type) else arrow.string())
+    if isinstance(column, np.ndarray):
+        return np.array(values, dtype=object)
+    return list(values)

@@ -1,0 +1,142 @@
+"""Replicas of a chain: other processes, on this machine or another, that answer under the same plan of one ledger.
+
+They share what was released, so that the same question costs nothing anywhere, and what was forgotten, so that no
+replica uses the record in a release that begins after ``forget`` has returned. Two that are asked the same question at
+the same moment are both charged; the answer that is stored first is what both give.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Sequence
+
+from langchain_dp._util import forks
+from langchain_dp.accounting import LedgerPlan
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.icl.answers import Released
+from langchain_dp.icl.subset_prompts import SubsetPrompts
+from langchain_dp.icl.voters import Voter
+from langchain_dp.records import AUTOMATIC, PrivateRecords
+
+_RECORD, _ANSWER = "forgotten record", "answered question"
+
+
+class Replicas:
+    """What this replica knows of the others. Thread-safe.
+
+    Args:
+        plan: The plan that all of them charge.
+        records: The private examples of this one; each has an id of its own, the same on every replica.
+        subset_prompts: Their subsets.
+        voter: Keeps caches of subsets.
+        public: What an answer hangs on besides its question, all of it public: labels, template, model.
+
+    Raises:
+        InvalidParameter: The ledger is in memory, or a record has no id.
+    """
+
+    def __init__(
+        self,
+        plan: LedgerPlan,
+        records: PrivateRecords,
+        subset_prompts: SubsetPrompts,
+        voter: Voter,
+        public: Sequence[object],
+    ) -> None:
+        self._shared = plan.shared
+        if self._shared.is_private_to_process:
+            raise InvalidParameter(
+                "Expected a ledger with replicas=True that others can open: give ledger= a path or a postgresql:// URL."
+            )
+        check_named(records.ids())
+        self._records = records
+        self._subset_prompts = subset_prompts
+        self._voter = voter
+        self._public = json.dumps(public, ensure_ascii=False)
+        self._lock = threading.Lock()
+        forks.renew_lock(self)
+        self._seen = (0, 0)
+        self.catch_up()
+
+    @property
+    def page(self) -> int:
+        """How many records were forgotten, by any replica, as far as this one knows."""
+        return self._seen[1]
+
+    def catch_up(self) -> None:
+        """Drop the records that others have forgotten since. Called before every use of a record: one look-up.
+
+        Raises:
+            LedgerError: The ledger cannot be read. No record may be used.
+        """
+        with self._lock:
+            last, page = self._seen
+            new = self._shared.forgotten(last)
+            if not new:
+                return
+            gone = {record for _, record in new}
+            for record_id in self._records.ids():
+                if self._hash(record_id) in gone:
+                    self._drop(record_id)
+            # At last, and at once: a child of a fork that comes in between does it once more, which changes nothing.
+            self._seen = (new[-1][0], page + len(new))
+
+    def _drop(self, record_id: str) -> None:
+        stale = self._subset_prompts.forget(record_id)
+        if stale is not None:
+            self._voter.forget(stale)
+
+    def _hash(self, record_id: str) -> bytes:
+        return self._shared.digest(_RECORD, record_id)
+
+    def forget(self, record_id: str) -> None:
+        """Remove a record here, and from every replica before its next release.
+
+        Raises:
+            InvalidParameter: There is no such record, or no longer.
+        """
+        self.catch_up()
+        if record_id not in self._records.ids():
+            raise InvalidParameter(f"Expected record_id={record_id!r} to be a known id. See add(), which returns it.")
+        self._shared.forget(self._hash(record_id))
+        self.catch_up()
+
+    def check_new(self, record_id: str) -> None:
+        """Refuse the id of a record that was forgotten: the others would drop it again.
+
+        Raises:
+            InvalidParameter: It is such a one, or numbers records.
+        """
+        check_named([record_id])
+        if self._hash(record_id) in {record for _, record in self._shared.forgotten()}:
+            raise InvalidParameter(
+                f"Expected record_id={record_id!r} to be new, but a record of this id was forgotten. Give another id."
+            )
+
+    def answered(self, question: str, page: int) -> Released | None:
+        """What any replica has released for a rendered question; None if none has."""
+        kept = self._shared.answer(self._question(question), page)
+        return None if kept is None else _read(kept)
+
+    def keep(self, question: str, page: int, answer: Released) -> Released:
+        """Store a released answer for all, and return the one that all give: an earlier one wins."""
+        return _read(self._shared.keep(self._question(question), page, json.dumps(dataclasses.asdict(answer))))
+
+    def _question(self, question: str) -> bytes:
+        return self._shared.digest(_ANSWER, f"{self._public}\0{question}")
+
+
+def check_named(ids: Sequence[str]) -> None:
+    """Every record has an id that does not hang on its place: the places of two replicas may differ."""
+    unnamed = sum(record_id.startswith(AUTOMATIC) for record_id in ids)
+    if unnamed:
+        raise InvalidParameter(
+            f"Expected every example to have an 'id' with replicas=True, but {unnamed} have none. Give each example an "
+            "id that is the same on every replica."
+        )
+
+
+def _read(kept: str) -> Released:
+    return Released(**json.loads(kept))

@@ -1,0 +1,267 @@
+"""Sanitizing columns of batches in many workers: a small object that each worker opens for itself."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from langchain_dp._util import forks
+from langchain_dp._util.columns import Columns
+from langchain_dp._util.whole_files import cache_folder
+from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
+from langchain_dp.rapt.build import Target, WordOptions, targets_of, word_releases
+from langchain_dp.rapt.formal import COUNTED, FormalReleases
+from langchain_dp.rapt.policies import Policies
+from langchain_dp.rapt.privatize import Mechanism
+from langchain_dp.rapt.release import Unit
+from langchain_dp.redact import Held, redacted
+
+B = TypeVar("B")
+
+
+class SanitizeBatches:
+    """Replaces the words in columns of a batch as :class:`RAPTSanitizer` does, wherever the batch is worked on.
+
+    For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True)`` and, by :meth:`in_pandas`, Spark's
+    ``mapInPandas``. A batch is a mapping of columns (lists, numpy arrays, Arrow arrays), an Arrow table or a pandas
+    frame; the same type comes back. Columns that nobody names are dropped. A ``Dataset.map`` of Hugging Face puts them
+    back by itself: give it ``remove_columns=dataset.column_names``.
+
+    It is pickled without its table and its connection: each worker opens its own, and workers of one machine share the
+    memory of the table. All of them charge the account that the ledger's path or URL names.
+
+    A row is one release: its texts of all ``columns``, for its user, under its document's key. It is charged, drawn,
+    stored and returned, in that order. So a batch that is worked on again, after a worker died or was too slow, gives
+    the texts of the first release and costs nothing. Only what died between its charge and its store is charged twice.
+    What is stored is what was released, never what it was made of.
+
+    Args:
+        columns: Names of the columns to sanitize, texts or nothing (None, NaN) in each row.
+        document: Name of the column that says which document a row is part of: texts, or whole numbers.
+        ledger: Account to charge, with a path or a ``postgresql://`` URL that every worker can open.
+        user: Name of the column that says whose account is charged besides.
+        keep_columns: Names of columns that pass in clear.
+        embeddings: "glove", "minilm", or a path that every worker can read.
+        eta: Loss per unit of distance, in nats. Or one target from which it is calibrated, here and once:
+        target_replacement: Probability that a word comes out as another one.
+        target: Other targets, and public texts to calibrate on.
+        mechanism: "exponential" or "laplace", as for :class:`RAPTSanitizer`.
+        policies: What happens to numbers, dates, addresses, punctuation, code and unknown words.
+        keep: Words that stay in clear. No function: it has no name by which a retry would find what was released.
+        length: Every text comes out at exactly this many tokens.
+        casing: Capitalize what replaces a capitalized word. This puts the casing in clear.
+        threads: Threads of one worker.
+        cache_bytes: Memory of one worker for what the exponential mechanism keeps of words seen before.
+        table_folder: Folder, writable by its owner alone, in which the workers of a machine share the table; by default
+            one in the user's cache. Where it cannot be written, each worker has a copy.
+        name: Name of the caller in the ledger.
+
+    Raises:
+        InvalidParameter: The ledger is in memory, a value is out of bounds, or two values contradict each other.
+        PrivateDataError: The ledger has a key of its own, which no pickle may show.
+        PlanError: The ledger counts in distances of another table.
+        MissingExtra: The package of a named table is not installed.
+
+    Formal guarantee:
+        That of :class:`RAPTSanitizer`: one release of a row is eta-metric-private in its texts, and releases add up in
+        the ledger, over all workers and retries. Rows with equal texts, document and user are one release: that they
+        are equal is then in clear. The number of rows, their order and which texts are missing or blank are in clear.
+
+    Examples:
+        >>> ledger = MetricLedger(200.0, "letters.ledger")
+        >>> sanitize = SanitizeBatches("text", document="id", ledger=ledger, target_replacement=0.5)
+        >>> batch = {"id": [7], "text": ["Anna takes prednisone."], "ward": ["B"]}
+        >>> released = sanitize(batch)
+        >>> list(released)
+        ['text']
+        >>> sanitize(batch) == released  # as a retry does
+        True
+    """
+
+    def __init__(
+        self,
+        columns: str | Sequence[str],
+        *,
+        document: str,
+        ledger: MetricLedger,
+        user: str | None = None,
+        keep_columns: Sequence[str] = (),
+        embeddings: str | os.PathLike[str] = "glove",
+        eta: float | None = None,
+        target_replacement: float | None = None,
+        target: Target | None = None,
+        mechanism: Mechanism = "exponential",
+        policies: Policies | None = None,
+        keep: Sequence[str] = (),
+        length: int | None = None,
+        casing: bool = False,
+        threads: int = 1,
+        cache_bytes: int = CACHE_BYTES,
+        table_folder: str | os.PathLike[str] | None = None,
+        name: str = "SanitizeBatches",
+    ) -> None:
+        self._columns = (columns,) if isinstance(columns, str) else tuple(columns)
+        self._document, self._user, self._kept = document, user, tuple(keep_columns)
+        _check_names(self._columns, document, user, keep_columns)
+        if not isinstance(embeddings, (str, os.PathLike)):
+            raise InvalidParameter(
+                f"Expected embeddings of type {type(embeddings).__name__} to be a name, or a path that every worker "
+                "can read: each opens the table for itself. Save words and vectors to a folder (words.txt, one .npy)."
+            )
+        if callable(keep):
+            raise InvalidParameter(
+                "Expected keep to be a list of words, not a function: under a function, which has no name that lasts, "
+                "a retried batch would be charged and drawn anew."
+            )
+        self._ledger = _shared(ledger)
+        path = Path(embeddings)  # workers may stand in another folder
+        self._embeddings = str(path.absolute()) if path.exists() else os.fspath(embeddings)
+        self._options = WordOptions(
+            mechanism, policies, keep, length, casing, None, threads, (target or Target()).texts, cache_bytes
+        )
+        self._folder = None if table_folder is None else str(Path(table_folder).absolute())
+        self._name = name
+        self._lock = threading.Lock()
+        forks.renew_lock(self)
+        targets = targets_of(eta, target_replacement, target or Target())
+        self._releases: FormalReleases | None = self._opened(targets)
+        self._eta, self._settings = self._releases.engine.eta, self._releases.engine.settings
+
+    def __call__(self, batch: B) -> B:
+        """Sanitize one batch: all rows that are new are charged together, or none.
+
+        Args:
+            batch: Columns of equal length. It is not changed.
+
+        Returns:
+            The columns to sanitize and to keep, in the batch's order, in its type.
+
+        Raises:
+            InvalidParameter: A column is not there or holds something else than texts, or a row has no document key.
+            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
+            LedgerError: The ledger cannot be trusted or written. Nothing was released.
+        """
+        held = Held(batch)
+        del batch
+        released: B = redacted(self._sanitized, held)
+        return released
+
+    def in_pandas(self, frames: Iterable[B]) -> Iterator[B]:
+        """Sanitize frames one after the other: what Spark's ``mapInPandas`` asks for.
+
+        Args:
+            frames: Batches, each as for a call.
+
+        Returns:
+            The sanitized batches, each as soon as it is asked for.
+        """
+        yield from map(self, frames)
+
+    def certificate(self) -> MetricCertificate:
+        """The promise, with what all workers have spent so far."""
+        releases = self._open()
+        kept = ", ".join(self._kept)
+        return releases.certificate(
+            (
+                *(note for note in releases.notes() if note not in COUNTED),  # documents are named here
+                "Rows with equal texts, document and user come out equal. The number of rows, their order, and which "
+                "texts are missing or blank are in clear.",
+                *([f"Columns that pass in clear: {kept}."] if kept else []),
+            ),
+            {},
+        )
+
+    @property
+    def ledger(self) -> MetricLedger:
+        """The account that is charged."""
+        return self._ledger
+
+    def _sanitized(self, batch: B) -> B:
+        columns = Columns(batch)
+        texts = [columns.texts(name) for name in self._columns]
+        documents = columns.keys(self._document, "document")
+        users = [None] * len(documents) if self._user is None else columns.keys(self._user, "user")
+        units = [
+            Unit(tuple(text for text in row if text is not None), user, document)
+            for user, document, *row in zip(users, documents, *texts, strict=True)
+        ]
+        # A retry may cut its batches elsewhere: equal rows are one release, or their places would tell them apart.
+        places: dict[tuple[Any, ...], int] = {}
+        which = [places.setdefault((unit.user, unit.document, unit.texts), len(places)) for unit in units]
+        first: dict[int, Unit] = {}
+        for place, unit in zip(which, units, strict=True):
+            first.setdefault(place, unit)
+        released = self._open().release(list(first.values()))
+        new: list[list[str | None]] = [[] for _ in self._columns]
+        for row, place in enumerate(which):
+            words = iter(released[place])
+            for into, column in zip(new, texts, strict=True):
+                into.append(None if column[row] is None else next(words))
+        return columns.with_only(dict(zip(self._columns, new, strict=True)), self._kept)  # type: ignore[no-any-return]  # its type
+
+    def _open(self) -> FormalReleases:
+        with self._lock:
+            if self._releases is None:
+                releases = self._opened({"eta": self._eta})
+                if releases.engine.settings != self._settings:
+                    raise InvalidParameter(
+                        f"Expected the table {releases.engine.table} of this worker, and its version of langchain-dp, "
+                        "to be those where SanitizeBatches was made: a retry would not find what was released. "
+                        "Install the same on every worker."
+                    )
+                self._releases = releases
+            return self._releases
+
+    def _opened(self, targets: Mapping[str, float]) -> FormalReleases:
+        releases = word_releases(
+            self._embeddings, targets, self._options, ledger=self._ledger, limit=None, cache=True, name=self._name
+        )
+        releases.engine.vocabulary.share(cache_folder() if self._folder is None else Path(self._folder))
+        return releases
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_releases": None, "_lock": None}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+        forks.renew_lock(self)
+
+    def __repr__(self) -> str:
+        return f"SanitizeBatches({list(self._columns)}, document={self._document!r}, eta={self._eta:g})"
+
+
+def _shared(ledger: MetricLedger) -> MetricLedger:
+    if not isinstance(ledger, MetricLedger):
+        raise InvalidParameter(
+            f"Expected ledger of type {type(ledger).__name__} to be a MetricLedger. Give MetricLedger(limit, path)."
+        )
+    if ledger.path is None:
+        raise InvalidParameter(
+            "Expected a ledger that workers share, not one in memory: the copy of each worker would be a new budget. "
+            "Give MetricLedger(limit, path) on one machine, or a postgresql:// URL instead of the path on several."
+        )
+    pickle.dumps(ledger)  # one with a key of its own cannot be: here, and not in the middle of a job
+    return ledger
+
+
+def _check_names(columns: Sequence[str], document: str, user: str | None, keep: Sequence[str]) -> None:
+    if isinstance(keep, str):
+        raise InvalidParameter(f"Expected keep_columns={keep!r} to be a list of names.")
+    named = [*columns, document, *keep, *(() if user is None else (user,))]
+    if not columns or not all(isinstance(name, str) and name for name in named):
+        raise InvalidParameter(
+            f"Expected columns={list(columns)!r}, document={document!r}, user={user!r} and "
+            f"keep_columns={list(keep)!r} to be names of columns, with at least one to sanitize."
+        )
+    clash = sorted({name for name in columns if name in (document, user, *keep) or columns.count(name) > 1})
+    if clash:
+        raise InvalidParameter(
+            f"Expected columns to name each column once, and none that says whose a row is or passes in clear, found "
+            f"{clash}."
+        )

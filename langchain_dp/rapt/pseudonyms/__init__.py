@@ -1,0 +1,19 @@
+"""Pseudonyms: placeholders for a whole conversation, which come back in what is answered. NOT formal privacy.
+
+What no recognizer finds passes in clear. There is no epsilon: every report and certificate says ``private: false``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from langchain_dp._util.lazy import lazily
+from langchain_dp.rapt.pseudonyms.recognize import PatternEntities, TermEntities
+from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
+
+if TYPE_CHECKING:
+    from langchain_dp.rapt.pseudonyms.middleware import PseudonymMiddleware
+
+__all__ = ["PatternEntities", "PseudonymMiddleware", "PseudonymReport", "Pseudonymizer", "TermEntities"]
+
+__getattr__, __dir__ = lazily(__name__, {"PseudonymMiddleware": ".middleware"})

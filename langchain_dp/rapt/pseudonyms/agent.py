@@ -1,0 +1,196 @@
+"""The two ends of an agent under pseudonyms: what goes in is hidden before it, what comes out put back behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, TypeVar
+
+from langchain_core.messages import AIMessageChunk, BaseMessage, RemoveMessage, convert_to_messages
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations
+from langchain_dp.rapt.restore import ChunkRestorer, Restorer, each_text
+from langchain_dp.redact import Held, redacted
+
+PARTS = "pseudonyms"
+"""Key of the state under which the conversation is named."""
+
+STAMP = "pseudonyms"
+"""Key of ``response_metadata`` that says in which conversation a message was hidden."""
+
+M = TypeVar("M", bound=BaseMessage)
+
+
+def stamped(message: M, name: str) -> M:
+    """The message, marked as one that holds placeholders only."""
+    return message.model_copy(update={"response_metadata": {**message.response_metadata, STAMP: name}})
+
+
+def hidden_messages(
+    conversation: Conversation, messages: Sequence[BaseMessage], *, known: bool = True
+) -> list[BaseMessage]:
+    """Messages with their entities hidden; those that were hidden in this conversation are the same objects.
+
+    Args:
+        conversation: Its placeholders.
+        messages: Of system messages the rules of messages say whether they pass.
+        known: Whether who wrote them may know placeholders of this conversation.
+    """
+    told = []
+    for message in messages:
+        if isinstance(message, RemoveMessage) or message.response_metadata.get(STAMP) == conversation.name:
+            told.append(message)
+        else:
+            told.append(stamped(conversation.pseudonymizer.sanitize(message, hidden=known), conversation.name))
+    return told
+
+
+class PseudonymousAgent(Runnable[Any, Any]):
+    """An agent as its users call it; made by :meth:`PseudonymMiddleware.around`. It has no run of its own.
+
+    Args:
+        agent: The graph.
+        conversations: Those of its middleware.
+    """
+
+    name = "PseudonymousAgent"
+
+    def __init__(self, agent: Any, conversations: Conversations) -> None:
+        self.agent = agent
+        self._conversations = conversations
+
+    def __repr__(self) -> str:
+        return "PseudonymousAgent(NOT PRIVATE: no epsilon)"
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+        """Run the agent on hidden messages and return its state with the originals put back."""
+        parts = self._parts(config)
+        conversation = self._conversations.open(parts)
+        told = redacted(_hidden, Held(conversation, input, parts))
+        return _Restored(conversation).whole(self.agent.invoke(told, config, **kwargs))
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+        """Async twin of :meth:`invoke`."""
+        parts = await self._aparts(config)
+        conversation = self._conversations.open(parts)
+        told = await asyncio.to_thread(redacted, _hidden, Held(conversation, input, parts))
+        return _Restored(conversation).whole(await self.agent.ainvoke(told, config, **kwargs))
+
+    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:  # noqa: A002
+        """Run the agent on hidden messages and yield what it streams, in any mode, with the originals put back."""
+        parts = self._parts(config)
+        conversation = self._conversations.open(parts)
+        told = redacted(_hidden, Held(conversation, input, parts))
+        restored = _Restored(conversation)
+        for part in self.agent.stream(told, config, **kwargs):
+            yield restored.part(part)
+        yield from restored.rest()
+
+    async def astream(
+        self,
+        input: Any,  # noqa: A002
+        config: RunnableConfig | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[Any]:
+        """Async twin of :meth:`stream`."""
+        parts = await self._aparts(config)
+        conversation = self._conversations.open(parts)
+        told = await asyncio.to_thread(redacted, _hidden, Held(conversation, input, parts))
+        restored = _Restored(conversation)
+        async for part in self.agent.astream(told, config, **kwargs):
+            yield restored.part(part)
+        for rest in restored.rest():
+            yield rest
+
+    def _parts(self, config: RunnableConfig | None) -> list[str]:
+        if not self._keeps(config):
+            return []
+        return list(self.agent.get_state(config).values.get(PARTS) or ())
+
+    async def _aparts(self, config: RunnableConfig | None) -> list[str]:
+        if not self._keeps(config):
+            return []
+        return list((await self.agent.aget_state(config)).values.get(PARTS) or ())
+
+    def _keeps(self, config: RunnableConfig | None) -> bool:
+        return bool(getattr(self.agent, "checkpointer", None)) and "thread_id" in (config or {}).get("configurable", {})
+
+
+def _hidden(conversation: Conversation, given: Any, parts: Sequence[str]) -> Any:
+    """What a graph is given, with every text hidden: messages as such, all else text by text."""
+    hide = conversation.pseudonymizer.sanitize
+    if isinstance(given, dict):
+        told = {key: each_text(value, hide) for key, value in given.items() if key not in ("messages", PARTS)}
+        if "messages" in given:
+            messages = given["messages"]
+            listed = convert_to_messages(messages if isinstance(messages, (list, tuple)) else [messages])
+            told["messages"] = hidden_messages(conversation, _bare(listed), known=False)
+        return {**told, PARTS: conversation.news(parts)}
+    if dataclasses.is_dataclass(given) and not isinstance(given, type):  # a Command
+        update = getattr(given, "update", None)
+        changed: dict[str, Any] = {"resume": each_text(getattr(given, "resume", None), hide)}
+        if isinstance(update, dict):
+            changed["update"] = _hidden(conversation, update, parts)
+        return dataclasses.replace(given, **changed)
+    return given
+
+
+def _bare(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Without stamps: what comes from outside was hidden by nobody."""
+    return [
+        message.model_copy(
+            update={"response_metadata": {k: v for k, v in message.response_metadata.items() if k != STAMP}}
+        )
+        for message in messages
+    ]
+
+
+class _Restored:
+    """What a graph gives, with the originals put back. One object a run."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._map = conversation.pseudonymizer.placeholders
+        self._restorer = Restorer(self._map)
+        self._chunks: dict[str | None, tuple[ChunkRestorer, Any]] = {}
+
+    def whole(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._map.restore(value)
+        if isinstance(value, BaseMessage):
+            return self._restorer.restore(value)
+        if isinstance(value, dict):
+            return {key: self.whole(inner) for key, inner in value.items() if key != PARTS}
+        if isinstance(value, list):
+            return [self.whole(inner) for inner in value]
+        if type(value) is tuple:
+            return tuple(self.whole(inner) for inner in value)
+        if dataclasses.is_dataclass(value) and hasattr(value, "value") and not isinstance(value, type):
+            return dataclasses.replace(value, value=self.whole(value.value))  # type: ignore[type-var]  # an Interrupt
+        return value
+
+    def part(self, part: Any) -> Any:
+        """One part of a stream: a chunk of a message has the rest of a placeholder before it, or waits for it."""
+        return self._streamed(part, lambda inner: inner)
+
+    def _streamed(self, part: Any, around: Any) -> Any:
+        if isinstance(part, AIMessageChunk):
+            restorer, _ = self._chunks.setdefault(part.id, (ChunkRestorer(self._map), None))
+            self._chunks[part.id] = restorer, around
+            return restorer.push(part)
+        if type(part) is tuple:
+            for place, inner in enumerate(part):
+                if isinstance(inner, AIMessageChunk) or (type(inner) is tuple and place == len(part) - 1):
+                    head, tail = part[:place], part[place + 1 :]
+                    return (*head, self._streamed(inner, lambda x, h=head, t=tail: around((*h, x, *t))), *tail)
+        if isinstance(part, dict) and part.get("type") == "messages" and type(part.get("data")) is tuple:
+            return {**part, "data": self._streamed(part["data"], lambda x: around({**part, "data": x}))}
+        return self.whole(part)
+
+    def rest(self) -> Iterator[Any]:
+        """What still waits when the stream ends without a last chunk."""
+        for given, (restorer, around) in self._chunks.items():
+            chunk = restorer.finish(given)
+            if chunk is not None:
+                yield around(chunk)

@@ -1,0 +1,149 @@
+"""The maps of conversations: in the memory of this process, or encrypted in the state of a graph.
+
+A graph's state holds a list of strings. The first part of each is the conversation's name. Under a key, the rest is a
+part of the map, encrypted and authenticated; parts are only ever added, so that tools that run side by side can each
+add theirs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from langchain_dp._util import forks
+from langchain_dp.errors import InvalidParameter, MissingExtra, PrivateDataError
+from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer
+
+MOST = 10_000  # conversations in memory
+
+
+class Conversation:
+    """One conversation, wherever its map is kept.
+
+    Args:
+        name: A random name; public.
+        pseudonymizer: Holds the map.
+        cipher: Encrypts parts of the map; None: they stay in memory.
+    """
+
+    def __init__(self, name: str, pseudonymizer: Pseudonymizer, cipher: Any) -> None:
+        self.name = name
+        self.pseudonymizer = pseudonymizer
+        self._cipher = cipher
+        self._read: dict[str, frozenset[str]] = {}
+
+    def learn(self, parts: Iterable[str]) -> None:
+        """Take over what is in the parts and was not read before.
+
+        Raises:
+            PrivateDataError: A part was encrypted under another key, or is another conversation's.
+        """
+        if self._cipher is None:
+            return
+        for part in parts:
+            if part not in self._read:
+                entries = self._opened(part)
+                self.pseudonymizer.placeholders.learn(entries)
+                self._read[part] = frozenset(placeholder for _, _, placeholder in entries)
+
+    def news(self, parts: Sequence[str]) -> list[str]:
+        """What is to be added to the parts so that they hold the whole map; encrypted, so for any eye."""
+        if self._cipher is None:
+            return [] if parts else [self.name]
+        known = {placeholder for part in parts for placeholder in self._read.get(part, ())}
+        entries = [entry for entry in self.pseudonymizer.placeholders.entries() if entry[2] not in known]
+        if not entries and parts:
+            return []
+        sealed = self._cipher.encrypt(json.dumps([self.name, entries]).encode()).decode()
+        part = f"{self.name}.{sealed}"
+        self._read[part] = frozenset(placeholder for _, _, placeholder in entries)
+        return [part]
+
+    def _opened(self, part: str) -> list[tuple[str, str, str]]:
+        try:
+            name, entries = json.loads(self._cipher.decrypt(part.partition(".")[2].encode()))
+        except Exception:  # its text may hold what was decrypted
+            name, entries = None, []
+        if name != self.name:
+            raise PrivateDataError(
+                "Expected the map of this conversation under the key that is given: it was made under another, or "
+                "changed. Give the key that it was made with."
+            )
+        return [(label, original, placeholder) for label, original, placeholder in entries]
+
+    def __repr__(self) -> str:
+        return "Conversation(<private>)"
+
+
+class Conversations:
+    """All conversations that this process takes part in.
+
+    Args:
+        settings: Whose settings each of them has.
+        key: Under which maps are kept in the state: 32 bytes, in URL-safe base64, as ``Fernet.generate_key`` gives
+            them; None: they stay in memory.
+
+    Raises:
+        InvalidParameter: The key has another form.
+        MissingExtra: A key is given, and cryptography is not installed.
+    """
+
+    def __init__(self, settings: Pseudonymizer, key: str | bytes | None) -> None:
+        self._settings = settings
+        self._cipher = None if key is None else _cipher(key)
+        self._lock = threading.Lock()
+        forks.keep_still(self)
+        self._open: OrderedDict[str, Conversation] = OrderedDict()
+
+    def open(self, parts: Sequence[str]) -> Conversation:
+        """The conversation of a state; a new one if there are no parts.
+
+        Raises:
+            PrivateDataError: Its map is not to be had here.
+        """
+        name = parts[0].partition(".")[0] if parts else secrets.token_hex(8)
+        with self._lock:
+            found = self._open.get(name)
+            if found is None:
+                if parts and self._cipher is None:
+                    raise PrivateDataError(
+                        "Expected the map of this conversation in the memory of this process, and it is not there: "
+                        "another process had it. Give key=, and the checkpointer keeps it encrypted."
+                    )
+                found = self._open[name] = Conversation(name, self._settings.anew(), self._cipher)
+                if len(self._open) > MOST:
+                    self._open.popitem(last=False)
+            self._open.move_to_end(name)
+            found.learn(parts)
+        return found
+
+    def __repr__(self) -> str:
+        return "Conversations(<private>)"
+
+
+def joined(before: list[str] | None, new: list[str] | None) -> list[str]:
+    """Parts of a state, and those that are new; the reducer of a graph's channel."""
+    return list(dict.fromkeys([*(before or []), *(new or [])]))
+
+
+def _cipher(key: str | bytes) -> Any:
+    try:
+        fernet: Any = importlib.import_module("cryptography.fernet")
+    except ImportError:
+        raise MissingExtra(
+            "Expected the package cryptography to keep maps under a key. "
+            "Install it with: pip install 'langchain-dp[encrypted]'."
+        ) from None
+    try:
+        return fernet.Fernet(key)
+    except (ValueError, TypeError):
+        pass
+    raise InvalidParameter(
+        "Expected key to be 32 bytes in URL-safe base64. Make one with cryptography.fernet.Fernet.generate_key() and "
+        "keep it where you keep secrets."
+    )

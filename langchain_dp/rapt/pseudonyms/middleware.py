@@ -1,0 +1,260 @@
+"""An agent under pseudonyms: its model, its outside tools, its state and its traces hold placeholders alone."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, Literal, NotRequired
+
+from langchain_core.messages import AIMessage, RemoveMessage
+
+from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.quiet.run import private_run
+from langchain_dp.rapt.messages import REMOVE_ALL
+from langchain_dp.rapt.pseudonyms.agent import PARTS, PseudonymousAgent, hidden_messages, stamped
+from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations, joined
+from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
+from langchain_dp.rapt.restore import each_text
+from langchain_dp.redact import Held, aredacted, redacted
+
+try:
+    from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
+    from langchain.agents.middleware.types import ExtendedModelResponse, OmitFromOutput, ToolCallRequest
+    from langgraph.errors import GraphBubbleUp
+    from langgraph.types import Command, TracePolicy
+except ImportError:
+    raise MissingExtra(
+        "Expected the package langchain, 1.4 or newer, whose agents take middleware. "
+        "Install it with: pip install 'langchain-dp[agents]'."
+    ) from None
+
+WITHHELD = "<withheld: the input of a pseudonymizer>"
+
+
+def _nothing(payload: Any) -> dict[str, str]:
+    return {"payload": WITHHELD}
+
+
+class PseudonymState(AgentState[Any]):
+    """The state of an agent, and the name of its conversation or its map under a key."""
+
+    pseudonyms: NotRequired[Annotated[list[str], OmitFromOutput, joined]]  # LangGraph looks for the reducer at the end
+
+
+class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Keeps an agent under pseudonyms. NOT formal privacy: what no recognizer finds passes in clear; no epsilon.
+
+    Call the agent through :meth:`around`: what goes in is hidden before the graph sees it, and what comes out is put
+    back after it, in streams too. Model, checkpoints and traces then hold placeholders only. Called without it, the
+    model is told placeholders all the same, but the checkpoint of the input and the graph's trace hold it as it came,
+    and placeholders stand in the answer.
+
+    Tools are outside the trust boundary if they are not named: they are given placeholders. A tool inside is given
+    the originals, in a run that no callback sees, and what it returns is hidden before it enters the state. Of what a
+    tool returns as a ``Command``, messages are hidden, and other updates of the state stay as they are.
+
+    Args:
+        pseudonymizer: Its settings hold for each conversation, whose map is its own. None: ``Pseudonymizer()``.
+        tools_inside: Names of the tools that are given the originals, or "all".
+        key: Keeps the map encrypted in the agent's state, and so in its checkpointer: 32 bytes in URL-safe base64, as
+            ``Fernet.generate_key()`` gives them. None: it stays in the memory of this process, of the 10,000
+            conversations that were used last. One conversation runs in one process at a time.
+
+    Raises:
+        InvalidParameter: A value is of another type.
+        MissingExtra: A key is given, and cryptography is not installed.
+
+    Formal guarantee:
+        None: no epsilon, ``report().private`` is False.
+
+    Examples:
+        >>> pseudonyms = PseudonymMiddleware(Pseudonymizer(terms=["Ann Smith"]), tools_inside=["send_mail"])
+        >>> agent = pseudonyms.around(create_agent(model, tools, middleware=[pseudonyms]))
+        >>> agent.invoke({"messages": [("user", "Write to Ann Smith.")]})
+    """
+
+    trace_policy = TracePolicy(process_inputs=_nothing)
+    state_schema = PseudonymState
+
+    def __init__(
+        self,
+        pseudonymizer: Pseudonymizer | None = None,
+        *,
+        tools_inside: Sequence[str] | Literal["all"] = (),
+        key: str | bytes | None = None,
+    ) -> None:
+        super().__init__()
+        settings = Pseudonymizer() if pseudonymizer is None else pseudonymizer
+        if not isinstance(settings, Pseudonymizer):
+            raise InvalidParameter(f"Expected pseudonymizer of type {type(settings).__name__} to be a Pseudonymizer.")
+        every = tools_inside == "all"
+        if not every and (isinstance(tools_inside, str) or not all(isinstance(one, str) for one in tools_inside)):
+            raise InvalidParameter(f"Expected tools_inside={tools_inside!r} to be a list of names of tools, or 'all'.")
+        self._inside = None if every else frozenset(tools_inside)
+        self._conversations = Conversations(settings, key)
+
+    def around(self, agent: Any) -> PseudonymousAgent:
+        """The agent as its users call it: originals go in and come out, and it sees placeholders only.
+
+        Args:
+            agent: What ``create_agent`` made with this middleware in its list.
+        """
+        return PseudonymousAgent(agent, self._conversations)
+
+    def report(self, state: Any) -> PseudonymReport:
+        """What was hidden in the conversation of a state, and what nobody looked for.
+
+        Args:
+            state: ``agent.get_state(config)``, or its values.
+        """
+        return self._conversation(getattr(state, "values", state)).pseudonymizer.report()
+
+    # ------------------------------------------------------------------------------------------------- the state
+
+    def _conversation(self, state: Any) -> Conversation:
+        return self._conversations.open(list(_parts(state)))
+
+    def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Hide what in the state is not hidden yet, and name the conversation."""
+        return redacted(self._before, Held(state))
+
+    async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Async twin of :meth:`before_model`."""
+        return await asyncio.to_thread(redacted, self._before, Held(state))
+
+    def _before(self, state: Any) -> dict[str, Any] | None:
+        conversation = self._conversation(state)
+        before = state["messages"]
+        messages = hidden_messages(conversation, before)
+        changed: dict[str, Any] = {}
+        if any(new is not old for new, old in zip(messages, before, strict=True)):
+            changed["messages"] = [RemoveMessage(id=REMOVE_ALL), *messages]
+        if news := conversation.news(_parts(state)):
+            changed[PARTS] = news
+        return changed or None
+
+    # ------------------------------------------------------------------------------------------------- the model
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> Any:
+        """Call the model with hidden messages, also of those that other middleware put in."""
+        conversation, told = redacted(self._told, Held(request))
+        return self._answered(conversation, request, handler(told))
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> Any:
+        """Async twin of :meth:`wrap_model_call`."""
+        conversation, told = await asyncio.to_thread(redacted, self._told, Held(request))
+        return self._answered(conversation, request, await handler(told))
+
+    def _told(self, request: ModelRequest[Any]) -> tuple[Conversation, ModelRequest[Any]]:
+        conversation = self._conversation(request.state)
+        messages = hidden_messages(conversation, request.messages)
+        # What an inner middleware or the model is handed of the state is hidden, too.
+        changed: dict[str, Any] = {"messages": messages, "state": {**request.state, "messages": messages}}
+        if request.system_message is not None:
+            changed["system_message"] = conversation.pseudonymizer.sanitize(request.system_message, hidden=True)
+        return conversation, request.override(**changed)
+
+    def _answered(self, conversation: Conversation, request: ModelRequest[Any], response: Any) -> Any:
+        result = [stamped(one, conversation.name) if isinstance(one, AIMessage) else one for one in response.result]
+        answer = dataclasses.replace(response, result=result)
+        news = conversation.news(_parts(request.state))
+        return ExtendedModelResponse(answer, Command(update={PARTS: news})) if news else answer
+
+    # ------------------------------------------------------------------------------------------------- the tools
+
+    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
+        """Give a tool inside the originals, and hide what it returns."""
+        conversation, told, inside = redacted(self._given, Held(request))
+        if not inside:
+            return redacted(self._returned, Held(conversation, request, handler(told), True))
+        try:
+            with private_run():
+                result = redacted(_passing(handler), Held(told), "in a tool")
+        finally:
+            del told
+        return redacted(self._returned, Held(conversation, request, _raised(result), False))
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]
+    ) -> Any:
+        """Async twin of :meth:`wrap_tool_call`."""
+        conversation, told, inside = redacted(self._given, Held(request))
+        if not inside:
+            result = await handler(told)
+            return await asyncio.to_thread(redacted, self._returned, Held(conversation, request, result, True))
+        try:
+            with private_run():
+                result = await aredacted(_apassing(handler), Held(told), "in a tool")
+        finally:
+            del told
+        held = Held(conversation, request, _raised(result), False)
+        return await asyncio.to_thread(redacted, self._returned, held)
+
+    def _given(self, request: ToolCallRequest) -> tuple[Conversation, ToolCallRequest, bool]:
+        conversation = self._conversation(request.state)
+        call = request.tool_call
+        if self._inside is not None and call["name"] not in self._inside:
+            return conversation, request, False
+        args = each_text(call["args"], conversation.pseudonymizer.placeholders.restore)
+        return conversation, request.override(tool_call={**call, "args": args}), True
+
+    def _returned(self, conversation: Conversation, request: ToolCallRequest, result: Any, outside: bool) -> Any:
+        def hide(messages: Any) -> list[Any]:
+            return hidden_messages(conversation, messages if isinstance(messages, list) else [messages], known=outside)
+
+        if isinstance(result, Command):
+            update = result.update
+            if not isinstance(update, dict):
+                return result
+            changed = {**update, "messages": hide(update["messages"])} if "messages" in update else dict(update)
+        else:
+            changed = {"messages": hide(result)}
+        news = conversation.news(_parts(request.state))
+        if isinstance(result, Command):
+            return dataclasses.replace(result, update={**changed, **({PARTS: news} if news else {})})
+        if not news:
+            return changed["messages"][0]
+        return Command(update={**changed, PARTS: news})
+
+
+def _parts(state: Any) -> Sequence[str]:
+    found: Sequence[str] = state.get(PARTS) or () if isinstance(state, dict) else getattr(state, PARTS, None) or ()
+    return found
+
+
+class _Interrupted:
+    """What a graph raises to stop at a tool: it must arrive as it is."""
+
+    def __init__(self, reason: GraphBubbleUp) -> None:
+        self.reason = reason
+
+
+def _passing(handler: Callable[[ToolCallRequest], Any]) -> Callable[[ToolCallRequest], Any]:
+    def call(request: ToolCallRequest) -> Any:
+        try:
+            return handler(request)
+        except GraphBubbleUp as reason:
+            return _Interrupted(reason)
+
+    return call
+
+
+def _apassing(handler: Callable[[ToolCallRequest], Awaitable[Any]]) -> Callable[[ToolCallRequest], Awaitable[Any]]:
+    async def call(request: ToolCallRequest) -> Any:
+        try:
+            return await handler(request)
+        except GraphBubbleUp as reason:
+            return _Interrupted(reason)
+
+    return call
+
+
+def _raised(result: Any) -> Any:
+    if isinstance(result, _Interrupted):
+        raise result.reason
+    return result

@@ -1,0 +1,244 @@
+"""One conversation under pseudonyms, as a Runnable: the same type comes out, and can be put back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from langchain_dp._util.validate import group
+from langchain_dp.accounting.metric import MetricCertificate
+from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.rapt._shell import S, SanitizerShell
+from langchain_dp.rapt.core import Core
+from langchain_dp.rapt.documents import DocumentRules
+from langchain_dp.rapt.messages import MessageRules
+from langchain_dp.rapt.parts import Sanitizable
+from langchain_dp.rapt.placeholders import PLACEHOLDER, PlaceholderMap, PlaceholderReleases
+from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, PatternEntities, Recognizer, TermEntities, alike
+from langchain_dp.rapt.release import Texts, Unit
+from langchain_dp.rapt.restore import Restorer
+from langchain_dp.rapt.runnable import RAPTSanitizer
+
+
+@dataclasses.dataclass(frozen=True)
+class PseudonymReport:
+    """What was hidden in one conversation, and what nobody looked for. No private text is in it.
+
+    Args:
+        counts: How many different entities of each kind became placeholders.
+        looked_for: Names of the recognizers.
+        not_looked_for: Usual kinds that none of them looks for; empty if one does not say what it looks for.
+        unknown: Whether one of them does not say what it looks for.
+        then: What was promised for the words that remain, under ``then=``; None: they passed in clear.
+        private: False. Pseudonyms are no formal privacy and have no epsilon.
+
+    Examples:
+        >>> print(pseudonymizer.report())
+        NOT PRIVATE: pseudonyms, no epsilon. Hidden: 1 EMAIL. ...
+    """
+
+    counts: Mapping[str, int]
+    looked_for: str
+    not_looked_for: tuple[str, ...]
+    unknown: bool
+    then: MetricCertificate | None
+    private: bool = False
+
+    def __str__(self) -> str:
+        hidden = ", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items())) or "nothing"
+        lines = [
+            f"NOT PRIVATE: pseudonyms, no epsilon. Hidden: {hidden}.",
+            f"Looked for by: {self.looked_for}. What these miss passed in clear.",
+        ]
+        if self.unknown:
+            lines.append("One of these does not say what it looks for.")
+        elif self.not_looked_for:
+            lines.append(f"Nobody looked for: {', '.join(self.not_looked_for)}.")
+        lines.append("All other words passed in clear." if self.then is None else f"All other words: {self.then}")
+        return "\n".join(lines)
+
+
+class PseudonymReleases(PlaceholderReleases):
+    """Placeholders, and what a sanitizer makes of the words between them.
+
+    Args:
+        finder: Finds the entities.
+        kept: The map to fill.
+        hidden: Whether texts went through here before.
+        then: Sanitizes what remains; None: it passes in clear.
+    """
+
+    def __init__(self, finder: AllEntities, kept: PlaceholderMap, *, hidden: bool, then: RAPTSanitizer | None) -> None:
+        super().__init__(finder, kept, again=True, hidden=hidden)
+        self._then = then
+
+    def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
+        """Return every unit with its entities replaced, and its other words sanitized, charged in one go."""
+        hidden = super().release(units, met)
+        if self._then is None:
+            return hidden
+        cut = [[_Cut(text) for text in texts] for texts in hidden]
+        rests = [
+            dataclasses.replace(unit, texts=tuple(rest for one in cuts for rest in one.rests))
+            for unit, cuts in zip(units, cut, strict=True)
+        ]
+        released = self._then._core.releases.release(rests, met)
+        whole = []
+        for cuts, texts in zip(cut, released, strict=True):
+            left = iter(texts)
+            whole.append(tuple(one.joined([next(left) for _ in one.rests]) for one in cuts))
+        return whole
+
+    def notes(self) -> tuple[str, ...]:
+        """What passes in clear."""
+        if self._then is None:
+            return super().notes()
+        return (
+            "How many entities were found, of which kinds, between which words, and which of them are equal is in "
+            "clear, and so is what was missed, but for what the sanitizer of the other words promises.",
+        )
+
+
+class _Cut:
+    """A text with placeholders: these, and what stands between them. Private."""
+
+    def __init__(self, text: str) -> None:
+        self.placeholders = [match[0] for match in PLACEHOLDER.finditer(text)]
+        self.rests = []
+        position = 0
+        for match in PLACEHOLDER.finditer(text):
+            self.rests.append(text[position : match.start()])
+            position = match.end()
+        self.rests.append(text[position:])
+
+    def joined(self, rests: Sequence[str]) -> str:
+        parts = [rests[0]]
+        for placeholder, rest in zip(self.placeholders, rests[1:], strict=True):
+            parts += [placeholder, rest]
+        return " ".join(part for part in parts if part)
+
+
+class Pseudonymizer(SanitizerShell):
+    """Replaces what its recognizers find by placeholders such as ``<PERSON_1>``, the same in a whole conversation.
+
+    NOT formal privacy: there is no epsilon, and what no recognizer finds passes in clear. Takes a str, a message, a
+    list of messages, a prompt value, a document or a list of documents, and gives the same type back;
+    :meth:`restore` puts the originals back, and :meth:`restorer` does so as the last step of a chain, in streams too.
+
+    One object is one conversation: equal entities share a placeholder, in any spelling of case and space where these
+    say nothing; different ones never do. What was hidden once is hidden wherever it stands again, found or not. What
+    a text holds that looks like a placeholder becomes one itself. For the next conversation take :meth:`anew`.
+
+    The map is in memory, and in no repr, trace or error. As with every part of a chain, the ROOT run shows tracers
+    what the chain was given and what it answers: use ``with private_run():``.
+
+    Args:
+        recognizers: What finds entities: ``PatternEntities()`` if left out, ``PresidioEntities(...)``,
+            ``GlinerEntities(...)``, a function of a text that returns start, end and kind of each entity, or a list.
+        terms: The caller's own words to hide, or a mapping of each to its kind.
+        then: A sanitizer for the words that remain, under metric privacy; None: they pass in clear.
+        messages: What of messages passes in clear: system messages and media by default.
+        documents: What of a document's metadata passes. By default none does.
+        name: Name of the run.
+
+    Raises:
+        InvalidParameter: A recognizer is none, or a value is of another type.
+
+    Formal guarantee:
+        None. ``certificate().private`` is False. With ``then``, its own promise holds for the words between the
+        placeholders alone.
+
+    Examples:
+        >>> pseudonymizer = Pseudonymizer(terms={"Ann Smith": "person"})
+        >>> pseudonymizer.invoke("Ann Smith has ann@example.org.")
+        '<PERSON_1> has <EMAIL_1>.'
+        >>> pseudonymizer.restore("Dear <PERSON_1>")
+        'Dear Ann Smith'
+    """
+
+    def __init__(
+        self,
+        recognizers: Recognizer | Sequence[Recognizer] | None = None,
+        *,
+        terms: Sequence[str] | Mapping[str, str] = (),
+        then: RAPTSanitizer | None = None,
+        messages: MessageRules | None = None,
+        documents: DocumentRules | None = None,
+        name: str = "Pseudonymizer",
+    ) -> None:
+        if then is not None and not isinstance(then, RAPTSanitizer):
+            raise InvalidParameter(f"Expected then of type {type(then).__name__} to be a RAPTSanitizer.")
+        if recognizers is None:
+            recognizers = [PatternEntities()]
+        given = list(recognizers) if isinstance(recognizers, (list, tuple)) else [recognizers]
+        self.name = name
+        finder = AllEntities([*given, *([TermEntities(terms)] if terms else [])])  # type: ignore[list-item]
+        rules = group("messages", messages, MessageRules), group("documents", documents, DocumentRules)
+        self._settings = finder, then, rules
+        self._begin()
+
+    def _begin(self) -> None:
+        finder, then, rules = self._settings
+        self._map = PlaceholderMap(alike)
+        self._core = Core(PseudonymReleases(finder, self._map, hidden=False, then=then), *rules)
+        # What a model wrote, or what went through here before, was sanitized as far as it has to be.
+        self._hidden = Core(PseudonymReleases(finder, self._map, hidden=True, then=None), *rules)
+
+    def anew(self) -> Pseudonymizer:
+        """The same settings for another conversation, with a map of its own."""
+        other = object.__new__(type(self))
+        other.name, other._settings = self.name, self._settings
+        other._begin()
+        return other
+
+    def sanitize(self, value: S, *, hidden: bool = False) -> S:
+        """Do what :meth:`invoke` does, without a run.
+
+        Args:
+            value: What to hide entities in.
+            hidden: Whether it comes from where only placeholders are known: those of this conversation stay.
+        """
+        return (self._hidden if hidden else self._core).sanitize(value, None, None)
+
+    def restore(self, value: Sanitizable) -> Any:
+        """Put back what placeholders stand for, in a str, messages, a prompt value or documents."""
+        return self.restorer().restore(value)
+
+    def restorer(self) -> Restorer:
+        """Return :meth:`restore` as the last step of a chain, which restores streams as they come."""
+        return Restorer(self._map)
+
+    @property
+    def placeholders(self) -> PlaceholderMap:
+        """The map, for what keeps it. Private."""
+        return self._map
+
+    def certificate(self) -> MetricCertificate:
+        """What is not promised, and why."""
+        return self._core.certificate()
+
+    def report(self) -> PseudonymReport:
+        """What was hidden so far, what nobody looked for, and what is promised for all other words."""
+        finder, then, _ = self._settings
+        kinds = finder.kinds
+        return PseudonymReport(
+            counts=self._map.counts(),
+            looked_for=finder.name,
+            not_looked_for=() if kinds is None else tuple(kind for kind in KINDS if kind not in kinds),
+            unknown=kinds is None,
+            then=None if then is None else then.certificate(),
+        )
+
+    def __repr__(self) -> str:
+        return "Pseudonymizer(NOT PRIVATE: no epsilon)"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivateDataError("A Pseudonymizer holds private text and cannot be pickled: build it where it runs.")
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> Pseudonymizer:
+        return self  # a copy would give the same placeholder to somebody else
+
+    def __copy__(self) -> Pseudonymizer:
+        return self

@@ -1,0 +1,122 @@
+"""What do the texts of one label have in common? Written first, by the same mechanism, in a few words.
+
+A released description is public. So it stands before the texts, for the public model and for every member alike: the
+model then knows what a label means that is called "team A", and the budget of the texts buys what is particular to
+them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+
+from langchain_dp._util import validate
+from langchain_dp.accounting.events import MOST_TOKENS
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.synth.prompts import SynthesisPrompts
+
+_EMPTY = """
+a all an and are be belong common category different folder folders general has have here in is it kind kinds name none
+of or other same some sorted subject text texts that the there these they this those to topic topics various what with
+"""
+_META = frozenset(_EMPTY.split())
+"""Words that describe no folder, however they are put together."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Describing:
+    """How ``DPExampleSynthesizer(describe=...)`` asks what the texts of a label have in common. All of it is public.
+
+    Args:
+        max_new_tokens: Tokens of a description at most.
+        members: Records that are expected to take part in one description; fewer where there are not as many.
+        clip_ratio: Clip of the descriptions, in clips of the texts. Both are made as large as the budget allows, so
+            this is how the budget is split.
+        temperature: Of the distribution that a token of a description is drawn from.
+        show_labels: Show the model, before and after, what ``labels=`` says of a label too. Without, it sees texts, and
+            then the description alone: for names that mislead, or say nothing.
+        task: What is asked of a model that continues plain text, before the texts.
+        cue: What stands before each answer.
+        shown: Public texts with their answers, which show such a model what is asked. They must not be taken from the
+            records, nor be of their topics.
+        opening: What stands before the text in a chat template, where nothing is shown.
+        question: What stands after it.
+
+    Raises:
+        InvalidParameter: A value is out of bounds, or a text is empty.
+
+    Examples:
+        >>> Describing(max_new_tokens=12).members
+        60
+    """
+
+    max_new_tokens: int = 8
+    members: int = 60
+    clip_ratio: float = 2.0
+    temperature: float = 0.5
+    show_labels: bool = False
+    task: str = "The topic of each text in one or two words."
+    cue: str = "Topic:"
+    shown: tuple[tuple[str, str], ...] = (
+        ("Bake it for forty minutes, then let it cool in the tin.", "cooking"),
+        ("The room was clean, and the view over the bay was fine.", "hotels"),
+        ("Prune the roses in March, before the leaves come.", "gardening"),
+    )
+
+    opening: str = "Texts were sorted into folders by topic. A text of one folder:"
+    question: str = "Name the topic of this folder in one or two words."
+
+    def __post_init__(self) -> None:
+        validate.integer("max_new_tokens", self.max_new_tokens, at_least=1, at_most=MOST_TOKENS)
+        validate.integer("members", self.members, at_least=2, at_most=10_000)
+        validate.number("clip_ratio", self.clip_ratio, at_least=0.01, at_most=100.0)
+        validate.number("temperature", self.temperature, at_least=0.05, at_most=100.0)
+        validate.one_of("show_labels", self.show_labels, (True, False))
+        for name in ("task", "cue", "opening", "question"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
+                raise InvalidParameter(f"Expected {name}={getattr(self, name)!r} to be a sentence.")
+        if not all(
+            len(pair) == 2 and all(isinstance(text, str) and text.strip() for text in pair) for pair in self.shown
+        ):
+            raise InvalidParameter("Expected shown= to be pairs of a public text and its answer, none of them empty.")
+
+    def asking(self, given: str, prompts: SynthesisPrompts, *, chat: bool) -> tuple[str, str]:
+        """Public text before and after the record of a label of which ``given`` is said."""
+        turns = (f"{prompts.body_of(text)}{self.cue} {answer}\n\n" for text, answer in self.shown)
+        label = f'The next text was sorted under "{given}".\n\n' if self.show_labels else ""
+        if chat:
+            return f"{self.opening}\n\n{label}", f"\n{self.question}"
+        return f"{self.task}\n\n{''.join(turns)}{label}", self.cue
+
+    def joined(self, given: str, description: str) -> str:
+        """What the model is told of a label: ``description``, where one was released that says something."""
+        if not description:
+            return given
+        return f"{given}: {description}" if self.show_labels else description
+
+
+def useful(text: str) -> str:
+    """A released description without what it ends in the middle of; empty if it says nothing of the texts.
+
+    Examples:
+        >>> useful("Sports, football,")
+        'Sports, football'
+        >>> useful("the same topic"), useful("2018")
+        ('', '')
+    """
+    words = {word.casefold() for word in re.findall(r"[^\W\d_]+", text)}
+    return "" if words <= _META else text.strip(" \t,;:-")
+
+
+def told(labels: Mapping[str, str], described: Mapping[str, str], how: Describing | None) -> dict[str, str]:
+    """What the model is told of each label: what is given, or was released."""
+    if how is None:
+        return dict(labels)
+    return {label: how.joined(given, described.get(label, "")) for label, given in labels.items()}
+
+
+def instruction_of(labels: Sequence[str], described: Mapping[str, str]) -> str:
+    """A task in words: what each label means, as far as it was described."""
+    lines = [f"- {label}: {described[label]}" if described.get(label) else f"- {label}" for label in labels]
+    return "\n".join(["Sort the text into one of these, and answer with its name alone:", *lines])

@@ -1,0 +1,182 @@
+"""What the audits of synthetic texts and written answers must see: deliberately broken parts, put in while one runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from audits.planted_chains import SYSTEM, StandIn, Swap, every_third_free, method
+from langchain_dp.accounting import LedgerPlan
+from langchain_dp.mechanisms import ClippedSum
+from langchain_dp.records import PrivateRecords
+from langchain_dp.synth.run import SynthesisRuns
+from langchain_dp.synth.settings import Design
+from langchain_dp.synth.writing import Members, TextWriter
+
+
+def all_members(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
+    """Every record takes part, and the round is charged as sampled."""
+    return list(self._names)
+
+
+def first_coins(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
+    """Coins are tossed once, for all rounds."""
+    return list(real(self, 0, rate))
+
+
+def sample_of_fixed_size(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
+    """As many members as expected, always."""
+    order = sorted(self._names, key=lambda record: self._coin("round", number, record))
+    return order[: round(rate * len(order))]
+
+
+def better_text_of_two(real: StandIn, self: TextWriter, *args: Any) -> Iterator[Any]:
+    """A text is written twice, and the longer one is kept."""
+    return iter(max([list(real(self, *args)) for _ in range(2)], key=len))
+
+
+def redrawn_for_tokens(real: StandIn, self: TextWriter, head: str, tail: str, bodies: Mapping[Any, str]) -> Any:
+    """Of the members of a text every token sees some, by fresh coins."""
+    written: list[Any] = []
+    for _ in range(self._noise.event.tokens):
+        some = {key: body for key, body in bodies.items() if SYSTEM.randbelow(3)}
+        scores = self._scores(head, tail, some, tuple(written))
+        written.append(scores.tokens[self._noise.release(scores.public, scores.members, rng=self._rng)])
+        yield written[-1]
+
+
+def free_description(real: StandIn, self: SynthesisRuns, opened: Any, number: int) -> None:
+    """Descriptions are drawn, and not charged."""
+    if number >= 0:
+        real(self, opened, number)
+
+
+def shorter_charge(real: StandIn, self: Design, number: int) -> Any:
+    """Descriptions are charged with fewer tokens than they may have."""
+    event = real(self, number)
+    return dataclasses.replace(event, tokens=event.tokens - 1) if number < 0 else event
+
+
+def all_describe(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
+    """Every record describes, and the round is charged as sampled."""
+    return list(self._names) if number < 0 else list(real(self, number, rate))
+
+
+def told_of_some(real: StandIn, self: TextWriter, head: str, tail: str, bodies: Mapping[Any, str]) -> Any:
+    """Who describes a label is chosen by what it says: the shorter half of those whose coins fell."""
+    if "topic" not in head:
+        return real(self, head, tail, bodies)
+    some = sorted(bodies, key=lambda key: (len(bodies[key]), bodies[key]))[: (len(bodies) + 1) // 2]
+    return real(self, head, tail, {key: bodies[key] for key in some})
+
+
+def coins_of_a_round(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
+    """Whoever describes writes the first texts too."""
+    return list(real(self, max(number, 0), rate))
+
+
+def group_describes(real: StandIn, self: Members, design: Design, number: int) -> list[str]:
+    """The first group describes, and pays as if it had been drawn."""
+    return list(real(self, design, max(number, 0)))
+
+
+class _EveryLabel(str):
+    """A label that is equal to all."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = str.__hash__
+
+
+def shown_to_all(real: StandIn, self: PrivateRecords, name: str) -> Mapping[str, Any]:
+    """A record is shown in the texts of all labels."""
+    row = real(self, name)
+    return {**row, "label": _EveryLabel(row["label"])}
+
+
+def present_divisor(real: StandIn, self: ClippedSum, public: Any, members: Any, **rest: Any) -> int:
+    """The sum is divided by the number of members that take part."""
+    rows = list(members)
+    return int(real(self, public, rows * (self.members // max(len(rows), 1)), **rest))
+
+
+def replaced_for_gone(real: StandIn, self: ClippedSum, public: Any, members: Any, **rest: Any) -> int:
+    """The weight of a record that comes or goes, charged where one is replaced."""
+    return int(real(self, public, [row for row in members for _ in range(2)], **rest))
+
+
+def unclipped(real: StandIn, self: ClippedSum, public: Any, row: Any) -> Any:
+    """What a member adds has no bound."""
+    return np.rint(64 * np.clip(row - public, -60, 60) / self.clip).astype(np.int64)
+
+
+def members_candidates(real: StandIn, self: TextWriter, *args: Any) -> Any:
+    """What members hold impossible is no candidate."""
+    scores = real(self, *args)
+    kept = [
+        place for place in range(len(scores.tokens)) if all(row is None or row[place] > -50 for row in scores.members)
+    ] or [0]
+    rows = tuple(None if row is None else row[kept] for row in scores.members)
+    return dataclasses.replace(
+        scores, tokens=tuple(scores.tokens[place] for place in kept), public=scores.public[kept], members=rows
+    )
+
+
+def silent_without_members(real: StandIn, self: TextWriter, head: str, tail: str, bodies: Mapping[Any, str]) -> Any:
+    """No text where nobody takes part."""
+    return real(self, head, tail, bodies) if bodies else iter(())
+
+
+ROUNDS: dict[str, list[Swap]] = {
+    "every third round free": [(LedgerPlan, "spend", every_third_free)],
+    "every record is a member": [(Members, "drawn", method(all_members))],
+    "coins of the first round": [(Members, "drawn", method(first_coins))],
+    "as many members as expected": [(Members, "drawn", method(sample_of_fixed_size))],
+    "better text of two": [(TextWriter, "tokens", method(better_text_of_two))],
+    "members drawn for every token": [(TextWriter, "tokens", method(redrawn_for_tokens))],
+    "shown in texts of all labels": [(PrivateRecords, "get", method(shown_to_all))],
+}
+"""Faults of who pays for a round of texts, and who is in it."""
+
+TEXTS: dict[str, list[Swap]] = {
+    "every third free text unpaid": [(LedgerPlan, "spend", every_third_free)],
+    "every record answers": [(Members, "drawn", method(all_members))],
+    "better answer of two": [(TextWriter, "tokens", method(better_text_of_two))],
+}
+"""The same of private answers in free text."""
+
+_OF_BOTH: dict[str, list[Swap]] = {
+    "description unpaid": [(SynthesisRuns, "_charge", method(free_description))],
+    "fewer tokens charged": [(Design, "charged", method(shorter_charge))],
+    "all records describe": [(Members, "drawn", method(all_describe))],
+    "describers by content": [(TextWriter, "tokens", method(told_of_some))],
+    "better one of two": [(TextWriter, "tokens", method(better_text_of_two))],
+}
+DESCRIBED: dict[str, list[Swap]] = {
+    **_OF_BOTH,
+    "describers write, too": [(Members, "drawn", method(coins_of_a_round))],
+}
+"""Faults of the descriptions that come before texts."""
+
+DESCRIBED_GROUPS: dict[str, list[Swap]] = {
+    **{f"{name}, groups": swaps for name, swaps in _OF_BOTH.items()},
+    "a group describes": [(Members, "of_round", method(group_describes))],
+}
+"""The same where texts are of disjoint groups."""
+
+CANARY: dict[str, list[Swap]] = {
+    "divided by who takes part": [(ClippedSum, "release", method(present_divisor))],
+    "charged as if it came or went": [(ClippedSum, "release", method(replaced_for_gone))],
+    "no clip": [(ClippedSum, "_moved", method(unclipped))],
+    "members choose the candidates": [(TextWriter, "_scores", method(members_candidates))],
+}
+"""Faults of how a token is drawn."""
+
+NOBODY: dict[str, list[Swap]] = {
+    "silent without members": [(TextWriter, "tokens", method(silent_without_members))],
+}
+"""Faults of a draw of nobody."""

@@ -1,0 +1,224 @@
+"""What recognizers find of entities that are known, in English texts made from templates; no text is downloaded.
+
+Run: ``python tests/benchmarks/bench_pseudonyms.py --out tests/benchmarks/results/pseudonyms.jsonl``. Peers that are not
+installed are left out. An entity counts as found if every character of it is covered; as leaked if one is not, blanks
+apart. A finding counts as right if it touches an entity. Presidio is run without a language model, which none of its
+packages brings: its recognizers of patterns alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from langchain_dp.rapt.pseudonyms import PatternEntities, TermEntities
+
+Finder = Callable[[str], list[tuple[int, int, str]]]
+
+FIRST = [
+    "Ann",
+    "Omar",
+    "Li",
+    "Maria",
+    "Jonas",
+    "Priya",
+    "Kofi",
+    "Elena",
+    "Tom",
+    "Ines",
+    "Sven",
+    "Aisha",
+    "Pedro",
+    "Yuki",
+    "Noor",
+    "Grace",
+]
+LAST = [
+    "Smith",
+    "Haddad",
+    "Wei",
+    "Rossi",
+    "Berg",
+    "Nair",
+    "Mensah",
+    "Petrova",
+    "Baker",
+    "Duarte",
+    "Lund",
+    "Khan",
+    "Alves",
+    "Sato",
+    "Rahman",
+    "O'Neill",
+]
+STREETS = ["Oak Lane", "Station Road", "Mill Street", "King's Avenue", "Harbour Drive", "Church Row"]
+TOWNS = ["Leeds", "Boston", "Cork", "Dunedin", "Halifax", "Bristol"]
+TEMPLATES = [
+    "My name is {PERSON}, born {BIRTH}, and I live at {ADDRESS}.",
+    "Please call {PERSON} back on {PHONE} before 5 pm; ticket 4711 is still open.",
+    "Refund 49.90 to IBAN {IBAN} of {PERSON}, thank you.",
+    "{PERSON} wrote from {EMAIL} that order 20 of 300 never came.",
+    "The card {CREDIT_CARD} was declined twice on version 3.14.15.",
+    "Login from {IP} at 12:30:45, see {URL} for the log.",
+    "Send the parcel to {ADDRESS} and text {PHONE}.",
+    "Hi, this is {PERSON}. Contact: {EMAIL}, {PHONE}. DOB {BIRTH}.",
+    "Customer {NUMBER} asked {PERSON} about {URL}.",
+    "Nothing private here: the meeting on page 12 takes 90 minutes, room 3.",
+]
+
+
+def texts(count: int, seed: int) -> list[tuple[str, list[tuple[int, int, str]]]]:
+    """Texts and where their entities are."""
+    rng = random.Random(seed)
+    made = []
+    for number in range(count):
+        text, spans = "", []
+        for piece in TEMPLATES[number % len(TEMPLATES)].split("{"):
+            kind, closed, rest = piece.partition("}")
+            if closed:
+                value = _value(kind, rng)
+                spans.append((len(text), len(text) + len(value), kind))
+                text += value + rest
+            else:
+                text += piece
+        made.append((text, spans))
+    return made
+
+
+def _digits(rng: random.Random, count: int) -> str:
+    return "".join(rng.choices("0123456789", k=count))
+
+
+def _value(kind: str, rng: random.Random) -> str:
+    first, last = rng.choice(FIRST), rng.choice(LAST)
+    if kind == "PERSON":
+        return f"{first} {last}"
+    if kind == "BIRTH":
+        year, month, day = rng.randint(1940, 2005), rng.randint(1, 12), rng.randint(1, 28)
+        return rng.choice([f"{year}-{month:02}-{day:02}", f"{day:02}/{month:02}/{year}", f"{day} May {year}"])
+    if kind == "ADDRESS":
+        return f"{rng.randint(1, 200)} {rng.choice(STREETS)}, {rng.choice(TOWNS)}"
+    if kind == "PHONE":
+        return rng.choice(
+            [
+                f"+44 20 7946 0{_digits(rng, 3)}",
+                f"(555) 01{_digits(rng, 1)}-{_digits(rng, 4)}",
+                f"+49 30 {_digits(rng, 7)}",
+                f"212-555-0{_digits(rng, 3)}",
+                f"020 7946 0{_digits(rng, 3)}",
+            ]
+        )
+    if kind == "EMAIL":
+        host = rng.choice(["example.org", "mail.example.co.uk", "example.com"])
+        return f"{first.lower()}{rng.choice(['.', '_', '+'])}{last.lower().replace(chr(39), '')}@{host}"
+    if kind == "IBAN":
+        account = _digits(rng, 18)
+        code = f"DE{98 - int(account + '131400') % 97:02}{account}"
+        return rng.choice([code, " ".join(code[start : start + 4] for start in range(0, len(code), 4))])
+    if kind == "CREDIT_CARD":
+        head = "4" + _digits(rng, 14)
+        luhn = sum(sum(divmod(int(mark) * (2 - place % 2), 10)) for place, mark in enumerate(head))
+        code = head + str(-luhn % 10)
+        return rng.choice([code, *(mark.join(code[start : start + 4] for start in range(0, 16, 4)) for mark in " -")])
+    if kind == "IP":
+        return rng.choice([".".join(str(rng.randint(1, 254)) for _ in range(4)), f"2001:db8::{rng.randint(1, 9999)}"])
+    if kind == "URL":
+        return rng.choice([f"https://example.org/u/{last.lower()[:2]}?id={_digits(rng, 3)}", "www.example.com/account"])
+    return _digits(rng, 8)
+
+
+def measured(find: Finder, given: list[tuple[str, list[tuple[int, int, str]]]]) -> dict[str, Any]:
+    """Recall of each kind, precision, and in how many texts something leaked."""
+    there, found, findings, right, leaky = Counter[str](), Counter[str](), 0, 0, 0
+    begun = time.perf_counter()
+    for text, spans in given:
+        spotted = find(text)
+        covered = {place for start, end, _ in spotted for place in range(start, end)}
+        whole = [all(place in covered or text[place] == " " for place in range(a, b)) for a, b, _ in spans]
+        there.update(kind for _, _, kind in spans)
+        found.update(kind for (_, _, kind), hit in zip(spans, whole, strict=True) if hit)
+        leaky += not all(whole)
+        findings += len(spotted)
+        right += sum(any(a < end and start < b for a, b, _ in spans) for start, end, _ in spotted)
+    return {
+        "texts": len(given),
+        "entities": there.total(),
+        "recall": round(found.total() / there.total(), 4),
+        "precision": round(right / findings, 4) if findings else None,
+        "leaky_texts": leaky,
+        "recall_by_kind": {kind: round(found[kind] / count, 4) for kind, count in sorted(there.items())},
+        "milliseconds_per_text": round(1000 * (time.perf_counter() - begun) / len(given), 3),
+    }
+
+
+def _presidio() -> Finder:
+    import spacy
+    from langchain_dp.integrations.presidio import PresidioEntities
+    from presidio_analyzer import AnalyzerEngine
+    from presidio_analyzer.nlp_engine import SpacyNlpEngine
+
+    class Blank(SpacyNlpEngine):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.nlp = {"en": spacy.blank("en")}
+
+        def load(self) -> None:
+            pass
+
+    return PresidioEntities(AnalyzerEngine(nlp_engine=Blank()), score_threshold=0.3).find
+
+
+def _langchain() -> Finder:
+    from langchain.agents.middleware._redaction import BUILTIN_DETECTORS
+
+    return lambda text: [
+        (one["start"], one["end"], one["type"]) for detect in BUILTIN_DETECTORS.values() for one in detect(text)
+    ]
+
+
+def _both() -> Finder:
+    ours, theirs = PatternEntities().find, _presidio()
+    return lambda text: [*ours(text), *theirs(text)]
+
+
+def _with_terms() -> Finder:
+    names = TermEntities({f"{first} {last}": "PERSON" for first in FIRST for last in LAST})
+    ours = PatternEntities().find
+    return lambda text: [*ours(text), *names.find(text)]
+
+
+ARMS: dict[str, Callable[[], Finder]] = {
+    "PatternEntities": lambda: PatternEntities().find,
+    "PatternEntities, and the customers' names as terms": _with_terms,
+    "langchain PIIMiddleware, all its detectors": _langchain,
+    "Presidio without a language model": _presidio,
+    "PatternEntities and Presidio without a language model": _both,
+}
+
+
+def main() -> None:
+    """Measure every arm that is installed and write a row for each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--texts", type=int, default=300)
+    given = parser.parse_args()
+    rows = []
+    for name, make in ARMS.items():
+        try:
+            find = make()
+        except ImportError as missing:
+            print(f"left out: {name} ({missing.name})")
+            continue
+        rows.append({"key": [name], **measured(find, texts(given.texts, seed=19))})
+        print(json.dumps(rows[-1]))
+    given.out.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

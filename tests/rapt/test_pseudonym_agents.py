@@ -1,0 +1,253 @@
+"""Real agents under pseudonyms: model, outside tools, checkpoints and traces hold placeholders, users the originals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY, leak_surfaces
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.tools import tool
+from pydantic import Field
+
+from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.rapt.pseudonyms import Pseudonymizer
+from langchain_dp.redact import Redacted
+
+pytest.importorskip("langchain.agents", reason="needs the extra agents")
+
+from langchain.agents import create_agent
+from langgraph.checkpoint.memory import InMemorySaver
+
+from langchain_dp.rapt.pseudonyms.middleware import PseudonymMiddleware
+
+fernet = pytest.importorskip("cryptography.fernet", reason="needs the extra encrypted")
+
+SECOND = "another-canary-person"
+QUESTION = f"Write to {CANARY}."
+GIVEN: list[str] = []
+
+
+class Writer(BaseChatModel):
+    """Calls both tools with the first placeholder it was told, then repeats all that they said, mark by mark."""
+
+    told: list[list[BaseMessage]] = Field(default_factory=list)
+
+    @property
+    def _llm_type(self) -> str:
+        return "writer"
+
+    def bind_tools(self, tools: Sequence[Any], **_: Any) -> BaseChatModel:
+        return self
+
+    def _answer(self, messages: list[BaseMessage]) -> AIMessage:
+        self.told.append(messages)
+        if isinstance(messages[-1], HumanMessage):
+            who = str(messages[-1].content).removeprefix("Write to ").rstrip(".")
+            names = ("inside", "also_inside", "outside")
+            return AIMessage(
+                "", tool_calls=[{"name": name, "args": {"who": who}, "id": f"{name}{len(messages)}"} for name in names]
+            )
+        return AIMessage(" and ".join(str(one.content) for one in messages if isinstance(one, ToolMessage)))
+
+    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=self._answer(messages))])
+
+    def _stream(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any
+    ) -> Iterator[ChatGenerationChunk]:
+        answer = self._answer(messages)
+        chunks = [AIMessageChunk(content=mark) for mark in str(answer.content)]
+        for place, call in enumerate(answer.tool_calls):
+            head = {"name": call["name"], "id": call["id"], "index": place, "args": ""}
+            rest = [{"name": None, "id": None, "index": place, "args": mark} for mark in json.dumps(call["args"])]
+            chunks += [AIMessageChunk(content="", tool_call_chunks=[one]) for one in (head, *rest)]
+        for chunk in chunks:
+            made = ChatGenerationChunk(message=chunk)
+            if run_manager:
+                run_manager.on_llm_new_token(str(chunk.content), chunk=made)
+            yield made
+
+
+@tool
+def inside(who: str) -> str:
+    """Find the friend of a person."""
+    GIVEN.append(f"inside {who}")
+    return f"{who} is a friend of {SECOND}"
+
+
+@tool
+def also_inside(who: str) -> str:
+    """Find the foe of a person."""
+    GIVEN.append(f"also {who}")
+    return f"{who} wrote <PERSON_1> about third-canary-person"
+
+
+@tool
+def outside(who: str) -> str:
+    """Look a person up."""
+    GIVEN.append(f"outside {who}")
+    return f"nothing on {who}"
+
+
+TERMS = {CANARY: "PERSON", SECOND: "PERSON", "third-canary-person": "PERSON"}
+SAID = (
+    f"{CANARY} is a friend of {SECOND} and {CANARY} wrote <PERSON_1> about third-canary-person and nothing on {CANARY}"
+)
+
+
+def built(saver: Any = None, key: Any = None, **options: Any) -> tuple[Writer, PseudonymMiddleware, Any]:
+    GIVEN.clear()
+    model = Writer()
+    options.setdefault("tools_inside", ["inside", "also_inside"])
+    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS), key=key, **options)
+    agent = create_agent(model, [inside, also_inside, outside], middleware=[middleware], checkpointer=saver)
+    return model, middleware, middleware.around(agent)
+
+
+def asked(question: str = QUESTION) -> dict[str, Any]:
+    return {"messages": [HumanMessage(question)]}
+
+
+def held(saver: InMemorySaver) -> str:
+    """Everything that a checkpointer holds, as text."""
+    return repr(saver.storage) + repr(saver.writes) + repr(saver.blobs)
+
+
+async def _agather(stream: AsyncIterator[Any]) -> list[Any]:
+    return [part async for part in stream]
+
+
+STYLES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "invoke": lambda made, given, config: made.invoke(given, config),
+    "stream": lambda made, given, config: list(made.stream(given, config, stream_mode="values"))[-1],
+    "batch": lambda made, given, config: made.batch([given], config)[0],
+    "ainvoke": lambda made, given, config: asyncio.run(made.ainvoke(given, config)),
+    "abatch": lambda made, given, config: asyncio.run(made.abatch([given], config))[0],
+    "astream": lambda made, given, config: asyncio.run(_agather(made.astream(given, config, stream_mode="values")))[-1],
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("key", [False, True], ids=["memory", "key"])
+def test_only_users_and_inside_tools_see_originals(style: str, key: bool, tmp_path: Path) -> None:
+    """If it breaks, a name is in a trace, a checkpoint or what the model is told; or the user is given placeholders."""
+    saver = InMemorySaver()
+    model, middleware, agent = built(saver, fernet.Fernet.generate_key() if key else None)
+    with leak_surfaces(tmp_path) as surfaces:
+        config: Any = {"callbacks": surfaces.handlers, "configurable": {"thread_id": "t"}}
+        state = STYLES[style](agent, asked(), config)
+        again = STYLES[style](agent, asked(), config)
+        assert surfaces.where(CANARY) == surfaces.where(SECOND) == set()
+        assert "outside" in surfaces.by_name()["handler"], "the graph's own runs must be seen"
+    assert state["messages"][-1].content == SAID
+    assert again["messages"][0].content == QUESTION
+    assert "pseudonyms" not in state
+    assert sorted(GIVEN[:3]) == [f"also {CANARY}", f"inside {CANARY}", "outside <PERSON_1>"]
+    for private in (CANARY, SECOND, "third-canary"):
+        assert private not in repr(model.told) + held(saver) + repr(agent) + repr(middleware)
+    report = middleware.report(agent.agent.get_state(config))
+    assert report.counts == {"PERSON": 3, "LITERAL": 1}
+    assert "no epsilon" in str(report)
+
+
+def test_a_bare_agent_shows_everything(tmp_path: Path) -> None:
+    """If it breaks, the test above could not fail."""
+    saver, model = InMemorySaver(), Writer()
+    agent = create_agent(model, [inside, also_inside, outside], checkpointer=saver)
+    with leak_surfaces(tmp_path) as surfaces:
+        agent.invoke(asked(), {"callbacks": surfaces.handlers, "configurable": {"thread_id": "t"}})
+        assert {"tracer", "handler"} <= surfaces.where(CANARY)
+    assert CANARY in repr(model.told)
+    assert CANARY in held(saver)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_streamed_marks_come_back_as_originals(asynchronous: bool) -> None:
+    """If it breaks, a user who reads along sees placeholders, or half of one; or arguments of calls are no JSON."""
+    _, _, agent = built()
+    if asynchronous:
+        parts = asyncio.run(_agather(agent.astream(asked(), stream_mode=["messages", "updates"])))
+    else:
+        parts = list(agent.stream(asked(), stream_mode=["messages", "updates"]))
+    chunks = [payload[0] for mode, payload in parts if mode == "messages" and isinstance(payload[0], AIMessageChunk)]
+    assert len(chunks) > 50
+    assert "".join(chunk.content for chunk in chunks) == SAID
+    first = [chunk for chunk in chunks if chunk.id == chunks[0].id]
+    whole = first[0]
+    for chunk in first[1:]:
+        whole += chunk
+    assert [call["args"] for call in whole.tool_calls] == [{"who": CANARY}] * 3
+    updates = [payload for mode, payload in parts if mode == "updates"]
+    assert SAID in repr(updates)
+    assert "pseudonyms" not in {key for update in updates for node in update.values() for key in node or ()}
+
+
+def test_another_process_goes_on_under_the_key() -> None:
+    """If it breaks, a restart loses the map, gives two people one placeholder, or opens it without the key."""
+    saver, key = InMemorySaver(), fernet.Fernet.generate_key()
+    config: Any = {"configurable": {"thread_id": "t"}}
+    built(saver, key)[2].invoke(asked(), config)
+    model, middleware, agent = built(saver, key)  # knows nothing but the key
+    middleware._conversations._settings = Pseudonymizer(terms={"new person": "PERSON"})
+    state = agent.invoke(asked("Write to new person."), config)
+    assert SAID in repr(state["messages"])
+    assert "<PERSON_4>" in repr(model.told[0])
+    assert "nothing on new person" in state["messages"][-1].content
+    assert CANARY not in repr(model.told) + held(saver)
+    for other in (None, fernet.Fernet.generate_key()):
+        with pytest.raises(PrivateDataError, match="key"):
+            built(saver, other)[2].invoke(asked(), config)
+
+
+def test_conversations_do_not_share_placeholders() -> None:
+    """If it breaks, the placeholders of one user are put back into the answer to another."""
+    _, _, agent = built(InMemorySaver())
+    one, two = ({"configurable": {"thread_id": name}} for name in "ab")
+    agent.invoke(asked(), one)
+    state = agent.invoke(asked(f"Write to {SECOND}."), two)
+    assert f"nothing on {SECOND}" in state["messages"][-1].content
+    assert "nothing on <PERSON_1>" in agent.agent.get_state(two).values["messages"][-1].content
+
+
+def test_without_the_wrapper_the_model_is_told_placeholders_all_the_same() -> None:
+    """If it breaks, forgetting ``around`` hands every name to the model."""
+    model, _, agent = built(InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "t"}}
+    for _ in range(2):
+        state = agent.agent.invoke({"messages": [HumanMessage(QUESTION, id="not a uuid")]}, config)
+    assert CANARY not in repr(model.told) + repr(state)
+    assert "nothing on <PERSON_1>" in state["messages"][-1].content
+
+
+def test_a_failing_tool_says_nothing() -> None:
+    """If it breaks, the error of a tool carries the original out, through the runs of the graph."""
+
+    @tool("inside")
+    def failing(who: str) -> str:
+        """Fail."""
+        raise RuntimeError(f"no {who}")
+
+    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS), tools_inside="all")
+    agent = middleware.around(create_agent(Writer(), [failing, also_inside, outside], middleware=[middleware]))
+    with pytest.raises(Redacted) as caught:
+        agent.invoke(asked())
+    assert CANARY not in repr(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_wrong_arguments_are_named() -> None:
+    """If it breaks, a wrong key or a tool's name alone ends in a foreign error, or shows the key."""
+    with pytest.raises(InvalidParameter, match="list of names"):
+        PseudonymMiddleware(tools_inside="inside")
+    with pytest.raises(InvalidParameter, match="Pseudonymizer"):
+        PseudonymMiddleware(3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match="32 bytes") as caught:
+        PseudonymMiddleware(key="secret-key")
+    assert "secret-key" not in str(caught.value)

@@ -1,0 +1,249 @@
+"""Pseudonyms of one conversation: what is found, what shares a placeholder, and what comes back from any pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import random
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY, leak_surfaces
+from fakes.rapt import sanitizer
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessageChunk, HumanMessage
+from langchain_core.prompt_values import StringPromptValue
+from langchain_dp.integrations.gliner import GlinerEntities
+
+from langchain_dp.errors import InvalidParameter, MissingExtra, PrivateDataError
+from langchain_dp.rapt.placeholders import PlaceholderMap
+from langchain_dp.rapt.pseudonyms import PatternEntities, Pseudonymizer, TermEntities
+from langchain_dp.rapt.restore import ChunkRestorer, TextRestorer
+from langchain_dp.redact import Redacted
+
+FOUND = {
+    "mail ann.o'neil+x@mail.example.org now": [("EMAIL", "ann.o'neil+x@mail.example.org")],
+    "IBAN DE89 3704 0044 0532 0130 00 OF": [("IBAN", "DE89 3704 0044 0532 0130 00")],
+    "GB82WEST12345698765432.": [("IBAN", "GB82WEST12345698765432")],
+    "no IBAN: DE88 3704 0044 0532 0130 00": [],
+    "card 4111-1111-1111-1111,": [("CREDIT_CARD", "4111-1111-1111-1111")],
+    "see https://example.org/a?b=ann.": [("URL", "https://example.org/a?b=ann")],
+    "from 192.168.1.10, or 2001:db8::1 ": [("IP", "192.168.1.10"), ("IP", "2001:db8::1")],
+    "999.1.1.1 at 12:30:45": [],
+    "call +44 20 7946 0958 or (555) 123-4567": [("PHONE", "+44 20 7946 0958"), ("PHONE", "(555) 123-4567")],
+    "customer 12345678 has 1990-02-03": [("NUMBER", "12345678")],
+    "std::vector, 3.14159265, 20 of 300": [],
+}
+
+
+@pytest.mark.parametrize("text", FOUND)
+def test_patterns_find_what_passes_its_check(text: str) -> None:
+    """If it breaks, a number with a form of its own passes in clear, or a checksum is not looked at."""
+    found = sorted(PatternEntities().find(text))
+    kinds = [(kind, text[start:end]) for start, end, kind in found]
+    assert [one for one in kinds if one[0] not in ("PHONE", "NUMBER") or one in FOUND[text]] == FOUND[text]
+
+
+def test_one_person_is_one_placeholder_and_two_are_two() -> None:
+    """If it breaks, spellings of one entity come apart, or two entities are one: an answer names the wrong person."""
+    made = Pseudonymizer([PatternEntities()], terms={"Ann Smith": "PERSON", "Ann": "PERSON", "weiß": "PERSON"})
+    assert made.invoke("Ann  SMITH, Ann, ann smith") == "<PERSON_1>, <PERSON_2>, <PERSON_1>"
+    assert made.invoke(["DE89 3704 0044 0532 0130 00"][0]) == made.invoke("DE89370400440532013000") == "<IBAN_1>"
+    assert made.invoke("http://a.org/B http://a.org/b") == "<URL_1> <URL_2>"
+    assert made.invoke("weiß") == "<PERSON_3>"
+    assert Pseudonymizer(terms={"weiß": "PERSON", "weiss": "PERSON"}).invoke("weiß weiss") == "<PERSON_1> <PERSON_2>"
+    assert made.report().counts == {"PERSON": 3, "IBAN": 1, "URL": 2}
+
+
+def test_what_was_hidden_once_is_hidden_again() -> None:
+    """If it breaks, a recognizer that misses a name the second time gives it away."""
+    first = re.compile("(?<=^I am )Bob")
+    made = Pseudonymizer(lambda text: [(m.start(), m.end(), "person") for m in first.finditer(text)])
+    assert made.invoke("I am Bob") == "I am <PERSON_1>"
+    assert made.invoke("Bob, not Bobby") == "<PERSON_1>, not Bobby"
+    assert "the function <lambda>" in str(made.report())
+
+
+def test_a_text_cannot_name_a_placeholder() -> None:
+    """If it breaks, who writes <PERSON_1> is answered with somebody's name."""
+    made = Pseudonymizer(terms={"Bob": "PERSON", "Eve": "literal"})
+    hidden = made.invoke("Bob and Eve said <PERSON_1> and <LITERAL_1>")
+    assert made.restore(hidden) == "Bob and Eve said <PERSON_1> and <LITERAL_1>"
+    assert made.sanitize("<PERSON_1> <PERSON_9>", hidden=True).startswith("<PERSON_1> <LITERAL_")
+
+
+def test_every_type_goes_through_and_conversations_are_apart() -> None:
+    """If it breaks, a type changes on its way, or one conversation knows another's people."""
+    made = Pseudonymizer(terms={"Bob": "PERSON"})
+    for given in ("Bob", [HumanMessage("Bob")], StringPromptValue(text="Bob"), Document(page_content="Bob")):
+        hidden = made.invoke(given)
+        assert type(hidden) is type(given)
+        assert "Bob" not in repr(hidden)
+        assert "Bob" in repr(made.restore(hidden))
+    assert made.batch(["Bob", "Bob"]) == asyncio.run(made.abatch(["Bob", "Bob"])) == ["<PERSON_1>"] * 2
+    assert list(made.stream("Bob")) == ["<PERSON_1>"]
+    assert made.anew().restore("<PERSON_1>") == "<PERSON_1>"
+
+
+class _Pieces:
+    """200 texts with placeholders, and what must come out of them."""
+
+    def __init__(self) -> None:
+        self.random = random.Random(19)
+        self.map = PlaceholderMap()
+        self.made = [self.map.placeholder(kind, f'{kind} "<{i}') for i in range(120) for kind in ("PERSON", "IBAN")]
+        self.longest = max(map(len, self.made))
+        parts = [*self.made, " < ", "<PERSON", "<<", "<PERSON_1", "word", "\n", "<PERSON_999>", ">"]
+        self.texts = ["".join(self.random.choices(parts, k=8)) + self.random.choice(self.made) for _ in range(200)]
+
+
+@pytest.mark.statistical
+def test_10_000_random_cuts_are_restored_and_little_is_held_back() -> None:
+    """If it breaks, a placeholder that a chunk's end cuts stays, or a reader waits for longer than a placeholder."""
+    pieces = _Pieces()
+    for number in range(10_000):
+        text = pieces.texts[number % 200]
+        cuts = sorted(pieces.random.sample(range(1, len(text)), pieces.random.randint(1, 12)))
+        restorer, said, fed = TextRestorer(pieces.map), "", 0
+        for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
+            said += restorer.push(text[start:end])
+            fed = end
+            assert len(restorer._held) < pieces.longest
+            assert said + restorer._held == pieces.map.restore(text[:fed])
+        said += restorer.finish()
+        assert said == pieces.map.restore(text)
+
+
+def test_chunks_of_messages_and_calls_are_restored() -> None:
+    """If it breaks, arguments of a call are broken JSON, blocks stay as they are, or the last chunk loses its rest."""
+    kept = PlaceholderMap()
+    name = kept.placeholder("PERSON", 'Ann "A" Smith')
+    text = f'{{"who": "{name}"}}'
+    for cut in range(1, len(text)):
+        restorer, whole = ChunkRestorer(kept), AIMessageChunk([])
+        for place, piece in enumerate((text[:cut], text[cut:])):
+            call = {"name": None if place else "f", "id": None if place else "c", "index": 0, "args": piece}
+            block = {"type": "text", "text": f"to {name}"[:5] if not place else f"to {name}"[5:], "index": 0}
+            whole += restorer.push(AIMessageChunk(content=[block], tool_call_chunks=[call]))
+        assert whole.tool_calls[0]["args"] == {"who": 'Ann "A" Smith'}
+        assert whole.content == [{"type": "text", "text": 'to Ann "A" Smith', "index": 0}]
+    last = ChunkRestorer(kept).push(AIMessageChunk("a <PERS", chunk_position="last"))
+    assert last.content == "a <PERS"
+
+
+async def _agather(stream: AsyncIterator[Any]) -> list[Any]:
+    return [part async for part in stream]
+
+
+async def _each(values: list[Any]) -> AsyncIterator[Any]:
+    for value in values:
+        yield value
+
+
+def test_a_restorer_streams() -> None:
+    """If it breaks, the last step of a chain waits for the whole answer, or an async stream differs."""
+    made = Pseudonymizer(terms={"Bob": "PERSON"})
+    made.invoke("Bob")
+    chunks = ["dear ", "<PER", "SON_1>", ", hi <"]
+    expected = ["dear ", "Bob", ", hi ", "<"]
+    assert list(made.restorer().transform(iter(chunks))) == expected
+    assert asyncio.run(_agather(made.restorer().atransform(_each(chunks)))) == expected
+    message = list(
+        made.restorer().transform(iter([AIMessageChunk("<PERSON", id="i"), AIMessageChunk("_1> <", id="i")]))
+    )
+    assert "".join(chunk.content for chunk in message) == "Bob <"
+
+
+def test_nothing_shows_the_map(tmp_path: Path) -> None:
+    """If it breaks, a name is in a trace, in a repr, in an error or in a pickle."""
+
+    def broken(text: str) -> list[tuple[int, int, str]]:
+        raise ValueError(text)
+
+    made = Pseudonymizer(terms=[CANARY])
+    with leak_surfaces(tmp_path) as surfaces:
+        config: Any = {"callbacks": surfaces.handlers}
+        made.restorer().invoke(made.invoke(CANARY, config), config)
+        asyncio.run(made.restorer().ainvoke(asyncio.run(made.ainvoke(CANARY, config)), config))
+        assert "Pseudonymizer" in surfaces.by_name()["handler"]
+        with pytest.raises(Redacted):
+            Pseudonymizer(broken).invoke(CANARY, config)
+        assert surfaces.where(CANARY) == set()
+    assert CANARY not in repr(made) + repr(TermEntities([CANARY])) + str(made.report()) + repr(made.certificate())
+    with pytest.raises(PrivateDataError):
+        pickle.dumps(made)
+
+
+def test_it_says_what_it_is_not() -> None:
+    """If it breaks, pseudonyms pass for formal privacy, or a report hides what nobody looked for."""
+    made = Pseudonymizer(PatternEntities(["EMAIL"], {"ticket": r"T-\d+"}))
+    assert made.invoke("T-7 of a@b.org") == "<TICKET_1> of <EMAIL_1>"
+    report = made.report()
+    assert (report.private, made.certificate().private) == (False, False)
+    assert str(report).startswith("NOT PRIVATE: pseudonyms, no epsilon. Hidden: 1 EMAIL, 1 TICKET.")
+    assert report.not_looked_for[:2] == ("PERSON", "LOCATION")
+    assert "IBAN" in report.not_looked_for
+    assert "EMAIL" not in report.not_looked_for
+
+
+def test_the_words_between_can_be_sanitized() -> None:
+    """If it breaks, ``then=`` leaves words in clear, loses placeholders, or its cost is not in the report."""
+    rapt = sanitizer()
+    made = Pseudonymizer(terms={"Ann Smith": "PERSON"}, then=rapt)
+    hidden = made.invoke("Ann Smith has severe pain; xyzzy calls Ann Smith")
+    assert re.findall(r"<\w+>", hidden) == ["<PERSON_1>", "<PERSON_1>"]
+    assert "xyzzy" not in hidden
+    report = made.report()
+    assert report.then is not None
+    assert report.then.releases == rapt.certificate().releases == 1
+    assert report.private is False
+    assert "All other words passed" not in str(report)
+
+
+class Gliner:
+    """Predicts as a GLiNER model does."""
+
+    def predict_entities(self, text: str, labels: list[str], threshold: float) -> list[dict[str, Any]]:
+        return [{"start": 0, "end": 3, "label": labels[0], "score": threshold}]
+
+
+def test_gliner_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a model's labels become other kinds, or its absence is a foreign error."""
+    made = Pseudonymizer([GlinerEntities(Gliner()), PatternEntities()])
+    assert made.invoke("Ann has a@b.org") == "<PERSON_1> has <EMAIL_1>"
+    assert made.report().not_looked_for == ()
+    monkeypatch.setitem(__import__("sys").modules, "gliner", None)
+    with pytest.raises(MissingExtra, match="gliner"):
+        GlinerEntities("folder")
+    for wrong in ({"model": 3}, {"model": Gliner(), "entities": "person"}, {"model": Gliner(), "score_threshold": 2}):
+        with pytest.raises(InvalidParameter):
+            GlinerEntities(**wrong)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Pseudonymizer(3),  # type: ignore[arg-type]
+        lambda: Pseudonymizer([]),
+        lambda: Pseudonymizer(then="x"),  # type: ignore[arg-type]
+        lambda: PatternEntities(["NAME"]),
+        lambda: PatternEntities(patterns={"A": "("}),
+        lambda: TermEntities("Bob"),
+        lambda: TermEntities([" "]),
+    ],
+)
+def test_wrong_arguments_are_named(make: Any) -> None:
+    """If it breaks, a mistake ends in an error of another library, or in nothing hidden."""
+    with pytest.raises(InvalidParameter):
+        make()
+
+
+@pytest.mark.parametrize("terms", [{"PERSON": ["Zoe Quill"]}, {"PERSON": "Zoe Quill"}, {"Zoe Quill": ""}])
+def test_terms_and_kinds_the_wrong_way_round_are_refused(terms: Any) -> None:
+    """If it breaks, names pass in clear, and stand in the report as if they were kinds."""
+    with pytest.raises(InvalidParameter, match="map each text to its kind") as refused:
+        TermEntities(terms)
+    assert "Quill" not in str(refused.value)
