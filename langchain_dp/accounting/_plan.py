@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.accounting.store.plans import AskerRefused, LedgerEntry, StoredPlan
 from langchain_dp.accounting.store.shared import Shared
-from langchain_dp.errors import BudgetExceeded, PlanError
+from langchain_dp.errors import BudgetExceeded, PlanError, ShareExceeded
 
 
 class LedgerPlan(Same):
@@ -68,7 +69,7 @@ class LedgerPlan(Same):
         """Budget of the whole ledger."""
         return self._account.budget
 
-    @property
+    @functools.cached_property
     def askers(self) -> Askers | None:
         """Shares of those who ask; None if the plan has no accounts, and whoever asks may use it up."""
         return None if self._stored.askers is None else Askers.from_dict(self._stored.askers)
@@ -88,7 +89,8 @@ class LedgerPlan(Same):
                 accounts (:class:`Askers`), and refused where it has none.
 
         Raises:
-            BudgetExceeded: Fewer than ``count`` are left in the plan, or in the asker's share. Nothing was charged.
+            BudgetExceeded: Fewer than ``count`` are left in the plan. Nothing was charged.
+            ShareExceeded: Fewer are left in the asker's share. Nothing was charged.
             PlanError: The plan does not hold this event, or has no account for the asker. Nothing was charged.
             LedgerError: The ledger cannot be trusted or written; release nothing.
         """
@@ -101,7 +103,7 @@ class LedgerPlan(Same):
                 "name of its own, or name every event in plan= when the ledger is made."
             )
         _, most = self._stored.items[key]
-        whose = self._account_of(asker)
+        whose = self.account_of(asker)
         try:
             # A count above the whole plan is refused here: it need not even fit into the file's integers.
             if count > most or not self._account.charge(self._stored, key, count, chain, whose):
@@ -111,16 +113,23 @@ class LedgerPlan(Same):
         else:
             return
         assert whose is not None
-        left = self.remaining(event, asker=whose[0])
-        raise self._account.exceeded(
-            f"The share of the asker {whose[0]!r} in the plan {self.name!r} is {whose[1]:,} releases, and {left:,} "
-            "are left of it.",
+        left = whose[1] - self.used_by().get(whose[0], 0)
+        raise ShareExceeded(
+            f"This asker's share of the plan {self.name!r} is {whose[1]:,} releases, and {left:,} are left of it. "
+            "Nothing was charged. A share is not refilled on the same rows; new rows get a new ledger.",
             asked=f"{count} x {event!r}",
-            fits=left,
+            spent=self._account.spent(self._account.store.plans(), quick=False),
+            budget=(self.budget.epsilon, self.budget.delta),
+            fits=min(left, self.remaining(event)),
         )
 
-    def _account_of(self, asker: str | None) -> tuple[str, int] | None:
-        """Name and share of who asks; None in a plan without accounts. The name is not printed: it may be a mistake."""
+    def account_of(self, asker: str | None) -> tuple[str, int] | None:
+        """Name and share of who asks; None in a plan without accounts. Reads and charges nothing.
+
+        Raises:
+            PlanError: The plan has accounts, and none for this asker; or it has none, and an asker was named.
+            InvalidParameter: The name is not 1 to 200 printable characters. No message shows it: it may be a mistake.
+        """
         askers = self.askers
         if asker is None and askers is None:
             return None
@@ -130,7 +139,10 @@ class LedgerPlan(Same):
                 "reserve a plan with askers=Askers(...) under another name. Nothing was charged."
             )
         if asker is None:
-            raise PlanError(f"The plan {self.name!r} has accounts. Say who asks with asker=. Nothing was charged.")
+            raise PlanError(
+                f"The plan {self.name!r} has accounts for askers. Say who asks: asker= of a plan, or "
+                "config={'configurable': {'asker': name}} of a chain. Nothing was charged."
+            )
         share = askers.share(check_text("asker", asker, at_least=1))
         if share is None:
             raise PlanError(
@@ -177,7 +189,7 @@ class LedgerPlan(Same):
             PlanError: The plan has no account for the asker.
         """
         key = event_key(event)
-        whose = None if asker is None else self._account_of(asker)
+        whose = None if asker is None else self.account_of(asker)
         item, most = self._stored.items.get(key, (None, 0))
         if item is None:
             return 0

@@ -10,11 +10,13 @@ from langchain_dp._util import validate
 from langchain_dp.accounting._account import check_text
 from langchain_dp.errors import InvalidParameter
 
-POOLED = "askers can pool their answers: their shares limit who uses the budget, and promise nothing by themselves"
+POOLED = "askers can pool their answers: the promise is the whole plan's"
 """What a certificate says of a plan with accounts."""
 
+_FEW = 8  # names that are shown one by one
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class Askers:
     """Accounts of the users, teams or tenants who ask: how many releases of a plan each may use.
 
@@ -60,6 +62,10 @@ class Askers:
     def share(self, asker: str) -> int | None:
         """How many releases are this asker's; None for one who has no account."""
         return self.named.get(asker, self.each)
+
+    def __repr__(self) -> str:
+        named = f"{len(self.named):,} names" if len(self.named) > _FEW else repr(self.named)
+        return f"Askers(each={self.each!r}, named={named})"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for the ledger."""

@@ -36,7 +36,7 @@ class ChatDPICL(BaseChatModel):
         classifier: The private classifier that answers.
 
     Raises:
-        InvalidParameter: There is no human message with text.
+        InvalidParameter: There is no human message with text; or the classifier has ``askers``.
 
     Formal guarantee:
         That of the classifier; the chat face only renders what was released.
@@ -62,6 +62,11 @@ class ChatDPICL(BaseChatModel):
             )
         if not isinstance(classifier, DPICLClassifier):
             raise InvalidParameter(f"Expected classifier={type(classifier).__name__} to be a DPICLClassifier.")
+        if classifier.askers is not None:
+            raise InvalidParameter(
+                "Expected a classifier without askers=: LangChain does not tell a chat model who asks. Use the "
+                "classifier itself, or its as_tool()."
+            )
         self._classifier = classifier
 
     @property
