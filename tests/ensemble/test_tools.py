@@ -211,7 +211,7 @@ def test_the_ledger_is_not_asked_at_every_answer() -> None:
     class Plan:
         name = "long"
 
-        def remaining(self, _: Any) -> int:
+        def remaining(self, _: Any, *, asker: str | None = None) -> int:
             asked.append(1)
             return plan.remaining(event)
 
