@@ -75,6 +75,13 @@ def _made_again(kind: type[BudgetExceeded], args: tuple[Any, ...]) -> BudgetExce
     return kind.__new__(kind, *args)
 
 
+class ShareExceeded(BudgetExceeded):
+    """A release was refused because the asker's share of the plan does not cover it; others may have some left.
+
+    Nothing was released and nothing was charged. The asker is not named: tracers see errors.
+    """
+
+
 class PlanError(LangChainDPError):
     """A spend or a reservation contradicts a plan that was reserved earlier."""
 

@@ -31,6 +31,7 @@ KINDS = {
     "package": ("package_checks", "test_package.py"),
     "process": (
         "icl/test_replicas.py",
+        "accounting/test_askers.py",
         "accounting/test_ledger_crash.py",
         "accounting/test_ledger_forks.py",
         "accounting/test_ledger_mounts.py",

@@ -5,6 +5,7 @@ Imports no LangChain and no model.
 
 from __future__ import annotations
 
+from langchain_dp.accounting.askers import Askers
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.calibrate import (
     calibrate_limited_domain,
@@ -30,6 +31,7 @@ from langchain_dp.accounting.pld import Accountant, epsilon
 
 __all__ = [
     "Accountant",
+    "Askers",
     "ExponentialEvent",
     "LabelPartEvent",
     "LedgerPlan",

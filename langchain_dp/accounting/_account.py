@@ -92,10 +92,15 @@ class Account(Same):
 
     # --- charges -------------------------------------------------------------------------------------------
 
-    def charge(self, plan: StoredPlan, event: str, count: int, chain: str) -> bool:
-        """Charge ``count`` uses, durably before this returns. False, with nothing charged, if too few are left."""
-        if self.prepaid is None:
-            return self.store.add_use(plan, event, count, chain)
+    def charge(
+        self, plan: StoredPlan, event: str, count: int, chain: str, asker: tuple[str, int] | None = None
+    ) -> bool:
+        """Charge ``count`` uses, durably before this returns. False, with nothing charged, if too few are left.
+
+        With an ``asker``, name and share, nothing is paid for in advance: nobody knows yet who will ask.
+        """
+        if self.prepaid is None or asker is not None:
+            return self.store.add_use(plan, event, count, chain, asker)
         return self.prepaid.take(plan, event, count, chain)
 
     def unspent(self, plan: StoredPlan, event: str) -> int:
@@ -226,7 +231,7 @@ class Account(Same):
         added = ["spent is rounded up"] if quick else []
         if private:
             added += [point for point in weak_points(epsilon, delta) if point not in notes]
-        if self.prepaid is not None:
+        if self.prepaid is not None and any(plan.askers is None for plan in plans):
             held = sum(self.unspent(plan, event) for plan in plans for event in plan.items)
             added.append(
                 f"paid for in blocks of {self.prepaid.block}: what is spent counts {held} releases that this process "

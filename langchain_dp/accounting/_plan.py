@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,12 +10,13 @@ from dp_accounting.dp_event import DpEvent
 
 from langchain_dp._util import validate
 from langchain_dp.accounting._account import Account, Same, check_text, event_key
+from langchain_dp.accounting.askers import POOLED, Askers
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import event_from_json
-from langchain_dp.accounting.store.plans import LedgerEntry, StoredPlan
+from langchain_dp.accounting.store.plans import AskerRefused, LedgerEntry, StoredPlan
 from langchain_dp.accounting.store.shared import Shared
-from langchain_dp.errors import BudgetExceeded, PlanError
+from langchain_dp.errors import BudgetExceeded, PlanError, ShareExceeded
 
 
 class LedgerPlan(Same):
@@ -67,17 +69,29 @@ class LedgerPlan(Same):
         """Budget of the whole ledger."""
         return self._account.budget
 
-    def spend(self, event: DpEvent, count: int = 1, *, chain: str = "") -> None:
+    @functools.cached_property
+    def askers(self) -> Askers | None:
+        """Shares of those who ask; None if the plan has no accounts, and whoever asks may use it up."""
+        return None if self._stored.askers is None else Askers.from_dict(self._stored.askers)
+
+    def used_by(self) -> dict[str, int]:
+        """How many releases each asker has used, by name; empty for a plan without accounts."""
+        return {} if self._stored.askers is None else self._account.store.askers(self._stored)
+
+    def spend(self, event: DpEvent, count: int = 1, *, chain: str = "", asker: str | None = None) -> None:
         """Charge ``count`` releases of ``event``, durably, before they are made. Nothing is ever refunded.
 
         Args:
             event: An event of the plan.
             count: At least 1.
             chain: Short public name of the caller, for the record; at most 200 printable characters.
+            asker: Public name of who asks, whose share is charged in the same step. Needed where the plan has
+                accounts (:class:`Askers`), and refused where it has none.
 
         Raises:
-            BudgetExceeded: Fewer than ``count`` are left. Nothing was charged.
-            PlanError: The plan does not hold this event. Nothing was charged.
+            BudgetExceeded: Fewer than ``count`` are left in the plan. Nothing was charged.
+            ShareExceeded: Fewer are left in the asker's share. Nothing was charged.
+            PlanError: The plan does not hold this event, or has no account for the asker. Nothing was charged.
             LedgerError: The ledger cannot be trusted or written; release nothing.
         """
         key = event_key(event)
@@ -89,9 +103,53 @@ class LedgerPlan(Same):
                 "name of its own, or name every event in plan= when the ledger is made."
             )
         _, most = self._stored.items[key]
-        # A count above the whole plan is refused here: it need not even fit into the file's integers.
-        if count > most or not self._account.charge(self._stored, key, count, chain):
-            raise self._beyond(event, key, count)
+        whose = self.account_of(asker)
+        try:
+            # A count above the whole plan is refused here: it need not even fit into the file's integers.
+            if count > most or not self._account.charge(self._stored, key, count, chain, whose):
+                raise self._beyond(event, key, count)
+        except AskerRefused:
+            pass
+        else:
+            return
+        assert whose is not None
+        left = whose[1] - self.used_by().get(whose[0], 0)
+        raise ShareExceeded(
+            f"This asker's share of the plan {self.name!r} is {whose[1]:,} releases, and {left:,} are left of it. "
+            "Nothing was charged. A share is not refilled on the same rows; new rows get a new ledger.",
+            asked=f"{count} x {event!r}",
+            spent=self._account.spent(self._account.store.plans(), quick=False),
+            budget=(self.budget.epsilon, self.budget.delta),
+            fits=min(left, self.remaining(event)),
+        )
+
+    def account_of(self, asker: str | None) -> tuple[str, int] | None:
+        """Name and share of who asks; None in a plan without accounts. Reads and charges nothing.
+
+        Raises:
+            PlanError: The plan has accounts, and none for this asker; or it has none, and an asker was named.
+            InvalidParameter: The name is not 1 to 200 printable characters. No message shows it: it may be a mistake.
+        """
+        askers = self.askers
+        if asker is None and askers is None:
+            return None
+        if askers is None:
+            raise PlanError(
+                f"The plan {self.name!r} has no accounts for askers, and a plan never changes. Leave asker= out, or "
+                "reserve a plan with askers=Askers(...) under another name. Nothing was charged."
+            )
+        if asker is None:
+            raise PlanError(
+                f"The plan {self.name!r} has accounts for askers. Say who asks: asker= of a plan, or "
+                "config={'configurable': {'asker': name}} of a chain. Nothing was charged."
+            )
+        share = askers.share(check_text("asker", asker, at_least=1))
+        if share is None:
+            raise PlanError(
+                f"The plan {self.name!r} has no account for this asker, and no share for those it does not name. "
+                "Give an asker that it names; another plan can have Askers(each=...). Nothing was charged."
+            )
+        return asker, share
 
     def _beyond(self, event: DpEvent, key: str, count: int) -> BudgetExceeded:
         used = self._account.store.used([self._stored])
@@ -118,16 +176,25 @@ class LedgerPlan(Same):
         """(epsilon, delta) that the plan may cost when all its releases are made."""
         return self.epsilon, self.delta
 
-    def remaining(self, event: DpEvent) -> int:
+    def remaining(self, event: DpEvent, *, asker: str | None = None) -> int:
         """How many more releases of ``event`` the plan covers; 0 for an event that it does not hold.
 
         With ``prepaid`` of the ledger: by this process, what it has paid for and not made included.
+
+        Args:
+            event: An event of the plan.
+            asker: Whose share must cover them, too; None for the plan alone.
+
+        Raises:
+            PlanError: The plan has no account for the asker.
         """
         key = event_key(event)
+        whose = None if asker is None else self.account_of(asker)
         item, most = self._stored.items.get(key, (None, 0))
         if item is None:
             return 0
-        return most - self._account.store.used([self._stored])[item] + self._account.unspent(self._stored, key)
+        left = most - self._account.store.used([self._stored])[item] + self._account.unspent(self._stored, key)
+        return left if whose is None else min(left, whose[1] - self.used_by().get(whose[0], 0))
 
     @property
     def shared(self) -> Shared:
@@ -191,7 +258,7 @@ class LedgerPlan(Same):
             model=model,
             private=private,
             reason=reason,
-            notes=notes,
+            notes=notes if self._stored.askers is None else (*notes, POOLED),
             parameters=parameters,
             quick=quick,
         )

@@ -19,11 +19,12 @@ from dp_accounting.dp_event import DpEvent
 from langchain_dp._util import validate
 from langchain_dp.accounting._account import Account, BaseLedger, check_text, claims, event_key, plan_items, said
 from langchain_dp.accounting._plan import LedgerPlan
+from langchain_dp.accounting.askers import POOLED, Askers
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PrivacyCertificate
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.accounting.store.base import backend_at
-from langchain_dp.accounting.store.plans import SLACK, LedgerEntry, PlanStore, StoredPlan
+from langchain_dp.accounting.store.plans import ASKERS, SLACK, LedgerEntry, PlanStore, StoredPlan
 from langchain_dp.accounting.store.schema import LEDGER
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 
@@ -49,7 +50,8 @@ class PrivacyLedger(BaseLedger):
         plan: Pairs (event, maximum count) of the direct plan. An existing direct plan must be the same.
         prepaid: For many releases a second: this process pays for so many at once, in one durable write, and spends
             them from memory. What is left of a block when it dies, forks or closes the ledger is lost, up to
-            ``prepaid - 1`` of each event; never is a release free. None: each release is a write of its own.
+            ``prepaid - 1`` of each event; never is a release free. None: each release is a write of its own,
+            as those of a plan with ``askers`` always are.
 
     Raises:
         LedgerMismatch: The file belongs to another budget.
@@ -114,6 +116,7 @@ class PrivacyLedger(BaseLedger):
         delta: float | None = None,
         settings: Mapping[str, float | int | str | None] | None = None,
         journal: str = "",
+        askers: Askers | None = None,
     ) -> LedgerPlan:
         """Reserve a plan before its first release, or attach to the same plan reserved earlier.
 
@@ -125,11 +128,12 @@ class PrivacyLedger(BaseLedger):
             delta: Share of delta for this plan; all that is not reserved yet by default.
             settings: Public settings that the plan is made for. They are kept with it, and must be the same again.
             journal: First journal of a new plan's run, stored with it (see :meth:`LedgerPlan.keep`).
+            askers: Shares of those who ask. They are kept with the plan and never change; every spend names an asker.
 
         Raises:
             BudgetExceeded: The claims of all plans would exceed the budget, or ``epsilon`` is below what the plan
                 costs. Nothing was stored.
-            PlanError: A plan of this name holds other events or counts, or was made for other settings.
+            PlanError: A plan of this name holds other events or counts, or was made for other settings or askers.
             UnsupportedEvent: The accountant has no bound for an event; metric privacy is a unit of its own.
         """
         items = plan_items(events)
@@ -140,6 +144,11 @@ class PrivacyLedger(BaseLedger):
             delta = validate.number("delta", delta, above=0.0, below=1.0)
         if settings is not None:
             settings = _public_settings(settings)
+        if askers is not None and not isinstance(askers, Askers):
+            raise InvalidParameter(
+                f"Expected askers of type {type(askers).__name__} to be shares. Give Askers(each=, named=) or None."
+            )
+        shares = None if askers is None else askers.to_dict()
         account = self._account
         asked = f"plan {name!r} of {', '.join(f'{count} x {event_from_json(key)!r}' for key, count in items)}"
 
@@ -154,7 +163,7 @@ class PrivacyLedger(BaseLedger):
             stored = self._store.plans()
             for found in stored:
                 if found.name == name:
-                    return self._attach(found, items, settings)
+                    return self._attach(found, items, settings, askers)
             left = account.left(stored)
             share = left[1] if delta is None else delta
             if share <= SLACK * self.budget.delta and delta is None:
@@ -164,9 +173,9 @@ class PrivacyLedger(BaseLedger):
             if claim < cost:
                 why = f"it costs epsilon={cost:.6g} at delta={share:g}, more than the claim epsilon={claim:g}"
                 raise refused(why, would_fit((claim, share)))
-            new, before = self._store.add_plan(name, items, claim, share, settings, journal)
+            new, before = self._store.add_plan(name, items, claim, share, settings, journal, shares)
             if new is not None:
-                return self._attach(new, items, settings)
+                return self._attach(new, items, settings, askers)
             left_now = account.left(before)
             if delta is None and left_now[1] != left[1]:
                 continue  # another plan took a share of delta meanwhile: compose again with the rest of it
@@ -177,7 +186,11 @@ class PrivacyLedger(BaseLedger):
             raise refused(why, would_fit((left_now[0], min(left_now[1], share))))
 
     def _attach(
-        self, stored: StoredPlan, items: Sequence[tuple[str, int]], settings: Mapping[str, Any] | None
+        self,
+        stored: StoredPlan,
+        items: Sequence[tuple[str, int]],
+        settings: Mapping[str, Any] | None,
+        askers: Askers | None,
     ) -> LedgerPlan:
         have, want = {key: most for key, (_, most) in stored.items.items()}, dict(items)
         differences = [
@@ -191,6 +204,9 @@ class PrivacyLedger(BaseLedger):
                 for key in sorted(stored.settings.keys() | settings.keys())
                 if stored.settings.get(key) != settings.get(key)
             ]
+        if askers is not None and stored.askers != askers.to_dict():
+            was = None if stored.askers is None else Askers.from_dict(stored.askers)
+            differences.append(f"askers was {was!r}, now {askers!r}")
         if differences:
             raise PlanError(
                 f"The plan {stored.name!r} was reserved with other contents ({'; '.join(differences)}), and a plan "
@@ -306,6 +322,8 @@ class PrivacyLedger(BaseLedger):
         """
         plans = self._store.plans()
         shown = {key for plan in plans for key in plan.items}
+        if any(plan.askers is not None for plan in plans):
+            notes = (*notes, POOLED)
         if event is None and len(shown) == 1:
             event = event_from_json(next(iter(shown)))
         return self._account.certificate(
@@ -342,6 +360,8 @@ def _public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict) or found != dict(settings):
         raise InvalidParameter("Expected settings to be plain values by name: numbers, strings, None.")
+    if ASKERS in found:
+        raise InvalidParameter(f"Expected settings to hold no {ASKERS!r}, which has an argument of its own: askers=.")
     return found
 
 

@@ -32,9 +32,10 @@ Both kinds: counted in epsilon (DP-ICL, DP-OPT), or in eta (sanitized texts). It
 others charge it. No text of a record is in it; names of plans and chains that read like a text are not shown. Spent is
 what the releases so far cost inside their plans; reserved is the promise. The two are never added.
 --json: {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans": [{"name", "made", "epsilon", "delta",
-"spent", "parts", "releases": [{"mechanism", "parameters", "used", "most", "left", "first", "last", "chains"}]}],
-"facts"}; budget, reserved, spent and left by "epsilon" and "delta". Of a ledger in eta these are by the fullest account
-of a "user" and of a "document", and its one plan has name, made and releases.
+"spent", "parts", "releases": [{"mechanism", "parameters", "used", "most", "left", "first", "last", "chains"}],
+"askers": [{"name", "used", "most"}], "each"}], "facts"}; "each" is the share of an asker without a name; budget,
+reserved, spent and left by "epsilon" and "delta". Of a ledger in eta these are by the fullest account of a "user" and
+of a "document", and its one plan has name, made and releases.
 """
     file: str = Argument(
         metavar="PLACE", autocompletion=paths, help="file or postgresql:// URL of a ledger, of either kind"
@@ -129,6 +130,13 @@ def _plan(plan: Plan, parts: dict[str, float], *, metric: bool) -> str:
             lines.append(f"  {len(parts):,} parts: epsilon = {largest:g} of {plan.epsilon:g} spent in the fullest")
         else:
             lines += [f"  part {name}: epsilon = {spent:g} of {plan.epsilon:g} spent" for name, spent in parts.items()]
+        lines += [
+            f"  asker {asker.name}: {asker.used:,} of {asker.most:,} used, {asker.most - asker.used:,} left"
+            for asker in plan.askers
+        ]
+        lines += [f"  each other asker: {plan.each:,}"] if plan.each else []
+        if plan.askers or plan.each:
+            lines.append("  (askers can pool their answers: the promise is the whole plan's)")
     return "\n".join([*lines, *(_release(release) for release in plan.lines)])
 
 

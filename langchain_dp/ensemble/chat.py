@@ -44,6 +44,19 @@ class PrivateChat(BaseChatModel):
         return params
 
 
+def check_no_askers(chain: str, askers: object) -> None:
+    """Refuse a chain that has to know who asks.
+
+    Raises:
+        InvalidParameter: It has ``askers``.
+    """
+    if askers is not None:
+        raise InvalidParameter(
+            f"Expected a {chain} without askers=: LangChain does not tell a chat model who asks. Use the {chain} "
+            "itself, or its as_tool()."
+        )
+
+
 def reply_metadata(certificate: PrivacyCertificate, *, asked: int, said: int) -> dict[str, Any]:
     """Fields of a reply beside its content.
 

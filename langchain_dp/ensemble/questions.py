@@ -1,4 +1,4 @@
-"""Questions in every form that LangChain passes on, as the variables of a template."""
+"""Questions in every form that LangChain passes on, as the variables of a template; and who asks them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages, get_buffer_string
 from langchain_core.prompt_values import PromptValue, StringPromptValue
+from langchain_core.runnables import RunnableConfig
 
+from langchain_dp.accounting import LedgerPlan
 from langchain_dp.errors import InvalidParameter
 
 HISTORY = "history"
 """The variable that takes what was said before the question."""
+
+ASKER = "asker"
+"""Where a config names who asks, among its ``configurable`` values."""
 
 Question = str | Mapping[str, Any] | BaseMessage | Sequence[Any] | PromptValue | Document
 """A question: a string; a mapping with the template's variables; a message; a list of messages, of which the last
@@ -53,6 +58,19 @@ def question_fields(question: object, variables: Sequence[str], *, text_key: str
         return {**past, **question.metadata, main: question.page_content}
     earlier, last = _last_human(_messages(question))
     return ({HISTORY: get_buffer_string(earlier)} if past else {}) | {main: str(last.text)}
+
+
+def asker_of(plan: LedgerPlan, config: RunnableConfig | None) -> str | None:
+    """Who asks, where the plan has accounts; None where it has none, whatever the config says. Charges nothing.
+
+    Raises:
+        PlanError: The config names nobody, or nobody who has an account.
+        InvalidParameter: The name is no short string.
+    """
+    if plan.askers is None:
+        return None
+    account = plan.account_of(((config or {}).get("configurable") or {}).get(ASKER))
+    return None if account is None else account[0]
 
 
 def _messages(given: object) -> list[BaseMessage]:

@@ -15,7 +15,8 @@ from pydantic import BaseModel, Field, create_model
 from langchain_dp._util import forks, validate
 from langchain_dp._util.callers import warn_caller
 from langchain_dp.accounting import LedgerPlan
-from langchain_dp.errors import BudgetExceeded, BudgetRunsLow, InvalidParameter
+from langchain_dp.ensemble.questions import asker_of
+from langchain_dp.errors import BudgetExceeded, BudgetRunsLow, InvalidParameter, ShareExceeded
 
 ExitBehavior = Literal["error", "end", "continue"]
 """What a call of the tool does when the plan is used up, named as in LangChain's own limits of calls."""
@@ -39,9 +40,9 @@ class Remaining:
         forks.renew_lock(self)
         self._next_look: int | None = 0 if most >= _FEW else None
 
-    def answers(self) -> int:
-        """How many more answers the plan covers, whoever shares it."""
-        return self._plan.remaining(self._event)
+    def answers(self, asker: str | None = None) -> int:
+        """How many more answers the plan covers, whoever shares it; and the share of an asker, where one is named."""
+        return self._plan.remaining(self._event, asker=asker)
 
     def before_charge(self) -> None:
         """To be called before every charge.
@@ -71,6 +72,7 @@ def private_tool(
     ask: Callable[[dict[str, Any], RunnableConfig | None], str],
     aask: Callable[[dict[str, Any], RunnableConfig | None], Awaitable[str]],
     *,
+    plan: LedgerPlan,
     variables: Sequence[str],
     name: str,
     description: str,
@@ -82,12 +84,15 @@ def private_tool(
     Args:
         ask: Answers the template's variables.
         aask: Async twin.
+        plan: What is charged. Where it has accounts, a config without its asker is an error of the caller's, which is
+            raised and not told to the model.
         variables: Names of the template's variables: the arguments of the tool, all of them texts.
         name: Name of the tool; what no model provider takes in a name becomes "_".
         description: What the model is told about it.
         exit_behavior: "continue": a used-up plan is told to the model, in a tool message with the status of an error,
             and the agent goes on; "end": the same, and that message is the agent's last, if the agent was built by
-            ``create_agent`` before the tool's first call; "error": BudgetExceeded is raised.
+            ``create_agent`` before the tool's first call; "error": BudgetExceeded is raised. The end of an asker's
+            share is the same, for this asker.
         args_schema: The arguments, with descriptions of your own.
 
     Raises:
@@ -110,25 +115,29 @@ def private_tool(
             return ToolException(f"No answer: {error}")
         if exit_behavior == "error":
             raise error
-        ended.set()
-        tool.return_direct = exit_behavior == "end"  # for good, as the spending is
+        what = "this asker's share of the privacy budget of this tool"
+        if not isinstance(error, ShareExceeded):
+            what = "the privacy budget of this tool"
+            ended.set()  # for good, as the spending is; another asker may have some left
+        tool.return_direct = exit_behavior == "end"
         return ToolException(
-            "No answer: the privacy budget of this tool is used up, and it is not refilled. Do not call it again. Go "
-            "on without it, and say that it could not answer."
+            f"No answer: {what} is used up, and it is not refilled. Do not call it again. Go on without it, and say "
+            "that it could not answer."
         )
 
     ended = threading.Event()
 
-    def begin() -> None:
+    def begin(config: RunnableConfig) -> None:
         # An agent of LangChain has a way to its end only if it was built with a tool that returns directly, and looks
         # after each call whether the tool still does.
         if not ended.is_set():
             tool.return_direct = False
+        asker_of(plan, config)
 
     # Every error is raised anew outside of the handler, so that a tracer sees no chain of frames.
     # A caller's tool.invoke("text") comes as an argument without a name.
     def call(*texts: str, config: RunnableConfig, **arguments: Any) -> str:
-        begin()
+        begin(config)
         try:
             return ask({**dict(zip(variables, texts, strict=False)), **arguments}, config)
         except (BudgetExceeded, InvalidParameter) as error:
@@ -136,7 +145,7 @@ def private_tool(
         raise stop
 
     async def acall(*texts: str, config: RunnableConfig, **arguments: Any) -> str:
-        begin()
+        begin(config)
         try:
             return await aask({**dict(zip(variables, texts, strict=False)), **arguments}, config)
         except (BudgetExceeded, InvalidParameter) as error:

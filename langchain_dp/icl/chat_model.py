@@ -15,7 +15,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import BaseModel, PrivateAttr
 
 from langchain_dp._util.validate import no_further
-from langchain_dp.ensemble.chat import PrivateChat, reply_metadata
+from langchain_dp.ensemble.chat import PrivateChat, check_no_askers, reply_metadata
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.answers import DPAnswer
 from langchain_dp.icl.runnable import DPICLClassifier
@@ -35,7 +35,7 @@ class ChatDPICL(PrivateChat):
         classifier: The private classifier that answers.
 
     Raises:
-        InvalidParameter: There is no human message with text.
+        InvalidParameter: There is no human message with text; or the classifier has ``askers``.
 
     Formal guarantee:
         That of the classifier; the chat face only renders what was released.
@@ -53,6 +53,7 @@ class ChatDPICL(PrivateChat):
         super().__init__(**kwargs)
         if not isinstance(classifier, DPICLClassifier):
             raise InvalidParameter(f"Expected classifier={type(classifier).__name__} to be a DPICLClassifier.")
+        check_no_askers("classifier", classifier.askers)
         self._classifier = classifier
 
     @property

@@ -115,8 +115,12 @@ class Releaser:
             keep_answers=self._keep_answers,
         )
 
-    def release(self, question: str) -> Released:
+    def release(self, question: str, asker: str | None = None) -> Released:
         """Answer a rendered, checked question: from what was released before, or by one new release.
+
+        Args:
+            question: The question.
+            asker: Who asks, where the plan has accounts, and pays if it is a new one.
 
         Raises:
             ModelUnavailable: A public question showed that the model does not answer: before the charge, or beside
@@ -137,7 +141,7 @@ class Releaser:
                 return answer
             self.remaining.before_charge()
             with self._under_way.held():
-                drawn = redacted(self._answered, Held(question), _WHEN)
+                drawn = redacted(self._answered, Held(question, asker), _WHEN)
             answer = self._kept_for_all(question, page, drawn)
             self.pace.hold(started)
             return answer
@@ -148,7 +152,7 @@ class Releaser:
         finally:
             self._answers.settle(key, answer, page)
 
-    async def arelease(self, question: str) -> Released:
+    async def arelease(self, question: str, asker: str | None = None) -> Released:
         """Async twin of :meth:`release`."""
         started = self.pace.start()
         key, page = _key(question), self._page() if self.replicas is None else await in_own_thread(self._turned)
@@ -163,7 +167,7 @@ class Releaser:
                 return answer
             await in_own_thread(self.remaining.before_charge)
             async with self._under_way.aheld():
-                drawn: Released = await aredacted(self._aanswered, Held(question), _WHEN)
+                drawn: Released = await aredacted(self._aanswered, Held(question, asker), _WHEN)
             if self.replicas is not None:
                 drawn = await in_own_thread(self._kept_for_all, question, page, drawn)
             answer = drawn
@@ -176,27 +180,27 @@ class Releaser:
         finally:
             self._answers.settle(key, answer, page)
 
-    def _answered(self, question: str) -> Released:
+    def _answered(self, question: str, asker: str | None) -> Released:
         if not self._probed:
             self._voter.probe()
             self._probed = True
-        steps = self._steps(question)
+        steps = self._steps(question, asker)
         return _finish(steps, self._voter.ask(next(steps), beside=question))
 
-    async def _aanswered(self, question: str) -> Released:
+    async def _aanswered(self, question: str, asker: str | None) -> Released:
         if not self._probed:
             await self._voter.aprobe()
             self._probed = True
-        steps = self._steps(question)
+        steps = self._steps(question, asker)
         subset_prompts = await in_own_thread(next, steps)
         return _finish(steps, await self._voter.aask(subset_prompts, beside=question))
 
-    def _steps(self, question: str) -> Generator[Sequence[SubsetPrompt], Sequence[Vote], Released]:
+    def _steps(self, question: str, asker: str | None) -> Generator[Sequence[SubsetPrompt], Sequence[Vote], Released]:
         """The order of every release: spend (durable), draw subsets, count votes, draw noise, name the winner."""
         check_environment()
         self._voter.check_environment()
         plan = self.reservation.plan
-        plan.spend(self._mechanism.event, chain=plan.name)
+        plan.spend(self._mechanism.event, chain=plan.name, asker=asker)
         counts = yield from votes(self._subset_prompts.draw(question), len(self._labels))
         result = self._mechanism.release(counts, rng=self._rng)
         shares = dict(zip(self._labels, result.shares(), strict=True)) if self._vote_shares else None

@@ -9,6 +9,7 @@ from typing import Any
 
 from langchain_dp._util import validate
 from langchain_dp.accounting import (
+    Askers,
     LedgerPlan,
     Neighbors,
     NoisyMaxEvent,
@@ -81,6 +82,7 @@ def reserve(
     subsets: int,
     settings: Mapping[str, Any] | None = None,
     replicas: bool = False,
+    askers: Askers | None = None,
 ) -> AnswerReservation:
     """Calibrate the noise and reserve the plan, or go on with the plan that the ledger holds under this name.
 
@@ -109,7 +111,7 @@ def reserve(
     )
     resumed = functools.partial(
         _resume, neighbors=neighbors, budget=budget, max_queries=max_queries, sampling=sampling, subsets=subsets,
-        derived=derived, settings=settings, records=records,
+        derived=derived, settings=settings, records=records, askers=askers,
     )  # fmt: skip
 
     def new() -> AnswerReservation:
@@ -121,7 +123,7 @@ def reserve(
         event = NoisyMaxEvent(sigma, scheme.sampling_probability, scheme.sampling)
         plan = ledger.reserve(
             [(event, max_queries)], name=name, epsilon=share.epsilon, delta=share.delta,
-            settings={**settings, "groups": scheme.groups},
+            settings={**settings, "groups": scheme.groups}, askers=askers,
         )  # fmt: skip
         return AnswerReservation(plan, scheme, share, event, max_queries, settings, _weak(share, scheme, records))
 
@@ -139,6 +141,7 @@ def _resume(
     derived: Callable[[], Scheme],
     settings: Mapping[str, Any],
     records: int,
+    askers: Askers | None,
 ) -> AnswerReservation:
     """Go on with a plan. ``derived`` is the scheme that a new one would get for the records of now."""
     events = plan.events
@@ -165,6 +168,7 @@ def _resume(
     kept = plan.settings or {}  # none with a plan of an older version of this package
     for key in ("shots", "subsets"):
         asked[key] = (kept.get(key, settings[key]), settings[key])
+    asked["askers"] = (plan.askers, askers)
     # Or one of them would go on with a record that the others have forgotten.
     asked["replicas"] = (kept.get("replicas", False), settings.get("replicas", False))
     follows = probability is not None and kept.get("partitions") is sampling.partitions is None

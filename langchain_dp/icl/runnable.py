@@ -14,9 +14,9 @@ from pydantic import BaseModel
 
 from langchain_dp._util import validate
 from langchain_dp._util.validate import moved, no_further
-from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate
+from langchain_dp.accounting import Askers, Neighbors, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.events import SamplingName
-from langchain_dp.ensemble.questions import Question
+from langchain_dp.ensemble.questions import Question, asker_of
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise
 from langchain_dp.ensemble.scheme import MOVED_SAMPLING, Sampling, Scheme, sampling_from
 from langchain_dp.ensemble.tools import ExitBehavior, private_tool
@@ -77,6 +77,8 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
             through the ledger, under keyed hashes. It must have a path or be a ``postgresql://`` URL, and every
             example an id. Every replica must say so. Two that are asked the same question at the same moment are both
             charged, and give the same answer.
+        askers: Shares of ``max_queries`` for the users or tenants who ask. Every call then names one, in
+            ``config={"configurable": {"asker": "team-7"}}``; answers that were released stay free for all of them.
         accept_unchecked_model: Take a model with compiled parts, which cannot be looked into, at your word that no call
             of it can see the prompt of another. The certificate says so. A memory that is found is always refused.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
@@ -124,6 +126,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         asking: Asking | None = None,
         keep_answers: int = KEPT,
         replicas: bool = False,
+        askers: Askers | None = None,
         accept_unchecked_model: bool = False,
         not_private_seed: int | None = None,
     ) -> None:
@@ -163,6 +166,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
             shots=shots,
             subsets=subsets,
             replicas=replicas,
+            askers=None if askers is None else validate.group("askers", askers, Askers),
         )
         self._subset_prompts = SubsetPrompts(self._records, reservation.scheme, self._shot, self._rng)
         self._replicas: Replicas | None = None
@@ -202,7 +206,8 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
 
         Raises:
             InvalidParameter: The question is empty or too long. Nothing was spent.
-            BudgetExceeded: The plan is used up. No model was called.
+            BudgetExceeded: The plan is used up, or the asker's share of it (``ShareExceeded``). No model was called.
+            PlanError: The plan has accounts, and the config names nobody who has one. Nothing was spent.
             ModelUnavailable: The model failed on a public test question, before the release was charged; or on this
                 question after invented examples, beside the subsets: then this release was charged. See
                 ``on_unhealthy``.
@@ -223,8 +228,8 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         """Release one label with its certificate, and noisy vote shares if ``vote_shares`` was set."""
         released: list[Released] = []
 
-        def run(question: Question) -> str:
-            released.append(self._releaser.release(self._checked_question(question)))
+        def run(question: Question, config: RunnableConfig) -> str:
+            released.append(self._release(question, config))
             return released[0].label
 
         self._run(run, question, config)
@@ -236,8 +241,8 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         """Async twin of :meth:`invoke_with_certificate`."""
         released: list[Released] = []
 
-        async def run(question: Question) -> str:
-            released.append(await self._releaser.arelease(self._checked_question(question)))
+        async def run(question: Question, config: RunnableConfig) -> str:
+            released.append(await self._arelease(question, config))
             return released[0].label
 
         await self._arun(run, question, config)
@@ -264,7 +269,8 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
             exit_behavior: What a used-up plan does, named as in LangChain's own limits of calls. "continue": the model
                 is told, in a tool message with the status of an error, and the agent goes on. "end": the same, and the
                 message is the agent's last; make each agent a tool of its own, since ``create_agent`` must get it
-                before its first call (the agents of other libraries go on). "error": BudgetExceeded is raised.
+                before its first call (the agents of other libraries go on). "error": BudgetExceeded is raised. The
+                end of an asker's share is the same for this asker, and a config that names no asker raises PlanError.
 
         Raises:
             InvalidParameter: A value is out of bounds.
@@ -278,6 +284,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         return private_tool(
             lambda question, config: self._run(self._label, question, config),
             lambda question, config: self._arun(self._alabel, question, config),
+            plan=self._reservation.plan,
             variables=self.prompt.variables,
             name=name or self._reservation.plan.name,
             description=description
@@ -286,11 +293,16 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
             args_schema=args_schema,
         )
 
-    def _run(self, work: Callable[[Question], str], question: Question, config: RunnableConfig | None) -> str:
+    def _run(
+        self, work: Callable[[Question, RunnableConfig], str], question: Question, config: RunnableConfig | None
+    ) -> str:
         return str(self._call_with_config(work, question, config))  # type: ignore[arg-type]  # callbacks get the name
 
     async def _arun(
-        self, work: Callable[[Question], Awaitable[str]], question: Question, config: RunnableConfig | None
+        self,
+        work: Callable[[Question, RunnableConfig], Awaitable[str]],
+        question: Question,
+        config: RunnableConfig | None,
     ) -> str:
         return str(await self._acall_with_config(work, question, config))  # type: ignore[arg-type]  # likewise
 
@@ -299,11 +311,20 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         """What an answer is: a str, where all labels are."""
         return str if all(isinstance(label, str) for label in self._given.values()) else Any
 
-    def _label(self, question: Question) -> str:
-        return self._releaser.release(self._checked_question(question)).label
+    # LangChain gives the config to what has an argument of this name.
+    def _label(self, question: Question, config: RunnableConfig) -> str:
+        return self._release(question, config).label
 
-    async def _alabel(self, question: Question) -> str:
-        return (await self._releaser.arelease(self._checked_question(question))).label
+    async def _alabel(self, question: Question, config: RunnableConfig) -> str:
+        return (await self._arelease(question, config)).label
+
+    def _release(self, question: Question, config: RunnableConfig) -> Released:
+        asker = asker_of(self._reservation.plan, config)
+        return self._releaser.release(self._checked_question(question), asker)
+
+    async def _arelease(self, question: Question, config: RunnableConfig) -> Released:
+        asker = asker_of(self._reservation.plan, config)
+        return await self._releaser.arelease(self._checked_question(question), asker)
 
     def _checked_question(self, question: Question) -> str:
         text = checks.render_question(question, self.prompt, text_key=self._records.text_key)
@@ -320,9 +341,21 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         """The promise under which this chain releases, with what is spent and left."""
         return self._reservation.certificate(self._voter.name, seeded=not self._rng.private, notes=self._voter.notes)
 
-    def answers_left(self) -> int:
-        """How many more answers the plan covers. The same question again takes none, while its answer is kept."""
-        return self._releaser.remaining.answers()
+    def answers_left(self, *, asker: str | None = None) -> int:
+        """How many more answers the plan covers. The same question again takes none, while its answer is kept.
+
+        Args:
+            asker: Whose share must cover them, too; None for the plan alone.
+
+        Raises:
+            PlanError: The plan has no account for the asker.
+        """
+        return self._releaser.remaining.answers(asker)
+
+    @property
+    def askers(self) -> Askers | None:
+        """Shares of those who ask; None if whoever asks may use up the plan."""
+        return self._reservation.plan.askers
 
     @property
     def certificate_model(self) -> str:
@@ -420,6 +453,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         ledger: LedgerOrPath | None = None,
         name: str | None = None,
         max_queries: int | None = None,
+        askers: Askers | None = None,
     ) -> DPICLClassifier[Label]:
         """A second chain over the same examples, subsets and caches, under a promise of its own.
 
@@ -430,6 +464,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
             ledger: Ledger to charge, or the path of one; None keeps one in memory.
             name: Name of the plan; this chain's by default.
             max_queries: Number of releases; this chain's by default.
+            askers: Shares of them; those of this chain by default.
 
         Raises:
             InvalidParameter, BudgetExceeded, PlanError: As at construction.
@@ -456,6 +491,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
             shots=1,
             subsets=scheme.groups,
             settings=self._reservation.settings,
+            askers=self.askers if askers is None else validate.group("askers", askers, Askers),
         )
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)

@@ -16,10 +16,10 @@ from pydantic import BaseModel
 
 from langchain_dp._util import forks
 from langchain_dp._util.validate import group, integer, no_further, number
-from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyCertificate, TextRoundEvent
+from langchain_dp.accounting import Askers, LedgerPlan, PrivacyBudget, PrivacyCertificate, TextRoundEvent
 from langchain_dp.accounting.budget import warn_of
 from langchain_dp.ensemble.journal import secret_key
-from langchain_dp.ensemble.questions import HISTORY, Question, question_fields
+from langchain_dp.ensemble.questions import HISTORY, Question, asker_of, question_fields
 from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
 from langchain_dp.ensemble.tools import ExitBehavior, Remaining, private_tool
 from langchain_dp.errors import InvalidParameter, PlanError, PrivateDataError
@@ -138,6 +138,8 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         chat: Ask in the model's chat template.
         keep_answers: Answers that are kept, so that the same question costs nothing; those not asked for longest go.
         max_question_chars: Longest question, in characters.
+        askers: Shares of ``max_queries`` for the users or tenants who ask. Every call then names one, in
+            ``config={"configurable": {"asker": "team-7"}}``; answers that are kept stay free for all of them.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
     Raises:
@@ -176,6 +178,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         chat: bool = False,
         keep_answers: int = 10_000,
         max_question_chars: int = 4_000,
+        askers: Askers | None = None,
         not_private_seed: int | None = None,
     ) -> None:
         if not isinstance(model, ScoresNextToken):
@@ -204,8 +207,9 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         self._answers: OrderedDict[str, str] = OrderedDict()
         self._forgotten = 0  # records, so far
         self._plan, self._design = self._reserved(
-            budget, max_queries, members, max_new_tokens, temperature, sampling_probability, candidates
-        )
+            budget, max_queries, members, max_new_tokens, temperature, sampling_probability, candidates,
+            None if askers is None else group("askers", askers, Askers),
+        )  # fmt: skip
         self._remaining = Remaining(self._plan, self._design.charged(0), max_queries)
         self._slots = slots_of(self._records, self._ledger.budget.neighbors)
         self._writer = TextWriter(
@@ -215,7 +219,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
 
     def _reserved(
         self, budget: PrivacyBudget | None, queries: int, members: int, tokens: int, temperature: float,
-        rate: float | None, candidates: int,
+        rate: float | None, candidates: int, askers: Askers | None,
     ) -> tuple[LedgerPlan, Design]:  # fmt: skip
         found = self._ledger.plan(self._name)
         if found is None:
@@ -226,8 +230,9 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             )  # fmt: skip
             settings = {"members": members, "temperature": float(temperature), "candidates": candidates}
             plan = self._ledger.reserve(
-                design.events(), name=self._name, epsilon=share.epsilon, delta=share.delta, settings=settings
-            )
+                design.events(), name=self._name, epsilon=share.epsilon, delta=share.delta, settings=settings,
+                askers=askers,
+            )  # fmt: skip
             return plan, design
         kept, events = found.settings or {}, found.events
         if len(events) != 1 or not isinstance(events[0][0], TextRoundEvent) or "members" not in kept:
@@ -238,6 +243,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             "max_new_tokens": (event.tokens, tokens),
             "members": (kept["members"], members),
             "temperature": (kept["temperature"], float(temperature)),
+            "askers": (found.askers, askers),
             "candidates": (kept.get("candidates", candidates), candidates),  # older plans do not hold it
             # Not given, it is what the plan has: the number of records may have changed since.
             "sampling_probability": (event.sampling_probability, event.sampling_probability if rate is None else rate),
@@ -257,7 +263,8 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
 
         Raises:
             InvalidParameter: The question is empty or too long. Nothing was spent.
-            BudgetExceeded: The plan is used up. Nothing was asked.
+            BudgetExceeded: The plan is used up, or the asker's share of it (``ShareExceeded``). Nothing was asked.
+            PlanError: The plan has accounts, and the config names nobody who has one. Nothing was spent.
             ModelUnavailable: The model does not answer public text. This answer was charged.
         """
         return "".join(self.stream(input, config, **kwargs))
@@ -265,7 +272,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
     def stream(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[str]:  # noqa: A002
         """Release one answer piece by piece, each as soon as it is drawn: it has left then, and is paid for."""
         no_further(kwargs)
-        yield from self._transform_stream_with_config(iter([input]), self._pieces, config)
+        yield from self._transform_stream_with_config(iter([input]), self._pieces, config)  # type: ignore[arg-type]  # it gives a config to all that take one
 
     async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002
         """Async twin of :meth:`invoke`, in a worker thread."""
@@ -301,6 +308,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         return private_tool(
             self.invoke,
             self.ainvoke,
+            plan=self._plan,
             variables=self.prompts.variables("question"),
             name=name or self._name,
             description=description
@@ -309,7 +317,9 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             args_schema=args_schema,
         )
 
-    def _pieces(self, questions: Iterator[Question]) -> Iterator[str]:
+    # LangChain gives the config to what has an argument of this name.
+    def _pieces(self, questions: Iterator[Question], config: RunnableConfig) -> Iterator[str]:
+        asker = asker_of(self._plan, config)
         for question in questions:
             asked = self._checked(question)
             with self._lock:
@@ -320,15 +330,15 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
                 yield kept
                 continue
             self._remaining.before_charge()
-            steps = self._written(asked)
+            steps = self._written(asked, asker)
             while (piece := redacted(next, Held(steps, None), _WHEN)) is not None:
                 yield piece
 
-    def _written(self, asked: str) -> Iterator[str]:
+    def _written(self, asked: str, asker: str | None) -> Iterator[str]:
         """The order of every release: charge, draw who takes part, ask, draw a token."""
         check_environment()
         self._writer.check_room(self.prompts.head, asked)
-        self._plan.spend(self._design.charged(0), chain=self._name)
+        self._plan.spend(self._design.charged(0), chain=self._name, asker=asker)
         with self._lock:
             forgotten = self._forgotten
             fresh = self._rng.randbelow(2**128)  # of this answer alone, also in a process that was forked
@@ -388,9 +398,13 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         """Tokens of a public text, as the model counts them."""
         return self._engine.count_tokens(text)
 
-    def answers_left(self) -> int:
-        """How many more answers the plan covers."""
-        return self._remaining.answers()
+    def answers_left(self, *, asker: str | None = None) -> int:
+        """How many more answers the plan covers; with ``asker``, also the share of that asker.
+
+        Raises:
+            PlanError: The plan has no account for the asker.
+        """
+        return self._remaining.answers(asker)
 
     def forget(self, record_id: str) -> None:
         """Remove a record: it is in no later answer, and what was released before it went is not given again.

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic import PrivateAttr
 
-from langchain_dp.ensemble.chat import PrivateChat, reply_metadata
+from langchain_dp.ensemble.chat import PrivateChat, check_no_askers, reply_metadata
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.synth.answers import DPAnswerGenerator
 
@@ -27,7 +27,7 @@ class ChatDPGenerator(PrivateChat):
         generator: The private generator that answers.
 
     Raises:
-        InvalidParameter: There is no human message with text.
+        InvalidParameter: There is no human message with text; or the generator has ``askers``.
 
     Formal guarantee:
         That of the generator; the chat face only renders what was released.
@@ -44,6 +44,7 @@ class ChatDPGenerator(PrivateChat):
         super().__init__(**kwargs)
         if not isinstance(generator, DPAnswerGenerator):
             raise InvalidParameter(f"Expected generator={type(generator).__name__} to be a DPAnswerGenerator.")
+        check_no_askers("generator", generator.askers)
         self._generator = generator
 
     @property

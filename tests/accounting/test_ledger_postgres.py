@@ -16,7 +16,7 @@ import pytest
 from fakes.postgres import Server
 
 from langchain_dp import PrivacyBudget
-from langchain_dp.accounting import MetricLedger, NoisyMaxEvent, PrivacyLedger
+from langchain_dp.accounting import Askers, MetricLedger, NoisyMaxEvent, PrivacyLedger
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.accounting.store import postgres as dialect
 from langchain_dp.audit.report import report
@@ -241,7 +241,7 @@ def test_other_tables_and_other_kinds_are_refused(postgres: Server, url: str, tm
         "UPDATE store SET newest = 0",
         "DELETE FROM store",
         "TRUNCATE entries",
-        "TRUNCATE ledger, store, items, plans, journals, entries, forgotten, answers",
+        "TRUNCATE ledger, store, items, plans, journals, entries, forgotten, answers, askers",
     ],
 )
 def test_the_database_itself_refuses_refunds_and_edits(postgres: Server, url: str, statement: str) -> None:
@@ -251,6 +251,32 @@ def test_the_database_itself_refuses_refunds_and_edits(postgres: Server, url: st
         with pytest.raises(psycopg.errors.IntegrityError):
             raw.execute(statement)
     assert used(url) == 3
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE askers SET used = used - 1",
+        "UPDATE askers SET used = 4",
+        "UPDATE askers SET most = 10000",
+        "UPDATE askers SET asker = 'another'",
+        "DELETE FROM askers",
+        "TRUNCATE askers",
+    ],
+)
+def test_the_database_itself_gives_no_asker_an_answer_back(
+    postgres: Server, tmp_path: pathlib.Path, statement: str
+) -> None:
+    """If it breaks, a plain SQL statement refills a share."""
+    url = postgres.fresh(tmp_path)
+    with PrivacyLedger(BUDGET, url) as ledger:
+        shared = ledger.reserve([(VOTE, 10)], name="shared", askers=Askers(each=3))
+        shared.spend(VOTE, 2, asker="a")
+        with psycopg.connect(postgres.conninfo) as raw:
+            raw.execute(f"SET search_path = {schema_of(url)}")
+            with pytest.raises(psycopg.errors.IntegrityError):
+                raw.execute(statement)
+        assert shared.used_by() == {"a": 2}
 
 
 @pytest.mark.parametrize(

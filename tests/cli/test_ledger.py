@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from langchain_dp.accounting import (
+    Askers,
     ExponentialEvent,
     LimitedDomainEvent,
     MetricLedger,
@@ -22,6 +23,8 @@ from langchain_dp.accounting import (
     epsilon,
 )
 from langchain_dp.accounting.metric import Owner
+from langchain_dp.audit.report import report
+from langchain_dp.audit.report.page import page
 from langchain_dp.cli import main
 
 SECRET = "Zebedee Quillfeather was treated for gout on Monday"
@@ -178,3 +181,32 @@ def test_what_is_no_ledger_is_one_line_and_stays_as_it_is(
         assert says in err
         assert "Zebedee" not in err
     assert {path.name: path.read_bytes() for path in ledger.parent.iterdir()} == before
+
+
+def test_shares_of_askers_are_listed(tmp_path: Path, capsys: Any) -> None:
+    """If it breaks, nobody sees who has used what, or a name that reads like a text is shown."""
+    path = tmp_path / "privacy.ledger"
+    with PrivacyLedger(PrivacyBudget(3.0, 1e-5), path) as made:
+        shares = Askers(each=5, named={"ward-3": 20, SECRET: 7})
+        plan = made.reserve([(NoisyMaxEvent(400.0), 1500)], name="shared", delta=1e-6, askers=shares)
+        plan.spend(NoisyMaxEvent(400.0), 2, asker="user-17")
+        plan.spend(NoisyMaxEvent(400.0), 4, asker="ward-3")
+        made.reserve([(NoisyMaxEvent(400.0), 5)], name="plain", delta=1e-6)
+    text, found = shown(path, capsys)
+    hidden = f"(a name of {len(SECRET)} characters that reads like a text: not shown)"
+    rows = [("ward-3", 4, 20), ("user-17", 2, 5), (hidden, 0, 7)]
+    plan, plain = found["plans"]
+    assert [(asker["name"], asker["used"], asker["most"]) for asker in plan["askers"]] == rows
+    assert (plan["each"], plain["askers"], plain["each"]) == (5, [], None)
+    for line in (
+        "  asker ward-3: 4 of 20 used, 16 left",
+        "  asker user-17: 2 of 5 used, 3 left",
+        "  each other asker: 5",
+        "  (askers can pool their answers: the promise is the whole plan's)",
+    ):
+        assert text.splitlines().count(line) == 1
+    written = page(report(path))
+    assert "Zebedee" not in written
+    assert written.count("Askers can pool their answers: the promise is the whole plan's.") == 1
+    cells = [" of ".join(pair) for pair in (("16", "20"), ("3", "5"), ("7", "7"), ("5", "5"))]
+    assert all(f">{cell}<" in written for cell in cells)

@@ -17,7 +17,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import BaseModel, Field
 
 from langchain_dp import PrivacyBudget, PrivacyLedger
-from langchain_dp.accounting import NoisyMaxEvent
+from langchain_dp.accounting import Askers, NoisyMaxEvent
 from langchain_dp.ensemble.tools import Remaining
 from langchain_dp.errors import BudgetExceeded, BudgetRunsLow, InvalidParameter
 from langchain_dp.icl import ICLPrompt
@@ -110,6 +110,20 @@ def test_an_agent_goes_on_without_a_used_up_tool() -> None:
     assert tools[1].status == "error"
     assert str(tools[1].content).startswith("No answer: the privacy budget of this tool is used up")
     assert said[-1].content == "done"
+
+
+@pytest.mark.parametrize(("behavior", "last"), [("continue", "ai"), ("end", "tool")])
+def test_an_agent_asks_at_the_cost_of_who_runs_it(behavior: str, last: str) -> None:
+    """If it breaks, agents of two users share one account, or the end of a share is not that of the agent's tool."""
+    chain = classifier(max_queries=10, askers=Askers(each=1, named={"ward-3": 5}))
+    for asker, statuses in (("user-1", ["success", "error"]), ("ward-3", ["success"] * 2)):
+        tool = chain.as_tool(exit_behavior=behavior)
+        questions = [f"{asker} one", f"{asker} two"]
+        agent = agents.create_agent(Asking(questions=questions, tool=tool.name), [tool])
+        said = agent.invoke({"messages": [HumanMessage("sort")]}, {"configurable": {"asker": asker}})["messages"]
+        assert [message.status for message in said if isinstance(message, ToolMessage)] == statuses
+        assert said[-1].type == (last if asker == "user-1" else "ai")
+    assert (chain.answers_left(asker="user-1"), chain.answers_left(asker="ward-3")) == (0, 3)
 
 
 def test_an_agent_ends_with_the_message_of_a_used_up_tool() -> None:
@@ -211,7 +225,7 @@ def test_the_ledger_is_not_asked_at_every_answer() -> None:
     class Plan:
         name = "long"
 
-        def remaining(self, _: Any) -> int:
+        def remaining(self, _: Any, *, asker: str | None = None) -> int:
             asked.append(1)
             return plan.remaining(event)
 

@@ -27,7 +27,8 @@ def old_ledger(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection:
         for trigger in ("one_key", "no_journal_removal"):
             connection.execute(f"DROP TRIGGER {trigger}")
-        connection.execute("DROP TABLE journals")
+        for table in ("journals", "askers", "forgotten", "answers"):
+            connection.execute(f"DROP TABLE {table}")
         connection.execute("ALTER TABLE ledger DROP COLUMN key_check")
         connection.execute("ALTER TABLE plans DROP COLUMN settings")
         connection.execute("PRAGMA user_version = 1")

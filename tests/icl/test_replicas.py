@@ -20,7 +20,8 @@ from fakes.places import on_both
 from fakes.voters import VotingChat, VotingEngine, VotingLLM, classifier, left, majority, private_examples, read_text
 
 from langchain_dp import Neighbors, PrivacyBudget, PrivacyLedger
-from langchain_dp.errors import InvalidParameter, LedgerError, PlanError
+from langchain_dp.accounting import Askers
+from langchain_dp.errors import InvalidParameter, LedgerError, PlanError, ShareExceeded
 from langchain_dp.icl.replicas import Replicas
 
 BUDGET = PrivacyBudget(50.0)
@@ -328,3 +329,15 @@ def test_a_ledger_file_of_version_2_takes_replicas(tmp_path: Path) -> None:
     assert charges(place) == 2
     with contextlib.closing(sqlite3.connect(place)) as new, pytest.raises(sqlite3.IntegrityError, match="stays so"):
         new.execute("DELETE FROM forgotten")
+
+
+@on_both
+async def test_what_one_asker_was_told_is_free_for_every_asker(place: str) -> None:
+    """If it breaks, what one asker was told on one machine costs another's share on the next."""
+    one, two = (replica(place, askers=Askers(each=2)) for _ in range(2))
+    a, b = ({"configurable": {"asker": asker}} for asker in "ab")
+    one.batch(["x", "y"], a)
+    assert await two.ainvoke("x", b) == two.invoke("y", a) == "positive"
+    with pytest.raises(ShareExceeded):
+        await two.ainvoke("z", a)
+    assert (charges(place), two.answers_left(asker="a"), two.answers_left(asker="b")) == (2, 0, 2)

@@ -12,9 +12,17 @@ from fakes.scorer import WORDS, WordScorer
 from fakes.synthesizers import ANSWERS as BUDGET
 from fakes.synthesizers import generator
 from fakes.synthesizers import replies as rows
+from langchain_core.runnables import RunnableConfig
 
-from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
-from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError, PrivateDataError
+from langchain_dp.accounting import Askers, Neighbors, PrivacyBudget, PrivacyLedger
+from langchain_dp.errors import (
+    BudgetExceeded,
+    InvalidParameter,
+    ModelUnavailable,
+    PlanError,
+    PrivateDataError,
+    ShareExceeded,
+)
 from langchain_dp.synth import AnswerPrompts, DPAnswerGenerator
 
 
@@ -242,3 +250,35 @@ def test_an_end_of_several_tokens_is_never_shown_in_part() -> None:
     assert writer.begun([place[" late"], place["."]]) == "late"
     assert writer.begun([place[" late"], place["."], place[" today"]]) == "late. today"
     assert writer.begun([place[" late"], place["."], place[" please"]]) == "late"
+
+
+@pytest.mark.parametrize("face", ["invoke", "stream", "ainvoke", "astream", "tool"])
+async def test_every_face_charges_the_share_of_who_asks(face: str) -> None:
+    """If it breaks, one face answers at somebody else's cost, for nobody's, or beyond a share."""
+    ledger, engine = PrivacyLedger(BUDGET), WordScorer()
+    chain = generator(engine, ledger=ledger, askers=Askers(each=1))
+
+    async def ask(question: str, asker: str | None) -> str:
+        config: RunnableConfig = {"configurable": {"asker": asker}} if asker else {}
+        if face == "invoke":
+            return chain.invoke(question, config)
+        if face == "stream":
+            return "".join(chain.stream(question, config))
+        if face == "ainvoke":
+            return await chain.ainvoke(question, config)
+        if face == "tool":
+            return str(chain.as_tool(exit_behavior="error").invoke({"text": question}, config))
+        return "".join([piece async for piece in chain.astream(question, config)])
+
+    with pytest.raises(PlanError, match="Say who asks"):
+        await ask("one?", None)
+    assert (entries(ledger), engine.asked) == (0, [])
+    first = await ask("one?", "a")
+    with pytest.raises(ShareExceeded, match="This asker's share of the plan 'answers' is 1 releases, and 0 are left"):
+        await ask("two?", "a")
+    await ask("two?", "b")
+    assert await ask("one?", "b") == first
+    assert (entries(ledger), chain.answers_left(), chain.answers_left(asker="b")) == (2, 3, 0)
+    assert "askers can pool their answers: the promise is the whole plan's" in chain.certificate().notes
+    with pytest.raises(PlanError, match="askers was"):
+        generator(engine, ledger=ledger, askers=Askers(each=5))

@@ -19,6 +19,9 @@ from langchain_dp.errors import LedgerCorrupt, LedgerError, LedgerMismatch
 SLACK = 1e-9
 """Relative float slack when claims are added up and compared with the budget."""
 
+ASKERS = "askers"
+"""Where the shares of a plan's askers are kept among its settings, which never change."""
+
 LEAST_CLAIM = 1e-12
 """Nats at which a plan is read whose events cost epsilon 0: at its delta nothing is left for an epsilon to cover.
 
@@ -55,6 +58,7 @@ class StoredPlan:
 
     ``epsilon`` is above 0: a claim of 0 is read as ``LEAST_CLAIM``. Name and ``time`` together tell it from a plan that
     was reserved anew under its name. ``settings`` are the public settings it was reserved for, None if none were kept.
+    ``askers`` is who has which share of it, None if whoever asks may use it up.
     """
 
     name: str
@@ -63,6 +67,11 @@ class StoredPlan:
     time: str
     settings: Mapping[str, Any] | None
     items: dict[str, tuple[int, int]]
+    askers: Mapping[str, Any] | None = None
+
+
+class AskerRefused(Exception):
+    """An asker's share has too few releases left. Nothing was charged."""
 
 
 class PlanStore(LedgerStore):
@@ -102,6 +111,14 @@ class PlanStore(LedgerStore):
     def _check_totals(self, connection: Connection, entries: int) -> None:
         if not fits(self.budget, connection.execute("SELECT epsilon, delta FROM plans").fetchall()):
             raise self.damaged("its plans claim more than its budget")
+        if any(plan.askers is not None for plan in _plans(connection)):  # a file of an older version has no accounts
+            # Not less: a program of an older version that still runs knows no askers.
+            more = connection.execute(
+                "SELECT count(*) FROM (SELECT plan, sum(used) AS total FROM askers GROUP BY plan) AS sums WHERE total "
+                "> (SELECT coalesce(sum(used), 0) FROM items WHERE items.plan = sums.plan)"
+            ).fetchone()[0]
+            if more:
+                raise self.damaged(f"the askers of {more} of its plans used more than was charged")
 
     def plans(self) -> list[StoredPlan]:
         """Return every reserved plan in the order of reservation."""
@@ -142,12 +159,16 @@ class PlanStore(LedgerStore):
         delta: float,
         settings: Mapping[str, Any] | None = None,
         journal: str = "",
+        askers: Mapping[str, Any] | None = None,
     ) -> tuple[StoredPlan | None, list[StoredPlan]]:
         """Store a plan, and the first journal of its run unless it is empty, if its claim fits beside the others.
 
         Returns:
             The plan of that name, new or found (None if it does not fit), and the plans that were there before.
         """
+        kept = None if settings is None and askers is None else dict(settings or {})
+        if kept is not None and askers is not None:
+            kept[ASKERS] = dict(askers)
         with self.transaction(write=True) as connection:
             before = _plans(connection)
             for plan in before:
@@ -157,7 +178,7 @@ class PlanStore(LedgerStore):
                 return None, before
             row = connection.execute(
                 "INSERT INTO plans (name, epsilon, delta, time, settings) VALUES (?, ?, ?, ?, ?) RETURNING plan",
-                (name, epsilon, delta, now(), None if settings is None else json.dumps(settings, sort_keys=True)),
+                (name, epsilon, delta, now(), None if kept is None else json.dumps(kept, sort_keys=True)),
             ).fetchone()[0]
             connection.executemany(
                 "INSERT INTO items (plan, event, max_count) VALUES (?, ?, ?)",
@@ -167,10 +188,15 @@ class PlanStore(LedgerStore):
                 connection.execute("INSERT INTO journals (plan, state) VALUES (?, ?)", (row, journal))
             return _plans(connection)[-1], before
 
-    def add_use(self, plan: StoredPlan, event: str, count: int, chain: str) -> bool:
+    def add_use(
+        self, plan: StoredPlan, event: str, count: int, chain: str, asker: tuple[str, int] | None = None
+    ) -> bool:
         """Charge ``count`` uses of a plan's event, durably. Returns False, with nothing charged, if too few are left.
 
+        ``asker`` is who asks, and the share of theirs that is charged with it.
+
         Raises:
+            AskerRefused: Too few are left in the share. Nothing was charged.
             LedgerCorrupt: The file does not hold the plan any more, or forgot entries. Nothing was charged.
         """
         item, most = plan.items[event]
@@ -186,9 +212,21 @@ class PlanStore(LedgerStore):
                 if there.fetchone() is None:
                     raise self.lost(plan)
                 return False
+            if asker is not None:
+                _charge_asker(connection, item, count, *asker)
             newest = self._enter(connection, time=now(), item=item, count=count, chain=chain)
         self._saw(newest)
         return True
+
+    def askers(self, plan: StoredPlan) -> dict[str, int]:
+        """How many releases each asker of a plan has used; those without any are left out."""
+        with self.transaction(write=False) as connection:
+            rows = connection.execute(
+                "SELECT asker, used FROM askers JOIN plans USING (plan) WHERE name = ? AND plans.time = ? "
+                "ORDER BY asker",
+                (plan.name, plan.time),
+            ).fetchall()
+        return {str(asker): int(used) for asker, used in rows}
 
     def journal(self, plan: str) -> str:
         """The journal of a plan's run; empty if it has none."""
@@ -240,16 +278,30 @@ def _plans(connection: Connection) -> list[StoredPlan]:
     plans: dict[int, StoredPlan] = {}
     for values in rows:
         kept = dict(zip((column[0] for column in rows.description), values, strict=True))
-        settings = kept.get("settings")
+        settings = json.loads(kept.get("settings") or "null")
+        askers = None if settings is None else settings.pop(ASKERS, None)
         plans[kept["plan"]] = StoredPlan(
             kept["name"], max(kept["epsilon"], LEAST_CLAIM), kept["delta"], kept["time"],
-            None if settings is None else json.loads(settings), {},
+            None if askers is not None and not settings else settings, {}, askers,
         )  # fmt: skip
     for row, item, event, max_count in connection.execute(
         "SELECT plan, item, event, max_count FROM items ORDER BY item"
     ):
         plans[row].items[event] = (item, max_count)
     return list(plans.values())
+
+
+def _charge_asker(connection: Connection, item: int, count: int, asker: str, most: int) -> None:
+    charged = 0
+    if count <= most:
+        charged = connection.execute(
+            "INSERT INTO askers (plan, asker, most, used) SELECT plan, ?, ?, ? FROM items WHERE item = ? "
+            "ON CONFLICT (plan, asker) DO UPDATE SET used = askers.used + excluded.used "
+            "WHERE askers.used + excluded.used <= askers.most",
+            (asker, most, count, item),
+        ).rowcount
+    if not charged:
+        raise AskerRefused  # out of the transaction, which takes back the charge of the plan
 
 
 def _used(connection: Connection) -> dict[int, tuple[Any, ...]]:

@@ -97,6 +97,8 @@ LEDGER = LedgerKind(
         "REFERENCES plans, record BLOB NOT NULL, time TEXT NOT NULL, UNIQUE (plan, record))",
         "CREATE TABLE IF NOT EXISTS answers (plan INTEGER NOT NULL REFERENCES plans, page INTEGER NOT NULL, question "
         "BLOB NOT NULL, answer TEXT NOT NULL, PRIMARY KEY (plan, page, question))",
+        "CREATE TABLE IF NOT EXISTS askers (plan INTEGER NOT NULL REFERENCES plans, asker TEXT NOT NULL, most INTEGER "
+        "NOT NULL, used INTEGER NOT NULL CHECK (used BETWEEN 1 AND most), PRIMARY KEY (plan, asker))",
     ),
     refuses=(
         Rule(
@@ -113,6 +115,13 @@ LEDGER = LedgerKind(
         Rule("forgotten_as_it_was", "UPDATE ON forgotten", "", "what was forgotten stays so"),
         Rule("answer_stays", "DELETE ON answers", "", "what was released stays"),
         Rule("answered_once", "UPDATE ON answers", "", "what was released stays"),
+        Rule(
+            "no_asker_refund",
+            "UPDATE ON askers",
+            "NEW.used < OLD.used OR NEW.most <> OLD.most OR NEW.asker <> OLD.asker OR NEW.plan <> OLD.plan",
+            "what an asker used never falls and a share never changes",
+        ),
+        Rule("no_asker_removal", "DELETE ON askers", "", "accounts stay"),
     ),
 )
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_dp._util.rounding import rounded_up
-from langchain_dp.accounting import MetricLedger, PartEvent, PrivacyLedger
+from langchain_dp.accounting import LedgerPlan, MetricLedger, PartEvent, PrivacyLedger
 from langchain_dp.accounting.certificate import library_version
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.accounting.metric import MetricEntry
@@ -55,6 +55,24 @@ class Release:
 
 
 @dataclasses.dataclass(frozen=True)
+class AskerShare:
+    """What one asker used of a plan.
+
+    Args:
+        name: Public name of the asker.
+        used: Releases so far.
+        most: Releases of the share.
+
+    Examples:
+        >>> [(asker.name, asker.most - asker.used) for asker in report("privacy.ledger").plans[0].askers]
+    """
+
+    name: str
+    used: int
+    most: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """A reserved plan.
 
@@ -65,6 +83,8 @@ class Plan:
         delta: Reserved delta.
         spent: Epsilon that its releases so far cost at its delta.
         releases: By kind.
+        askers: Shares of those who are named or have asked; empty where whoever asks may use up the plan.
+        each: Releases of every other asker; None where there are no shares, or none for others.
 
     Examples:
         >>> [(plan.name, plan.epsilon, plan.spent) for plan in report("privacy.ledger").plans]
@@ -76,6 +96,8 @@ class Plan:
     delta: float
     spent: float
     releases: tuple[Release, ...]
+    askers: tuple[AskerShare, ...] = ()
+    each: int | None = None
 
     @property
     def lines(self) -> tuple[Release, ...]:
@@ -190,7 +212,8 @@ class Report:
             found[name] = dict(zip(self.sides, getattr(self, name), strict=True))
         if self.unit == "eta":
             for plan in found["plans"]:  # one that stands for all: nothing was reserved, and eta has no delta
-                del plan["epsilon"], plan["delta"], plan["spent"]
+                for name in ("epsilon", "delta", "spent", "askers", "each"):
+                    del plan[name]
         if curve:
             found["curve"] = self.curve
         return {name: _plain(value) for name, value in found.items()}
@@ -252,7 +275,8 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
                 )
             )
         cost = account.spent([plan], used, quick=False)[0]
-        plans.append(Plan(label(plan.name), made, plan.epsilon, plan.delta, cost, tuple(releases)))
+        shares, each = _shares(LedgerPlan(account, plan))
+        plans.append(Plan(label(plan.name), made, plan.epsilon, plan.delta, cost, tuple(releases), shares, each))
     return Report(
         "ledger",
         "",
@@ -271,6 +295,16 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
         # The account computes and reads no file, so it does once the ledger is closed.
         composed=lambda: [(time, account.spent(stored, counts, quick=False)[0]) for time, counts in points],
     )
+
+
+def _shares(plan: LedgerPlan) -> tuple[tuple[AskerShare, ...], int | None]:
+    """Shares of a plan's askers, the fullest use first, and that of those who are not named."""
+    if plan.askers is None:
+        return (), None
+    used = plan.used_by()
+    names = sorted(plan.askers.named.keys() | used.keys(), key=lambda name: (-used.get(name, 0), name))
+    shares = [AskerShare(label(name), used.get(name, 0), plan.askers.share(name) or 0) for name in names]
+    return tuple(shares), plan.askers.each
 
 
 def _of_metric(ledger: MetricLedger) -> Report:

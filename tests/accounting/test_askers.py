@@ -1,0 +1,296 @@
+"""Accounts of those who ask: a share each, never more than the plan, charged with it and never given back."""
+
+from __future__ import annotations
+
+import collections
+import json
+import multiprocessing
+import os
+import pathlib
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fakes.old_files import old_ledger
+from fakes.places import on_both
+
+from langchain_dp.accounting import Askers, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting.store.plans import PlanStore
+from langchain_dp.audit.report.opening import open_ledger
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerCorrupt, PlanError, ShareExceeded
+
+BUDGET = PrivacyBudget(3.0, 1e-5)
+FAINT = NoisyMaxEvent(60.0)
+SHARES = Askers(each=3, named={"team-7": 5})
+PRIVATE = "Zebedee Quillfeather has gout"
+PROCESSES, THREADS = 2, 4
+
+
+def made(place: str | pathlib.Path | None, most: int = 10) -> tuple[PrivacyLedger, Any]:
+    ledger = PrivacyLedger(BUDGET, place)
+    return ledger, ledger.reserve([(FAINT, most)], name="p", delta=1e-6, askers=SHARES)
+
+
+@on_both
+def test_each_asker_has_a_share_and_all_have_the_plan(place: str) -> None:
+    """If this fails, one asker uses up the share of another, or all together more than was promised."""
+    ledger, plan = made(place)
+    with ledger:
+        plan.spend(FAINT, 4, asker="team-7")
+        with pytest.raises(
+            BudgetExceeded, match=r"^This asker's share of the plan 'p' is 5 releases, and 1 are left"
+        ) as refused:
+            plan.spend(FAINT, 2, asker="team-7")
+        assert isinstance(refused.value, ShareExceeded)
+        assert "team-7" not in str(refused.value)  # it may go to a tracer
+        assert (refused.value.fits, plan.remaining(FAINT), len(list(ledger.entries()))) == (1, 6, 1)
+        with pytest.raises(BudgetExceeded, match="and 3 are left"):
+            plan.spend(FAINT, 4, asker="a")  # more than a whole share, at first
+        plan.spend(FAINT, 3, asker="a")
+        plan.spend(FAINT, 2, asker="b")
+        assert plan.remaining(FAINT, asker="c") == 1  # the plan has less than the share
+        with pytest.raises(BudgetExceeded, match="1 of 10 are left in the plan") as refused:
+            plan.spend(FAINT, 2, asker="c")
+        assert not isinstance(refused.value, ShareExceeded)
+        assert plan.used_by() == {"a": 3, "b": 2, "team-7": 4}
+    with PrivacyLedger(BUDGET, place) as again:  # checks what is kept
+        found = again.plan("p")
+        assert found is not None
+        assert (found.used_by(), found.askers, found.settings) == ({"a": 3, "b": 2, "team-7": 4}, SHARES, None)
+        with pytest.raises(BudgetExceeded):  # no refill
+            again.reserve([(FAINT, 10)], name="p", askers=SHARES).spend(FAINT, asker="a")
+
+
+def test_who_asks_must_be_said_and_known_before_anything_is_charged() -> None:
+    """If this fails, a question nobody answers for is charged, or a private text stands in an error."""
+    ledger, plan = made(None)
+    closed = ledger.reserve([(FAINT, 3)], name="closed", delta=1e-6, askers=Askers(named={"team-7": 2}))
+    free = ledger.reserve([(FAINT, 3)], name="free", delta=1e-6)
+    for where, asker, says in (
+        (plan, None, "Say who asks"),
+        (closed, PRIVATE, "no account for this asker"),
+        (free, "team-7", "has no accounts"),
+    ):
+        with pytest.raises(PlanError, match=says) as refused:
+            where.spend(FAINT, asker=asker)
+        assert PRIVATE not in str(refused.value)
+    for wrong in ("", "two\nlines", "x" * 201, 7):
+        with pytest.raises(InvalidParameter, match="asker"):
+            plan.spend(FAINT, asker=wrong)
+    assert list(ledger.entries()) == []
+    for certificate in (plan.certificate(), ledger.certificate()):
+        assert "pool" in " ".join(certificate.notes)
+    assert "pool" not in " ".join(free.certificate().notes)
+
+
+def test_shares_never_change() -> None:
+    """If this fails, a restart gives askers a larger share of the same rows, or a plan without accounts gets some."""
+    ledger, _ = made(None)
+    with pytest.raises(PlanError, match=r"askers was Askers\(each=3.*now Askers\(each=4"):
+        ledger.reserve([(FAINT, 10)], name="p", askers=Askers(each=4))
+    assert ledger.reserve([(FAINT, 10)], name="p", settings=None).askers == SHARES
+    ledger.reserve([(FAINT, 1)], name="free", delta=1e-6)
+    with pytest.raises(PlanError, match="askers was None"):
+        ledger.reserve([(FAINT, 1)], name="free", askers=SHARES)
+    both = ledger.reserve([(FAINT, 1)], name="both", delta=1e-6, settings={"shots": 4}, askers=SHARES)
+    assert (both.settings, both.askers) == ({"shots": 4}, SHARES)
+    for wrong in ({"each": 0}, {"named": {"a": 0}}, {"named": {"": 1}}, {"named": [1]}, {}):
+        with pytest.raises(InvalidParameter):
+            Askers(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match="askers="):
+        ledger.reserve([(FAINT, 1)], name="q", settings={"askers": 1})
+    with pytest.raises(InvalidParameter, match="Askers"):
+        ledger.reserve([(FAINT, 1)], name="q", askers=5)  # type: ignore[arg-type]
+
+
+def test_the_database_itself_refuses_a_refund_and_a_damaged_account_is_found(tmp_path: pathlib.Path) -> None:
+    """If this fails, a hand in the file gives an asker answers back, and nobody sees it."""
+    path = tmp_path / "l.db"
+    ledger, plan = made(path)
+    plan.spend(FAINT, 2, asker="a")
+    ledger.close()
+    connection = sqlite3.connect(path, isolation_level=None)
+    for edit in ("UPDATE askers SET used = 1", "UPDATE askers SET most = 9", "DELETE FROM askers",
+                 "UPDATE askers SET used = 4"):  # fmt: skip
+        with pytest.raises(sqlite3.IntegrityError):
+            connection.execute(edit)
+    connection.execute("UPDATE askers SET used = 3")
+    connection.close()
+    with pytest.raises(LedgerCorrupt, match="used more than was charged"):
+        PrivacyLedger(BUDGET, path)
+
+
+def test_a_crash_between_the_plan_and_the_share_charges_neither(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this fails, a kill in the middle of a charge leaves a share and a plan that contradict each other."""
+    path = tmp_path / "l.db"
+    ledger, plan = made(path)
+    plan.spend(FAINT, asker="a")
+    pid = os.fork()
+    if pid == 0:
+        monkeypatch.setattr(PlanStore, "_enter", lambda *_args, **_named: os._exit(7))
+        try:
+            plan.spend(FAINT, asker="a")
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert (plan.used_by(), plan.remaining(FAINT)) == ({"a": 1}, 9)
+    ledger.close()
+    PrivacyLedger(BUDGET, path).close()
+
+
+def test_a_file_without_accounts_gets_them(tmp_path: pathlib.Path) -> None:
+    """If this fails, an update of this package loses the ledgers that were made before it, or they have no accounts."""
+    path = tmp_path / "old.db"
+    PrivacyLedger(BUDGET, path).close()
+    old_ledger(path)
+    open_ledger(path).close()  # a report reads it as it is
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.reserve([(FAINT, 4)], name="shared", delta=1e-6, askers=SHARES)
+        plan.spend(FAINT, 2, asker="a")
+    with PrivacyLedger(BUDGET, path) as ledger:
+        again = ledger.plan("shared")
+        assert again is not None
+        assert again.used_by() == {"a": 2}
+
+
+def _ask(place: str, gate: Any, told: Any) -> None:
+    outcomes: collections.Counter[str] = collections.Counter()
+    guard = threading.Lock()
+    with PrivacyLedger(BUDGET, place) as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
+        line = threading.Barrier(THREADS)
+
+        def racer(_: int) -> None:
+            line.wait(60)
+            for asker in ("team-7", "a", "b", "c") * 2:
+                try:
+                    plan.spend(FAINT, asker=asker)
+                    outcome = asker
+                except BudgetExceeded:
+                    outcome = "refused"
+                with guard:
+                    outcomes[outcome] += 1
+
+        gate.wait(60)
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(racer, range(THREADS)))
+    told.send(json.dumps(outcomes))
+
+
+@on_both
+@pytest.mark.parametrize("most", [100, 9])
+def test_the_last_answers_of_each_asker_go_to_exactly_as_many_racers(place: str, most: int) -> None:
+    """If this fails, threads of two processes get more than a share or the plan has, or lose some of it."""
+    made(place, most)[0].close()
+    context = multiprocessing.get_context("fork")
+    gate = context.Barrier(PROCESSES)
+    pipes = [context.Pipe(duplex=False) for _ in range(PROCESSES)]
+    racers = [context.Process(target=_ask, args=(place, gate, write)) for _, write in pipes]
+    for racer in racers:
+        racer.start()
+    total: collections.Counter[str] = collections.Counter()
+    for racer, (read, _) in zip(racers, pipes, strict=True):
+        assert read.poll(60)
+        total.update(json.loads(read.recv()))
+        racer.join()
+    refused, shares = total.pop("refused"), {"team-7": 5, "a": 3, "b": 3, "c": 3}
+    given = min(most, sum(shares.values()))
+    assert (total.total(), refused) == (given, PROCESSES * THREADS * 8 - given)
+    assert all(total[asker] <= share for asker, share in shares.items())
+    with PrivacyLedger(BUDGET, place) as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
+        assert plan.used_by() == {asker: count for asker, count in total.items() if count}
+        assert (plan.remaining(FAINT), len(list(ledger.entries()))) == (most - given, given)
+
+
+def _spend_for_ever(place: str, pipe: int) -> None:
+    try:
+        plan = PrivacyLedger(BUDGET, place).plan("p")
+        assert plan is not None
+        while True:
+            plan.spend(FAINT, asker="team-7")
+            os.write(pipe, b"\n")
+    finally:
+        os._exit(1)
+
+
+@on_both
+def test_a_kill_at_any_moment_gives_no_asker_an_answer_back(place: str) -> None:
+    """If this fails, what an asker was given before a crash is not in the share, or not in the plan."""
+    with PrivacyLedger(BUDGET, place) as ledger:
+        ledger.reserve([(FAINT, 400)], name="p", delta=1e-6, askers=Askers(each=400))
+    dice, before = random.Random(30), 0
+    for _ in range(12):
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(read)
+            _spend_for_ever(place, write)
+        os.close(write)
+        told = 0
+        for _ in range(dice.randrange(8)):
+            told += len(os.read(read, 1))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        while more := os.read(read, 65536):
+            told += len(more)
+        os.close(read)
+        with PrivacyLedger(BUDGET, place) as ledger:  # opening checks that counts, shares and entries agree
+            plan = ledger.plan("p")
+            assert plan is not None
+            after = plan.used_by().get("team-7", 0)
+            assert after == 400 - plan.remaining(FAINT)
+        assert before + told <= after <= before + told + 1
+        before = after
+    assert before > 0
+
+
+@on_both
+def test_a_share_is_never_prepaid(place: str) -> None:
+    """If this fails, a block that was paid for one asker is spent by another, or goes beyond the share or the plan."""
+    with PrivacyLedger(BUDGET, place, prepaid=50) as ledger:
+        plan = ledger.reserve([(FAINT, 7)], name="p", delta=1e-6, askers=SHARES)
+        plain = ledger.reserve([(FAINT, 60)], name="plain", delta=1e-6)
+        plain.spend(FAINT)
+        for _ in range(3):
+            plan.spend(FAINT, asker="a", chain="mail")
+        with pytest.raises(ShareExceeded):
+            plan.spend(FAINT, asker="a")
+        for _ in range(4):
+            plan.spend(FAINT, asker="team-7", chain="mail")
+        with pytest.raises(BudgetExceeded, match="0 of 7 are left"):
+            plan.spend(FAINT, asker="team-7")
+        counts = [(entry.count, entry.chain) for entry in ledger.entries()]
+        assert counts == [(50, " (prepaid)"), *[(1, "mail")] * 7]
+        assert not any("blocks of" in note for note in plan.certificate().notes)
+        assert any("blocks of 50" in note for note in ledger.certificate().notes)
+
+
+@on_both
+def test_another_process_cannot_open_it_with_other_shares(place: str) -> None:
+    """If this fails, a second process with a larger share of its own refills what the first has used."""
+    ledger, plan = made(place)
+    plan.spend(FAINT, 3, asker="a")
+    again = (
+        "import sys\nfrom langchain_dp.accounting import *\n"
+        "ledger = PrivacyLedger(PrivacyBudget(3.0, 1e-5), sys.argv[1])\n"
+    )
+    for asks, says in (
+        ("ledger.reserve([(NoisyMaxEvent(60.0), 10)], name='p', askers=Askers(each=9))", "PlanError"),
+        ("ledger.plan('p').spend(NoisyMaxEvent(60.0), asker='a')", "ShareExceeded"),
+        ("ledger.reserve([(NoisyMaxEvent(60.0), 10)], name='p').spend(NoisyMaxEvent(60.0))", "PlanError"),
+    ):
+        done = subprocess.run([sys.executable, "-c", again + asks, place], capture_output=True, text=True)
+        assert says in done.stderr.splitlines()[-1]
+    assert (plan.used_by(), plan.remaining(FAINT)) == ({"a": 3}, 7)
+    ledger.close()
