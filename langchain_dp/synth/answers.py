@@ -390,6 +390,11 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         )  # fmt: skip
 
     @property
+    def askers(self) -> Askers | None:
+        """The shares of those who ask, if the plan has any."""
+        return self._plan.askers
+
+    @property
     def certificate_model(self) -> str:
         """The model as certificates name it."""
         return self._engine.name
