@@ -65,7 +65,7 @@ of a "user" and of a "document", and its one plan has name, made and releases.
 
     def run(self) -> int:
         """Run the command; returns the exit code."""
-        from langchain_dp.audit.watch.figures import Watched
+        from langchain_dp.audit.watch.reading import Watched
 
         watched = Watched(self.file)
         try:

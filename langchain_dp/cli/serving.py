@@ -11,7 +11,7 @@ from langchain_dp.cli.parts import DONE, note
 from langchain_dp.errors import InvalidParameter, MissingExtra
 
 if TYPE_CHECKING:
-    from langchain_dp.audit.watch.figures import Watched
+    from langchain_dp.audit.watch.reading import Watched
 
 
 def serve(watched: Watched, host: str, port: int, *, every: float, allow_remote: bool) -> int:
@@ -35,7 +35,7 @@ def serve(watched: Watched, host: str, port: int, *, every: float, allow_remote:
     local = _is_loopback(host)
     if not local and not allow_remote:
         raise InvalidParameter(
-            f"Expected --host {host} to be this machine's own, such as 127.0.0.1: the page has no login. Reach it "
+            f"Expected --host {host} to be a loopback address, such as 127.0.0.1: the page has no login. Reach it "
             "through an SSH tunnel, or add --allow-remote if everybody who can reach that address may read it."
         )
     found = watched.figures()  # what is no ledger says so here

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from langchain_dp.accounting import MetricLedger, PrivacyLedger
     from langchain_dp.audit.report import Report
     from langchain_dp.audit.watch import Figures
-    from langchain_dp.audit.watch.figures import Watched
+    from langchain_dp.audit.watch.reading import Watched
 
     Show = Callable[[Report, PrivacyLedger | MetricLedger], str]
 
@@ -98,7 +98,7 @@ def _screen() -> Iterator[Tell]:
             nonlocal shown
             shown = text or shown
             now = f"{datetime.datetime.now():%H:%M:%S}"
-            last = Text(trouble, style="bold red") if trouble else Text(f"changed {now}; Ctrl-C ends", style="dim")
+            last = Text(trouble, style="bold red") if trouble else Text(f"as of {now}; Ctrl-C ends", style="dim")
             live.update(Group(Text(shown), Text(""), last), refresh=True)
 
         yield tell

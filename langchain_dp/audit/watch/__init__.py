@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 from langchain_dp._util.lazy import lazily
 
 if TYPE_CHECKING:
-    from langchain_dp.audit.watch.figures import Figures, figures
     from langchain_dp.audit.watch.live import live_app
     from langchain_dp.audit.watch.otel import observe
     from langchain_dp.audit.watch.prometheus import LedgerCollector
+    from langchain_dp.audit.watch.reading import Figures, figures
 
 __all__ = ["Figures", "LedgerCollector", "figures", "live_app", "observe"]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "Figures": ".figures",
-        "figures": ".figures",
+        "Figures": ".reading",
+        "figures": ".reading",
         "LedgerCollector": ".prometheus",
         "live_app": ".live",
         "observe": ".otel",

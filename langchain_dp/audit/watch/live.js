@@ -23,7 +23,7 @@
         last = tag;
         line.dataset.said = found.getElementById("live").querySelector("span").textContent;
       }
-      const time = new Date().toLocaleTimeString();
+      const time = `${new Date().toISOString().slice(11, 19)} UTC`;
       say(answer.ok ? `Live, looked at ${time}` : `${line.dataset.said} Looked at ${time}.`, !answer.ok);
     } catch {
       say("No answer from the program that shows this page. What is shown is what it said last.", true);

@@ -14,7 +14,7 @@ from typing import Any
 from langchain_dp._util import validate
 from langchain_dp.audit.report.contents import Report
 from langchain_dp.audit.report.page import Live, page
-from langchain_dp.audit.watch.figures import Figures, Watchable, Watched, named
+from langchain_dp.audit.watch.reading import Figures, Watchable, Watched, named
 from langchain_dp.errors import LangChainDPError, MissingExtra
 
 try:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 
 from langchain_dp.accounting.certificate import library_version
-from langchain_dp.audit.watch.figures import HEALTHY, MEASURES, PREFIX, Figures, Measure, Watchable, Watched, named
+from langchain_dp.audit.watch.reading import HEALTHY, MEASURES, PREFIX, Figures, Measure, Watchable, Watched, named
 from langchain_dp.errors import MissingExtra
 
 try:

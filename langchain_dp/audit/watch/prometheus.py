@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from langchain_dp.audit.watch.figures import HEALTHY, MEASURES, PREFIX, Measure, Watchable, Watched, named
+from langchain_dp.audit.watch.reading import HEALTHY, MEASURES, PREFIX, Measure, Watchable, Watched, named
 from langchain_dp.errors import MissingExtra
 
 try:
