@@ -56,6 +56,9 @@ of a "user" and of a "document", and its one plan has name, made and releases.
 
     def __post_init__(self) -> None:
         self.at_most_one("watch", "serve")
+
+    def _check(self) -> None:
+        """Refuse options that would be ignored."""
         for given, need in ((("host", "port", "allow_remote"), ("serve",)), (("interval",), ("watch", "serve"))):
             if (found := self.given(given)) and not self.given(need):
                 said = " or ".join(f"--{name}" for name in need)
@@ -67,6 +70,7 @@ of a "user" and of a "document", and its one plan has name, made and releases.
         """Run the command; returns the exit code."""
         from langchain_dp.audit.watch.reading import Watched
 
+        self._check()
         watched = Watched(self.file)
         try:
             if self.serve:

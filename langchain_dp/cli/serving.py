@@ -70,6 +70,7 @@ def _listen(host: str, port: int) -> socket.socket:
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)
+            listening.listen()  # a browser that is faster than the server waits
         except BaseException:
             listening.close()
             raise
