@@ -49,7 +49,12 @@ def serve(watched: Watched, host: str, port: int, *, every: float, allow_remote:
     shown = f"[{host}]" if ":" in host else host
     print(f"http://{shown}:{listening.getsockname()[1]}/ shows the ledger ({found.unit}); Ctrl-C ends it.", flush=True)
     settings = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=2
+        app,
+        log_config=None,  # what goes wrong is said on stderr, and who asked for what is not
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=2,
     )
     with listening, contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(settings).run(sockets=[listening])

@@ -73,7 +73,7 @@ def live_app(
         Route("/healthz", _health(watched)),
         Route("/metrics", _metrics(name, watched)),
     ]
-    return _Guarded(Starlette(routes=routes), None if hosts is None else {_plain(host) for host in hosts})
+    return _ReadingOnly(Starlette(routes=routes), None if hosts is None else {_plain(host) for host in hosts})
 
 
 class _Pages:
@@ -143,7 +143,7 @@ def _metrics(name: str, watched: Watched) -> Any:
     return metrics
 
 
-class _Guarded:
+class _ReadingOnly:
     """Refuses requests for a foreign host, and every method that could mean to change something."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:

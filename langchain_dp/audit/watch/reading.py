@@ -83,6 +83,9 @@ def figures(ledger: PrivacyLedger | MetricLedger) -> Figures:
 
     The exact costs are composed where counts have changed since the last time: some tens of milliseconds a plan.
 
+    Args:
+        ledger: The ledger, of either kind.
+
     Raises:
         LedgerError: The ledger cannot be trusted, or not be read within 5 seconds.
 
