@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -249,7 +250,9 @@ def test_a_ledger_that_somebody_keeps_locked_is_unhealthy(ledger: Path, monkeypa
     assert watched.look()[1] == ""
     connection = sqlite3.connect(ledger, isolation_level=None)
     connection.execute("BEGIN EXCLUSIVE")
+    begun = time.monotonic()
     assert watched.look() == (None, "LedgerUnwritable")
+    assert time.monotonic() - begun < 10.0  # and not as long as a spend waits
     connection.execute("ROLLBACK")
     connection.close()
     assert watched.look()[1] == ""
