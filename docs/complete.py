@@ -15,6 +15,7 @@ ROOMS = (
     "langchain_dp.attacks",
     "langchain_dp.audit",
     "langchain_dp.audit.report",
+    "langchain_dp.audit.watch",
     "langchain_dp.errors",
     "langchain_dp.icl",
     "langchain_dp.integrations.gliner",

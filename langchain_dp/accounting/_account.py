@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -47,15 +48,41 @@ class Same:
         return self
 
 
+class Refusals:
+    """How often an open ledger has refused something in this process. It is written nowhere; a fork begins at 0."""
+
+    def __init__(self) -> None:
+        self._number, self._process = 0, os.getpid()
+        self._lock = threading.Lock()
+        forks.renew_lock(self)
+
+    def add(self, refusal: BudgetExceeded) -> BudgetExceeded:
+        """Count a refusal, and return it to be raised."""
+        with self._lock:
+            self._number, self._process = self.number + 1, os.getpid()
+        return refusal
+
+    @property
+    def number(self) -> int:
+        """Refusals so far."""
+        return self._number if self._process == os.getpid() else 0
+
+
 class BaseLedger(Same):
-    """What ledgers of both kinds share: where they lie, and that they are closed."""
+    """What ledgers of both kinds share: where they lie, what they refused, and that they are closed."""
 
     _store: LedgerStore
+    _refusals: Refusals
 
     @property
     def path(self) -> str | None:
         """Absolute path of the file, or the URL of the schema; None in memory."""
         return self._store.path
+
+    @property
+    def refusals(self) -> int:
+        """How often this object, in this process, has refused a charge or a plan that would exceed the budget."""
+        return self._refusals.number
 
     def close(self) -> None:
         """Close the ledger. Every later use of this ledger is refused, and of its plans."""
@@ -77,6 +104,7 @@ class Account(Same):
         self.budget = store.budget
         self.store = store
         self.prepaid = None if prepaid is None else Prepaid(store, prepaid)
+        self.refusals = Refusals()
         self._known: dict[tuple[object, ...], float] = {}
         self._lock = threading.Lock()
         forks.renew_lock(self)
@@ -197,10 +225,10 @@ class Account(Same):
         return f"{asked} would cost epsilon {cost:.3g}; {left[0]:.3g} of {whole:.4g} is left."
 
     def exceeded(self, sentence: str, *, asked: str, fits: int) -> BudgetExceeded:
-        """Return the refusal that ``sentence`` begins: nothing was charged or stored."""
+        """Return the refusal that ``sentence`` begins, counted: nothing was charged or stored."""
         plans = self.store.plans()
         spent, reserved = self.spent(plans, quick=False), claims(plans)
-        return BudgetExceeded(
+        refusal = BudgetExceeded(
             f"{sentence} Nothing was charged, and {fits} more would fit. Ask for less; a larger budget is a weaker "
             f"promise and needs a new ledger. (Spent so far: epsilon={spent[0]:.6g}, delta={spent[1]:g}; reserved: "
             f"epsilon={reserved[0]:.6g}, delta={reserved[1]:g}; budget: {self.budget}.)",
@@ -209,6 +237,7 @@ class Account(Same):
             budget=(self.budget.epsilon, self.budget.delta),
             fits=fits,
         )
+        return self.refusals.add(refusal)
 
     def certificate(
         self,

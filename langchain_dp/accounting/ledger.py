@@ -96,6 +96,7 @@ class PrivacyLedger(BaseLedger):
 
     def _over(self, account: Account) -> Self:
         self._account, self._store, self._direct = account, account.store, None
+        self._refusals = account.refusals
         return self
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from langchain_dp._util import validate
-from langchain_dp.accounting._account import BaseLedger, check_text
+from langchain_dp.accounting._account import BaseLedger, Refusals, check_text
 from langchain_dp.accounting._metric_certificate import MetricCertificate
 from langchain_dp.accounting.store.base import backend_at, is_there
 from langchain_dp.accounting.store.metric import Limits, MetricEntry, MetricStore, Shortfall, ticks, units
@@ -110,6 +110,7 @@ class MetricLedger(BaseLedger):
 
     def _over(self, store: MetricStore, *, keyed: bool) -> Self:
         self._store, self._keyed = store, keyed
+        self._refusals = Refusals()
         self._released = ReleasedTexts(store)
         return self
 
@@ -173,7 +174,7 @@ class MetricLedger(BaseLedger):
         ]
         refused = self._store.add(cost, accounts, table, chain, keys)
         if isinstance(refused, Shortfall):
-            raise self._exceeded(refused, eta, cost)
+            raise self._refusals.add(self._exceeded(refused, eta, cost))
         if refused is not None:
             raise _other_table(table, refused)
 

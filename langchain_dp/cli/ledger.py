@@ -1,15 +1,16 @@
-"""``langchain-dp ledger``: what a ledger holds and what is left of it. Read only."""
+"""``langchain-dp ledger``: what a ledger holds and what is left of it, once, as it changes, or as a page. Read only."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from typer import Argument
+from typer import Argument, Option
 
 from langchain_dp.cli.options import JsonOptions
-from langchain_dp.cli.parts import DONE, columns, paths, print_json
+from langchain_dp.cli.parts import DONE, WrongArguments, columns, paths, positive, strict_json
 
 if TYPE_CHECKING:
+    from langchain_dp.accounting import MetricLedger, PrivacyLedger
     from langchain_dp.audit.report import Plan, Release, Report
 
 Parts = list[dict[str, float]]
@@ -25,12 +26,18 @@ class Ledger(JsonOptions):
     examples = """\
   langchain-dp ledger privacy.ledger
   langchain-dp ledger privacy.ledger --json
+  langchain-dp ledger privacy.ledger --watch
+  langchain-dp ledger privacy.ledger --serve --port 8787
 """
     notes = """\
 A file, or a schema of PostgreSQL by its URL without a password, "postgresql://user@host/database?schema=name".
 Both kinds: counted in epsilon (DP-ICL, DP-OPT), or in eta (sanitized texts). It is read and not changed, also while
 others charge it. No text of a record is in it; names of plans and chains that read like a text are not shown. Spent is
 what the releases so far cost inside their plans; reserved is the promise. The two are never added.
+--watch: draws the table anew when the ledger has changed; in a pipe, one line a change (with --json, one object).
+--serve: the report page on http://127.0.0.1:8787, which keeps itself up to date, with /healthz, and /metrics for
+Prometheus. It has no login: it is for browsers on this machine, unless --allow-remote says otherwise. Extra: watch.
+Both end with Ctrl-C.
 --json: {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans": [{"name", "made", "epsilon", "delta",
 "spent", "parts", "releases": [{"mechanism", "parameters", "used", "most", "left", "first", "last", "chains"}],
 "askers": [{"name", "used", "most"}], "each"}], "facts"}; "each" is the share of an asker without a name; budget,
@@ -41,45 +48,81 @@ of a "document", and its one plan has name, made and releases.
         metavar="PLACE", autocompletion=paths, help="file or postgresql:// URL of a ledger, of either kind"
     )
 
+    watch: bool = Option(False, "--watch", help="show it again whenever it has changed, until Ctrl-C")
+    serve: bool = Option(False, "--serve", help="show it as a page in a browser, until Ctrl-C")
+    interval: float = Option(2.0, parser=positive, metavar="SECONDS", help="between two looks")
+    host: str = Option("127.0.0.1", help="address to serve on")
+    port: int = Option(8787, min=0, max=65535, help="port to serve on; 0 for a free one")
+    allow_remote: bool = Option(False, "--allow-remote", help="serve other machines, too: whoever reaches it reads it")
+
+    def __post_init__(self) -> None:
+        self.at_most_one("watch", "serve")
+
+    def _check(self) -> None:
+        """Refuse options that would be ignored."""
+        for given, need in ((("host", "port", "allow_remote"), ("serve",)), (("interval",), ("watch", "serve"))):
+            if (found := self.given(given)) and not self.given(need):
+                said = " or ".join(f"--{name}" for name in need)
+                raise WrongArguments(f"Expected {', '.join(found)} together with {said}.")
+        if self.serve and self.json:
+            raise WrongArguments("Expected --serve without --json: it shows a page.")
+
     def run(self) -> int:
         """Run the command; returns the exit code."""
-        from langchain_dp.audit.report import report
+        from langchain_dp.audit.watch.reading import Watched
 
-        found = report(self.file)
-        parts = _parts(self.file, found)
-        if self.json:
-            print_json(_plain(found, parts))
-        else:
-            print(_text(found, parts))
-        return DONE
+        self._check()
+        watched = Watched(self.file)
+        try:
+            if self.serve:
+                from langchain_dp.cli.serving import serve
+
+                return serve(watched, self.host, self.port, every=self.interval, allow_remote=self.allow_remote)
+            if self.watch:
+                from langchain_dp.cli.watching import watch
+
+                show = json_of if self.json else text_of
+                return watch(watched, show, every=self.interval, as_json=self.json)
+            print((json_of if self.json else text_of)(watched.report(), watched.open()))
+            return DONE
+        finally:
+            watched.close()
 
 
-def _parts(path: str, found: Report) -> Parts:
+def json_of(found: Report, ledger: PrivacyLedger | MetricLedger) -> str:
+    """A report as one JSON object on one line."""
+    return strict_json(_plain(found, _parts(found, ledger)))
+
+
+def text_of(found: Report, ledger: PrivacyLedger | MetricLedger) -> str:
+    """A report as a table for people."""
+    return _text(found, _parts(found, ledger))
+
+
+def _parts(found: Report, ledger: PrivacyLedger | MetricLedger) -> Parts:
     """What each part of a plan's data has spent, for the counts that the report holds."""
     from langchain_dp.accounting import MetricLedger, PartEvent, epsilon
     from langchain_dp.audit.report.names import label
-    from langchain_dp.audit.report.opening import open_ledger
 
+    if isinstance(ledger, MetricLedger):
+        return [{} for _ in found.plans]
     spent: Parts = []
-    with open_ledger(path) as ledger:
-        if isinstance(ledger, MetricLedger):
-            return [{} for _ in found.plans]
-        for shown, plan in zip(found.plans, ledger.plans(), strict=False):  # a plan may have come since
-            used: dict[str, list[Any]] = {}
-            of_all = []  # what was read of all parts, each pays for too
-            for release, (event, _) in zip(shown.releases, plan.events, strict=True):
-                made = [(event, release.used)] if release.used else []
-                if isinstance(event, PartEvent):
-                    used.setdefault(event.part, []).extend(made)
-                else:
-                    of_all += made
-            neighbors = ledger.budget.neighbors
-            spent.append(
-                {
-                    label(name): min(epsilon(events, plan.delta, neighbors=neighbors), plan.epsilon) if events else 0.0
-                    for name, events in ((name, events + of_all) for name, events in used.items())
-                }
-            )
+    for shown, plan in zip(found.plans, ledger.plans(), strict=False):  # a plan may have come since
+        used: dict[str, list[Any]] = {}
+        of_all = []  # what was read of all parts, each pays for too
+        for release, (event, _) in zip(shown.releases, plan.events, strict=True):
+            made = [(event, release.used)] if release.used else []
+            if isinstance(event, PartEvent):
+                used.setdefault(event.part, []).extend(made)
+            else:
+                of_all += made
+        neighbors = ledger.budget.neighbors
+        spent.append(
+            {
+                label(name): min(epsilon(events, plan.delta, neighbors=neighbors), plan.epsilon) if events else 0.0
+                for name, events in ((name, events + of_all) for name, events in used.items())
+            }
+        )
     return spent
 
 

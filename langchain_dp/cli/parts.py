@@ -244,8 +244,13 @@ def ending(error: BaseException) -> tuple[str, int]:
 
 
 def print_json(value: object, *, file: Any = None) -> None:
+    """Print :func:`strict_json`."""
+    print(strict_json(value), file=file)
+
+
+def strict_json(value: object) -> str:
     """One strict JSON object on one line; infinity is the string "inf"."""
-    print(json.dumps(_strict(value), allow_nan=False), file=file)
+    return json.dumps(_strict(value), allow_nan=False)
 
 
 def _strict(value: Any) -> Any:

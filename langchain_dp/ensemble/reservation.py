@@ -129,7 +129,7 @@ def unreserved(ledger: PrivacyLedger) -> PrivacyBudget:
     epsilon, delta = ledger.reserved()
     left = ledger.budget.epsilon - epsilon, ledger.budget.delta - delta
     if min(left) <= 0:
-        raise BudgetExceeded(
+        refusal = BudgetExceeded(
             f"The ledger has epsilon={left[0]:.6g}, delta={left[1]:.3g} left to reserve: no room for another plan. "
             "Give every chain a share of the ledger with budget=.",
             asked="a plan over the rest of the ledger",
@@ -137,6 +137,7 @@ def unreserved(ledger: PrivacyLedger) -> PrivacyBudget:
             budget=(ledger.budget.epsilon, ledger.budget.delta),
             fits=0,
         )
+        raise ledger._refusals.add(refusal)
     return PrivacyBudget(left[0], left[1], ledger.budget.neighbors)
 
 
@@ -150,7 +151,7 @@ def affordable(ledger: PrivacyLedger, budget: PrivacyBudget | None) -> PrivacyBu
     if budget is None:
         return left
     if budget.epsilon > left.epsilon * _ROUNDING or budget.delta > left.delta * _ROUNDING:
-        raise BudgetExceeded(
+        refusal = BudgetExceeded(
             f"Expected {budget} to fit into the ledger, but only epsilon={left.epsilon:.6g}, delta={left.delta:.3g} "
             "are not reserved yet. Ask for less, or use another ledger.",
             asked=f"a plan over {budget}",
@@ -158,4 +159,5 @@ def affordable(ledger: PrivacyLedger, budget: PrivacyBudget | None) -> PrivacyBu
             budget=(ledger.budget.epsilon, ledger.budget.delta),
             fits=0,
         )
+        raise ledger._refusals.add(refusal)
     return budget

@@ -210,8 +210,12 @@ def run(words: list[str], streams: dict[str, str], monkeypatch: pytest.MonkeyPat
 
 
 def too_long(words: list[str]) -> bool:
-    """Whether a model would be asked thousands of times: those examples are parsed only."""
-    return words[0] == "demo" or "--self-check" in words or (words[0] == "optimize" and "--plan" not in words)
+    """Whether a model would be asked thousands of times, or only Ctrl-C ends it: those examples are parsed only."""
+    return (
+        words[0] == "demo"
+        or {"--self-check", "--watch", "--serve"} & {*words}
+        or (words[0] == "optimize" and "--plan" not in words)
+    )
 
 
 @pytest.mark.parametrize("example", dict.fromkeys(example for name in ALL for example in examples(name)))

@@ -25,8 +25,8 @@ HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```(?:text)?\n(.*?)```)?", re.DOTALL)
 """Code, and what it prints where the page shows it."""
 EXTRAS = [
-    "langchain", "langgraph", "llama_cpp", "matplotlib", "openai", "psycopg", "pyarrow", "sklearn", "tokenizers",
-    "torch",
+    "langchain", "langgraph", "llama_cpp", "matplotlib", "openai", "opentelemetry", "prometheus_client", "psycopg",
+    "pyarrow", "sklearn", "starlette", "tokenizers", "torch", "uvicorn",
 ]  # fmt: skip
 BARE = f"""
 import sys

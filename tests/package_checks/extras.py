@@ -78,6 +78,9 @@ SEVERAL = (
     "integrations/test_llama_failures.py",
     "integrations/test_llama_wri*.py",
     "cli/test_demo.py",
+    "audit/test_gauges.py",
+    "audit/test_live.py",
+    "cli/test_watching.py",
 )
 
 NEED = {
@@ -127,6 +130,11 @@ PROMISES = {
         ("langchain_dp.integrations.openai:*", "langchain_openai:ChatOpenAI"),
         (*NEED["openai"], "integrations/test_completion_server.py"),
     ),
+    "otel": Promise(
+        ("langchain_dp.audit.watch:observe", "opentelemetry.metrics:get_meter"),
+        uses="from langchain_dp import PrivacyBudget, PrivacyLedger; from langchain_dp.audit.watch import observe; "
+        "observe({'it': PrivacyLedger(PrivacyBudget(1.0))})",
+    ),
     "plot": Promise(
         ("langchain_dp.attacks:plot_attacks",),
         ("attacks/test_results.py", "rapt/test_calibrate.py"),
@@ -141,6 +149,13 @@ PROMISES = {
         ("langchain_dp.integrations.presidio:PresidioEntities", "presidio_analyzer:AnalyzerEngine"),
         ("integrations/test_presidio.py",),
     ),
+    "prometheus": Promise(
+        ("langchain_dp.audit.watch:LedgerCollector", "prometheus_client:generate_latest"),
+        uses="from langchain_dp import PrivacyBudget, PrivacyLedger; import prometheus_client as client; "
+        "from langchain_dp.audit.watch import LedgerCollector; registry = client.CollectorRegistry(); "
+        "registry.register(LedgerCollector({'it': PrivacyLedger(PrivacyBudget(1.0))})); "
+        "assert b'left_epsilon' in client.generate_latest(registry)",
+    ),
     "rapt": Promise(
         ("langchain_dp.rapt:*",),
         ("rapt/test_calibrate.py", "rapt/test_privatize.py", "rapt/test_vocabulary.py", "cli/test_sanitize.py"),
@@ -149,6 +164,11 @@ PROMISES = {
     "ray": Promise(("langchain_dp.integrations.ray:map_private_batches", "ray.data:Dataset"), NEED["ray"]),
     "transformers": Promise(("langchain_dp.integrations.transformers:*",), NEED["transformers"]),
     "tuning": Promise(("langchain_dp.rapt.tuning:*",), NEED["tuning"]),
+    "watch": Promise(
+        ("langchain_dp.audit.watch:live_app", "uvicorn:Server"),
+        uses="from langchain_dp import PrivacyBudget, PrivacyLedger; from langchain_dp.audit.watch import live_app; "
+        "live_app(PrivacyLedger(PrivacyBudget(1.0)))",
+    ),
 }
 """Every extra of pyproject.toml but ``dev``, and "" for none."""
 

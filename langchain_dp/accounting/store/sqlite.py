@@ -74,7 +74,7 @@ class SQLite(Backend):
     def _open(self, wait: float) -> Connection:
         path = self._file()
         before = place_of(path)
-        connection = _patiently(lambda: open_connection(path), wait)
+        connection = _patiently(self._opened_file, wait)
         try:
             found = _patiently(lambda: verify_header(connection, path, self.kind), wait)
             if place_of(path) != before or self.ledger_id not in (None, found):
@@ -84,6 +84,9 @@ class SQLite(Backend):
             raise
         self.ledger_id, self._place = found, before
         return connection
+
+    def _opened_file(self) -> Connection:
+        return open_connection(self._file())
 
     def _begin(self, connection: Connection, write: bool, wait: float) -> None:
         """Refuse when the path leads to another file now, or the file holds another ledger, or its journal is off."""

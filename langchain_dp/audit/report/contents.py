@@ -17,7 +17,7 @@ from langchain_dp.accounting.certificate import library_version
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.accounting.metric import MetricEntry
 from langchain_dp.audit.report import opening, words
-from langchain_dp.audit.report.names import RELATIONS, in_part, kind, label, parameters
+from langchain_dp.audit.report.names import RELATIONS, WORDS, in_part, kind, label, parameters
 from langchain_dp.audit.report.results import ReportedAttack
 
 _FEW_PARTS = 8  # parts that are shown one by one
@@ -233,10 +233,14 @@ def report(path: str | os.PathLike[str], *, attacks: tuple[ReportedAttack, ...] 
         >>> found = report("privacy.ledger")
         >>> found.spent, found.left, found.total
     """
-    ledger = opening.open_ledger(path)
-    with ledger:
-        found = _of_metric(ledger) if isinstance(ledger, MetricLedger) else _of_ledger(ledger)
-    return dataclasses.replace(found, file=label(opening.name_of(path)), attacks=attacks)
+    with opening.open_ledger(path) as ledger:
+        return dataclasses.replace(report_on(ledger), file=label(opening.name_of(path)), attacks=attacks)
+
+
+def report_on(ledger: PrivacyLedger | MetricLedger) -> Report:
+    """The report of a ledger that is open already, by the name of its file; in memory it has none."""
+    found = _of_metric(ledger) if isinstance(ledger, MetricLedger) else _of_ledger(ledger)
+    return dataclasses.replace(found, file="in memory" if ledger.path is None else label(opening.name_of(ledger.path)))
 
 
 def _of_ledger(ledger: PrivacyLedger) -> Report:
@@ -317,7 +321,7 @@ def _of_metric(ledger: MetricLedger) -> Report:
         chains = Counter(label(entry.chain) if entry.chain else "(no name)" for entry in mine)
         releases.append(
             Release(
-                "Metric privacy of words",
+                WORDS,
                 f"eta {eta:.4g} nats per unit of distance in {table}",
                 f"At eta {eta:.4g}, for two words at distance 1 in the table, no word comes out more than "
                 f"{_factor(eta)} times as often from the one as from the other.",

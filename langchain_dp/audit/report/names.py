@@ -25,6 +25,9 @@ RELATIONS = {
     Neighbors.REPLACE_SPECIAL: "one record replaced by a ghost that abstains (weaker than adding or removing it)",
 }
 
+WORDS = "Metric privacy of words"
+"""The mechanism of every metric ledger."""
+
 _PLAIN = re.compile(r"[\w.:/+()#=@, -]{1,48}")
 _WORDS = 4
 
@@ -59,6 +62,15 @@ def kind(event: DpEvent) -> str:
         LaplaceDpEvent: "Laplace mechanism",
     }
     return names.get(type(event), type(event).__name__)
+
+
+def mechanism(event: DpEvent) -> str:
+    """Name of the mechanism behind an event, whatever part of the data or label it is for."""
+    if isinstance(event, (PartEvent, LabelPartEvent)):
+        return mechanism(event.event)
+    if isinstance(event, PoissonSampledDpEvent):
+        return f"{mechanism(event.event)}, sampled"
+    return kind(event)
 
 
 def in_part(part: str) -> str:

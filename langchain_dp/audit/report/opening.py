@@ -24,7 +24,7 @@ from langchain_dp.accounting.store.base import is_url
 from langchain_dp.accounting.store.metric import MetricStore
 from langchain_dp.accounting.store.plans import PlanStore
 from langchain_dp.accounting.store.schema import LEDGER, METRIC_LEDGER, LedgerKind
-from langchain_dp.accounting.store.sqlite import SQLite, place_of
+from langchain_dp.accounting.store.sqlite import SQLite
 from langchain_dp.accounting.store.sqlite_file import refusal, verify_header
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerCorrupt, LedgerUnwritable
 
@@ -41,17 +41,8 @@ class _Reading(SQLite):
         with self.transaction(write=False) as connection:
             verify(connection)
 
-    def _open(self, wait: float) -> Connection:
-        path = self._file()
-        before = place_of(path)
-        connection = _connect(path)
-        try:
-            self.ledger_id = verify_header(connection, path, self.kind)
-        except BaseException:
-            connection.close()
-            raise
-        self._place = before
-        return connection
+    def _opened_file(self) -> Connection:
+        return _connect(self._file(), 0.0)  # whoever asks waits, and knows how long
 
 
 def open_ledger(path: str | os.PathLike[str]) -> PrivacyLedger | MetricLedger:
@@ -160,11 +151,11 @@ def _check_journal(path: str) -> None:
         )
 
 
-def _connect(path: str) -> sqlite3.Connection:
+def _connect(path: str, wait: float = BUSY_SECONDS) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{pathlib.Path(path).as_uri()}?mode=ro",
         uri=True,
-        timeout=BUSY_SECONDS,
+        timeout=wait,
         isolation_level=None,
         check_same_thread=False,
     )

@@ -1,10 +1,12 @@
-"""The report as one HTML page: no script, no request, readable in light and dark, on a phone and on paper.
+"""The report as one HTML page: no script, no request, readable in light and dark, on a phone and on paper. Or as a live
+one, with the script that looks for news.
 
 Its template is ``page.html.j2``. Everything written into it is escaped.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from importlib.resources import files
@@ -23,8 +25,28 @@ def is_page(path: Path) -> bool:
         return f"<title>{_TITLE}".encode() in file.read(1000)
 
 
-def page(report: Report) -> str:
-    """The whole page."""
+@dataclasses.dataclass(frozen=True)
+class Live:
+    """What a page that keeps itself up to date says above.
+
+    Args:
+        every: Seconds between two looks.
+        trouble: Kind of the error if the ledger cannot be read any more.
+    """
+
+    every: float
+    trouble: str = ""
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        if self.trouble:
+            return f"The ledger cannot be read now ({self.trouble}). Below is what was read last."
+        return f"Live, looked at every {self.every:g} s"
+
+
+def page(report: Report, *, live: Live | None = None) -> str:
+    """The whole page; a live one loads ``/live.js``."""
     import jinja2  # a report alone does without
 
     writer = jinja2.Environment(
@@ -39,6 +61,7 @@ def page(report: Report) -> str:
     plot, caption = _plot(report)
     return writer.from_string(files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8")).render(
         report=report,
+        live=live,
         heading=_TITLE,
         plot=plot,
         caption=caption,

@@ -1,0 +1,83 @@
+"""Gauges of ledgers for OpenTelemetry: read when its reader collects."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from langchain_dp.accounting.certificate import library_version
+from langchain_dp.audit.watch.reading import HEALTHY, MEASURES, PREFIX, Figures, Measure, Watchable, Watched, named
+from langchain_dp.errors import MissingExtra
+
+try:
+    from opentelemetry import metrics
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+except ImportError:
+    raise MissingExtra(
+        "Expected the package opentelemetry-api for gauges of a ledger. Install it with: "
+        "pip install 'langchain-dp[otel]'."
+    ) from None
+
+
+def observe(ledgers: Mapping[str, Watchable], *, meter_provider: MeterProvider | None = None) -> None:
+    """Give OpenTelemetry the gauges of ledgers, which it reads as often as its reader collects.
+
+    Names begin with ``langchain_dp.ledger.``; attributes are ``ledger`` (the name given here), ``mechanism`` (its kind)
+    and ``account`` ("user" or "document": the fullest one). A ledger that cannot be read has ``healthy`` 0 and nothing
+    else. OpenTelemetry cannot be told to stop: call it once, with all ledgers. One that is closed is unhealthy from
+    then on.
+
+    Args:
+        ledgers: Ledgers by the names under which they are shown. A ledger; or the path or URL of one, which is only
+            read, from any process, and knows of no refusals.
+        meter_provider: Whose meter; the global one if left out.
+
+    Raises:
+        InvalidParameter: ``ledgers`` is empty, or no mapping, or a name is not 1 to 200 printable characters.
+        MissingExtra: opentelemetry-api is not installed.
+
+    Examples:
+        >>> observe({"mailbox": PrivacyLedger(PrivacyBudget(3.0))})
+    """
+    readings = _Readings(named(ledgers))
+    meter = metrics.get_meter("langchain_dp", library_version(), meter_provider)
+    meter.create_observable_gauge(f"{PREFIX}.{HEALTHY[0]}", [readings.healthy], description=HEALTHY[1])
+    for measure in MEASURES:
+        create = meter.create_observable_counter if measure.counts else meter.create_observable_gauge
+        create(f"{PREFIX}.{measure.name}", [readings.of(measure)], description=measure.what)
+
+
+class _Readings:
+    """One reading of the ledgers for all gauges of a collection.
+
+    OpenTelemetry asks gauge by gauge and says nothing of rounds. Who asks for the second time is in a new round.
+    """
+
+    def __init__(self, watched: Mapping[str, Watched]) -> None:
+        self._watched = watched
+        self._lock = threading.Lock()
+        self._looked: dict[str, Figures | None] = {}
+        self._served: set[str] = {HEALTHY[0], *(measure.name for measure in MEASURES)}
+
+    def _for(self, asking: str) -> dict[str, Figures | None]:
+        with self._lock:
+            if asking in self._served:
+                self._looked = {name: watched.look()[0] for name, watched in self._watched.items()}
+                self._served = set()
+            self._served.add(asking)
+            return self._looked
+
+    def healthy(self, _: CallbackOptions) -> Iterable[Observation]:
+        """Whether each can be read."""
+        for name, found in self._for(HEALTHY[0]).items():
+            yield Observation(int(found is not None), {"ledger": name})
+
+    def of(self, measure: Measure) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        """What reads one measure."""
+
+        def observed(_: CallbackOptions) -> Iterable[Observation]:
+            for name, found in self._for(measure.name).items():
+                for labels, value in () if found is None else measure.of(found):
+                    yield Observation(value, {"ledger": name, **labels})
+
+        return observed

@@ -1,0 +1,76 @@
+"""Gauges of ledgers for Prometheus: read when they are scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from langchain_dp.audit.watch.reading import HEALTHY, MEASURES, PREFIX, Measure, Watchable, Watched, named
+from langchain_dp.errors import MissingExtra
+
+try:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError:
+    raise MissingExtra(
+        "Expected the package prometheus-client for gauges of a ledger. Install it with: "
+        "pip install 'langchain-dp[prometheus]'."
+    ) from None
+
+_PREFIX = PREFIX.replace(".", "_")
+
+
+class LedgerCollector(Collector):
+    """Gauges of ledgers, read anew at every scrape: ``REGISTRY.register(LedgerCollector({"mailbox": ledger}))``.
+
+    Names begin with ``langchain_dp_ledger_``; labels are ``ledger`` (the name given here), ``mechanism`` (its kind) and
+    ``account`` ("user" or "document": the fullest one). A ledger that cannot be read has ``healthy`` 0 and nothing
+    else. Give all ledgers of a registry to one collector.
+
+    Args:
+        ledgers: Ledgers by the names under which they are shown. A ledger; or the path or URL of one, which is only
+            read, from any process, and knows of no refusals.
+
+    Raises:
+        InvalidParameter: ``ledgers`` is empty, or no mapping, or a name is not 1 to 200 printable characters.
+        MissingExtra: prometheus-client is not installed.
+
+    Examples:
+        >>> from prometheus_client import CollectorRegistry
+        >>> registry = CollectorRegistry()
+        >>> registry.register(LedgerCollector({"mailbox": PrivacyLedger(PrivacyBudget(3.0))}))
+        >>> registry.get_sample_value("langchain_dp_ledger_left_epsilon", {"ledger": "mailbox"})
+        3.0
+    """
+
+    def __init__(self, ledgers: Mapping[str, Watchable | Watched]) -> None:
+        self._watched = named(ledgers)
+
+    def describe(self) -> Iterable[Metric]:
+        """Yield the families without values: to register a collector reads nothing."""
+        yield self._healthy()
+        yield from map(self._family, MEASURES)
+
+    def collect(self) -> Iterable[Metric]:
+        """Read every ledger once, and yield all families."""
+        looked = {name: watched.look() for name, watched in self._watched.items()}
+        healthy = self._healthy()
+        for name, (found, _) in looked.items():
+            healthy.add_metric([name], float(found is not None))
+        yield healthy
+        for measure in MEASURES:
+            family = self._family(measure)
+            for name, (found, _) in looked.items():
+                for labels, value in () if found is None else measure.of(found):
+                    family.add_metric([name, *(labels[label] for label in measure.labels)], value)
+            if family.samples:
+                yield family
+
+    @staticmethod
+    def _healthy() -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"{_PREFIX}_{HEALTHY[0]}", HEALTHY[1], labels=["ledger"])
+
+    @staticmethod
+    def _family(measure: Measure) -> GaugeMetricFamily | CounterMetricFamily:
+        kind = CounterMetricFamily if measure.counts else GaugeMetricFamily
+        name = f"{_PREFIX}_{measure.name.replace('.', '_')}"
+        return kind(name, measure.what, labels=["ledger", *measure.labels])

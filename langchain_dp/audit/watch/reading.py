@@ -1,0 +1,288 @@
+"""What may be known of a ledger from outside: one function reads it, and all who watch show what it returns."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TypeAlias
+
+from langchain_dp.accounting import MetricLedger, PrivacyLedger
+from langchain_dp.accounting._account import check_text, claims
+from langchain_dp.accounting.events import event_from_json
+from langchain_dp.accounting.store.metric import units
+from langchain_dp.audit.report.contents import Report, report_on
+from langchain_dp.audit.report.names import WORDS, mechanism
+from langchain_dp.audit.report.opening import open_ledger
+from langchain_dp.errors import InvalidParameter, LangChainDPError
+
+Ledger: TypeAlias = PrivacyLedger | MetricLedger
+Watchable: TypeAlias = Ledger | str | os.PathLike[str]
+
+PATIENCE = 5.0
+"""Seconds that a reading waits for writers, at most: then the ledger counts as unhealthy."""
+
+_SIDES = {"epsilon": ("epsilon", "delta"), "eta": ("user", "document")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """The public figures of a ledger at one moment.
+
+    Args:
+        unit: "epsilon", with pairs (epsilon, delta); or "eta", with pairs (of a user, of a document), where spent is
+            what the fullest account has spent.
+        budget: What may be spent; infinity where there is no limit.
+        reserved: What all plans may cost; of a ledger in eta as ``spent``.
+        spent: What the releases so far cost. What was prepaid counts as spent.
+        left: What no plan has reserved; of a ledger in eta what the fullest account has left.
+        plans: Plans reserved.
+        plans_open: Plans that have releases left.
+        used: Releases so far, by the kind of their mechanism.
+        unused: Releases that are reserved and not made, likewise.
+        refusals: Charges and plans that were refused in this process by this ledger object; None of a ledger that is
+            only read, since a refusal is written nowhere.
+
+    Examples:
+        >>> ledger = PrivacyLedger(PrivacyBudget(3.0))
+        >>> plan = ledger.reserve([(NoisyMaxEvent(20.0), 10)], name="tickets")
+        >>> plan.spend(NoisyMaxEvent(20.0), 4)
+        >>> found = figures(ledger)
+        >>> found.releases, dict(found.unused), found.plans_open
+        (4, {'Report noisy max': 6}, 1)
+    """
+
+    unit: str
+    budget: tuple[float, float]
+    reserved: tuple[float, float]
+    spent: tuple[float, float]
+    left: tuple[float, float]
+    plans: int
+    plans_open: int
+    used: Mapping[str, int]
+    unused: Mapping[str, int]
+    refusals: int | None
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """What the two numbers of each pair are."""
+        return _SIDES[self.unit]
+
+    @property
+    def releases(self) -> int:
+        """Releases so far."""
+        return sum(self.used.values())
+
+
+def figures(ledger: PrivacyLedger | MetricLedger) -> Figures:
+    """Read the public figures of an open ledger, in one short transaction that writes nothing.
+
+    The exact costs are composed where counts have changed since the last time: some tens of milliseconds a plan.
+
+    Args:
+        ledger: The ledger, of either kind.
+
+    Raises:
+        LedgerError: The ledger cannot be trusted, or not be read within 5 seconds.
+
+    Examples:
+        >>> figures(PrivacyLedger(PrivacyBudget(3.0))).left
+        (3.0, 1e-05)
+    """
+    return _of_texts(ledger) if isinstance(ledger, MetricLedger) else _of_releases(ledger)
+
+
+def _of_releases(ledger: PrivacyLedger) -> Figures:
+    account, budget = ledger._account, ledger.budget
+    plans, counts = account.store.glance(wait=PATIENCE)
+    used: Counter[str] = Counter()
+    unused: Counter[str] = Counter()
+    still_open = 0
+    for plan in plans:
+        more = 0
+        for key, (item, most) in plan.items.items():
+            kind = mechanism(event_from_json(key))
+            used[kind] += counts[item]
+            unused[kind] += most - counts[item]
+            more += most - counts[item]
+        still_open += more > 0
+    return Figures(
+        "epsilon",
+        (budget.epsilon, budget.delta),
+        claims(plans),
+        account.spent(plans, counts, quick=False),
+        account.left(plans),
+        len(plans),
+        still_open,
+        MappingProxyType(dict(used)),
+        MappingProxyType(dict(unused)),
+        None if ledger._store.backend.reading else ledger.refusals,
+    )
+
+
+def _of_texts(ledger: MetricLedger) -> Figures:
+    releases, document, user, _ = ledger._store.summary(wait=PATIENCE)
+    budget = tuple(math.inf if limit is None else limit for limit in (ledger.limit, ledger.document_limit))
+    spent = units(user or 0), units(document or 0)
+    return Figures(
+        "eta",
+        (budget[0], budget[1]),
+        spent,
+        spent,
+        (max(budget[0] - spent[0], 0.0), max(budget[1] - spent[1], 0.0)),
+        0,
+        0,
+        MappingProxyType({WORDS: releases}),
+        MappingProxyType({}),
+        None if ledger._store.backend.reading else ledger.refusals,
+    )
+
+
+class Watched:
+    """A ledger that is read again and again: an open one, or one at a place, opened so that it cannot be charged.
+
+    Once it is open it stays the same ledger. One that was replaced or went away stays unhealthy until whoever watches
+    is started again: an older copy in its place forgets what was spent.
+
+    Args:
+        ledger: The ledger, its file, or its URL.
+    """
+
+    def __init__(self, ledger: Watchable) -> None:
+        self._place = None if isinstance(ledger, (PrivacyLedger, MetricLedger)) else ledger
+        self._ledger = ledger if isinstance(ledger, (PrivacyLedger, MetricLedger)) else None
+        self._lock = threading.Lock()
+
+    def open(self) -> Ledger:
+        """The ledger, opened at the first use.
+
+        Raises:
+            InvalidParameter, LedgerError: As :func:`langchain_dp.audit.report.report`.
+        """
+        with self._lock:
+            if self._ledger is None:
+                assert self._place is not None  # one of the two is there
+                self._ledger = open_ledger(self._place)
+            return self._ledger
+
+    def figures(self) -> Figures:
+        """Its public figures."""
+        return figures(self.open())
+
+    def report(self) -> Report:
+        """All that its report page shows."""
+        return report_on(self.open())
+
+    def look(self) -> tuple[Figures | None, str]:
+        """Its figures; or None, and the kind of the error, whose message may hold a path and is not passed on."""
+        try:
+            return self.figures(), ""
+        except (LangChainDPError, OSError) as error:
+            return None, type(error).__name__
+
+    def close(self) -> None:
+        """Close what was opened here; a ledger that was given stays as it is."""
+        with self._lock:
+            if self._place is not None and self._ledger is not None:
+                self._ledger.close()
+                self._ledger = None
+
+
+def named(ledgers: Mapping[str, Watchable | Watched]) -> dict[str, Watched]:
+    """Ledgers by the names under which they are shown, which must be short labels."""
+    if not isinstance(ledgers, Mapping) or not ledgers:
+        raise InvalidParameter(
+            f"Expected ledgers ({type(ledgers).__name__}) to be ledgers by the names under which to show them, such as "
+            "{'mailbox': ledger}."
+        )
+    return {
+        check_text("the name of a ledger", name, at_least=1): each if isinstance(each, Watched) else Watched(each)
+        for name, each in ledgers.items()
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------- gauges
+
+Values: TypeAlias = Iterator[tuple[dict[str, str], float]]
+PREFIX = "langchain_dp.ledger"
+HEALTHY = "healthy", "1 if the ledger can be read and trusted, else 0; the other figures are absent then."
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """One gauge or counter that is read off the figures.
+
+    Args:
+        name: What follows the prefix.
+        what: What it says, in a sentence.
+        labels: Names of its labels beside that of the ledger.
+        values: Its values by those labels. An infinite one is left out: nothing is limited there.
+        counts: Whether it only grows.
+    """
+
+    name: str
+    what: str
+    labels: tuple[str, ...]
+    values: Callable[[Figures], Values]
+    counts: bool = False
+
+    def of(self, found: Figures) -> Values:
+        """The finite values."""
+        return ((labels, value) for labels, value in self.values(found) if math.isfinite(value))
+
+
+def _one(name: str, side: str) -> Callable[[Figures], Values]:
+    def values(found: Figures) -> Values:
+        if side in found.sides:
+            yield {}, getattr(found, name)[found.sides.index(side)]
+
+    return values
+
+
+def _accounts(name: str) -> Callable[[Figures], Values]:
+    def values(found: Figures) -> Values:
+        if found.unit == "eta":
+            yield from (
+                ({"account": side}, value) for side, value in zip(found.sides, getattr(found, name), strict=True)
+            )
+
+    return values
+
+
+def _plan_count(name: str) -> Callable[[Figures], Values]:
+    return lambda found: iter([({}, float(getattr(found, name)))] if found.unit == "epsilon" else [])
+
+
+def _by_mechanism(name: str) -> Callable[[Figures], Values]:
+    return lambda found: (({"mechanism": kind}, float(number)) for kind, number in getattr(found, name).items())
+
+
+def _refused(found: Figures) -> Values:
+    return iter([] if found.refusals is None else [({}, float(found.refusals))])
+
+
+MEASURES = (
+    *(
+        Measure(f"{name}.{side}", f"{side.capitalize()} {what}", (), _one(name, side))
+        for name, what in (
+            ("budget", "that all releases together may cost."),
+            ("reserved", "that all plans may cost, whatever they still release: the promise."),
+            ("spent", "that the releases so far cost, what was prepaid included."),
+            ("left", "that no plan has reserved."),
+        )
+        for side in ("epsilon", "delta")
+    ),
+    Measure("limit.eta", "Eta that one account may spend; absent without a limit.", ("account",), _accounts("budget")),
+    Measure("spent.eta", "Eta that the fullest account has spent.", ("account",), _accounts("spent")),
+    Measure("left.eta", "Eta that the fullest account has left.", ("account",), _accounts("left")),
+    Measure("plans", "Plans reserved.", (), _plan_count("plans")),
+    Measure("plans.open", "Plans that have releases left.", (), _plan_count("plans_open")),
+    Measure("releases", "Releases charged.", ("mechanism",), _by_mechanism("used"), counts=True),
+    Measure("releases.left", "Releases reserved and not made.", ("mechanism",), _by_mechanism("unused")),
+    Measure("refusals", "Charges and plans refused by this process; not in the ledger.", (), _refused, counts=True),
+)
+"""What Prometheus and OpenTelemetry are given, beside ``HEALTHY``."""

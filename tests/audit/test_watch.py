@@ -1,0 +1,265 @@
+"""Watching a ledger: the figures that are told of it, and that nobody who watches can change it or hold it up."""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.voters import classifier
+
+from langchain_dp.accounting import (
+    ExponentialEvent,
+    LabelPartEvent,
+    MetricLedger,
+    NoisyMaxEvent,
+    PartEvent,
+    PrivacyBudget,
+    PrivacyLedger,
+)
+from langchain_dp.accounting.metric import Owner
+from langchain_dp.accounting.store.plans import PlanStore
+from langchain_dp.audit.report import report
+from langchain_dp.audit.watch import Figures, figures
+from langchain_dp.audit.watch.reading import MEASURES, Watched, named
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerError
+
+ANSWER = NoisyMaxEvent(2.0, 0.1)
+SECRET = "Zebedee Quillfeather was treated for gout"
+
+
+def told(found: Figures) -> dict[str, float]:
+    """What the gauges show, by name and labels."""
+    return {
+        f"{measure.name}{sorted(labels.values()) or ''}": value
+        for measure in MEASURES
+        for labels, value in measure.of(found)
+    }
+
+
+def test_the_figures_are_those_of_the_report(ledger: Path) -> None:
+    """If it breaks, an alarm looks at other numbers than the ledger holds."""
+    found, page = Watched(ledger).figures(), report(ledger)
+    for name in ("unit", "sides", "budget", "reserved", "left"):
+        assert getattr(found, name) == getattr(page, name)
+    assert found.spent == pytest.approx(page.spent)
+    assert (found.releases, found.plans, found.plans_open) == (page.total, 2, 2) == (6, 2, 2)
+    assert dict(found.used) == {
+        "Report noisy max": 6, "LimitedDomain (one token)": 0, "Exponential mechanism (one choice)": 0,
+    }  # fmt: skip
+    assert dict(found.unused) == {
+        "Report noisy max": 94, "LimitedDomain (one token)": 40, "Exponential mechanism (one choice)": 1,
+    }  # fmt: skip
+
+
+def test_the_figures_in_eta_are_those_of_the_report(metric: Path) -> None:
+    """If it breaks, eta passes for an epsilon, or the account that is nearly full does not show."""
+    found, page = Watched(metric).figures(), report(metric)
+    for name in ("unit", "sides", "budget", "reserved", "spent", "left"):
+        assert getattr(found, name) == getattr(page, name)
+    assert (found.releases, found.refusals) == (5, None)
+    assert told(found) == {
+        "limit.eta['user']": 20.0, "limit.eta['document']": 10.0, "spent.eta['user']": 10.0,
+        "spent.eta['document']": 7.0, "left.eta['user']": 10.0, "left.eta['document']": 3.0,
+        "releases['Metric privacy of words']": 5.0,
+    }  # fmt: skip
+    with MetricLedger(None) as unlimited:
+        assert figures(unlimited).left == (math.inf, math.inf)
+        assert "left.eta['user']" not in told(figures(unlimited))
+
+
+def test_a_plan_that_is_used_up_is_not_open() -> None:
+    """If it breaks, nobody sees that a chain has no answers left."""
+    with PrivacyLedger(PrivacyBudget(8.0, 1e-5)) as made:
+        plan = made.reserve([(ANSWER, 3)], name="short", delta=5e-6)
+        plan.spend(ANSWER, 2)
+        assert (figures(made).plans_open, told(figures(made))["releases.left['Report noisy max']"]) == (1, 1)
+        plan.spend(ANSWER)
+        found = figures(made)
+        assert (found.plans, found.plans_open, told(found)["releases.left['Report noisy max']"]) == (1, 0, 0)
+        assert "delta" in {name.partition(".")[2] for name in told(found)}
+
+
+def test_parts_and_labels_are_no_label_of_a_gauge(tmp_path: Path) -> None:
+    """If it breaks, what somebody called a part of the data stands in a dashboard."""
+    events = [PartEvent(SECRET, ExponentialEvent(0.1)), LabelPartEvent(SECRET, ExponentialEvent(0.2))]
+    with PrivacyLedger(PrivacyBudget(8.0), tmp_path / f"{SECRET}.db") as made:
+        plan = made.reserve([(event, 2) for event in events], name=SECRET)
+        for event in events:
+            plan.spend(event, chain=SECRET)
+        found = figures(made)
+    assert dict(found.used) == {"Exponential mechanism (one choice)": 2}
+    assert "Zebedee" not in repr(found)
+
+
+# ----------------------------------------------------------------------------------------------------------- refusals
+
+
+def test_refusals_are_counted_here_and_written_nowhere(tmp_path: Path) -> None:
+    """If it breaks, a chain that is refused all day looks idle; or a refusal costs, or changes the file."""
+    path = tmp_path / "refusing.db"
+    with PrivacyLedger(PrivacyBudget(8.0, 1e-5), path) as made:
+        plan = made.reserve([(ANSWER, 3)], name="short", delta=5e-6)
+        assert made.refusals == 0
+        before = path.read_bytes()
+        with pytest.raises(BudgetExceeded):
+            plan.spend(ANSWER, 4)
+        with pytest.raises(BudgetExceeded):
+            made.reserve([(ANSWER, 10**6)], name="long")
+        plans = made.plan("short")
+        assert plans is not None
+        with pytest.raises(BudgetExceeded):
+            plans.spend(ANSWER, 4)
+        assert (made.refusals, figures(made).refusals) == (3, 3)
+        assert told(figures(made))["refusals"] == 3
+        assert path.read_bytes() == before
+        assert Watched(path).figures().refusals is None  # another object knows nothing of them
+
+
+def test_a_refused_chain_is_counted() -> None:
+    """If it breaks, the last answer was given and no dashboard shows that more are asked for."""
+    with PrivacyLedger(PrivacyBudget(50.0)) as made:
+        chain = classifier(ledger=made, max_queries=2)
+        for question in ("one", "two"):
+            chain.invoke(question)
+        assert made.refusals == 0
+        for question in ("three", "four"):
+            with pytest.raises(BudgetExceeded):
+                chain.invoke(question)
+        with pytest.raises(BudgetExceeded):
+            classifier(ledger=made, max_queries=2, name="another")
+        assert figures(made).refusals == 3
+
+
+def test_refusals_in_eta_are_counted() -> None:
+    """If it breaks, a user whose texts are no longer sanitized goes unnoticed."""
+    with MetricLedger(2.0) as made:
+        made.spend(2.0, [Owner("a", "ann")], table="glove")
+        with pytest.raises(BudgetExceeded):
+            made.spend(1.0, [Owner("b", "ann")], table="glove")
+        assert (made.refusals, figures(made).refusals) == (1, 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_counts_its_own_refusals(tmp_path: Path) -> None:
+    """If it breaks, the refusals of a parent are added up once for every worker."""
+    with PrivacyLedger(PrivacyBudget(8.0), tmp_path / "forked.db", plan=[(ANSWER, 3)]) as made:
+        with pytest.raises(BudgetExceeded):
+            made.spend(ANSWER, 4)
+        child = os.fork()
+        if not child:
+            try:
+                made.spend(ANSWER, 4)
+            except BudgetExceeded:
+                os._exit(made.refusals)
+            finally:
+                os._exit(99)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+        assert made.refusals == 1
+
+
+# ---------------------------------------------------------------------------------------------------------- read only
+
+
+@pytest.mark.parametrize("kind", ["ledger", "metric"])
+def test_who_watches_cannot_write(kind: str, request: pytest.FixtureRequest) -> None:
+    """If it breaks, looking at a ledger can charge it, refund it, or leave something beside it."""
+    path: Path = request.getfixturevalue(kind)
+    before = {each.name: each.read_bytes() for each in path.parent.iterdir()}
+    watched = Watched(path)
+    watched.figures()
+    watched.report()
+    for statement in ("UPDATE ledger SET time = 'x'", "DELETE FROM entries", "CREATE TABLE more (x)"):
+        for write in (True, False):
+            with pytest.raises(LedgerError), watched.open()._store.transaction(write=write) as connection:
+                connection.execute(statement)
+    watched.figures()
+    watched.close()
+    assert {each.name: each.read_bytes() for each in path.parent.iterdir()} == before
+
+
+def test_a_ledger_that_was_given_stays_open(ledger: Path) -> None:
+    """If it breaks, to stop watching stops the chain."""
+    with PrivacyLedger(PrivacyBudget(8.0, 1e-5), ledger) as made:
+        Watched(made).close()
+        made.plans()[0].spend(ANSWER)
+
+
+WRITER = """
+import sys, time
+from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger
+with PrivacyLedger(PrivacyBudget(8.0, 1e-5), sys.argv[1]) as ledger:
+    plan, slowest = ledger.plans()[0], 0.0
+    print("ready", flush=True)
+    for _ in range(60):
+        time.sleep(0.005)
+        begun = time.monotonic()
+        plan.spend(NoisyMaxEvent(2.0, 0.1))
+        slowest = max(slowest, time.monotonic() - begun)
+print(slowest)
+"""
+
+
+def test_who_watches_holds_up_nobody_who_writes(ledger: Path) -> None:
+    """If it breaks, a dashboard stops the chain, or a busy chain makes its ledger look unhealthy."""
+    watched, seen = Watched(ledger), set()
+    store = watched.open()._store
+    assert isinstance(store, PlanStore)
+    program = [sys.executable, "-c", WRITER, str(ledger)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+        while writer.poll() is None:
+            plans, used = store.glance(wait=5.0)  # as often as it can
+            seen.add(sum(used.values()))
+        slowest = float(writer.stdout.read())
+    assert writer.returncode == 0
+    assert len(plans) == 2
+    assert watched.figures().releases == 66
+    assert len(seen) > 3
+    assert slowest < 5.0  # a reader that kept its lock would make it wait for 30 s
+
+
+# ------------------------------------------------------------------------------------------------------------- health
+
+
+def test_trouble_is_told_by_its_kind_alone(ledger: Path, tmp_path: Path) -> None:
+    """If it breaks, a path stands in a gauge; or a ledger that is gone, locked or replaced passes for healthy."""
+    missing = Watched(tmp_path / SECRET)
+    assert missing.look() == (None, "InvalidParameter")
+    watched = Watched(ledger)
+    assert watched.look()[1] == ""
+    copy = ledger.read_bytes()
+    ledger.unlink()
+    assert watched.look() == (None, "LedgerError")
+    ledger.write_bytes(copy)  # an older copy may forget what was spent: it stays so until somebody looks into it
+    assert watched.look() == (None, "LedgerError")
+    assert Watched(ledger).look()[1] == ""
+
+
+def test_a_ledger_that_somebody_keeps_locked_is_unhealthy(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a scrape hangs for half a minute behind a writer that hangs."""
+    monkeypatch.setattr("langchain_dp.audit.watch.reading.PATIENCE", 0.05)
+    watched = Watched(ledger)
+    assert watched.look()[1] == ""
+    connection = sqlite3.connect(ledger, isolation_level=None)
+    connection.execute("BEGIN EXCLUSIVE")
+    begun = time.monotonic()
+    assert watched.look() == (None, "LedgerUnwritable")
+    assert time.monotonic() - begun < 10.0  # and not as long as a spend waits
+    connection.execute("ROLLBACK")
+    connection.close()
+    assert watched.look()[1] == ""
+
+
+@pytest.mark.parametrize("ledgers", [{}, None, [], {"": "a.db"}, {"two\nlines": "a.db"}, {"x" * 201: "a.db"}, {3: "a"}])
+def test_ledgers_are_given_by_short_names(ledgers: Any) -> None:
+    """If it breaks, a ledger is shown under no name, or a text becomes a label."""
+    with pytest.raises(InvalidParameter):
+        named(ledgers)
