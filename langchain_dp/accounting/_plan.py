@@ -114,7 +114,7 @@ class LedgerPlan(Same):
             return
         assert whose is not None
         left = whose[1] - self.used_by().get(whose[0], 0)
-        raise ShareExceeded(
+        refusal = ShareExceeded(
             f"This asker's share of the plan {self.name!r} is {whose[1]:,} releases, and {left:,} are left of it. "
             "Nothing was charged. A share is not refilled on the same rows; new rows get a new ledger.",
             asked=f"{count} x {event!r}",
@@ -122,6 +122,7 @@ class LedgerPlan(Same):
             budget=(self.budget.epsilon, self.budget.delta),
             fits=min(left, self.remaining(event)),
         )
+        raise self._account.refusals.add(refusal)
 
     def account_of(self, asker: str | None) -> tuple[str, int] | None:
         """Name and share of who asks; None in a plan without accounts. Reads and charges nothing.

@@ -234,12 +234,14 @@ def optimizer_for(
 
 
 def _before(plan: OptPlanReport) -> str:
-    """One line: how much will be written, from how much, and how long that takes."""
-    time = "" if plan.seconds is None else f"about {_time(plan.seconds)} on this machine: "
-    return (
-        f"{time}up to {plan.max_calls:,} tokens, each by {plan.scheme.expected_subsets:,.0f} subsets of "
-        f"{plan.training:,.0f} records; {plan.validation:,.0f} more select"
-    )
+    """One line: how much will be written, from how much where that is public, and how long that takes."""
+    time, private = "", ""
+    if plan.seconds is not None:
+        time = f"about {_time(plan.seconds)} on this machine: "
+        private = " (the time is estimated from the private rows: keep it to yourself)"
+    records = f" of {plan.training:,.0f} records; {plan.validation:,.0f} more select" if plan.scheme.even else ""
+    votes = f"{plan.scheme.expected_subsets:,.0f} subsets"
+    return f"{time}up to {plan.max_calls:,} tokens, each by {votes}{records}{private}"
 
 
 def _half_of_memory() -> int:

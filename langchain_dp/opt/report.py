@@ -167,7 +167,7 @@ def report(
         seconds=evaluated.work(kept=fits) / measured.tokens_per_second() if measured else None,
         cache_bytes=cache,
         crowded=not fits,
-        weak=weak_points(budget.epsilon, budget.delta, *scheme.least_records(count)),
+        weak=weak_points(budget.epsilon, budget.delta, *scheme.least_records(rows)),  # as of the run
         calls_paid=settings.calls.paid(budget.neighbors),
     )
 

@@ -294,3 +294,13 @@ def test_another_process_cannot_open_it_with_other_shares(place: str) -> None:
         assert says in done.stderr.splitlines()[-1]
     assert (plan.used_by(), plan.remaining(FAINT)) == ({"a": 3}, 7)
     ledger.close()
+
+
+def test_the_end_of_a_share_is_counted_as_a_refusal() -> None:
+    """If it breaks, nobody who watches hears that askers are turned away."""
+    with PrivacyLedger(PrivacyBudget(1.0)) as ledger:
+        plan = ledger.reserve([(NoisyMaxEvent(60.0), 5)], name="p", askers=Askers(each=1))
+        plan.spend(NoisyMaxEvent(60.0), asker="a")
+        with pytest.raises(ShareExceeded):
+            plan.spend(NoisyMaxEvent(60.0), asker="a")
+        assert ledger.refusals == 1

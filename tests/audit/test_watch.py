@@ -263,3 +263,23 @@ def test_ledgers_are_given_by_short_names(ledgers: Any) -> None:
     """If it breaks, a ledger is shown under no name, or a text becomes a label."""
     with pytest.raises(InvalidParameter):
         named(ledgers)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "opened"),
+    [(b'{"', b"[}", True), (b'{"', b"[}", False), (b"CREATE TABLE", b"CREATE T\xc9BLE", False)],
+    ids=["json-watched", "json", "text"],
+)
+def test_a_damaged_ledger_is_unhealthy(was: bytes, now: bytes, opened: bool, ledger: Path) -> None:
+    """If it breaks, one damaged ledger takes the figures of all others with it, and no alarm is raised."""
+    watched = Watched(ledger)
+    if opened:
+        assert watched.look()[1] == ""
+    with ledger.open("r+b") as file:  # the same file: a new one is refused before it is read
+        text = file.read()
+        assert was in text
+        file.seek(0)
+        file.write(text.replace(was, now))
+    assert watched.look() == (None, "LedgerCorrupt")
+    with pytest.raises(LedgerError):
+        watched.report()

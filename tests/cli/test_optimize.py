@@ -13,12 +13,13 @@ from typing import Any, ClassVar
 
 import pytest
 from fakes.next_token import WordEngine, agreeing
-from fakes.optimizers import journals
+from fakes.optimizers import ADD_OR_REMOVE, journals, optimizer
 
 from langchain_dp import opt
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.cli import main
 from langchain_dp.cli import options as cli_options
+from langchain_dp.cli.optimize import _before
 from langchain_dp.opt import load_prompt
 
 SAID = "Read the review."
@@ -358,7 +359,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from cli.test_optimize import SAID, Engine, agreeing
 from langchain_dp.integrations import llama_cpp
-from fakes.optimizers import journals
+from fakes.optimizers import ADD_OR_REMOVE, journals, optimizer
 from langchain_dp.cli import main
 
 ledger, calls = Path(sys.argv[2]), int(sys.argv[3])
@@ -478,6 +479,7 @@ def test_settings_fit_the_rows_where_none_is_given_and_the_time_is_said(
     assert re.search(
         r"about \d+ (s|min) on this machine: up to 40 tokens, each by \d+ subsets of \d+ records", shown.err
     )
+    assert "estimated from the private rows: keep it to yourself" in shown.err
     settings = load_prompt(tmp_path / "prompt.json").settings
     assert (settings["num_prompts"], settings["max_new_tokens"], settings["rows"]) == (2, 20, 240)
     assert main(monitored) == 0  # the same choice, and so the same run
@@ -513,3 +515,11 @@ def test_refusals_name_what_was_typed(
     line = one_line(capsys)
     assert says in line, line
     assert not re.search(r"\b(num_prompts|max_new_tokens|subsets|shots|validation)=", line)
+
+
+def test_the_line_at_the_start_holds_no_private_number_of_rows() -> None:
+    """If it breaks, a log shows under add/remove what the promise keeps private: how many rows there are."""
+    made = optimizer(budget=ADD_OR_REMOVE)
+    assert len({_before(made.plan(count)) for count in (40, 4_000)}) == 1
+    public = optimizer()
+    assert len({_before(public.plan(count)) for count in (40, 4_000)}) == 2

@@ -260,6 +260,7 @@ def test_it_warns_where_other_machines_are_served(monkeypatch: pytest.MonkeyPatc
     out, err = capsys.readouterr()
     assert re.match(r"http://0\.0\.0\.0:\d+/ shows", out)
     assert "Warning: everybody who can reach 0.0.0.0 reads the page, without a login and unencrypted." in err
+    assert "names of plans, chains and askers" in err  # all that people name
     assert guards[0]._hosts is None
     assert serve(Seen(), "127.0.0.1", 0, **settings) == 0  # type: ignore[arg-type]
     assert capsys.readouterr().err == ""

@@ -250,3 +250,14 @@ def test_a_plan_warns_of_an_engine_that_cannot_keep_its_caches() -> None:
     assert crowded.seconds > 3 * fits.seconds
     assert "give it cache_bytes=" in str(crowded)
     assert "cache_bytes=" not in str(fits)
+
+
+def test_a_plan_warns_of_the_delta_that_its_certificate_warns_of() -> None:
+    """If it breaks, rows that take no part hide a weak delta before the run and not after it."""
+    made = auto(20_000, 3.0, budget=PrivacyBudget(3.0, 1e-4))
+    assert made.settings.rows is not None
+    assert made.settings.rows < 1e4
+    with pytest.warns(UserWarning, match="delta"):
+        plan = made.plan(20_000)
+    assert any("delta=0.0001" in point for point in plan.weak), plan
+    assert "WARNING" in str(plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -18,7 +19,7 @@ from langchain_dp.accounting.store.metric import units
 from langchain_dp.audit.report.contents import Report, report_on
 from langchain_dp.audit.report.names import WORDS, mechanism
 from langchain_dp.audit.report.opening import open_ledger
-from langchain_dp.errors import InvalidParameter, LangChainDPError
+from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerCorrupt
 
 Ledger: TypeAlias = PrivacyLedger | MetricLedger
 Watchable: TypeAlias = Ledger | str | os.PathLike[str]
@@ -166,16 +167,19 @@ class Watched:
         with self._lock:
             if self._ledger is None:
                 assert self._place is not None  # one of the two is there
-                self._ledger = open_ledger(self._place)
+                with _readable():
+                    self._ledger = open_ledger(self._place)
             return self._ledger
 
     def figures(self) -> Figures:
         """Its public figures."""
-        return figures(self.open())
+        with _readable():
+            return figures(self.open())
 
     def report(self) -> Report:
         """All that its report page shows."""
-        return report_on(self.open())
+        with _readable():
+            return report_on(self.open())
 
     def look(self) -> tuple[Figures | None, str]:
         """Its figures; or None, and the kind of the error, whose message may hold a path and is not passed on."""
@@ -190,6 +194,23 @@ class Watched:
             if self._place is not None and self._ledger is not None:
                 self._ledger.close()
                 self._ledger = None
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Whatever a damaged ledger trips is said to be that: no damage may pass by whoever watches."""
+    try:
+        yield
+    except LangChainDPError:
+        raise
+    except (ValueError, LookupError, TypeError) as error:
+        damage = type(error).__name__
+    else:
+        return
+    raise LedgerCorrupt(
+        f"Expected the ledger to hold what a ledger holds, but it cannot be made out ({damage}): it is damaged. Stop "
+        "what charges it, and look into it."
+    )
 
 
 def named(ledgers: Mapping[str, Watchable | Watched]) -> dict[str, Watched]:
