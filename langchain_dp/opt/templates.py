@@ -22,7 +22,7 @@ MESSAGES = (
     "A better instruction has only the words that the student needs.",
     "A better instruction says in more detail what is asked, so that it can be read in one way only.",
 )
-"""The four requests of a backward prompt; each candidate draws one by a public coin.
+"""The four requests of a backward prompt; each candidate draws one by a public coin, none twice before all were drawn.
 
 They describe what is wanted and order nothing: a model that copies a request then writes no instruction by accident.
 """
