@@ -33,6 +33,10 @@ PRIVACY_INSTRUCTIONS = (
 )
 """The two variants of Hong et al. 2024, Table 12. They ask the model to keep secrets; they guarantee nothing."""
 
+CUE = "Better instruction:"
+"""How the answer to a request begins. In a chat template it stands in the model's own turn: a model of 1.5 billion
+parameters that found it in the user's wrote "Here is a better instruction:", and no instruction."""
+
 NO_ANSWER = "(none)"
 """Stands for the answer of a model that could not be asked."""
 
@@ -172,8 +176,8 @@ class OptPrompts:
         return "".join(parts)
 
     def backward_tail(self, message: int, instruction: str) -> str:
-        """The request, the instruction once more, and the cue: what stands next to the cue is what is copied."""
-        return f"{self.messages[message]}\n\nOld instruction: {instruction}\nBetter instruction:"
+        """The request, and the instruction once more: what stands next to the cue is what is copied."""
+        return f"{self.messages[message]}\n\nOld instruction: {instruction}\n"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
