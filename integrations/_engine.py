@@ -401,7 +401,8 @@ def check_written(asked: Sequence[Continuation]) -> None:
 
 def check_common(prompts: Sequence[MemberPrompt]) -> None:
     """Refuse prompts of one call that do not have the same public parts."""
-    if any((prompt.head, prompt.tail) != (prompts[0].head, prompts[0].tail) for prompt in prompts):
+    first = prompts[0]
+    if any((each.head, each.tail, each.begins) != (first.head, first.tail, first.begins) for each in prompts):
         raise InvalidParameter(
-            "Expected prompts of one call to have equal heads and equal tails. Ask in several calls."
+            "Expected prompts of one call to have equal heads, tails and beginnings. Ask in several calls."
         )

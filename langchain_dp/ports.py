@@ -40,6 +40,9 @@ class MemberPrompt:
         tail: The question, the same for every member of one call. Ends where the label, or the text to be written,
             begins.
         member: Opaque key of this member's content. A change of content comes with a new key.
+        begins: Where a text is written: how it begins, the same for every member of one call. It follows the tail; in a
+            chat template it follows the end of the user's turn, so that the model goes on from there and does not
+            talk about what it is going to do. Labels are scored without it.
 
     Examples:
         >>> MemberPrompt("Sort messages. ", "My parcel is late: delivery. ", "Where is my invoice:", member=7)
@@ -50,6 +53,7 @@ class MemberPrompt:
     body: str
     tail: str
     member: Hashable
+    begins: str = ""
 
     def __repr__(self) -> str:
         return f"MemberPrompt(member={self.member!r}, <private>)"

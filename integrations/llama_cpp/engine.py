@@ -222,6 +222,7 @@ class LlamaCppEnsemble(LocalEngine):
             opening = Opening(head, turn.before)
             ending += self._context.tokenize(turn.after, special=True)
             limit += self._texts.chat_tokens
+        ending += self._context.tokenize(asked[0].prompt.begins)
         return self._writer.next_tokens(opening, asked, ending, limit, take)
 
     def _scores(

@@ -72,7 +72,11 @@ class Calls:
         for written, places in groups.items():
             texts = [str(token) for token in written]
             request = functools.partial(
-                self._tokens, decoding, turn[0], turn[1] + "".join(texts), self._dialect.decoding(decoding, texts)
+                self._tokens,
+                decoding,
+                turn[0],
+                turn[1] + asked[0].prompt.begins + "".join(texts),
+                self._dialect.decoding(decoding, texts),
             )
             # A request has one seed: members with coins of their own ask alone.
             taken = self._each(request, [asked[place] for place in places], together=decoding.temperature == 0)
@@ -97,7 +101,7 @@ class Calls:
         def request(some: Sequence[Continuation]) -> list[dict[str, float]]:
             after = ["".join(str(token) for token in one.written) for one in some]
             texts = [
-                turn[0] + one.prompt.head + one.prompt.body + one.prompt.tail + turn[1] + written
+                turn[0] + one.prompt.head + one.prompt.body + one.prompt.tail + turn[1] + one.prompt.begins + written
                 for one, written in zip(some, after, strict=True)
             ]
             return [listed(choice) for choice in self._dialect.request(texts, listed=self._dialect.listed)]

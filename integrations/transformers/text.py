@@ -133,7 +133,7 @@ class Prompts:
         opening, ending = self._plain(prompt.head), self._plain(prompt.tail)
         if not ending:
             raise InvalidParameter("Expected a tail of at least one token. Put the end of the head there.")
-        return (*before, *opening), (*ending, *after)
+        return (*before, *opening), (*ending, *after, *self._plain(prompt.begins))
 
     def whole(self, one: Continuation, frame: tuple[Part, Part], *, chat: bool) -> list[Part] | None:
         """All parts of a member; None if they are too long."""

@@ -24,7 +24,7 @@ BaselineMethod = Literal["zero-shot", "few-shot", "vote"]
 
 _REASONS = {
     "zero-shot": "no noise: but no private example was used either",
-    "few-shot": "no noise: one prompt with private examples answers directly",
+    "few-shot": "no noise: one prompt with private examples of all labels answers directly",
     "vote": "no noise: the raw majority is released",
 }
 
@@ -95,15 +95,27 @@ class NonPrivateICL(Runnable[Question, Any]):
             return self._subset_prompts.draw(question)
         if self.method == "zero-shot":
             return [SubsetPrompt(None, (), question)]
-        return self._subset_prompts.one(question, secrets.SystemRandom())
+        return self._subset_prompts.balanced(question, secrets.SystemRandom())
 
     def _answer(self, question: Question) -> Any:
         subset_prompts = self._drawn(self._check(question))
-        return self._count(subset_prompts, self._voter.ask(subset_prompts, even_empty=True))
+        try:
+            return self._count(subset_prompts, self._voter.ask(subset_prompts, even_empty=True))
+        finally:
+            self._drop(subset_prompts)
 
     async def _aanswer(self, question: Question) -> Any:
         subset_prompts = self._drawn(self._check(question))
-        return self._count(subset_prompts, await self._voter.aask(subset_prompts, even_empty=True))
+        try:
+            return self._count(subset_prompts, await self._voter.aask(subset_prompts, even_empty=True))
+        finally:
+            self._drop(subset_prompts)
+
+    def _drop(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
+        """What was asked of no fixed subset is kept nowhere: its records may be forgotten."""
+        for subset_prompt in subset_prompts:
+            if subset_prompt.member is None:
+                self._voter.forget(None)
 
     def _count(self, subset_prompts: Sequence[SubsetPrompt], cast: Sequence[Vote]) -> Any:
         if self.method == "zero-shot":

@@ -503,8 +503,8 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         """A non-private twin over the same examples and model, for comparison only.
 
         Args:
-            method: "zero-shot" (no examples: free of charge), "few-shot" (one subset, as it is) or "vote" (as many
-                subsets as here, no noise).
+            method: "zero-shot" (no examples: free of charge), "few-shot" (as many examples as a subset has, of all
+                labels alike) or "vote" (as many subsets as here, no noise).
             private: Must be False: the caller says that no promise covers these answers.
         """
         if private is not False:

@@ -53,12 +53,24 @@ class SubsetPrompts:
         with self._lock:
             return [self._subset_prompt(subset, question) for subset in self._sampler.draw()]
 
-    def one(self, question: str, rng: random.Random) -> list[SubsetPrompt]:
-        """One subset as it is, chosen at random: plain few-shot prompting, without any privacy."""
-        filled = [
-            subset_prompt for subset_prompt in self.everyone(question) or self.draw(question) if subset_prompt.shots
-        ]
-        return [rng.choice(filled)] if filled else []
+    def balanced(self, question: str, rng: random.Random) -> list[SubsetPrompt]:
+        """Plain few-shot prompting, without any privacy: as many records as a random subset has, of all labels alike.
+
+        The labels are in random order, and so are the records of each: a prompt of one label only, which a subset can
+        be, would make a weak opponent.
+        """
+        sizes = [len(each.shots) for each in self.everyone(question) or self.draw(question) if each.shots]
+        with self._lock:
+            by_word: dict[str, list[Shot]] = {}
+            for shot in self._shots.values():
+                by_word.setdefault(shot[1], []).append(shot)
+        shots: list[Shot] = []
+        size = rng.choice(sizes) if sizes else 0
+        while len(shots) < size:
+            words = [word for word, left in by_word.items() if left]
+            chosen = rng.sample(words, min(len(words), size - len(shots)))
+            shots += [by_word[word].pop(rng.randrange(len(by_word[word]))) for word in chosen]
+        return [SubsetPrompt(None, tuple(shots), question)] if shots else []
 
     def everyone(self, question: str) -> list[SubsetPrompt]:
         """Prompts of all fixed subsets (to warm caches); empty under "resample", which has nothing to keep."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.settings import Settings
-from langchain_dp.opt.templates import Demonstration, OptPrompts
+from langchain_dp.opt.templates import CUE, Demonstration, OptPrompts
 from langchain_dp.ports import ScoresLabels, VotesNextToken
 
 
@@ -52,7 +52,7 @@ def check_room(model: VotesNextToken, settings: Settings) -> None:
     else:
         shortest = prompts.backward_body([Demonstration("a", "a", None)] * settings.shots)
         tails = [prompts.backward_tail(i, settings.instruction) for i in range(len(prompts.messages))]
-        text = prompts.backward_head(settings.instruction) + shortest + max(tails, key=len)
+        text = prompts.backward_head(settings.instruction) + shortest + max(tails, key=len) + CUE
     needed = model.count_tokens(text) + settings.max_new_tokens
     if needed > model.max_prompt_tokens:
         raise InvalidParameter(

@@ -16,7 +16,7 @@ from langchain_dp._util import validate
 from langchain_dp.ensemble.asking import ask_together
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.plan import count_votes
-from langchain_dp.opt.templates import Demonstration, OptPrompts
+from langchain_dp.opt.templates import CUE, Demonstration, OptPrompts
 from langchain_dp.opt.text import Text
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
 
@@ -141,7 +141,7 @@ class DLN1:
         message = self._rng.randrange(len(self._prompts.messages))
         head = self._prompts.backward_head(instruction)
         tail = self._prompts.backward_tail(message, instruction)
-        prompt = MemberPrompt(head, body, tail, member)
+        prompt = MemberPrompt(head, body, tail, member, begins=CUE)
         written: list[Token] = []
         while len(written) < self._settings.max_new_tokens and not self._text.stops(written):
             asked = Continuation(prompt, tuple(written), self._rng.random())

@@ -11,7 +11,7 @@ from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.opt.cost import Lengths, shots, to_evaluate
 from langchain_dp.opt.reservation import chance, choose_noise, votes_needed
 from langchain_dp.opt.settings import Settings
-from langchain_dp.opt.templates import Demonstration
+from langchain_dp.opt.templates import CUE, Demonstration
 from langchain_dp.opt.verdict import Verdict, verdict
 from langchain_dp.ports import HasCache, Measured, VotesNextToken
 from langchain_dp.records import PrivateRecords
@@ -128,7 +128,7 @@ def report(
     """
     prompts = settings.prompts
     head = engine.count_tokens(prompts.backward_head(settings.instruction))
-    tail = engine.count_tokens(prompts.backward_tail(0, settings.instruction))
+    tail = engine.count_tokens(prompts.backward_tail(0, settings.instruction) + CUE)
     for asking in settings.asking()[:1]:
         head, tail = engine.count_tokens(asking.head), engine.count_tokens(asking.tail)
     lengths = Lengths(head, _shot_tokens(engine, settings, records), tail)

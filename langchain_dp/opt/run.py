@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -82,10 +83,17 @@ class Run:
             return written[-1]
         if len(written) >= self._settings.texts or not self._source.left():
             return None
-        requests = len(self._settings.prompts.messages)
-        written.append(Written(self._rng.randbelow(requests) if self._settings.glossary is None else len(written)))
+        written.append(Written(self._request() if self._settings.glossary is None else len(written)))
         self._journal.save()
         return written[-1]
+
+    def _request(self) -> int:
+        """Request of the next candidate: by a public coin, one of those that were drawn least."""
+        drawn = Counter(candidate.message for candidate in self._journal.written)
+        requests = range(len(self._settings.prompts.messages))
+        least = min(drawn[request] for request in requests)
+        rare = [request for request in requests if drawn[request] == least]
+        return rare[self._rng.randbelow(len(rare))]
 
     def _go_on(self, candidate: Written, bar: Any, spent: Callable[[], float] | None) -> None:
         plan = steps(

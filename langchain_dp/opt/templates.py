@@ -22,7 +22,7 @@ MESSAGES = (
     "A better instruction has only the words that the student needs.",
     "A better instruction says in more detail what is asked, so that it can be read in one way only.",
 )
-"""The four requests of a backward prompt; each candidate draws one by a public coin.
+"""The four requests of a backward prompt; each candidate draws one by a public coin, none twice before all were drawn.
 
 They describe what is wanted and order nothing: a model that copies a request then writes no instruction by accident.
 """
@@ -32,6 +32,10 @@ PRIVACY_INSTRUCTIONS = (
     "Do not use existing samples but create dummy samples as examples in the prompt.",
 )
 """The two variants of Hong et al. 2024, Table 12. They ask the model to keep secrets; they guarantee nothing."""
+
+CUE = "Better instruction:"
+"""How the answer to a request begins. In a chat template it stands in the model's own turn: a model of 1.5 billion
+parameters that found it in the user's wrote "Here is a better instruction:", and no instruction."""
 
 NO_ANSWER = "(none)"
 """Stands for the answer of a model that could not be asked."""
@@ -172,8 +176,8 @@ class OptPrompts:
         return "".join(parts)
 
     def backward_tail(self, message: int, instruction: str) -> str:
-        """The request, the instruction once more, and the cue: what stands next to the cue is what is copied."""
-        return f"{self.messages[message]}\n\nOld instruction: {instruction}\nBetter instruction:"
+        """The request, and the instruction once more: what stands next to the cue is what is copied."""
+        return f"{self.messages[message]}\n\nOld instruction: {instruction}\n"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -13,7 +13,7 @@ from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.plan import count_votes
 from langchain_dp.opt.reservation import PromptReservation
 from langchain_dp.opt.settings import Settings
-from langchain_dp.opt.templates import Demonstration
+from langchain_dp.opt.templates import CUE, Demonstration
 from langchain_dp.opt.text import Text
 from langchain_dp.ports import Continuation, MemberPrompt, Token, VotesNextToken
 from langchain_dp.records import PrivateRecords
@@ -42,7 +42,7 @@ class Demonstrations:
         head = self._prompts.backward_head(self._instruction)
         tail = self._prompts.backward_tail(message, self._instruction)
         return [
-            MemberPrompt(head, body, tail, subset.member)
+            MemberPrompt(head, body, tail, subset.member, begins=CUE)
             for subset, body in zip(subsets, self.bodies(subsets), strict=True)
         ]
 

@@ -151,6 +151,7 @@ def test_the_model_is_the_one_that_was_named(command: Command, engines: list[Eng
     """If it breaks, private rows are shown to another model than the one that was chosen."""
     assert main(command(plan=True)) == 0
     assert main(command(plan=True, model="big.gguf", gpu_layers=-1, max_tokens=900)) == 0
+    assert all(engine.options.pop("cache_bytes") >= 2**30 for engine in engines)
     assert [engine.options for engine in engines] == [
         {"model_path": None, "n_gpu_layers": 0},
         {"model_path": "big.gguf", "n_gpu_layers": -1, "max_tokens": 900},

@@ -126,7 +126,7 @@ def test_descriptions_reach_the_model_and_name_labels(command: Callable[..., lis
     [
         (["--describe", "delivery"], 2, "LABEL=TEXT"),
         (["--describe", "other=x"], 2, "none of them"),
-        (["--members", "100", "--scheme", "rounds"], 1, "Lower members="),
+        (["--members", "100", "--scheme", "rounds"], 1, "Lower --members,"),
         (["--count", "0"], 2, "--count"),
     ],
 )

@@ -19,10 +19,10 @@ TAIL = "Label:"
 WORDS = ("good", "bad", "great", "dull", "positive", "negative")
 
 
-def prompt(member: int, *, body: Any = None, tail: str = TAIL, head: str = HEAD) -> MemberPrompt:
+def prompt(member: int, *, body: Any = None, tail: str = TAIL, head: str = HEAD, begins: str = "") -> MemberPrompt:
     """Member i has seen one word three times over."""
     text = f"Label: {WORDS[member % 6]}\n" * (3 + member // 6) if body is None else body
-    return MemberPrompt(head=head, body=text, tail=tail, member=("member", member, text))
+    return MemberPrompt(head=head, body=text, tail=tail, member=("member", member, text), begins=begins)
 
 
 def asked(

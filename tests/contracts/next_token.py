@@ -20,7 +20,7 @@ from fakes.canary import CANARY
 
 from contracts.common import WORDS, EngineContract, asked, prompt, without_trace
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.ports import Continuation, Decoding, Token, VotesNextToken
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
 
 GREEDY = Decoding()
 DRAWN = Decoding(temperature=1.5)
@@ -40,7 +40,9 @@ class NextTokenContract(EngineContract):
         """What the engine writes."""
         return engine.next_tokens(ask, decoding)
 
-    def text(self, engine: VotesNextToken, member: int, steps: int, decoding: Decoding = GREEDY) -> tuple[Token, ...]:
+    def text(
+        self, engine: VotesNextToken, member: int | MemberPrompt, steps: int, decoding: Decoding = GREEDY
+    ) -> tuple[Token, ...]:
         """Tokens that one member writes alone."""
         written: tuple[Token, ...] = ()
         for _ in range(steps):
@@ -204,7 +206,7 @@ class NextTokenContract(EngineContract):
     def test_public_parts_have_to_be_equal(self, engine: Any, caplog: pytest.LogCaptureFixture) -> None:
         """If it breaks, a mistake in the caller turns into wrong votes, or its message quotes the records."""
         mine = prompt(0, body=f"{CANARY}\n")
-        for other in (prompt(1, tail="Other:"), prompt(1, head="Another.\n")):
+        for other in (prompt(1, tail="Other:"), prompt(1, head="Another.\n"), prompt(1, begins="Then")):
             without_trace(lambda other=other: self.tokens(engine, asked([mine, other])), InvalidParameter, caplog)
 
     def test_a_text_of_the_records_shows_nowhere(
@@ -218,6 +220,22 @@ class NextTokenContract(EngineContract):
         assert repr(engine) == cold
         shown = f"{engine!r} {mine!r} {mine[0].prompt!r} {caplog.text} {''.join(capfd.readouterr())}"
         assert CANARY not in shown.replace(repr(mine[0].prompt.member), "")  # a key is the caller's
+
+    @pytest.mark.parametrize("chat", [False, True])
+    def test_a_text_goes_on_from_how_it_begins(self, engine: Any, chat: bool) -> None:
+        """If it breaks, a chat model says what it is going to write, and is cut before it does."""
+        if chat and not self.chats:
+            pytest.skip("no chat template")
+        rule = Decoding(chat=chat)
+        begun = [prompt(member, begins=" Read the review and") for member in range(3)]
+        plain = [self.text(engine, member, 3, rule) for member in range(3)]
+        answers = [self.text(engine, one, 3, rule) for one in begun]
+        assert answers != plain
+        self.clean(engine)
+        crowd = [asked([one], text[:1])[0] for one, text in zip(begun, answers, strict=True)]
+        together = self.tokens(engine, crowd, rule)
+        assert [self.tokens(engine, [one], rule)[0] for one in crowd] == together
+        assert [self.text(engine, member, 3, rule) for member in range(3)] == plain
 
     def test_a_chat_is_another_prompt(self, engine: Any) -> None:
         """If it breaks, an instruction-tuned model continues text although it was to answer."""

@@ -202,7 +202,7 @@ class WordEngine:
     def _token(self, place: int, asked: Continuation, decoding: Decoding) -> Token | None:
         try:
             self._spoil(asked.prompt)
-            whole = asked.prompt.head + asked.prompt.body + asked.prompt.tail
+            whole = asked.prompt.head + asked.prompt.body + asked.prompt.tail + asked.prompt.begins
             if self.count_tokens(whole) + len(asked.written) > self._max:
                 return None
         except AssertionError:
@@ -283,7 +283,7 @@ def taken(logits: Sequence[float], asked: Continuation, decoding: Decoding, *, n
 
 
 def _equal(prompts: Sequence[MemberPrompt]) -> None:
-    if any((prompt.head, prompt.tail) != (prompts[0].head, prompts[0].tail) for prompt in prompts):
+    if len({(prompt.head, prompt.tail, prompt.begins) for prompt in prompts}) > 1:
         raise InvalidParameter(
-            "Expected prompts of one call to have equal heads and equal tails. Ask in several calls."
+            "Expected prompts of one call to have equal heads, tails and beginnings. Ask in several calls."
         )

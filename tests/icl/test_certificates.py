@@ -127,6 +127,18 @@ def test_few_shot_asks_one_subset_and_zero_shot_none() -> None:
     assert (len(model.asked), model.asked.companions) == (1, 1)
 
 
+def test_few_shot_shows_all_labels_alike() -> None:
+    """The opponent is a prompt of one label only, which any method beats."""
+    model = VotingChat()
+    examples = private_examples(90, labels=["negative"] * 8 + ["positive"])
+    baseline = classifier(model, examples=examples, shots=4).baseline("few-shot", private=False)
+    for number in range(10):
+        baseline.invoke(f"q{number}")
+    words = [sorted(shot[1] for shot in shots) for shots in model.asked.shots]
+    assert all(each.count("positive") == 2 for each in words if len(each) == 4)
+    assert all({"negative", "positive"} <= set(each) for each in words)
+
+
 @pytest.mark.parametrize("private", [True, None, 0, "no"])
 def test_a_baseline_is_only_made_by_saying_that_it_is_not_private(private: Any) -> None:
     """A raw vote is released by someone who thought it private."""

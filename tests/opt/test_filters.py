@@ -11,7 +11,7 @@ from fakes.optimizers import INSTRUCTION, LABELS, examples, optimizer
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt import Decoding, OptPrompts, candidate_fault, load_prompt
-from langchain_dp.opt.templates import MESSAGES
+from langchain_dp.opt.templates import CUE, MESSAGES
 
 START = "Read the review, then choose whether it is negative or positive."
 
@@ -97,5 +97,6 @@ def test_the_request_stands_not_next_to_the_cue() -> None:
         tail = prompts.backward_tail(place, "Is it spam?")
         assert tail.startswith(message)
         assert "Is it spam?" in tail[len(message) :]
+        assert CUE not in tail  # it begins the model's own turn
         assert not any(word in message for word in ("Rewrite", "Be concise", "Clarify", "Improve the", "Shorten"))
     assert prompts.meta.index("no more errors") < prompts.meta.index("Below")
