@@ -248,7 +248,10 @@ def _half_of_memory() -> int:
     """Bytes of caches that a run may keep: without those of all subsets each token evaluates their prompts anew."""
     if not hasattr(os, "sysconf"):  # Windows does not say
         return 2**30
-    return max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, 2**30)
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # of a container; "max" is none
+        there = min(there, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    return max(there // 2, 2**30)
 
 
 def _time(seconds: float) -> str:

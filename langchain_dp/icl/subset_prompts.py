@@ -66,8 +66,7 @@ class SubsetPrompts:
                 by_word.setdefault(shot[1], []).append(shot)
         shots: list[Shot] = []
         size = rng.choice(sizes) if sizes else 0
-        while len(shots) < size:
-            words = [word for word, left in by_word.items() if left]
+        while len(shots) < size and (words := [word for word, left in by_word.items() if left]):
             chosen = rng.sample(words, min(len(words), size - len(shots)))
             shots += [by_word[word].pop(rng.randrange(len(by_word[word]))) for word in chosen]
         return [SubsetPrompt(None, tuple(shots), question)] if shots else []

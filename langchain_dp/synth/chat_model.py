@@ -21,7 +21,7 @@ class ChatDPGenerator(PrivateChat):
     The question is the text of the last human message; what was said before it is used where the generator's template
     names ``{history}``, and tools reach nothing. Every reply carries the certificate in ``response_metadata["dp"]`` as
     plain JSON values, of a stream with its last chunk. ``stop`` cuts the released answer, which is post-processing: the
-    rest is written, paid for and kept all the same.
+    rest is written, paid for and kept all the same. A stream that is closed before its end is paid for and not kept.
 
     Args:
         generator: The private generator that answers.
@@ -105,16 +105,20 @@ def _until(pieces: Iterable[str], stop: Sequence[str] | None) -> Iterator[str]:
 
     What may be the beginning of such a string is held back until it is known.
     """
-    ends = [end for end in stop or () if end]
+    ends = tuple(end for end in stop or () if end)
     held, ended = "", False
     for piece in pieces:
-        held = "" if ended else held + piece
-        if (at := min((held.find(end) for end in ends if end in held), default=-1)) >= 0:
-            held, ended, whole = "", True, held[:at]
-        else:
-            keep = max((size for end in ends for size in range(1, len(end)) if held.endswith(end[:size])), default=0)
-            whole, held = held[: len(held) - keep], held[len(held) - keep :]
-        if whole:
-            yield whole
-    if held:
-        yield held
+        if ended:
+            continue
+        held += piece
+        sure = next((at for at in range(len(held)) if _may_begin(held[at:], ends)), len(held))
+        if sure:
+            yield held[:sure]
+        held = held[sure:]
+        ended = held.startswith(ends)
+    if held and not ended:
+        yield held[: min((held.find(end) for end in ends if end in held), default=len(held))]
+
+
+def _may_begin(text: str, ends: Sequence[str]) -> bool:
+    return any(text.startswith(end) or end.startswith(text) for end in ends)

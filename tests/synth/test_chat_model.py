@@ -84,7 +84,9 @@ def test_a_stop_string_cuts_what_was_released_and_the_rest_is_kept() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
-@pytest.mark.parametrize("stop", [["end"], ["ne", "end"], ["zzz"], ["aab"], [""], None])
+@pytest.mark.parametrize(
+    "stop", [["end"], ["ne", "end"], ["zzz"], ["aab"], ["nd", "end of"], ["b", "aab "], [""], None]
+)
 def test_stop_strings_are_found_at_any_cut(size: int, stop: list[str] | None) -> None:
     """If it breaks, the beginning of a stop string is shown because a token ended within it."""
     for text in ("some text, end of it", "aaab end", "no stop at e", "", "end"):
