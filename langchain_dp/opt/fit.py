@@ -32,6 +32,8 @@ _DESCRIPTIONS: dict[Effort, tuple[int, ...]] = {"light": (12, 8, 4), "full": (20
 """Tokens of one label's description."""
 _SHOTS = (5, 3, 2, 1)
 _SUBSETS = 3
+_MORE = 5
+"""Tokens of a candidate beyond those of the initial instruction: it must end, or it is dropped."""
 _TOKENS: dict[Effort, int] = {"light": 330_000, "full": 3_300_000}
 """Most work, in tokens of a prompt. The embedded model takes some seven minutes for the first number on two cores."""
 _USUAL = Lengths(head=120, shot=45, tail=60)
@@ -68,7 +70,13 @@ class Fit:
 
 
 def fit(
-    examples_count: int, budget: PrivacyBudget, *, labels: int, method: Method = "dp-opt", effort: Effort = "light"
+    examples_count: int,
+    budget: PrivacyBudget,
+    *,
+    labels: int,
+    method: Method = "dp-opt",
+    effort: Effort = "light",
+    instruction: int = 0,
 ) -> Fit:
     """The most writing of which a token that 70% of the subsets vote for is released at least half of the time.
 
@@ -82,6 +90,7 @@ def fit(
         labels: Number of labels.
         method: "dp-opt" or "glossary".
         effort: "light" evaluates some 330,000 tokens at most, "full" ten times as many.
+        instruction: Tokens of the initial instruction: a candidate that says as much needs as many.
 
     Raises:
         InvalidParameter: A value is out of bounds, the number of rows is private, or there are too few rows.
@@ -99,7 +108,7 @@ def fit(
     validate.integer("examples_count", examples_count, at_least=least)
     judges = min(max(1, round(_VALIDATION * examples_count)), _JUDGES)
     best, nearest = None, 0.0
-    for prompts, tokens, shots in _writings(method, effort):
+    for prompts, tokens, shots in _writings(method, effort, instruction):
         texts = labels if method == "glossary" else prompts
         size = shots * (labels if method == "glossary" else 1)
         subsets = min((examples_count - judges) // size, _affordable(size, texts, tokens, judges, method, effort))
@@ -118,9 +127,12 @@ def fit(
     return best
 
 
-def _writings(method: Method, effort: Effort) -> Iterator[tuple[int, int, int]]:
+def _writings(method: Method, effort: Effort, instruction: int) -> Iterator[tuple[int, int, int]]:
     """Candidates, tokens and shots: single demonstrations, which teach little, come last."""
-    each = [(1, tokens) for tokens in _DESCRIPTIONS[effort]] if method == "glossary" else _PROMPTS[effort]
+    each = [(1, tokens) for tokens in _DESCRIPTIONS[effort]]
+    if method != "glossary":
+        least = instruction + _MORE if instruction else 1
+        each = list(dict.fromkeys((prompts, max(tokens, least)) for prompts, tokens in _PROMPTS[effort]))
     for some in (_SHOTS[:-1], _SHOTS[-1:]):
         for prompts, tokens in each:
             for shots in some:

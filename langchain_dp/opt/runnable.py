@@ -253,7 +253,10 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             share = (
                 unreserved(ledger) if plan is None else PrivacyBudget(plan.epsilon, plan.delta, ledger.budget.neighbors)
             )
-        found = fit(examples_count, share, labels=len(check_labels(labels)), method=method, effort=effort)
+        tokens = model.count_tokens(checks.check_instruction(instruction)) if isinstance(model, VotesNextToken) else 0
+        found = fit(
+            examples_count, share, labels=len(check_labels(labels)), method=method, effort=effort, instruction=tokens
+        )
         made = cls(
             model=model,
             labels=labels,

@@ -18,7 +18,7 @@ from langchain_dp.errors import InvalidParameter
 
 MESSAGES = (
     "A better instruction has a few words more, where this one left the student in doubt.",
-    "A better instruction shows by one or two short examples how the task is solved.",
+    "A better instruction says of each output which inputs belong to it.",
     "A better instruction has only the words that the student needs.",
     "A better instruction says in more detail what is asked, so that it can be read in one way only.",
 )

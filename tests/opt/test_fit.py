@@ -145,6 +145,17 @@ def test_a_number_of_rows_that_does_not_do_is_refused(count: Any) -> None:
         fit(count, PrivacyBudget(3.0, 1e-5), labels=2)
 
 
+def test_a_candidate_has_room_for_as_much_as_the_instruction_says() -> None:
+    """If it breaks, every candidate stops in mid-sentence and is dropped, and all of them are paid for."""
+    long = f"{INSTRUCTION} " * 6
+    made = DPPromptOptimizer.auto(
+        model=WordEngine(agreeing(SENTENCE)), labels=LABELS, instruction=long, examples_count=2_000,
+        budget=PrivacyBudget(8.0, 1e-5),
+    )  # fmt: skip
+    assert made.settings.max_new_tokens == WordEngine().count_tokens(long.strip()) + 5
+    assert made.plan(2_000).verdict.worth == "yes"
+
+
 # ------------------------------------------------------------------------------------------------------------ rows=
 
 
