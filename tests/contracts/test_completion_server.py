@@ -19,6 +19,7 @@ pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
 
 from langchain_dp.integrations.openai import CompletionServerEnsemble
 from langchain_dp.integrations.openai.calls import Calls
+from langchain_dp.integrations.openai.company import compared
 
 from langchain_dp.ports import Decoding
 
@@ -83,3 +84,7 @@ class TestCompletionServer(NextTokenContract, TokenScoreContract, LabelContract)
         together = engine._dialect.request(text * 4, **drawn)
         assert len({choice["text"] for choice in together}) == 1  # one seed for all: why members then ask alone
         assert (engine._dialect.kind, engine._dialect.lists, engine._dialect.listed) == ("llama.cpp", True, 1000)
+
+    def test_short_prompts_in_little_company_do_not_refute_it(self, engine: CompletionServerEnsemble) -> None:
+        """If it breaks, what a real server answers differs with itself, and no declaration stands."""
+        assert compared(engine._dialect, 3, 40) == 28
