@@ -21,6 +21,7 @@ from langchain_dp.integrations.openai import CompletionServerEnsemble
 from langchain_dp.integrations.openai.calls import Calls
 from langchain_dp.integrations.openai.company import compared
 
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Decoding
 
 
@@ -85,6 +86,8 @@ class TestCompletionServer(NextTokenContract, TokenScoreContract, LabelContract)
         assert len({choice["text"] for choice in together}) == 1  # one seed for all: why members then ask alone
         assert (engine._dialect.kind, engine._dialect.lists, engine._dialect.listed) == ("llama.cpp", True, 1000)
 
-    def test_short_prompts_in_little_company_do_not_refute_it(self, engine: CompletionServerEnsemble) -> None:
-        """If it breaks, what a real server answers differs with itself, and no declaration stands."""
-        assert compared(engine._dialect, 3, 40) == 28
+    def test_kept_prefixes_refute_that_answers_are_alike(self, engine: CompletionServerEnsemble) -> None:
+        """If it breaks, the check is blind to what a real server does, or refutes what it cannot see."""
+        with pytest.raises(InvalidParameter, match=r"asked alone for the second time got .* moved by up to"):
+            compared(engine._dialect, 3, 40)
+        assert compared(dataclasses.replace(engine._dialect, prefix_cache=False), 3, 40) == 28
