@@ -38,7 +38,7 @@ _WORDS = tuple(_PROSE.split(" "))
 def compared(dialect: Dialect, company: int, context: int) -> int:
     """Ask public prompts alone and among others, and compare all that comes back, to the last bit.
 
-    Every round has a needle of its own. It is asked alone twice; three times in one request with the others, where the
+    Every round has a needle of its own, from two words to half of the longest prompt. It is asked alone twice; three times in one request with the others, where the
     server takes lists; and three times side by side with them, while some of them are written on. Nothing is rounded.
 
     Args:
@@ -62,7 +62,7 @@ def compared(dialect: Dialect, company: int, context: int) -> int:
     total = ROUNDS * (1 + _COPIES * (1 + dialect.lists))
     done = 0
     for turn in range(ROUNDS):
-        needle = _text(turn, max(2, longest * (turn + 1) // (2 * ROUNDS)))
+        needle = _text(turn, max(2, longest * turn // (2 * (ROUNDS - 1))))
         others = [_text(turn + i, round(longest ** (i / (company - 1)))) for i in range(company)]
         try:
             alone, *again = [_alone(dialect, needle) for _ in range(2)]

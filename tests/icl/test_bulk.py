@@ -125,7 +125,7 @@ def test_nothing_is_charged_where_a_row_cannot_be_asked(place: str) -> None:
 def test_what_a_retry_could_not_find_again_is_refused(place: str) -> None:
     """If it breaks, each worker has a budget of its own, or pays again for what another has released."""
     with pytest.raises(InvalidParameter, match="replicas=True"):
-        ClassifyBatches(functools.partial(chain, place, replicas=False, name="alone"), "text")
+        ClassifyBatches(functools.partial(chain, f"{place}.alone", replicas=False), "text")
     with pytest.raises(InvalidParameter, match="path or a postgresql"):
         ClassifyBatches(functools.partial(chain, place, ledger=PrivacyLedger(BUDGET)), "text")
     with pytest.raises(InvalidParameter, match="type int"):
