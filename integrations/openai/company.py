@@ -38,8 +38,9 @@ _WORDS = tuple(_PROSE.split(" "))
 def compared(dialect: Dialect, company: int, context: int) -> int:
     """Ask public prompts alone and among others, and compare all that comes back, to the last bit.
 
-    Every round has a needle of its own, from two words to half of the longest prompt. It is asked alone twice; three times in one request with the others, where the
-    server takes lists; and three times side by side with them, while some of them are written on. Nothing is rounded.
+    Every round has a needle of its own, from two words to half of the longest prompt. It is asked alone twice; three
+    times in one request with the others, where the server takes lists; and three times side by side with them, while
+    some of them are written on. Nothing is rounded.
 
     Args:
         dialect: The server, which lists log-probabilities.
