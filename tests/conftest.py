@@ -30,6 +30,7 @@ KINDS = {
     "notebook": ("test_cookbook.py",),
     "package": ("package_checks", "test_package.py"),
     "process": (
+        "icl/test_bulk.py",
         "icl/test_replicas.py",
         "accounting/test_askers.py",
         "accounting/test_ledger_crash.py",

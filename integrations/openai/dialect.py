@@ -11,7 +11,8 @@ of xllamacpp):
 - its own defaults cut the distribution (top-k 40, top-p 0.95, min-p 0.05) unless they are switched off by name;
 - the log-probabilities it lists are those before penalty, bias and temperature.
 
-vLLM calls the penalty ``repetition_penalty`` and weighs the tokens of the prompt with it too.
+vLLM calls the penalty ``repetition_penalty`` and weighs the tokens of the prompt with it too. vLLM and SGLang take a
+``cache_salt``: prefixes are shared among requests of one salt alone.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ class Dialect:
     Args:
         server: Where to ask.
         model: Name of the model there.
-        kind: "llama.cpp", "vLLM" or "other".
+        kind: "llama.cpp", "vLLM", "SGLang" or "other".
         vocabulary_size: Tokens of the model, None if the server does not tell.
         context: Longest prompt with the token after it, None if the server does not tell.
         lists: Whether one request may hold several prompts.
         listed: How many tokens it lists with their log-probabilities; 0 for none.
         prefix_cache: Let the server keep evaluated prefixes between requests.
+        salt: Secret under which it keeps them, where it takes one: who does not know it neither uses nor times them.
     """
 
     server: Server
@@ -60,6 +62,7 @@ class Dialect:
     lists: bool
     listed: int
     prefix_cache: bool
+    salt: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16), repr=False)
 
     def request(self, prompts: Sequence[str], *, listed: int = 0, **fields: Any) -> list[Choice]:
         """One token after each prompt, in order.
@@ -96,10 +99,10 @@ class Dialect:
                 "cache_prompt": self.prefix_cache,
                 **{"top_k": 0, "min_p": 0.0, "typical_p": 1.0, "repeat_penalty": 1.0, "repeat_last_n": 0},
             }
+        salt = {"cache_salt": self.salt if self.prefix_cache else secrets.token_hex(16)}
         if self.kind == "vLLM":
-            salt = {} if self.prefix_cache else {"cache_salt": secrets.token_hex(16)}
             return {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, **salt}
-        return {}
+        return salt if self.kind == "SGLang" else {}
 
     def decoding(self, decoding: Decoding, written: Sequence[str]) -> dict[str, Any]:
         """Fields of a request by the rules of ``decoding``, after public ``written`` tokens.
@@ -120,7 +123,7 @@ class Dialect:
                     f"Expected repetition_penalty={decoding.repetition_penalty} to be 1 on a server that is neither "
                     "llama.cpp nor vLLM: it may ignore the penalty without a word. Set it to 1."
                 )
-        if self.kind != "other" and decoding.banned:
+        if self._tokenizes and decoding.banned:
             fields["ignore_eos"] = END in decoding.banned
             texts = [token for token in sorted(map(str, decoding.banned)) if token != END]
             ids = {text: self._tokens(text) for text in texts}
@@ -141,7 +144,7 @@ class Dialect:
         Raises:
             ServerError: The server does not tell.
         """
-        if self.kind != "other":
+        if self._tokenizes:
             return len(self._tokens(text))
         if not text:
             return 0
@@ -150,6 +153,10 @@ class Dialect:
             return int(self.server.ask("completions", body)["usage"]["prompt_tokens"])
         except (KeyError, TypeError, ValueError):
             raise ServerError("no usage") from None
+
+    @property
+    def _tokenizes(self) -> bool:
+        return self.kind in ("llama.cpp", "vLLM")
 
     def _tokens(self, text: str) -> list[int]:
         fields: dict[str, Any] = (
@@ -213,7 +220,7 @@ def probed(server: Server, model: str, *, prefix_cache: bool) -> Dialect:
     if found is None:
         names = sorted(str(one.get("id")) for one in models)
         raise InvalidParameter(f"Expected model={model!r} to be one of {names}, which this server serves.")
-    kind = {"llamacpp": "llama.cpp", "vllm": "vLLM"}.get(str(found.get("owned_by")), "other")
+    kind = {"llamacpp": "llama.cpp", "vllm": "vLLM", "sglang": "SGLang"}.get(str(found.get("owned_by")), "other")
     told = found.get("meta") or {}
     dialect = Dialect(
         server,

@@ -15,6 +15,7 @@ from langchain_dp.redact import redacting
 from .._choice import Scores
 from .._engine import BaseEngine, check_common, check_written
 from .calls import Calibrations, Calls, scores
+from .company import COMPANY, compared
 from .dialect import END, probed
 from .http import Server
 
@@ -28,8 +29,9 @@ class CompletionServerEnsemble(BaseEngine):
     nothing of another member, to the last bit, is the server's promise and not ours. :attr:`notes` says so for
     certificates. It is a promise that servers break: llama.cpp's, with SmolLM2 in F16, moved a member's
     log-probabilities by up to 0.0002 when others shared its request, and by 0.006 with kept prefixes; asked for one
-    member at a time, as is the default here, it moved none. For a promise of ours use ``LlamaCppEnsemble`` or
-    ``TransformersEnsemble``.
+    member at a time, as is the default here, it moved none. A server that was started to be batch-invariant can be
+    declared so (``batch_invariant=True``); that is checked when the engine is made, by a check that can refute it and
+    cannot prove it. For a promise of ours use ``LlamaCppEnsemble`` or ``TransformersEnsemble``.
 
     Implements ``ports.VotesNextToken``, ``ports.ScoresLabels`` and ``ports.ScoresNextToken``. A prompt is head + body +
     tail + what is written, as one text: the server tokenizes it, and reads special tokens that are spelt out in a
@@ -51,9 +53,13 @@ class CompletionServerEnsemble(BaseEngine):
             enforces it; one that cuts prompts instead of refusing them answers from what is left.
         chat_turn: The chat template's text before and after a user's turn, for servers that do not tell.
         timeout: Seconds after which a request is given up and its member abstains.
-        in_flight: Prompts in one request, or requests under way at once. More are faster, and share batches.
+        in_flight: Prompts in one request, or requests under way at once. More are faster, and share batches. By default
+            1; 32 on a server that is declared batch-invariant, and 256 at most there.
         prefix_cache: Let the server keep evaluated prefixes between requests: much faster for further tokens, but then
-            an answer may differ with what was asked before, and records stay in its memory.
+            an answer may differ with what was asked before, and records stay in its memory. vLLM and SGLang keep them
+            under a secret of this engine, so that nobody else's request is answered from them or timed by them.
+        batch_invariant: Declare that the server answers a prompt alike, to the last bit, whatever it evaluates beside
+            it. Public prompts are then asked alone and among 32 others (or ``in_flight``), and compared exactly.
         allow_plain_http: Send private records over the network in clear.
 
     Formal guarantees:
@@ -63,7 +69,8 @@ class CompletionServerEnsemble(BaseEngine):
         member's coin. Exceptions hold no text and no frame of what was asked.
 
     Raises:
-        InvalidParameter: A parameter is out of bounds, missing for this server, or the model is not served.
+        InvalidParameter: A parameter is out of bounds, missing for this server, or the model is not served; or the
+            server was declared batch-invariant and is not. That costs no budget: nothing was released.
         MissingExtra: httpx is not installed.
         ModelUnavailable: The server does not answer public text.
 
@@ -86,20 +93,26 @@ class CompletionServerEnsemble(BaseEngine):
         max_prompt_tokens: int | None = None,
         chat_turn: tuple[str, str] | None = None,
         timeout: float = 60.0,
-        in_flight: int = 1,
+        in_flight: int | None = None,
         prefix_cache: bool = False,
+        batch_invariant: bool = False,
         allow_plain_http: bool = False,
     ) -> None:
         number("timeout", timeout, above=0)
-        integer("in_flight", in_flight, at_least=1, at_most=4096)
+        if in_flight is None:
+            in_flight = COMPANY if batch_invariant else 1
+        integer("in_flight", in_flight, at_least=1, at_most=256 if batch_invariant else 4096)
+        company = max(COMPANY, in_flight)
         self._timeout = timeout
-        self._server = Server(base_url, api_key, timeout, in_flight, allow_plain_http)
+        connections = 2 * company if batch_invariant else in_flight  # the check asks the needle beside its company
+        self._server = Server(base_url, api_key, timeout, connections, allow_plain_http)
         self._dialect = probed(self._server, model, prefix_cache=prefix_cache)
         super().__init__(self._dialect.model)
         self._vocabulary_size = _told("vocabulary_size", vocabulary_size, self._dialect.vocabulary_size)
         room = None if self._dialect.context is None else self._dialect.context - 1
         self._max_prompt_tokens = _told("max_prompt_tokens", max_prompt_tokens, room)
         self._max_tail_tokens = self._max_prompt_tokens // 2
+        self._compared = compared(self._dialect, company, self._max_prompt_tokens) if batch_invariant else 0
         self._end_tokens = frozenset({END})
         self._in_flight = in_flight
         self._calls = Calls(self._dialect, in_flight)
@@ -119,6 +132,11 @@ class CompletionServerEnsemble(BaseEngine):
             "Which requests the server evaluated together is outside this library's control: that a member's answer "
             "holds nothing of another member is the server's promise.",
         ]
+        if self._compared:
+            said.append(
+                "The server was declared batch-invariant. When the engine was made this was not refuted by "
+                f"{self._compared} comparisons of public prompts, alone and among others."
+            )
         together = f"Up to {self._in_flight} members were under way at once" if self._in_flight > 1 else "One at a time"
         said.append(
             f"{together}: a member with a long record that keeps the server busy may cost others their votes, once "
@@ -129,6 +147,11 @@ class CompletionServerEnsemble(BaseEngine):
         if self._dialect.kind == "vLLM":
             said.append("A repetition penalty weighed the tokens of each member's own prompt too.")
         return tuple(said)
+
+    @property
+    def listed_tokens(self) -> int:
+        """How many tokens the server lists with their log-probabilities: 1,000, or as many as it allows; 0 for none."""
+        return self._dialect.listed
 
     def _count(self, text: str) -> int:
         return self._dialect.count(text)

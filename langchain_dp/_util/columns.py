@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,10 +74,22 @@ class Columns:
             for name in (*self._names, *(name for name in new if name not in self._names))
             if name in new or name in kept
         }
+        return self._made(made, new)
+
+    def with_new(self, name: str, values: Sequence[str | None], *, like: str, kept: Sequence[str]) -> Any:
+        """A batch of the same type with kept columns, in the batch's order, and a new one of the kind of ``like``."""
+        for each in kept:
+            self._column(each)
+        made = {each: self._column(each) for each in self._names if each in kept}
+        made[name] = _like(self._column(like), values)
+        return self._made(made, [name])
+
+    def _made(self, made: dict[str, Any], new: Iterable[str]) -> Any:
         if isinstance(self._batch, Mapping):
             return made
         if hasattr(self._batch, "iloc"):
-            return self._batch[list(made)].assign(**{name: made[name] for name in new})
+            there = [name for name in made if name in self._names]
+            return self._batch[there].assign(**{name: made[name] for name in new})
         return type(self._batch).from_arrays(list(made.values()), names=list(made))
 
     def _column(self, name: str) -> Any:

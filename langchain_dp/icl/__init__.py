@@ -6,6 +6,7 @@ from langchain_dp.ensemble.scheme import Sampling
 from langchain_dp.icl.answers import DPAnswer
 from langchain_dp.icl.asking import Asking
 from langchain_dp.icl.baseline import NonPrivateICL
+from langchain_dp.icl.bulk import ClassifyBatches
 from langchain_dp.icl.chat_model import ChatDPICL
 from langchain_dp.icl.prompts import AGNEWS, AMAZON, SST2, TREC, ICLPrompt
 from langchain_dp.icl.report import ICLPlanReport
@@ -18,6 +19,7 @@ __all__ = [
     "TREC",
     "Asking",
     "ChatDPICL",
+    "ClassifyBatches",
     "DPAnswer",
     "DPICLClassifier",
     "ICLPlanReport",

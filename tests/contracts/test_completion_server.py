@@ -19,7 +19,9 @@ pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
 
 from langchain_dp.integrations.openai import CompletionServerEnsemble
 from langchain_dp.integrations.openai.calls import Calls
+from langchain_dp.integrations.openai.company import compared
 
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Decoding
 
 
@@ -83,3 +85,10 @@ class TestCompletionServer(NextTokenContract, TokenScoreContract, LabelContract)
         together = engine._dialect.request(text * 4, **drawn)
         assert len({choice["text"] for choice in together}) == 1  # one seed for all: why members then ask alone
         assert (engine._dialect.kind, engine._dialect.lists, engine._dialect.listed) == ("llama.cpp", True, 1000)
+
+    def test_this_server_is_refuted_with_kept_prefixes_and_without(self, engine: CompletionServerEnsemble) -> None:
+        """If it breaks, the check is blind to what a real server does, or that one is batch-invariant now."""
+        with pytest.raises(InvalidParameter, match=r"asked alone for the second time got .* moved by up to"):
+            compared(engine._dialect, 3, 40)
+        with pytest.raises(InvalidParameter, match=r"with 3 others got .* moved by up to"):
+            compared(dataclasses.replace(engine._dialect, prefix_cache=False), 3, 40)

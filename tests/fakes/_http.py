@@ -14,6 +14,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 class _SilentServer(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128
 
     def handle_error(self, *args: object) -> None:
         """Say nothing when a client hangs up."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import threading
+import time
 from typing import Any
 
 from fakes._http import Answer, RecordingServer
@@ -25,6 +27,9 @@ class CompletionServer(RecordingServer):
         refuse: A prompt that holds this is answered with status 400, quoting it.
         status: Status of every completion.
         answer: Fields that replace those of every choice.
+        leak: What moves log-probabilities by their last bit: "request" for company in one request, "batch" for
+            requests that are there at once, "cache" for a prompt that was asked before under the same salt.
+        kind: Who it says that it is, instead.
     """
 
     def __init__(
@@ -36,9 +41,13 @@ class CompletionServer(RecordingServer):
         refuse: str = "\0",
         status: int = 200,
         answer: dict[str, Any] | None = None,
+        leak: str = "",
+        kind: str | None = None,
     ) -> None:
         self.vllm, self.lists, self.lists_tokens = vllm, lists, lists_tokens
         self.refuse, self.status, self.answer = refuse, status, answer or {}
+        self.leak, self.kind = leak, kind
+        self.most, self._here, self._seen, self._lock = 0, 0, set[tuple[str, str]](), threading.Lock()
         super().__init__(self._serve)
 
     @property
@@ -62,17 +71,39 @@ class CompletionServer(RecordingServer):
             return self._json({"error": f"one prompt only: {prompts}"}, 422)
         if asked.get("logprobs", 0) > (20 if self.vllm else 5):
             return self._json({"error": "too many logprobs"}, 400)
-        choices = [self._choice(i, prompt, asked) for i, prompt in enumerate(prompts)]
+        choices = self._evaluated(prompts, asked)
         usage = {"prompt_tokens": sum(len(prompt.split()) for prompt in prompts)}
         return self._json({"choices": choices[::-1], "usage": usage}, echo=prompts[0])
 
+    def _evaluated(self, prompts: list[str], asked: dict[str, Any]) -> list[dict[str, Any]]:
+        with self._lock:
+            self._here += 1
+            self.most = max(self.most, self._here)
+        if self.leak == "batch":
+            time.sleep(0.02)  # as a server that waits for more
+        keys = {(prompt, str(asked.get("cache_salt"))) for prompt in prompts}
+        with self._lock:
+            moved = {
+                "request": len(prompts) > 1,
+                "batch": self._here > 1,
+                "cache": bool(keys & self._seen),
+            }.get(self.leak, False)
+            self._seen |= keys
+        choices = [self._choice(i, prompt, asked) for i, prompt in enumerate(prompts)]
+        for choice in choices if moved else []:
+            for row in choice.get("logprobs", {}).get("top_logprobs", []):
+                row.update({text: math.nextafter(value, 0) for text, value in row.items()})
+        with self._lock:
+            self._here -= 1
+        return choices
+
     def _told(self) -> dict[str, Any]:
-        return {"owned_by": "vllm", "max_model_len": 50} if self.vllm else {"owned_by": "somebody"}
+        return {"owned_by": "vllm", "max_model_len": 50} if self.vllm else {"owned_by": self.kind or "somebody"}
 
     def _choice(self, index: int, prompt: str, asked: dict[str, Any]) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": index, "text": f" {prompt.split()[-1]}", "finish_reason": "length"}
         if asked.get("logprobs") and self.lists_tokens:
-            choice["logprobs"] = {"top_logprobs": [LISTED], "tokens": ["?"], "token_logprobs": [-1.0]}
+            choice["logprobs"] = {"top_logprobs": [dict(LISTED)], "tokens": ["?"], "token_logprobs": [-1.0]}
         return choice | self.answer
 
     @staticmethod

@@ -128,8 +128,28 @@ def test_vllm_is_told_to_leave_out_its_own_defaults(vllm: CompletionServer) -> N
     assert first["logit_bias"] == {"2": -100}  # " of two" has two tokens, and either may be wanted
     assert second["repetition_penalty"] == 1.0
     assert first["cache_salt"] != second["cache_salt"]
-    engine(vllm, prefix_cache=True).next_tokens(asked(0), Decoding())
-    assert "cache_salt" not in vllm.completions[-1]
+
+
+def test_kept_prefixes_are_kept_under_a_secret_of_the_engine() -> None:
+    """If it breaks, whoever else uses the server is answered from private prefixes, or finds them by their time."""
+    salts = []
+    for options in ({"vllm": True}, {"kind": "sglang"}):
+        with CompletionServer(**options) as server:
+            for _ in range(2):
+                built = engine(server, prefix_cache=True, in_flight=2)
+                built.next_tokens(asked(0), Decoding())
+                built.next_tokens(asked(1, 2), Decoding())
+                first, second = (body["cache_salt"] for body in server.completions)
+                assert first == second
+                assert first not in repr((built, built._dialect))
+                salts.append(first)
+            fresh = engine(server)
+            fresh.next_tokens(asked(0, 1), Decoding())
+            salts.extend(body["cache_salt"] for body in server.completions)
+    assert len(set(salts)) == len(salts) == 8
+    with CompletionServer() as server:
+        engine(server, prefix_cache=True).next_tokens(asked(0), Decoding())
+        assert "cache_salt" not in server.completions[0]  # a server that we do not know may refuse the field
 
 
 def test_an_unknown_server_is_not_trusted_with_a_penalty(other: CompletionServer) -> None:

@@ -1,0 +1,155 @@
+"""Labels for columns of batches in many workers: each builds its own replica of one chain."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from langchain_dp._util import forks
+from langchain_dp._util.columns import Columns
+from langchain_dp.accounting import PrivacyCertificate
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.icl.runnable import DPICLClassifier
+from langchain_dp.redact import Held, redacted
+
+B = TypeVar("B")
+
+
+class ClassifyBatches:
+    """Labels the rows of a batch by DP-ICL, wherever the batch is worked on.
+
+    For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True)`` and, by :meth:`in_pandas`, Spark's
+    ``mapInPandas``. A batch is a mapping of columns (lists, numpy arrays, Arrow arrays), an Arrow table or a pandas
+    frame; the same type comes back, with the names of the labels in a column of their own. Other columns are dropped
+    unless they are kept.
+
+    It is pickled without its chain: each worker builds one, with ``replicas=True``, and all of them charge one plan. A
+    question is charged, drawn, stored and returned, in that order. So a batch that is worked on again, after a worker
+    died or was too slow, gets the labels of the first release and costs nothing. Only what died between its charge and
+    its store is charged twice. Rows need no key for that: equal questions are one release, in all batches.
+
+    Args:
+        chain: Builds the classifier, without arguments, in each worker: a function that reads the examples from where
+            they lie. What it carries is pickled with it, so let it carry none.
+        columns: Name of the column with the question; or names of several, which are variables of the template.
+        label: Name of the new column.
+        keep_columns: Names of columns that pass in clear.
+
+    Raises:
+        InvalidParameter: The chain is no ``DPICLClassifier`` with ``replicas=True``, which a ledger in memory cannot
+            have, or names contradict each other.
+
+    Formal guarantee:
+        That of :class:`DPICLClassifier`, over all workers and retries: all labels together are (epsilon, delta)-
+        differentially private in the examples. The rows are not protected: they are the questions.
+
+    Examples:
+        >>> def chain():
+        ...     ledger = PrivacyLedger(PrivacyBudget(3.0, 1e-5), "labels.ledger")
+        ...     return DPICLClassifier(llm=model(), examples=read(), labels=LABELS, ledger=ledger, replicas=True)
+        >>> classify = ClassifyBatches(chain, "text", keep_columns=["id"])
+        >>> classify({"id": [7], "text": ["The nurse was kind."]})
+        {'id': [7], 'label': ['praise']}
+    """
+
+    def __init__(
+        self,
+        chain: Callable[[], DPICLClassifier[Any]],
+        columns: str | Sequence[str],
+        *,
+        label: str = "label",
+        keep_columns: Sequence[str] = (),
+    ) -> None:
+        self._columns = (columns,) if isinstance(columns, str) else tuple(columns)
+        self._named = not isinstance(columns, str)
+        self._label, self._kept = label, tuple(keep_columns)
+        names = [*self._columns, label, *self._kept]
+        if isinstance(keep_columns, str) or not self._columns or not all(isinstance(n, str) and n for n in names):
+            raise InvalidParameter(
+                f"Expected columns={columns!r}, label={label!r} and keep_columns={keep_columns!r} to be names of "
+                "columns, with at least one question and a list to keep."
+            )
+        if label in self._kept:
+            raise InvalidParameter(f"Expected label={label!r} to be no column that is kept. Give it another name.")
+        self._build = chain
+        self._lock = threading.Lock()
+        forks.renew_lock(self)
+        self._chain: DPICLClassifier[Any] | None = self._built()
+
+    def __call__(self, batch: B) -> B:
+        """Label one batch; every question in it is checked before the first is charged.
+
+        Args:
+            batch: Columns of equal length. It is not changed.
+
+        Returns:
+            The columns to keep, in the batch's order, and the labels, in its type. A row without a question has none.
+
+        Raises:
+            InvalidParameter: A column is not there or holds something else than texts, or a question is empty or too
+                long. Nothing was charged.
+            BudgetExceeded: The plan is used up. What was released of this batch is stored: it costs nothing again.
+            ModelUnavailable: The model does not answer; see :class:`DPICLClassifier`.
+            LedgerError: The ledger cannot be trusted or written.
+        """
+        held = Held(batch)
+        del batch
+        labelled: B = redacted(self._labelled, held)
+        return labelled
+
+    def in_pandas(self, frames: Iterable[B]) -> Iterator[B]:
+        """Label frames one after the other: what Spark's ``mapInPandas`` asks for.
+
+        Args:
+            frames: Batches, each as for a call.
+
+        Returns:
+            The labelled batches, each as soon as it is asked for.
+        """
+        yield from map(self, frames)
+
+    def certificate(self) -> PrivacyCertificate:
+        """The promise, with what all workers have spent so far."""
+        return self._open().certificate()
+
+    def _labelled(self, batch: B) -> B:
+        columns = Columns(batch)
+        rows = list(zip(*(columns.texts(name) for name in self._columns), strict=True))
+        chain = self._open()
+        asked: dict[tuple[str | None, ...], Any] = {
+            row: dict(zip(self._columns, row, strict=True)) if self._named else row[0]
+            for row in rows
+            if None not in row
+        }
+        for question in asked.values():
+            chain._checked_question(question)
+        names = {given: name for name, given in chain._given.items()}
+        labels = dict(zip(asked, (names[answer] for answer in chain.batch(list(asked.values()))), strict=True))
+        new = [labels.get(row) for row in rows]
+        return columns.with_new(self._label, new, like=self._columns[0], kept=self._kept)  # type: ignore[no-any-return]  # its type
+
+    def _open(self) -> DPICLClassifier[Any]:
+        with self._lock:
+            if self._chain is None:
+                self._chain = self._built()
+            return self._chain
+
+    def _built(self) -> DPICLClassifier[Any]:
+        chain = self._build()
+        if not isinstance(chain, DPICLClassifier) or chain._replicas is None:
+            raise InvalidParameter(
+                f"Expected chain() of type {type(chain).__name__} to be a DPICLClassifier with replicas=True: without, "
+                "a retried batch would be charged and drawn anew. Give it a ledger with a path or a postgresql:// URL."
+            )
+        return chain
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_chain": None, "_lock": None}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+        forks.renew_lock(self)
+
+    def __repr__(self) -> str:
+        return f"ClassifyBatches({list(self._columns)}, label={self._label!r})"
