@@ -125,12 +125,12 @@ def anew_for_free(real: StandIn) -> Any:
     """A question that was charged once is answered anew for nothing, once its answer is no longer kept."""
     paid: set[str] = set()
 
-    def answered(self: Releaser, question: str) -> Any:
+    def answered(self: Releaser, question: str, *who: Any) -> Any:
         if question not in paid:
             paid.add(question)
-            return real(self, question)
+            return real(self, question, *who)
         with instead(LedgerPlan, "spend", lambda spend: lambda *args, **kwargs: None):
-            return real(self, question)
+            return real(self, question, *who)
 
     return answered
 

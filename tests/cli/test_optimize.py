@@ -90,9 +90,14 @@ def command(tmp_path: Path) -> Command:
     return arguments
 
 
+def without_time(err: str) -> list[str]:
+    """Lines of stderr but the one that says at the start what will be written, and how long that takes."""
+    return [line for line in err.strip().splitlines() if not re.search(r"up to \d+ tokens, each by", line)]
+
+
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    return str(line)
+    (line,) = without_time(capsys.readouterr().err)
+    return line
 
 
 def files(folder: Path) -> set[str]:
@@ -385,7 +390,7 @@ def interrupted(calls: int, arguments: list[str], ledger: Path) -> tuple[int, li
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
     assert out == ""
-    return process.returncode, err.strip().splitlines()
+    return process.returncode, without_time(err)
 
 
 def test_ctrl_c_keeps_what_was_paid_for_and_the_same_command_goes_on(

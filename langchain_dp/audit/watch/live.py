@@ -11,7 +11,7 @@ from collections.abc import Collection
 from importlib.resources import files
 from typing import Any
 
-from langchain_dp._util import validate
+from langchain_dp._util import forks, validate
 from langchain_dp.audit.report.contents import Report
 from langchain_dp.audit.report.page import Live, page
 from langchain_dp.audit.watch.reading import Figures, Watchable, Watched, named
@@ -82,6 +82,7 @@ class _Pages:
     def __init__(self, watched: Watched, every: float) -> None:
         self._watched, self._every = watched, every
         self._lock = threading.Lock()
+        forks.renew_lock(self)
         self._seen: Figures | None = None
         self._report: Report | None = None
         self._page: tuple[str, str] = "", ""

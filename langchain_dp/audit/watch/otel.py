@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
+from langchain_dp._util import forks
 from langchain_dp.accounting.certificate import library_version
 from langchain_dp.audit.watch.reading import HEALTHY, MEASURES, PREFIX, Figures, Measure, Watchable, Watched, named
 from langchain_dp.errors import MissingExtra
@@ -56,6 +57,7 @@ class _Readings:
     def __init__(self, watched: Mapping[str, Watched]) -> None:
         self._watched = watched
         self._lock = threading.Lock()
+        forks.renew_lock(self)
         self._looked: dict[str, Figures | None] = {}
         self._served: set[str] = {HEALTHY[0], *(measure.name for measure in MEASURES)}
 

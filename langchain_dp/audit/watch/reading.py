@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
+from langchain_dp._util import forks
 from langchain_dp.accounting import MetricLedger, PrivacyLedger
 from langchain_dp.accounting._account import check_text, claims
 from langchain_dp.accounting.events import event_from_json
@@ -157,6 +158,7 @@ class Watched:
         self._place = None if isinstance(ledger, (PrivacyLedger, MetricLedger)) else ledger
         self._ledger = ledger if isinstance(ledger, (PrivacyLedger, MetricLedger)) else None
         self._lock = threading.Lock()
+        forks.renew_lock(self)
 
     def open(self) -> Ledger:
         """The ledger, opened at the first use.
