@@ -39,7 +39,7 @@ class Copying(WordEngine):
 @pytest.fixture(autouse=True)
 def last_record_selects(monkeypatch: pytest.MonkeyPatch) -> None:
     """The split is fixed, so that the votes are: its coins are independent of the data anyhow."""
-    monkeypatch.setattr(data, "split", lambda ids, share, key, even: (ids[:-1], ids[-1:]))
+    monkeypatch.setattr(data, "split", lambda ids, *_, **__: (ids[:-1], ids[-1:]))
 
 
 def released(first: int, second: int, calls: int, **changes: Any) -> tuple[Counter[Any], LimitedDomainEvent]:
@@ -50,6 +50,7 @@ def released(first: int, second: int, calls: int, **changes: Any) -> tuple[Count
         ledger = PrivacyLedger(PrivacyBudget(500.0, 0.999))
         rows = [{"text": "say", "label": "negative"}] * first + [{"text": "think", "label": "positive"}] * (second + 1)
         settings: dict[str, Any] = {"shots": 1, "partitions": first + second, "max_retries": 0} | changes
+        settings["validation"] = 1 / len(rows)
         made = optimizer(Copying(), ledger=ledger, num_prompts=at_once, max_new_tokens=1, max_calls=at_once, **settings)
         made.invoke(rows)
         events = [event_from_json(entry.event) for entry in ledger.entries()]
