@@ -113,7 +113,9 @@ others are those of --task, or of DPPromptOptimizer.
                 return DONE
             if path is not None:
                 if ledger is None or ledger.plan(self.name) is None:
-                    note(_before(optimizer.check(records)))  # what cannot run is refused before a ledger is made
+                    plan = optimizer.check(records)  # what cannot run is refused before a ledger is made
+                    if not self.json:
+                        note(_before(plan))
                 if ledger is None:
                     ledger = held.enter_context(_ledger(path, self, budget))
                 optimizer = optimizer_for(self, engine, task, labels, budget, ledger, count=len(rows))
