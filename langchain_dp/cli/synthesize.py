@@ -60,7 +60,8 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
     describe_first: bool = of_run(False, "--describe-first", help="spend a little on a description of each label first")
     count: int = of_run(64, min=1, help="examples, all labels together")
     tokens: int = of_run(40, min=1, help="tokens of one example at most")
-    members: int = of_run(30, min=2, help="rows that are expected to take part in one example")
+    members: int = of_run(30, min=2, help="members that are expected to take part in one example")
+    shots: int = of_run(1, min=1, help="rows that a member is expected to show: more tell more, and cost more")
     scheme: Literal["auto", "rounds", "groups"] = of_run("auto", help="who takes part; auto takes the larger clip")
     temperature: float = of_run(1.0, parser=positive, help="of the words that are drawn")
     chat: bool = of_run(False, "--chat", help="use the model's chat template")
@@ -135,6 +136,7 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             name=self.name,
             max_new_tokens=self.tokens,
             members=self.members,
+            shots=self.shots,
             scheme=self.scheme,
             temperature=self.temperature,
             chat=self.chat,

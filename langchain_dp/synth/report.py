@@ -106,12 +106,13 @@ class SynthesisPlan:
             if design.scheme == "rounds"
             else f"{design.rounds} disjoint groups of records"
         )
+        of = f", each of about {design.shots} records" if design.shots > 1 else ""
         return "\n".join(
             [
                 f"Plan for synthetic examples: {self.budget}",
                 f"  examples     {self.examples:,}: {design.rounds:,} of each of {self.labels} labels, at most "
                 f"{noise.event.tokens} tokens each",
-                f"  members      {who}; {noise.members} expected a text",
+                f"  members      {who}; {noise.members} expected a text{of}",
                 f"  clip         {noise.clip:.3g} nats a member and token",
                 *self._described(),
                 f"  worth it?    {self.verdict}",
@@ -134,7 +135,7 @@ def planned(
     texts = design.rounds * len(settings.labels)
     members = 1 + design.noise.members
     body = _body(engine, settings, records)
-    tokens = texts * (head + members * (body + tail + design.noise.event.tokens))
+    tokens = texts * (head + members * (body * settings.shots + tail + design.noise.event.tokens))
     if settings.describe is not None and design.describing is not None:
         public = sum(map(engine.count_tokens, settings.describe.asking("", settings.prompts, chat=settings.chat)))
         of_one = body + public + design.describing.event.tokens

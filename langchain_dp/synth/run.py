@@ -26,6 +26,7 @@ from langchain_dp.synth.journal import SynthesisJournal, WrittenText
 from langchain_dp.synth.settings import DESCRIBED, Design, SynthesisSettings, designed
 from langchain_dp.synth.writing import Members, TextWriter
 
+_TWICE = "a record whose label changes may move two texts, each as far as one: every round is charged for both"
 _DESCRIBED_TOO = "a description of each label was released first, and every record pays for that round too"
 
 
@@ -162,12 +163,14 @@ class SynthesisRuns:
                     raise PlanError("The run was cancelled. What was released is kept: invoke again to go on with it.")
                 if missing:
                     self._charge(opened, number)
-                rows = {name: records.get(name) for name in members.of_round(design, number)} if missing else {}
                 writer = writers[number == DESCRIBED]
                 for label in missing:
-                    shown = {(journal.data, name): row for name, row in rows.items() if row["label"] == label}
-                    seen.update(shown)
-                    bodies: dict[Hashable, str] = {key: settings.prompts.body([row]) for key, row in shown.items()}
+                    bodies: dict[Hashable, str] = {}
+                    for names in members.of_text(design, number, label):
+                        rows = {name: row for name in names if (row := records.get(name))["label"] == label}
+                        if rows:
+                            bodies[journal.data, *rows] = settings.prompts.body(list(rows.values()))
+                    seen.update(bodies)
                     head, tail = self._asking(number, label, journal)
                     tokens: list[Token] = []
                     try:
@@ -216,7 +219,7 @@ class SynthesisRuns:
         design = opened.design
         event, due = design.charged(number), design.due(number)
         most = dict(design.events())[event]
-        if most - opened.plan.remaining(event) < due:
+        for _ in range(due - (most - opened.plan.remaining(event))):
             opened.plan.spend(event, chain=self._name)
 
     def released(self) -> list[WrittenText]:
@@ -268,6 +271,7 @@ def certified(
             if groups
             else "every record takes part in a round by a secret coin",
             *(() if design.describing is None else (_DESCRIBED_TOO,)),
+            *(() if design.charges == 1 else (_TWICE,)),
             "style and common knowledge of many records come through, what few records hold does not",
             *weak(design, plan.epsilon, plan.delta),
             *getattr(engine, "notes", ()),
@@ -288,7 +292,7 @@ def parameters(design: Design) -> dict[str, Any]:
         "tokens": noise.event.tokens,
         "rounds": design.rounds,
         "scheme": design.scheme,
-    }
+    } | ({} if design.shots == 1 else {"shots": design.shots})
     if describing is None:
         return found
     return found | {

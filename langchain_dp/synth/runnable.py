@@ -54,7 +54,10 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         name: Name of the plan in the ledger. A ledger with a file keeps what is written, and a run under the same name
             is taken up where it stopped.
         max_new_tokens: Tokens of one text at most.
-        members: Records that are expected to take part in one text.
+        members: Members that are expected to take part in one text: prompts with private records.
+        shots: Records of its label that a member is expected to show. With one, a member is a record. More of them tell
+            the model more, and cost: as many times the records take part, and, with more than one label, every round
+            counts twice. Under replace-one neighbours only.
         scheme: "rounds": every record takes part by a coin, anew for each text of a label; "groups": records are cut
             into disjoint groups, and each writes one text a label; "auto": whichever leaves the larger clip.
         sampling_probability: Rate of the records under "rounds". None: so that ``members`` of each label are expected;
@@ -76,7 +79,8 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         All released texts, kept or dropped, are together (epsilon, delta)-differentially private in the records, with
         the budget's neighbours (replace-one by default: their number is public), with the descriptions, which are a
         round of their own. Each round is charged one
-        :class:`~langchain_dp.accounting.TextRoundEvent` before its members are drawn. How long a run takes, and the
+        :class:`~langchain_dp.accounting.TextRoundEvent` before its members are drawn, or two of them where a member
+        shows several records of one of several labels. How long a run takes, and the
         local model, are outside of it. Source: the clip of Vinod et al. 2025 (InvisibleInk), with sampling, exact draws
         and accounting of this package.
 
@@ -103,6 +107,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         name: str = "synthesis",
         max_new_tokens: int = 40,
         members: int = 30,
+        shots: int = 1,
         scheme: Scheme = "auto",
         sampling_probability: float | None = None,
         describe: Describing | bool = False,
@@ -128,6 +133,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             count=count,
             max_new_tokens=max_new_tokens,
             members=members,
+            shots=shots,
             scheme=scheme,
             sampling_probability=sampling_probability,
             candidates=candidates,

@@ -50,6 +50,7 @@ class SynthesisSettings:
         prompts: Templates.
         chat: Ask in the model's chat template.
         describe: How a description of each label is written first; None writes none.
+        shots: Records of its label that one member is expected to show.
     """
 
     labels: Mapping[str, str]
@@ -63,11 +64,13 @@ class SynthesisSettings:
     prompts: SynthesisPrompts
     chat: bool
     describe: Describing | None = None
+    shots: int = 1
 
     def __post_init__(self) -> None:
         validate.integer("count", self.count, at_least=1, at_most=MOST_ROUNDS)
         validate.integer("max_new_tokens", self.max_new_tokens, at_least=1, at_most=MOST_TOKENS)
         validate.integer("members", self.members, at_least=2, at_most=10_000)
+        validate.integer("shots", self.shots, at_least=1, at_most=100)
         validate.one_of("chat", self.chat, (True, False))
         validate.one_of("scheme", self.scheme, ("auto", "rounds", "groups"))
         validate.integer("candidates", self.candidates, at_least=2, at_most=100_000)
@@ -83,9 +86,10 @@ class SynthesisSettings:
     def public(self) -> dict[str, Any]:
         """Plain values, for a journal and a file."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del fields["describe"]  # a run without is the same as before there was any
+        del fields["describe"], fields["shots"]  # a run without is the same as before there were any
         plain = {**fields, "labels": dict(self.labels), "prompts": dataclasses.asdict(self.prompts)}
-        return plain if self.describe is None else {**plain, "describe": dataclasses.asdict(self.describe)}
+        plain |= {} if self.describe is None else {"describe": dataclasses.asdict(self.describe)}
+        return plain | ({} if self.shots == 1 else {"shots": self.shots})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +104,8 @@ class Design:
         records: Number of records that it was made for; None where that is private.
         describing: How the tokens of descriptions are drawn: in one round before the others, in which every record
             takes part by a coin of its own, under either scheme. None: there are none.
+        texts: Texts of one round: labels.
+        shots: Records of its label that one member of a text is expected to show.
     """
 
     scheme: Literal["rounds", "groups"]
@@ -107,12 +113,28 @@ class Design:
     noise: ClippedSum
     records: int | None
     describing: ClippedSum | None = None
+    texts: int = 1
+    shots: int = 1
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Design:
         """The design whose ``dataclasses.asdict`` these fields are."""
         made = {name: _sum(fields.get(name)) for name in ("noise", "describing")}
         return cls(**{**fields, **made})
+
+    @property
+    def block(self) -> int:
+        """Slots whose records stand in one prompt, those of the text's label."""
+        return 1 if self.shots == 1 else self.shots * self.texts
+
+    @property
+    def charges(self) -> int:
+        """How often a round of texts is charged.
+
+        A record alone in its prompt comes or goes with its label: two texts are moved by half as much each. One of many
+        changes a member of both texts by as much as it changes one, and their members are drawn by coins of their own.
+        """
+        return 2 if self.block > 1 and self.texts > 1 else 1
 
     @property
     def numbers(self) -> range:
@@ -133,9 +155,11 @@ class Design:
 
     def due(self, number: int) -> int:
         """How often the event of round ``number`` has been charged once that round begins."""
-        if self.scheme == "groups" or number == DESCRIBED:
-            return 1  # a group has an event of its own
-        return number + 1 + (self.describing is not None and self.describing.event == self.noise.event)
+        if number == DESCRIBED:
+            return 1
+        if self.scheme == "groups":
+            return self.charges  # a group has an event of its own
+        return self.charges * (number + 1) + (self.describing is not None and self.describing.event == self.noise.event)
 
     def events(self) -> list[tuple[Any, int]]:
         """What a run reserves: each event once, with how often it is charged."""
@@ -154,13 +178,19 @@ def designed(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -
     Raises:
         InvalidParameter: There are too few records, or the rate is missing under add/remove.
     """
+    if settings.shots > 1 and budget.neighbors is not Neighbors.REPLACE_ONE:
+        raise InvalidParameter(
+            f"Expected shots={settings.shots} to be 1 unless neighbours replace one record: a member of several would "
+            "change by more than is accounted for under other relations."
+        )
     unfit = _unfit_for_groups(settings, budget, records)
     if settings.scheme == "groups" and unfit:
         raise InvalidParameter(unfit)
     if settings.scheme == "rounds" or unfit:
         return _in_rounds(settings, budget, records)
     groups = _in_groups(settings, budget, records)
-    if settings.scheme == "groups" or records < settings.members * len(settings.labels):  # too few for rounds
+    too_few = records < settings.members * settings.shots * len(settings.labels)
+    if settings.scheme == "groups" or too_few:
         return groups
     # A clip beyond ENOUGH adds next to nothing, and every member costs the model time.
     designs = [_in_rounds(settings, budget, records), groups]
@@ -169,7 +199,7 @@ def designed(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -
 
 def in_rounds(
     budget: PrivacyBudget, *, records: int, texts: int, rounds: int, members: int, tokens: int, temperature: float,
-    rate: float | None, describe: Describing | None = None,
+    rate: float | None, describe: Describing | None = None, shots: int = 1,
 ) -> Design:  # fmt: skip
     """Rounds in which every record takes part by a coin, with the largest clip that the budget allows.
 
@@ -183,11 +213,12 @@ def in_rounds(
         temperature: Of the distribution that a token is drawn from.
         rate: Rate of the records; None derives it.
         describe: How descriptions are written before, if they are.
+        shots: Records of its label that one member is expected to show.
 
     Raises:
         InvalidParameter: There are too few records, or the rate is missing under add/remove.
     """
-    wanted = members * texts
+    wanted = members * texts * shots
     counted = budget.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
     if rate is None and not counted:
         raise InvalidParameter(
@@ -196,42 +227,47 @@ def in_rounds(
         )
     if rate is None and (not records or wanted > records):
         raise InvalidParameter(
-            f"Expected at least members * texts of a round = {members} * {texts} = {wanted} records, but there are "
-            f"{records}. Lower members=, or give more records."
+            f"Expected at least members * texts of a round{' * shots' if shots > 1 else ''} = {members} * {texts}"
+            f"{f' * {shots}' if shots > 1 else ''} = {wanted} records, but there are {records}. Lower members="
+            f"{' or shots=' if shots > 1 else ''}, or give more records."
         )
     if rate is not None:
         validate.number("sampling_probability", rate, above=0.0, at_most=1.0)
     rate = wanted / records if rate is None else rate
     plain = ClippedSum(TextRoundEvent(1.0, tokens, rate), members, temperature)
-    noise, describing = _fitting(budget, rounds, plain, describe, members / rate)
-    return Design("rounds", rounds, noise, records if counted else None, describing)
+    design = Design("rounds", rounds, plain, records if counted else None, None, texts, shots)
+    return _fitting(budget, design, rounds, describe, members * shots / rate)
 
 
-def _fitting(
-    budget: PrivacyBudget, rounds: int, plain: ClippedSum, describe: Describing | None, records: float
-) -> tuple[ClippedSum, ClippedSum | None]:
-    """The noise of texts and of descriptions that the budget allows together, the one's clip in a ratio to the other's.
+def _fitting(budget: PrivacyBudget, design: Design, rounds: int, describe: Describing | None, records: float) -> Design:
+    """A design with the noise of texts and descriptions that the budget allows together, their clips in a given ratio.
 
     Args:
         budget: The promise.
+        design: How texts are drawn, with an epsilon0 of 1.
         rounds: Rounds of texts that one record pays for.
-        plain: How texts are drawn, with an epsilon0 of 1.
         describe: How descriptions are written, if they are.
         records: Records of one label that are expected, if labels were equally frequent. A public number.
     """
+    plain, rounds = design.noise, rounds * design.charges
     text = plain.event
     if describe is None:
         fits = calibrate_text_round(
             budget, rounds=rounds, tokens=text.tokens, sampling_probability=text.sampling_probability
         )
-        return dataclasses.replace(plain, event=dataclasses.replace(text, epsilon0=fits)), None
+        text = dataclasses.replace(text, epsilon0=fits)
+        return dataclasses.replace(design, noise=dataclasses.replace(plain, event=text))
     members = max(1, min(describe.members, math.floor(records)))
     # The clip is epsilon0 * members * temperature / 4, of either.
     weight = describe.clip_ratio * plain.members * plain.temperature / (members * describe.temperature)
     text = dataclasses.replace(text, epsilon0=1 / max(weight, 1.0))
     asked = TextRoundEvent(min(weight, 1.0), describe.max_new_tokens, min(1.0, members / records))
     text, asked = scale_text_rounds(budget, [(text, rounds), (asked, 1)])
-    return dataclasses.replace(plain, event=text), ClippedSum(asked, members, describe.temperature)
+    return dataclasses.replace(
+        design,
+        noise=dataclasses.replace(plain, event=text),
+        describing=ClippedSum(asked, members, describe.temperature),
+    )
 
 
 def _sum(fields: Mapping[str, Any] | None) -> ClippedSum | None:
@@ -249,29 +285,31 @@ def _in_rounds(settings: SynthesisSettings, budget: PrivacyBudget, records: int)
         temperature=settings.temperature,
         rate=settings.sampling_probability,
         describe=settings.describe,
+        shots=settings.shots,
     )
 
 
-def _records_a_text(settings: SynthesisSettings, records: int) -> int:
-    """Records of one text where disjoint groups write one text a label each."""
-    return records // (settings.rounds * len(settings.labels))
+def _members_a_text(settings: SynthesisSettings, records: int) -> int:
+    """Members of one text where disjoint groups write one text a label each."""
+    return records // (settings.rounds * len(settings.labels) * settings.shots)
 
 
 def _unfit_for_groups(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> str:
     """Why the records cannot be cut into disjoint groups; empty if they can."""
     if budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE:
         return 'Expected scheme="rounds" under add/remove neighbours, where the number of records is private.'
-    members = _records_a_text(settings, records)
+    members = _members_a_text(settings, records)
     if members < FEW:
         return (
-            f"Expected at least {FEW} records a text, but {records} records in {settings.rounds} groups of "
+            f"Expected at least {FEW} members a text, but {records} records in {settings.rounds} groups of "
             f'{len(settings.labels)} texts each are {members}. Lower count=, or use scheme="rounds".'
         )
     return ""
 
 
 def _in_groups(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> Design:
-    members = _records_a_text(settings, records)
+    members = _members_a_text(settings, records)
     plain = ClippedSum(TextRoundEvent(1.0, settings.max_new_tokens, 1.0), members, settings.temperature)
-    noise, describing = _fitting(budget, 1, plain, settings.describe, records / len(settings.labels))
-    return Design("groups", settings.rounds, noise, records, describing)
+    texts = len(settings.labels)
+    design = Design("groups", settings.rounds, plain, records, None, texts, settings.shots)
+    return _fitting(budget, design, 1, settings.describe, records / texts)

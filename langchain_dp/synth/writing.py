@@ -38,6 +38,25 @@ class Members:
         self._key = key
         self._names = dict(names)
         self._orders: dict[int, list[str]] = {}  # by the number of groups
+        self._last: tuple[int | None, list[str]] = (None, [])  # the round that was asked for last
+
+    def of_text(self, design: Design, number: int, label: str) -> list[list[str]]:
+        """Members of the text of ``label`` in round ``number``: of each the records that share its prompt.
+
+        Each is one record, or a block of slots that stay together in all rounds; the caller leaves out the records of
+        other labels. Blocks take part by a coin of the round and the label.
+        """
+        if design.block == 1 or number == DESCRIBED:
+            if self._last[0] != number:
+                self._last = number, self.of_round(design, number)
+            return [[record] for record in self._last[1]]
+        if design.scheme == "groups":
+            whole = self.group(number, design.rounds)
+            blocks = max(len(whole) // design.block, 1)
+            return [whole[at::blocks] for at in range(blocks)]
+        blocks = max(len(self._names) // design.block, 1)
+        bound = _bound(design.noise.event.sampling_probability)
+        return [self.group(at, blocks) for at in range(blocks) if self._toss("block", number, f"{at} {label}") < bound]
 
     def of_round(self, design: Design, number: int) -> list[str]:
         """Records of round ``number`` of a design, or of its descriptions."""
@@ -47,7 +66,7 @@ class Members:
 
     def drawn(self, number: int, rate: float) -> list[str]:
         """Records of round ``number``, each with probability ``rate``, independently."""
-        bound = int(Fraction(rate) * 2**_COIN_BITS)
+        bound = _bound(rate)
         return [record for record in self._names if self._coin("round", number, record) < bound]
 
     def group(self, number: int, groups: int) -> list[str]:
@@ -57,8 +76,16 @@ class Members:
         return self._orders[groups][number::groups]
 
     def _coin(self, what: str, number: int, record: str) -> int:
-        text = f"{what}\n{number}\n{self._names[record]}".encode(errors="surrogatepass")
+        return self._toss(what, number, self._names[record])
+
+    def _toss(self, what: str, number: int, name: str) -> int:
+        text = f"{what}\n{number}\n{name}".encode(errors="surrogatepass")
         return int.from_bytes(hmac.new(self._key, text, hashlib.sha256).digest(), "big")
+
+
+def _bound(rate: float) -> int:
+    """Coins below it fall with probability ``rate``."""
+    return int(Fraction(rate) * 2**_COIN_BITS)
 
 
 class TextWriter:

@@ -108,6 +108,10 @@ def faults() -> Faults:
             **under(functools.partial(synth.rounds, ["rounds"]), texts.ROUNDS),
             **under(functools.partial(synth.rounds, ["answers"]), texts.TEXTS),
         },
+        "text blocks": {
+            **under(functools.partial(synth.blocks, ["rounds"]), texts.BLOCKS),
+            **under(functools.partial(synth.blocks, ["groups"]), texts.BLOCK_GROUPS),
+        },
         "described": {
             **under(functools.partial(synth.described, ["rounds"]), texts.DESCRIBED),
             **under(functools.partial(synth.described, ["groups"]), texts.DESCRIBED_GROUPS),

@@ -83,6 +83,28 @@ def group_describes(real: StandIn, self: Members, design: Design, number: int) -
     return list(real(self, design, max(number, 0)))
 
 
+def one_coin_for_all_labels(real: StandIn, self: Members, what: str, number: int, name: str) -> int:
+    """A block falls for the texts of all labels at once."""
+    return int(real(self, what, number, name.split()[0] if what == "block" else name))
+
+
+def one_coin_for_all_rounds(real: StandIn, self: Members, what: str, number: int, name: str) -> int:
+    """A block that has fallen falls in every round."""
+    return int(real(self, what, 0 if what == "block" else number, name))
+
+
+def overlapping_blocks(real: StandIn, self: Members, design: Design, number: int, label: str) -> list[list[str]]:
+    """A block shows a record of the next one too."""
+    blocks = real(self, design, number, label)
+    return [[*block, *after[:1]] for block, after in zip(blocks, [*blocks[1:], *blocks[:1]], strict=True)]
+
+
+def cut_by_label(real: StandIn, self: Members, design: Design, number: int, label: str) -> list[list[str]]:
+    """Every record takes part, in blocks that are cut anew for each text."""
+    names = sorted(self._names, key=lambda name: self._coin(label, number, name))
+    return [names[at : at + design.block] for at in range(0, len(names), design.block)]
+
+
 class _EveryLabel(str):
     """A label that is equal to all."""
 
@@ -166,6 +188,22 @@ DESCRIBED_GROUPS: dict[str, list[Swap]] = {
     **{f"{name}, groups": swaps for name, swaps in _OF_BOTH.items()},
     "a group describes": [(Members, "of_round", method(group_describes))],
 }
+"""The same where texts are of disjoint groups."""
+
+_OF_BLOCKS: dict[str, list[Swap]] = {
+    "a member of several charged once": [(Design, "charges", lambda real: property(lambda self: 1))],
+    "blocks overlap": [(Members, "of_text", method(overlapping_blocks))],
+    "better block text of two": [(TextWriter, "tokens", method(better_text_of_two))],
+}
+BLOCKS: dict[str, list[Swap]] = {
+    **_OF_BLOCKS,
+    "one coin for all labels": [(Members, "_toss", method(one_coin_for_all_labels))],
+    "one coin for all rounds": [(Members, "_toss", method(one_coin_for_all_rounds))],
+    "blocks cut anew": [(Members, "of_text", method(cut_by_label))],
+}
+"""Faults of members that show several records."""
+
+BLOCK_GROUPS: dict[str, list[Swap]] = {f"{name}, groups": swaps for name, swaps in _OF_BLOCKS.items()}
 """The same where texts are of disjoint groups."""
 
 CANARY: dict[str, list[Swap]] = {

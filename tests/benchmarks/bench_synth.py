@@ -5,8 +5,9 @@ private record at all ("public"); and without clip ("unclipped", NOT private). T
 regression on word counts, trained on the examples alone, and the same local model with 16 of them in its prompt. The
 labels keep their names, with a description, or stand for nothing ("team A" ..., described by that name). An arm such as
 "3+described" spends a part of its epsilon on descriptions of the labels first; the prompt is then measured with the
-descriptions too, and with them alone; under "descriptions:3" nothing but them is written. Every arm is
-appended to the results file, and a restart skips it. Texts are kept of private arms only, and few of them.
+descriptions too, and with them alone; under "descriptions:3" nothing but them is written. In "3x4" every member shows
+four records. Every arm is appended to the results file, and a restart skips it. Texts are kept of private arms only,
+and few of them.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ DESCRIBED = {
 CODES = {label: f"a text of team {letter}" for label, letter in zip(DESCRIBED, "ABCD", strict=True)}
 DELTA = 1e-6
 _ARMS = [
-    "none", "real", "public", "3", "8", "1", "unclipped", "3+described", "8+described", "1+described", "descriptions:3",
-    "descriptions:8", "descriptions:1", "descriptions:none",
+    "none", "real", "public", "3", "8", "1", "unclipped", "3+described", "8+described", "1+described", "3x4",
+    "3x4+described", "descriptions:3", "descriptions:8", "descriptions:1", "descriptions:none",
 ]  # fmt: skip
 
 
@@ -103,9 +104,10 @@ def _examples(
         return _described_alone(arm, engine, train, labels, options)
     if arm in ("public", "unclipped"):
         return _without_promise(arm, engine, train, labels, options), {}
+    epsilon, _, shots = arm.partition("+")[0].partition("x")
     made_of = DPExampleSynthesizer(
-        model=engine, labels=labels, count=options.count, budget=PrivacyBudget(float(arm.partition("+")[0]), DELTA),
-        describe=arm.endswith("+described"),
+        model=engine, labels=labels, count=options.count, budget=PrivacyBudget(float(epsilon), DELTA),
+        describe=arm.endswith("+described"), shots=int(shots or 1),
         members=options.members, max_new_tokens=options.tokens, scheme="rounds", temperature=options.temperature,
     )  # fmt: skip
     examples = made_of.invoke(train)

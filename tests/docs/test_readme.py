@@ -161,6 +161,20 @@ def test_the_table_of_what_descriptions_take_is_what_calibration_gives() -> None
         assert found == pytest.approx([float(clip) for clip in clips], rel=0.005)
 
 
+def test_what_several_records_a_member_take_is_what_calibration_gives() -> None:
+    """If it breaks, the page says that members of several records cost less, or more, than they do."""
+    page = (ROOT / "docs" / "private-examples.md").read_text(encoding="utf-8")
+    (figures,) = re.findall(r"falls from (\d.\d+) to (\d.\d+), with two records a member to (\d.\d+)", page)
+    found = [
+        in_rounds(
+            PrivacyBudget(3.0, 1e-6), records=2_000, texts=4, rounds=16, members=30, tokens=30, temperature=1.0,
+            rate=None, shots=shots,
+        ).noise.clip
+        for shots in (1, 4, 2)
+    ]  # fmt: skip
+    assert found == pytest.approx([float(each) for each in figures], rel=0.005)
+
+
 def test_the_sanitizer_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, the example that privatizes a text is wrong."""
     ((code, _),) = blocks("docs/private-text.md")

@@ -134,6 +134,48 @@ def _round_of(name: str) -> Finding:
     )
 
 
+# ------------------------------------------------------------------------------------- members of several records
+
+_SHOTS = 2
+_BLOCKS = _RECORDS // (_SHOTS * len(LABELS))
+
+
+def blocks(schemes: Sequence[str] = ("rounds", "groups")) -> Finding:
+    """Members of several records: a round pays for both labels, and each block has a coin of its own for each of them.
+
+    Where one coin falls for the texts of both labels, a record whose label changes costs more than two rounds.
+    """
+    return worst(_blocks_in(scheme) for scheme in schemes)
+
+
+def _blocks_in(scheme: str) -> Finding:
+    texts, rounds = len(LABELS), {"rounds": 5 * _ROUNDS, "groups": 2}[scheme]
+    with PrivacyLedger(_BUDGET) as ledger:
+
+        def charged() -> int:
+            return sum(entry.count for entry in ledger.entries())
+
+        engine = ScoringEngine(charged)
+        settings = {"scheme": scheme, "count": rounds * texts, "members": _BLOCKS, "max_new_tokens": 2}
+        _synthesizer(engine, ledger, shots=_SHOTS, **settings).invoke(examples(_RECORDS))
+        wrong = abs(2 * rounds - charged()) + abs(rounds * texts - len(engine.texts))
+    early = sum(before < 2 * (place // texts + 1) for place, (before, _) in enumerate(engine.texts))
+    changing = sum(len(set(seen)) > 1 for _, seen in engine.texts)
+    drawn = [[body for _, seen in engine.texts[at : at + texts] for body in seen[0]]
+             for at in range(0, len(engine.texts), texts)]  # fmt: skip
+    members = {body for one in drawn for body in one}
+    shown = [line for body in members for line in body.splitlines()]
+    twice = len(shown) - len(set(shown))
+    if scheme == "groups":  # everybody takes part, once
+        twice += sum(map(len, drawn)) - len(members) + (len(shown) != _RECORDS)
+    chance = coins(attendance(drawn), _RATE) if scheme == "rounds" else 1.0
+    return Finding(
+        bool(wrong or early or changing or twice or chance < ERROR),
+        f"{scheme} of blocks: {wrong} charges or texts too many or too few, {early} too early; {changing} with "
+        f"changing members, {twice} records in two members; coins p = {chance:.1g}",
+    )
+
+
 # --------------------------------------------------------------------------------------- descriptions, then texts
 
 _CHAINS, _DESCRIBERS = 40, 9
@@ -242,6 +284,7 @@ def _said_up(records: Sequence[Any], runs: int, at_once: int = 300) -> int:
 
 CHECKS = [
     Check("text rounds", "a round pays, once, for whom it draws", rounds),
+    Check("text blocks", "members of several records are paid for twice", blocks),
     Check("described", "descriptions are a round of their own", described),
     Check("text canary", "a record moves a token by its event", canary),
     Check("nobody", "texts are written without members too", nobody),
