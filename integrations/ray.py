@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from langchain_dp._util.validate import integer
-from langchain_dp.errors import MissingExtra
+from langchain_dp.errors import LangChainDPError, MissingExtra, ModelUnavailable
 
 INSTALL = "Install it with: pip install 'langchain-dp[ray]'."
 
@@ -54,6 +56,65 @@ def map_private_batches(
     )
 
 
+@contextlib.contextmanager
+def ray_workers(
+    work: Callable[[Any], Any], workers: int = 2, *, cpus: float = 1.0
+) -> Iterator[Callable[[Any], Callable[[], Any]]]:
+    """Workers that do one batch after the other, for callers that read and write the files themselves.
+
+    The cluster of ``RAY_ADDRESS``, or one that is started on this machine for as long as they are needed. A worker that
+    dies is started again and does its batches again.
+
+    Args:
+        work: What is done to each batch. It is sent by pickle, once.
+        workers: Workers to start, at least 1.
+        cpus: Processors that Ray sets aside for each worker; 0 where it should not count them.
+
+    Yields:
+        A function that hands out a batch and returns one that waits for its result.
+
+    Raises:
+        InvalidParameter: A number is out of bounds.
+        MissingExtra: Ray is not installed.
+
+    Examples:
+        >>> with ray_workers(sanitize, 8) as hand:
+        ...     waiting = [hand(batch) for batch in batches]
+        ...     released = [wait() for wait in waiting]
+    """
+    integer("workers", workers, at_least=1)
+    ray = _import_ray()
+    mine = not ray.is_initialized()
+    if mine:
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        remote = ray.remote(num_cpus=cpus, max_restarts=-1, max_task_retries=-1)(_Worker)
+        actors = [remote.remote(work) for _ in range(workers)]
+        turns = itertools.cycle(actors)
+
+        def hand(batch: Any) -> Callable[[], Any]:
+            reference = next(turns).do.remote(batch)
+
+            def wait() -> Any:
+                try:
+                    return ray.get(reference)
+                except ray.exceptions.RayTaskError as error:
+                    cause = error.cause
+                if isinstance(cause, LangChainDPError):
+                    raise cause
+                # Of a foreign library: its text may quote what it was given.
+                raise ModelUnavailable(f"A worker of Ray failed with {type(cause).__name__}; its text is withheld.")
+
+            return wait
+
+        yield hand
+        for actor in actors:
+            ray.kill(actor)
+    finally:
+        if mine:
+            ray.shutdown()
+
+
 class _Worker:
     """What Ray builds once in each worker."""
 
@@ -63,9 +124,21 @@ class _Worker:
     def __call__(self, batch: Any) -> Any:
         return self._batches(batch)
 
+    def do(self, batch: Any) -> Any:
+        """One batch, where the worker is an actor of its own."""
+        return self._batches(batch)
+
 
 def _import_ray_data() -> Any:
+    return _imported("ray.data")
+
+
+def _import_ray() -> Any:
+    return _imported("ray")
+
+
+def _imported(module: str) -> Any:
     try:
-        return importlib.import_module("ray.data")
+        return importlib.import_module(module)
     except ImportError:
         raise MissingExtra(f"Expected the package ray, on which the workers run. {INSTALL}") from None

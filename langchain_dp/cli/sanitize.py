@@ -12,9 +12,9 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from typer import Option
 
@@ -33,6 +33,7 @@ from langchain_dp.cli.parts import (
     progress,
 )
 from langchain_dp.cli.show import show_calibration
+from langchain_dp.cli.workers import Released, Start, in_order, on_ray, processes
 
 if TYPE_CHECKING:
     from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
@@ -58,13 +59,15 @@ class Sanitize(TableOptions):
   langchain-dp sanitize --in tickets.jsonl --out safe.jsonl --fields subject body --keep-fields label \\
       --user-field customer --ledger account.ledger --limit 200 --certificate
   langchain-dp sanitize --in notes --out safe-notes --replacement 0.7 --length 64
+  langchain-dp sanitize --in notes --out safe-notes --ledger account.ledger --workers 8
 """
     notes = """\
 Every line is a document of its own, and one release. A folder's .txt, .md and .jsonl files keep their names. This is
 metric privacy: eta is no epsilon, and --calibration says what it means before anything is released. In clear, besides
 what the options let pass: how many lines there are, in what order, and how many words each has (unless --length).
 A file is written whole or not at all. With --ledger, the same command on the same lines gives out again what it
-released before, at no cost; without, the account ends with the run.
+released before, at no cost; without, the account ends with the run. With --workers or --ray the lines come out as with
+one process, in their order; Ray's nodes see them, and keep them in memory and on disk while it runs.
 On stderr: the files of a folder that are not read and why, a line when it starts and one when it is done (not with
 --json), and in a terminal how far it got.
 --json: the certificate, {"kind", "mechanism", "eta", "table", "releases", ...}, on stdout; on stderr where the lines
@@ -93,6 +96,8 @@ themselves go to stdout. --calibration is `langchain-dp plan rapt`.
     length: int | None = Option(
         None, min=1, rich_help_panel="words", help="every text comes out at exactly this many tokens"
     )
+    workers: int = Option(1, min=1, max=256, help="processes that draw the words, under one --ledger")
+    ray: bool = Option(False, "--ray", help="run the --workers on Ray: the cluster of RAY_ADDRESS, or this machine")
     calibration: bool = Option(False, "--calibration", help="say what to know before trusting it, and stop")
     certificate: bool = Option(False, "--certificate", help="print the certificate on stderr at the end")
     json: bool = Option(False, "--json", help="print the certificate (or the calibration) as one JSON object")
@@ -103,6 +108,11 @@ themselves go to stdout. --calibration is `langchain-dp plan rapt`.
             return _calibration(self)
         jobs = files.find(self.source, self.target, self.format, overwrite=self.overwrite)
         fields = _fields(self, jobs)
+        if (self.workers > 1 or self.ray) and self.ledger is None:
+            raise WrongArguments(
+                f"Expected --ledger with {'--ray' if self.ray else f'--workers {self.workers}'}: the workers share the "
+                "account. Name a file, or a postgresql:// URL where they are on several machines."
+            )
         for path, why in files.skipped(self.source):
             note(f"skipped {path}: {why}.")
         run_so_far, began = _Run(self.ledger), time.monotonic()
@@ -111,7 +121,8 @@ themselves go to stdout. --calibration is `langchain-dp plan rapt`.
         try:
             with contextlib.ExitStack() as held:
                 releases = _releases(self, held)
-                _sanitize(jobs, fields, releases, run_so_far, replace=self.errors == "replace")
+                start, ahead = held.enter_context(_workers(self, releases))
+                _sanitize(jobs, fields, start, ahead, run_so_far, replace=self.errors == "replace")
                 if not self.json:
                     note(run_so_far.done(time.monotonic() - began))
                 if self.certificate or self.json:
@@ -138,6 +149,15 @@ class _Run:
         self.before += self.lines
         self.job, self.lines = job, 0
 
+    def charges(self, start: Start) -> Start:
+        """``start``, which is noted: from then on there may be charges."""
+
+        def started(units: Sequence[Unit]) -> Callable[[], Released]:
+            self.charged = True
+            return start(units)
+
+        return started
+
     def done(self, seconds: float) -> str:
         lines = self.before + self.lines
         files_ = "" if self.finished == 1 else f" of {self.finished} files"
@@ -155,10 +175,8 @@ class _Run:
         if self.finished:
             said += f" Files that are done: {self.finished}."
         if self.ledger is not None:
-            said += (
-                f" What {self.ledger} has recorded is spent; the same command again gives out again what was released, "
-                "at no cost."
-            )
+            again = "the same command with --overwrite" if self.finished else "the same command again"
+            said += f" What {self.ledger} has recorded is spent; {again} gives out what was released, at no cost."
         return said
 
 
@@ -206,16 +224,9 @@ def _releases(options: Sanitize, held: contextlib.ExitStack) -> FormalReleases:
     """What draws the words, under the account of this run."""
     from langchain_dp.rapt.build import WordOptions, word_releases
     from langchain_dp.rapt.formal import FormalReleases
-    from langchain_dp.rapt.policies import Policies
 
     targets = options.targets()
-    words = WordOptions(
-        mechanism=options.mechanism,
-        policies=Policies(**{kind: getattr(options, kind) for kind in _KINDS}, unknown=options.unknown),
-        keep=options.keep or (),
-        length=options.length,
-        casing=options.casing,
-    )
+    words = WordOptions(**_how(options))
     # What cannot run is refused before there is a ledger.
     tried = word_releases(options.embeddings, targets, words, ledger=None, limit=None, cache=False, name=_CHAIN)
     if options.calibration:
@@ -224,6 +235,40 @@ def _releases(options: Sanitize, held: contextlib.ExitStack) -> FormalReleases:
     ledger.check_table(tried.engine.table)
     # Without a file no later run can ask again, and within a run no document comes twice.
     return FormalReleases(tried.engine, ledger, tried.calibration, reuse=options.ledger is not None, chain=_CHAIN)
+
+
+def _how(options: Sanitize) -> dict[str, Any]:
+    """How words are drawn, but for how private."""
+    from langchain_dp.rapt.policies import Policies
+
+    return {
+        "mechanism": options.mechanism,
+        "policies": Policies(**{kind: getattr(options, kind) for kind in _KINDS}, unknown=options.unknown),
+        "keep": options.keep or (),
+        "length": options.length,
+        "casing": options.casing,
+    }
+
+
+@contextlib.contextmanager
+def _workers(options: Sanitize, releases: FormalReleases) -> Iterator[tuple[Start, int]]:
+    """Who releases batches, and how many of them are under way at once."""
+    from langchain_dp.rapt import SanitizeBatches
+
+    if options.workers == 1 and not options.ray:
+
+        def here(units: Sequence[Unit]) -> Callable[[], Released]:
+            released = releases.release(units)
+            return lambda: released
+
+        yield here, 0
+        return
+    sanitize = SanitizeBatches(
+        "text", document="document", ledger=releases.ledger, embeddings=options.embeddings, eta=releases.engine.eta,
+        name=_CHAIN, **_how(options),
+    )  # fmt: skip
+    with (on_ray if options.ray else processes)(sanitize, options.workers) as workers:
+        yield workers
 
 
 def _ledger(options: Sanitize, held: contextlib.ExitStack) -> MetricLedger:
@@ -239,29 +284,54 @@ def _ledger(options: Sanitize, held: contextlib.ExitStack) -> MetricLedger:
     return MetricLedger(options.limit, options.ledger)
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Step:
+    """A batch of lines on its way, or that a file begins (no lines, no end) or ends."""
+
+    job: files.Job
+    lines: Sequence[files.Line] = ()
+    position: int = 0
+    ends: bool = False
+
+
+def _steps(
+    jobs: list[files.Job], fields: files.Fields, *, replace: bool, sized: bool
+) -> Generator[tuple[_Step, list[Unit]], None, None]:
+    """Every file as it is read: that it begins, its batches with what is to be released of them, that it ends."""
+    with contextlib.closing(_Places()) as places:
+        for job in jobs:
+            yield _Step(job), []
+            with _source(job) as source:
+                for batch in files.batches(files.read(source, job, fields, replace=replace)):
+                    place = source.tell() if sized else batch[-1].number
+                    yield _Step(job, batch, place), [_unit(line, places) for line in batch]
+            yield _Step(job, ends=True), []
+
+
 def _sanitize(
-    jobs: list[files.Job], fields: files.Fields, releases: FormalReleases, so_far: _Run, *, replace: bool
+    jobs: list[files.Job], fields: files.Fields, start: Start, ahead: int, so_far: _Run, *, replace: bool
 ) -> None:
     # Of files it is known how long they are; of what comes through a pipe lines are counted.
     sizes = [job.source.stat().st_size for job in jobs if job.source is not None and job.source.is_file()]
     sized = len(sizes) == len(jobs)
     shown = (sum(sizes), "bytes") if sized else (None, "lines")
-    with contextlib.closing(_Places()) as places, progress("sanitizing", *shown) as advance:
-        for job in jobs:
-            place = 0
-            so_far.start(job)
-            with _source(job) as source, _target(job) as target:
-                for batch in files.batches(files.read(source, job, fields, replace=replace)):
-                    units = [_unit(line, places) for line in batch]
-                    so_far.charged = True
-                    released = releases.release(units)
-                    target.write(b"".join(line.written(new) for line, new in zip(batch, released, strict=True)))
-                    if job.target is None:
-                        target.flush()
-                    so_far.lines = batch[-1].number
-                    before, place = place, source.tell() if sized else so_far.lines
-                    advance(place - before)
-            so_far.finished += 1
+    steps = _steps(jobs, fields, replace=replace, sized=sized)
+    with contextlib.closing(steps), contextlib.ExitStack() as held, progress("sanitizing", *shown) as advance:
+        for step, released in in_order(steps, so_far.charges(start), ahead):
+            if step.ends:
+                held.close()
+                so_far.finished += 1
+            elif not step.lines:
+                so_far.start(step.job)
+                place = 0
+                target = held.enter_context(_target(step.job))
+            else:
+                target.write(b"".join(line.written(new) for line, new in zip(step.lines, released, strict=True)))
+                if step.job.target is None:
+                    target.flush()
+                so_far.lines = step.lines[-1].number
+                place, before = step.position, place
+                advance(place - before)
 
 
 def _unit(line: files.Line, places: _Places) -> Unit:

@@ -19,7 +19,7 @@ from langchain_dp.rapt.build import Target, WordOptions, targets_of, word_releas
 from langchain_dp.rapt.formal import COUNTED, FormalReleases
 from langchain_dp.rapt.policies import Policies
 from langchain_dp.rapt.privatize import Mechanism
-from langchain_dp.rapt.release import Unit
+from langchain_dp.rapt.release import Texts, Unit
 from langchain_dp.redact import Held, redacted
 
 B = TypeVar("B")
@@ -150,6 +150,23 @@ class SanitizeBatches:
         held = Held(batch)
         del batch
         released: B = redacted(self._sanitized, held)
+        return released
+
+    def release(self, units: Sequence[Unit]) -> list[Texts]:
+        """Sanitize documents that stand in no columns, as a call does those that do.
+
+        Args:
+            units: The documents, each under a name of its own.
+
+        Returns:
+            The texts of each, in order.
+
+        Raises:
+            BudgetExceeded, LedgerError: As for a call.
+        """
+        held = Held(units)
+        del units
+        released: list[Texts] = redacted(lambda held_units: self._open().release(held_units), held)
         return released
 
     def in_pandas(self, frames: Iterable[B]) -> Iterator[B]:

@@ -74,7 +74,7 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
         _call("rapt.pseudonyms.keeping", "Conversations", None, "k"),
         "cryptography",
     ),
-    "integrations/ray.py:_import_ray_data": (
+    "integrations/ray.py:_imported": (
         _call("integrations.ray", "map_private_batches", None, len),
         "ray",
     ),
