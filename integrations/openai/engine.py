@@ -28,10 +28,10 @@ class CompletionServerEnsemble(BaseEngine):
     together, by which kernels and with which cached prefixes, is outside of our control: that a member's answer holds
     nothing of another member, to the last bit, is the server's promise and not ours. :attr:`notes` says so for
     certificates. It is a promise that servers break: llama.cpp's, with SmolLM2 in F16, moved a member's
-    log-probabilities by up to 0.0002 when others shared its request, and by 0.006 with kept prefixes; asked for one
-    member at a time, as is the default here, it moved none. A server that was started to be batch-invariant can be
-    declared so (``batch_invariant=True``); that is checked when the engine is made, by a check that can refute it and
-    cannot prove it. For a promise of ours use ``LlamaCppEnsemble`` or ``TransformersEnsemble``.
+    log-probabilities by up to 0.006 with kept prefixes; asked for one member at a time, as is the default here, it
+    moved none. A server that was started to be batch-invariant can be declared so (``batch_invariant=True``); that is
+    checked when the engine is made, by a check that can refute it and cannot prove it. For a promise of ours use
+    ``LlamaCppEnsemble`` or ``TransformersEnsemble``.
 
     Implements ``ports.VotesNextToken``, ``ports.ScoresLabels`` and ``ports.ScoresNextToken``. A prompt is head + body +
     tail + what is written, as one text: the server tokenizes it, and reads special tokens that are spelt out in a

@@ -26,7 +26,7 @@ _FEW = 10  # a plan of fewer answers is watched by eye
 
 
 class Remaining:
-    """Watches a plan: warns once, before a charge, when 80% of it are used.
+    """Watches a plan, and the shares of those who ask: warns once of each, before a charge, when 80% of it are used.
 
     Args:
         plan: The plan.
@@ -38,31 +38,40 @@ class Remaining:
         self._plan, self._event, self._most = plan, event, most
         self._lock = threading.Lock()
         forks.renew_lock(self)
-        self._next_look: int | None = 0 if most >= _FEW else None
+        self._next_look: dict[str | None, int | None] = {}  # by asker, and None: the plan; charges to go, None: no more
 
     def answers(self, asker: str | None = None) -> int:
         """How many more answers the plan covers, whoever shares it; and the share of an asker, where one is named."""
         return self._plan.remaining(self._event, asker=asker)
 
-    def before_charge(self) -> None:
+    def before_charge(self, asker: str | None = None) -> None:
         """To be called before every charge.
 
+        Args:
+            asker: Who will be charged, where the plan has accounts.
+
         Warns:
-            BudgetRunsLow: 80% of the plan are used. Once; where warnings are errors, nothing was charged.
+            BudgetRunsLow: 80% of the plan, or of this asker's share of it, are used. Once; where warnings are errors,
+                nothing was charged.
         """
+        self._look(None, self._most, "")
+        askers = None if asker is None else self._plan.askers
+        if asker is not None and askers is not None:
+            self._look(asker, askers.share(asker) or 0, "this asker's share of ")
+
+    def _look(self, asker: str | None, most: int, of: str) -> None:
         with self._lock:
-            if self._next_look is None:
+            turn = self._next_look.get(asker, 0 if most >= _FEW else None)
+            self._next_look[asker] = None if turn is None else turn - 1
+            if turn is None or turn > 0:
                 return
-            self._next_look -= 1
-            if self._next_look >= 0:
-                return
-            left = self.answers()
-            low = left <= (1 - _SOFT) * self._most + 1e-9
+            left = self.answers(asker)
+            low = left <= (1 - _SOFT) * most + 1e-9
             # The ledger may be a server's: it is asked at every hundredth part of the plan.
-            self._next_look = None if low else self._most // 100
+            self._next_look[asker] = None if low else most // 100
         if low:
             warn_caller(
-                f"{left:,} of {self._most:,} answers are left in the plan {self._plan.name!r}. The budget of these "
+                f"{left:,} of {most:,} answers are left in {of}the plan {self._plan.name!r}. The budget of these "
                 "examples is not refilled: plan for what comes after it.",
                 BudgetRunsLow,
             )

@@ -139,7 +139,7 @@ class Releaser:
             answer = self._answered_elsewhere(question, page)
             if answer is not None:
                 return answer
-            self.remaining.before_charge()
+            self.remaining.before_charge(asker)
             with self._under_way.held():
                 drawn = redacted(self._answered, Held(question, asker), _WHEN)
             answer = self._kept_for_all(question, page, drawn)
@@ -165,7 +165,7 @@ class Releaser:
                 answer = await in_own_thread(self._answered_elsewhere, question, page)
             if answer is not None:
                 return answer
-            await in_own_thread(self.remaining.before_charge)
+            await in_own_thread(self.remaining.before_charge, asker)
             async with self._under_way.aheld():
                 drawn: Released = await aredacted(self._aanswered, Held(question, asker), _WHEN)
             if self.replicas is not None:

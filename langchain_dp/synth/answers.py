@@ -329,7 +329,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             if kept is not None:
                 yield kept
                 continue
-            self._remaining.before_charge()
+            self._remaining.before_charge(asker)
             steps = self._written(asked, asker)
             while (piece := redacted(next, Held(steps, None), _WHEN)) is not None:
                 yield piece

@@ -109,6 +109,21 @@ def test_shares_never_change() -> None:
         ledger.reserve([(FAINT, 1)], name="q", askers=5)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("settings", ["{", "[1]", "3"])
+def test_a_plan_that_cannot_be_read_is_a_damaged_ledger(tmp_path: pathlib.Path, settings: str) -> None:
+    """If this fails, an edited row ends in an error of a library, which a chain takes for one of its own."""
+    path = tmp_path / "l.db"
+    ledger, _ = made(path)
+    ledger.close()
+    connection = sqlite3.connect(path, isolation_level=None)
+    for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+        connection.execute(f"DROP TRIGGER {trigger}")
+    connection.execute("UPDATE plans SET settings = ?", (settings,))
+    connection.close()
+    with pytest.raises(LedgerCorrupt, match="a plan in it cannot be read"):
+        PrivacyLedger(BUDGET, path).plans()
+
+
 def test_the_database_itself_refuses_a_refund_and_a_damaged_account_is_found(tmp_path: pathlib.Path) -> None:
     """If this fails, a hand in the file gives an asker answers back, and nobody sees it."""
     path = tmp_path / "l.db"

@@ -216,6 +216,23 @@ def test_where_warnings_are_errors_nothing_is_charged_for_one() -> None:
     assert chain.invoke("question 8") == "positive"
 
 
+def test_a_share_that_runs_low_is_said_to_whoever_asks() -> None:
+    """If it breaks, an asker learns of the end of a share by a refusal only, or of another one's."""
+    chain = classifier(max_queries=40, askers=Askers(each=10))
+    heard = []
+    for number in range(9):
+        for asker in ("a", "b"):
+            if asker == "b" and number > 5:
+                continue
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                chain.invoke(f"{asker} {number}", {"configurable": {"asker": asker}})
+            heard += [(asker, number, str(one.message)) for one in said if one.category is BudgetRunsLow]
+    ((asker, number, message),) = heard
+    assert (asker, number) == ("a", 8)
+    assert message.startswith("2 of 10 answers are left in this asker's share of the plan")
+
+
 def test_the_ledger_is_not_asked_at_every_answer() -> None:
     """If it breaks, every answer costs one more round trip to the ledger; or another process's spending is not seen."""
     event = NoisyMaxEvent(5.0, 0.1, "fixed")

@@ -111,7 +111,8 @@ class PlanStore(LedgerStore):
     def _check_totals(self, connection: Connection, entries: int) -> None:
         if not fits(self.budget, connection.execute("SELECT epsilon, delta FROM plans").fetchall()):
             raise self.damaged("its plans claim more than its budget")
-        if any(plan.askers is not None for plan in _plans(connection)):  # a file of an older version has no accounts
+        # A file of an older version has no accounts.
+        if any(plan.askers is not None for plan in self._stored(connection)):
             # Not less: a program of an older version that still runs knows no askers.
             more = connection.execute(
                 "SELECT count(*) FROM (SELECT plan, sum(used) AS total FROM askers GROUP BY plan) AS sums WHERE total "
@@ -123,7 +124,14 @@ class PlanStore(LedgerStore):
     def plans(self) -> list[StoredPlan]:
         """Return every reserved plan in the order of reservation."""
         with self.transaction(write=False) as connection:
+            return self._stored(connection)
+
+    def _stored(self, connection: Connection) -> list[StoredPlan]:
+        try:
             return _plans(connection)
+        except (LookupError, ValueError, TypeError, AttributeError):  # of a row that was edited
+            pass
+        raise self.damaged("a plan in it cannot be read")
 
     def used(self, plans: Sequence[StoredPlan]) -> dict[int, int]:
         """Return the used count of every item of ``plans`` by its row, read at one moment.
@@ -142,7 +150,7 @@ class PlanStore(LedgerStore):
     def glance(self, *, wait: float = 0.0) -> tuple[list[StoredPlan], dict[int, int]]:
         """Return all plans with their used counts at one moment, waiting for nobody longer than ``wait`` seconds."""
         with self.transaction(write=False, wait=wait) as connection:
-            return _plans(connection), {item: row[0] for item, row in _used(connection).items()}
+            return self._stored(connection), {item: row[0] for item, row in _used(connection).items()}
 
     def lost(self, plan: StoredPlan) -> LedgerCorrupt:
         """The error of a ledger that does not hold a plan any more."""
@@ -170,7 +178,7 @@ class PlanStore(LedgerStore):
         if kept is not None and askers is not None:
             kept[ASKERS] = dict(askers)
         with self.transaction(write=True) as connection:
-            before = _plans(connection)
+            before = self._stored(connection)
             for plan in before:
                 if plan.name == name:
                     return plan, before
@@ -186,7 +194,7 @@ class PlanStore(LedgerStore):
             )
             if journal:
                 connection.execute("INSERT INTO journals (plan, state) VALUES (?, ?)", (row, journal))
-            return _plans(connection)[-1], before
+            return self._stored(connection)[-1], before
 
     def add_use(
         self, plan: StoredPlan, event: str, count: int, chain: str, asker: tuple[str, int] | None = None
