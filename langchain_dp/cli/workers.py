@@ -5,6 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import multiprocessing
+import os
+import pickle
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +24,7 @@ Released = Sequence[tuple[str, ...]]
 Start = Callable[["Sequence[Unit]"], Callable[[], Released]]
 """Hands a batch to a worker; what is returned waits for what was released of it."""
 
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _AHEAD = 2  # batches that a worker has: one under way, one that waits
 
 
@@ -53,7 +56,9 @@ def in_order(items: Iterable[tuple[T, Sequence[Unit]]], start: Start, ahead: int
 def processes(sanitize: SanitizeBatches, workers: int) -> Iterator[tuple[Start, int]]:
     """So many processes of this machine, and how many batches to hand out."""
     context = multiprocessing.get_context("spawn")  # threads and connections of this process are not for them
-    pool = concurrent.futures.ProcessPoolExecutor(workers, context, initializer=_open, initargs=(sanitize,))
+    pool = concurrent.futures.ProcessPoolExecutor(
+        workers, context, initializer=_open, initargs=(pickle.dumps(sanitize),)
+    )
 
     def start(units: Sequence[Unit]) -> Callable[[], Released]:
         waiting = pool.submit(_work, units)
@@ -88,10 +93,12 @@ _sanitize: SanitizeBatches | None = None
 """Of a worker's process."""
 
 
-def _open(sanitize: SanitizeBatches) -> None:
+def _open(pickled: bytes) -> None:
     global _sanitize  # what a pool's initializer leaves for its tasks
-    _sanitize = sanitize
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is told to all of a terminal: the first process ends the rest
+    for threads in _THREADS:  # before numpy is imported: as many threads in every worker as there are cores are slower
+        os.environ.setdefault(threads, "1")
+    _sanitize = pickle.loads(pickled)  # noqa: S301  # made by the process that started this one
 
 
 def _work(units: Sequence[Unit]) -> Released:

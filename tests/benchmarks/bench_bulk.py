@@ -1,4 +1,4 @@
-"""How fast many short texts are sanitized: Ray's workers and the command's, against the plain loop of one process.
+"""How fast many short texts are sanitized: Ray's workers against the plain loop of one process.
 
 Reads LANGCHAIN_DP_DATA/sst2/train.jsonl; texts are its rows, cut to eight words, as often as it takes. Every arm has an
 account of its own in a file, and charges every text. Arms run one after the other, each in a process of its own, and
@@ -23,12 +23,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from made import made, so_far
 
 from langchain_dp.accounting.metric import MetricLedger
-from langchain_dp.cli.workers import in_order, processes
+from langchain_dp.cli.workers import in_order, on_ray
 from langchain_dp.rapt import SanitizeBatches
 from langchain_dp.rapt.release import Unit
 from langchain_dp.records import read_jsonl
 
-_ARMS = ["plain", "processes 1", "processes 2", "ray 1", "ray 2"]
+_ARMS = ["plain", "ray 1", "ray 2"]
 
 
 def main() -> None:
@@ -80,9 +80,7 @@ def _steps(kind: str, workers: int, sanitize: SanitizeBatches, cut: list[list[Un
         for batch in cut[1:]:
             yield len(sanitize.release(batch))
         return
-    from langchain_dp.cli.workers import on_ray
-
-    with (on_ray if kind == "ray" else processes)(sanitize, workers) as (start, ahead):
+    with on_ray(sanitize, workers) as (start, ahead):
         waiting = [start(batch) for batch in cut[:workers]]
         yield sum(len(wait()) for wait in waiting)
         rest: Iterator[tuple[None, Sequence[Unit]]] = ((None, batch) for batch in cut[workers:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -266,11 +267,14 @@ def test_an_error_of_a_batch_ends_it_there() -> None:
     assert list(released) == []
 
 
-def test_workers_leave_ctrl_c_to_the_first_process() -> None:
+def test_workers_leave_ctrl_c_to_the_first_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, every worker prints a traceback of its own."""
     before = signal.getsignal(signal.SIGINT)
+    for threads in workers._THREADS:
+        monkeypatch.setenv(threads, "1")
+    monkeypatch.setattr(workers, "_sanitize", None)
     try:
-        workers._open(None)  # type: ignore[arg-type]  # it is not asked for anything
+        workers._open(pickle.dumps(None))
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)

@@ -207,6 +207,38 @@ def test_the_page_quotes_what_ledgers_took() -> None:
     assert f"To open it takes {opened[0]:.0f} s and {opened[1]:.0f} s" in text
 
 
+def test_the_page_quotes_what_bulk_took() -> None:
+    """If it breaks, the page shows a throughput that no row in the results has."""
+    rate = {row["key"][0]: row["a_second"] for row in made.so_far(RESULTS / "bulk.jsonl")}
+    text = " ".join(PAGE.split())
+    assert f"The plain loop of one process does {rate['plain']:,} texts a second" in text
+    ratios = [rate[f"ray {workers}"] / rate["plain"] for workers in (1, 2)]
+    assert f"Ray with one worker does {ratios[0]:.2f} x as many, with two {ratios[1]:.2f} x" in text
+
+
+def test_the_page_quotes_what_synthetic_examples_were_worth() -> None:
+    """If it breaks, the page shows an accuracy that no row in the results has."""
+    rows = {row["key"][5]: row for row in made.so_far(RESULTS / "synth.jsonl") if row["key"][4] == "coded"}
+
+    def share(value: float, digits: int = 2) -> str:
+        return f"{value:.{digits}f}".removeprefix("0")
+
+    for label, arm in (
+        ("real rows (not private)", "real"), ("the public model alone (free)", "public"), ("epsilon 3", "3")
+    ):  # fmt: skip
+        row = rows[arm]
+        assert f"| {label} | {share(row['prompted'])} | | | {share(row['regression'], 3)} |" in PAGE
+    row = rows["3+described"]
+    cells = [share(row[name]) for name in ("prompted", "prompted_with_descriptions", "descriptions_alone")]
+    assert f"| epsilon 3, described first | {' | '.join(cells)} | {share(row['regression'], 3)} |" in PAGE
+    assert f"nothing else | | | {share(rows['descriptions:3']['descriptions_alone'])} | |" in PAGE
+    assert all(
+        list(rows[arm]["descriptions"].values()) == ["politics", "sports", "business", "technology"]
+        for arm in ("descriptions:3", "3+described")
+    )
+    assert [round(rows[arm]["seconds"] / 60) for arm in ("3", "3+described")] == [12, 19]
+
+
 def test_the_page_quotes_what_writing_took() -> None:
     """If it breaks, the page shows a speed that no row in the results has."""
     one, two = speed("writer", threads=1), speed("writer", threads=2)
