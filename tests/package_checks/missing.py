@@ -70,7 +70,7 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "integrations/gliner.py:_loaded": (_call("integrations.gliner", "GlinerEntities", "folder"), "gliner"),
     "rapt/pseudonyms/middleware.py:": (_call("rapt.pseudonyms.middleware", "PseudonymMiddleware"), "langchain"),
-    "rapt/pseudonyms/keeping.py:_cipher": (
+    "rapt/pseudonyms/keeping.py:cipher_of": (
         _call("rapt.pseudonyms.keeping", "Conversations", None, "k"),
         "cryptography",
     ),

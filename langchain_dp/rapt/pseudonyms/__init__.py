@@ -8,12 +8,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from langchain_dp._util.lazy import lazily
+from langchain_dp.rapt.pseudonyms.bulk import PseudonymizeBatches
 from langchain_dp.rapt.pseudonyms.recognize import PatternEntities, TermEntities
 from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
 
 if TYPE_CHECKING:
     from langchain_dp.rapt.pseudonyms.middleware import PseudonymMiddleware
 
-__all__ = ["PatternEntities", "PseudonymMiddleware", "PseudonymReport", "Pseudonymizer", "TermEntities"]
+__all__ = [
+    "PatternEntities",
+    "PseudonymMiddleware",
+    "PseudonymReport",
+    "PseudonymizeBatches",
+    "Pseudonymizer",
+    "TermEntities",
+]
 
 __getattr__, __dir__ = lazily(__name__, {"PseudonymMiddleware": ".middleware"})

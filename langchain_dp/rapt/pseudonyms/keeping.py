@@ -95,7 +95,7 @@ class Conversations:
 
     def __init__(self, settings: Pseudonymizer, key: str | bytes | None) -> None:
         self._settings = settings
-        self._cipher = None if key is None else _cipher(key)
+        self._cipher = None if key is None else cipher_of(key)
         self._lock = threading.Lock()
         forks.keep_still(self)
         self._open: OrderedDict[str, Conversation] = OrderedDict()
@@ -131,7 +131,8 @@ def joined(before: list[str] | None, new: list[str] | None) -> list[str]:
     return list(dict.fromkeys([*(before or []), *(new or [])]))
 
 
-def _cipher(key: str | bytes) -> Any:
+def cipher_of(key: str | bytes) -> Any:
+    """What encrypts maps under a key; errors as of :class:`Conversations`."""
     try:
         fernet: Any = importlib.import_module("cryptography.fernet")
     except ImportError:

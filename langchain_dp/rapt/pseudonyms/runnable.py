@@ -215,6 +215,11 @@ class Pseudonymizer(SanitizerShell):
         """The map, for what keeps it. Private."""
         return self._map
 
+    @property
+    def sanitizes_the_rest(self) -> bool:
+        """Whether ``then=`` was given."""
+        return self._settings[1] is not None
+
     def certificate(self) -> MetricCertificate:
         """What is not promised, and why."""
         return self._core.certificate()

@@ -1,0 +1,192 @@
+"""Pseudonyms for columns of batches in many workers: every row is a conversation of its own. NOT formal privacy."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from langchain_dp._util import forks
+from langchain_dp._util.columns import Columns
+from langchain_dp.accounting.metric import MetricCertificate
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt.pseudonyms.keeping import Conversation, cipher_of
+from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer
+from langchain_dp.redact import Held, redacted
+
+B = TypeVar("B")
+
+
+class PseudonymizeBatches:
+    """Replaces entities in columns of a batch as :class:`Pseudonymizer` does, wherever the batch is worked on.
+
+    NOT formal privacy: there is no epsilon, and what no recognizer finds passes in clear.
+
+    For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True)`` and, by :meth:`in_pandas`, Spark's
+    ``mapInPandas``. A batch is a mapping of columns (lists, numpy arrays, Arrow arrays), an Arrow table or a pandas
+    frame; the same type comes back. Columns that nobody names are dropped.
+
+    A row is a conversation: its columns share placeholders, which begin at 1 in every row. No text hangs on chance, so
+    a batch that is worked on again comes out the same, but for the bytes of encrypted maps. It is pickled without
+    recognizers, terms and key: each worker builds them for itself.
+
+    Args:
+        build: Builds the pseudonymizer, without arguments, in each worker.
+        columns: Names of the columns with texts, or nothing (None, NaN) in a row.
+        keep_columns: Names of columns that pass in clear.
+        map_column: Name of a new column with the row's map, encrypted, from which :meth:`restore` puts back what was
+            hidden; None: it cannot be put back.
+        key: Gives the key of the maps in each worker, as ``Fernet.generate_key`` makes it: a function that reads it
+            from where it lies. Needed with ``map_column``.
+
+    Raises:
+        InvalidParameter: ``build()`` is no Pseudonymizer, or one with ``then=``, or names contradict each other.
+        MissingExtra: ``map_column`` is given, and cryptography is not installed.
+
+    Formal guarantee:
+        None. ``certificate().private`` is False.
+
+    Examples:
+        >>> pseudonymize = PseudonymizeBatches(lambda: Pseudonymizer(terms=["Ann Smith"]), "text", keep_columns=["id"])
+        >>> pseudonymize({"id": [7], "text": ["Ann Smith has ann@example.org."]})
+        {'id': [7], 'text': ['<TERM_1> has <EMAIL_1>.']}
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], Pseudonymizer],
+        columns: str | Sequence[str],
+        *,
+        keep_columns: Sequence[str] = (),
+        map_column: str | None = None,
+        key: Callable[[], str | bytes] | None = None,
+    ) -> None:
+        self._columns = (columns,) if isinstance(columns, str) else tuple(columns)
+        self._kept, self._map = tuple(keep_columns), map_column
+        names = [*self._columns, *self._kept, *(() if map_column is None else (map_column,))]
+        if (
+            isinstance(keep_columns, str)
+            or not self._columns
+            or not all(isinstance(name, str) and name for name in names)
+            or len(set(names)) < len(names)
+        ):
+            raise InvalidParameter(
+                f"Expected columns={columns!r}, keep_columns={keep_columns!r} and map_column={map_column!r} to be "
+                "names of columns, each once, with at least one text and a list to keep."
+            )
+        if (map_column is None) != (key is None) or not (key is None or callable(key)):
+            raise InvalidParameter(
+                "Expected key= and map_column= together, key= a function that reads the key: a key would be pickled "
+                "with every batch."
+            )
+        self._build, self._key = build, key
+        self._lock = threading.Lock()
+        forks.renew_lock(self)
+        self._opened: tuple[Pseudonymizer, Any] | None = self._built()
+
+    def __call__(self, batch: B) -> B:
+        """Hide the entities of one batch.
+
+        Args:
+            batch: Columns of equal length. It is not changed.
+
+        Returns:
+            The columns with placeholders and those to keep, in the batch's order, and the maps, in its type.
+
+        Raises:
+            InvalidParameter: A column is not there or holds something else than texts.
+        """
+        held = Held(batch)
+        del batch
+        hidden: B = redacted(self._hidden, held)
+        return hidden
+
+    def restore(self, batch: B) -> B:
+        """Put back, in the columns of texts, what the placeholders of each row stand for.
+
+        Args:
+            batch: As it came out of a call, whatever was written into its texts since; with its column of maps.
+
+        Returns:
+            The columns of texts and those to keep; the maps are dropped.
+
+        Raises:
+            InvalidParameter: There is no ``map_column``, or it is not there.
+            PrivateDataError: A map was made under another key, or changed.
+        """
+        if self._map is None:
+            raise InvalidParameter("Expected map_column= to be given: without, nobody knows what was hidden.")
+        held = Held(batch)
+        del batch
+        restored: B = redacted(self._restored, held)
+        return restored
+
+    def in_pandas(self, frames: Iterable[B]) -> Iterator[B]:
+        """Hide the entities of frames one after the other: what Spark's ``mapInPandas`` asks for.
+
+        Args:
+            frames: Batches, each as for a call.
+
+        Returns:
+            The batches, each as soon as it is asked for.
+        """
+        yield from map(self, frames)
+
+    def certificate(self) -> MetricCertificate:
+        """What is not promised, and why."""
+        return self._open()[0].certificate()
+
+    def _hidden(self, batch: B) -> B:
+        columns = Columns(batch)
+        pseudonymizer, cipher = self._open()
+        new: dict[str, list[str | None]] = {name: [] for name in self._columns}
+        maps: list[str | None] = []
+        for texts in zip(*(columns.texts(name) for name in self._columns), strict=True):
+            row = Conversation(secrets.token_hex(8), pseudonymizer.anew(), cipher)
+            for name, text in zip(self._columns, texts, strict=True):
+                new[name].append(None if text is None else row.pseudonymizer.sanitize(text))
+            maps.append(row.news([])[0])
+        made = columns.with_only(new, self._kept)
+        if self._map is None:
+            return made  # type: ignore[no-any-return]  # its type
+        kept = [*self._columns, *self._kept]
+        return Columns(made).with_new(self._map, maps, like=self._columns[0], kept=kept)  # type: ignore[no-any-return]
+
+    def _restored(self, batch: B) -> B:
+        columns = Columns(batch)
+        pseudonymizer, cipher = self._open()
+        assert self._map is not None
+        new: dict[str, list[str | None]] = {name: [] for name in self._columns}
+        maps = columns.texts(self._map)
+        for part, *texts in zip(maps, *(columns.texts(name) for name in self._columns), strict=True):
+            row = Conversation((part or "").partition(".")[0], pseudonymizer.anew(), cipher)
+            row.learn([part or ""])
+            for name, text in zip(self._columns, texts, strict=True):
+                new[name].append(None if text is None else row.pseudonymizer.restore(text))
+        return columns.with_only(new, self._kept)  # type: ignore[no-any-return]  # its type
+
+    def _open(self) -> tuple[Pseudonymizer, Any]:
+        with self._lock:
+            if self._opened is None:
+                self._opened = self._built()
+            return self._opened
+
+    def _built(self) -> tuple[Pseudonymizer, Any]:
+        made = self._build()
+        if not isinstance(made, Pseudonymizer) or made.sanitizes_the_rest:
+            raise InvalidParameter(
+                f"Expected build() of type {type(made).__name__} to be a Pseudonymizer without then=: what is drawn "
+                "for other words would be drawn anew when a batch comes again. Put SanitizeBatches after it."
+            )
+        return made, None if self._key is None else cipher_of(self._key())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None, "_lock": None}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+        forks.renew_lock(self)
+
+    def __repr__(self) -> str:
+        return f"PseudonymizeBatches({list(self._columns)}, NOT PRIVATE: no epsilon)"
