@@ -191,9 +191,9 @@ DESCRIBED_GROUPS: dict[str, list[Swap]] = {
 """The same where texts are of disjoint groups."""
 
 _OF_BLOCKS: dict[str, list[Swap]] = {
-    "a member of several charged once": [(Design, "charges", lambda real: property(lambda self: 1))],
+    "block charged once": [(Design, "charges", lambda real: property(lambda self: 1))],
     "blocks overlap": [(Members, "of_text", method(overlapping_blocks))],
-    "better block text of two": [(TextWriter, "tokens", method(better_text_of_two))],
+    "better block of two": [(TextWriter, "tokens", method(better_text_of_two))],
 }
 BLOCKS: dict[str, list[Swap]] = {
     **_OF_BLOCKS,

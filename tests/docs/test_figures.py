@@ -228,6 +228,7 @@ def test_the_page_quotes_what_synthetic_examples_were_worth() -> None:
     ):  # fmt: skip
         row = rows[arm]
         assert f"| {label} | {share(row['prompted'])} | | | {share(row['regression'], 3)} |" in PAGE
+    assert f"| none | {share(rows['none']['prompted'])} | | | |" in PAGE
     row = rows["3+described"]
     cells = [share(row[name]) for name in ("prompted", "prompted_with_descriptions", "descriptions_alone")]
     assert f"| epsilon 3, described first | {' | '.join(cells)} | {share(row['regression'], 3)} |" in PAGE

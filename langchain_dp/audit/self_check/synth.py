@@ -284,7 +284,7 @@ def _said_up(records: Sequence[Any], runs: int, at_once: int = 300) -> int:
 
 CHECKS = [
     Check("text rounds", "a round pays, once, for whom it draws", rounds),
-    Check("text blocks", "members of several records are paid for twice", blocks),
+    Check("text blocks", "blocks of records are paid for twice", blocks),
     Check("described", "descriptions are a round of their own", described),
     Check("text canary", "a record moves a token by its event", canary),
     Check("nobody", "texts are written without members too", nobody),
