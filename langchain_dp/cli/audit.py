@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -21,17 +22,19 @@ class Audit(JsonOptions):
     examples = """\
   langchain-dp audit --ledger privacy.ledger --out report.html
   langchain-dp audit --ledger privacy.ledger --out report.html --attacks attacks.json
+  langchain-dp audit --ledger privacy.ledger --out report.html --pseudonyms pseudonyms.json
   langchain-dp audit --ledger privacy.ledger --json
   langchain-dp audit --self-check
 """
     notes = """\
 The ledger is read and not changed, be it counted in epsilon or in eta. The page makes no request and holds no text of
 any record. --attacks: a JSON list of {"name", "rate", "low", "high", "baseline", "n", "settings"}.
+--pseudonyms: a JSON list of what PseudonymReport.to_dict() gives, one for each conversation.
 --self-check: tries to disprove what this installation promises; takes minutes, no model and no data. Exit code 1 where
 it succeeds. With --json: {"rows": [{"audit", "name", "broken", "runs", "fine", ...}]}. One audit, or several processes:
 python -m langchain_dp.audit --help
 --json: what the page shows, {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans", "curve",
-"limits", "attacks", ...}; budget, reserved, spent and left by name as in ledger --json.
+"limits", "attacks", "pseudonyms", ...}; budget, reserved, spent and left by name as in ledger --json.
 For the state of a ledger on a terminal: langchain-dp ledger
 """
     ledger: str | None = Option(
@@ -40,6 +43,7 @@ For the state of a ledger on a terminal: langchain-dp ledger
     self_check: bool = Option(False, "--self-check", help="audit the code of this installation instead")
     out: Path | None = Option(None, help="HTML file to write (required without --json)")
     attacks: Path | None = Option(None, help="JSON of attack results to show beside it")
+    pseudonyms: Path | None = Option(None, help="JSON of reports of pseudonyms to show beside it")
 
     def __post_init__(self) -> None:
         self.at_most_one("ledger", "self_check", required=True)
@@ -48,18 +52,22 @@ For the state of a ledger on a terminal: langchain-dp ledger
         """Run the command; returns the exit code."""
         from langchain_dp.audit.report import report
         from langchain_dp.audit.report.page import page
+        from langchain_dp.audit.report.pseudonyms import read_pseudonyms
         from langchain_dp.audit.report.results import read_attacks
 
         if self.ledger is None:
-            if self.out or self.attacks:
-                raise WrongArguments("Expected --self-check without --out and --attacks: it prints what it finds.")
+            if self.out or self.attacks or self.pseudonyms:
+                raise WrongArguments(
+                    "Expected --self-check without --out, --attacks and --pseudonyms: it prints what it finds."
+                )
             return _self_check(as_json=self.json)
         if self.out is None and not self.json:
             raise WrongArguments("Expected --out to name the page to write, or --json to print the report instead.")
         if self.out is not None:
             _check_out(self.out)
         attacks = () if self.attacks is None else read_attacks(self.attacks)
-        found = report(self.ledger, attacks=attacks)
+        hidden = () if self.pseudonyms is None else read_pseudonyms(self.pseudonyms)
+        found = dataclasses.replace(report(self.ledger, attacks=attacks), pseudonyms=hidden)
         if self.out is not None:
             write_whole(self.out, page(found))
         if self.json:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from langchain_dp import Pseudonymizer
 from langchain_dp.accounting import MetricLedger, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.audit.self_check import suite
@@ -88,6 +89,21 @@ def test_attacks_stand_in_the_report(ledger: Path, capsys: Any) -> None:
     assert written.count(">better than guessing<") == 1
     assert written.count(">no better than guessing<") == 1
     assert "0.500 <small>[0.400, 0.600]" in written
+
+
+def test_pseudonyms_stand_in_the_report(ledger: Path, capsys: Any) -> None:
+    """If it breaks, the page of what left the building leaves out what left it without a promise."""
+    told, out = ledger.with_name("pseudonyms.json"), ledger.with_name("report.html")
+    pseudonymizer = Pseudonymizer()
+    pseudonymizer.invoke("Write to zebedee@example.org")
+    told.write_text(json.dumps([pseudonymizer.report().to_dict()]))
+    assert run("--ledger", ledger, "--out", out, "--pseudonyms", told, "--json") == 0
+    [hidden] = json.loads(capsys.readouterr().out)["pseudonyms"]
+    assert (hidden["private"], hidden["counts"]) == (False, {"EMAIL": 1})
+    assert "NOT formal privacy" in out.read_text("utf-8")
+    told.write_text(SECRET)
+    assert run("--ledger", ledger, "--out", out, "--pseudonyms", told) == 1
+    assert "to be JSON" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

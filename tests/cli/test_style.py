@@ -19,7 +19,7 @@ import pytest
 from fakes.next_token import WordEngine, agreeing
 from fakes.scorer import WordScorer
 
-from langchain_dp import __version__, cli
+from langchain_dp import Pseudonymizer, __version__, cli
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.cli import main
 from langchain_dp.cli.completion import SHELLS, VARIABLE
@@ -184,6 +184,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("notes").mkdir()
     Path("notes/one.md").write_text("it is\n")
     Path("attacks.json").write_text(json.dumps([ATTACK]))
+    Path("pseudonyms.json").write_text(json.dumps([Pseudonymizer().report().to_dict()]))
     with PrivacyLedger(PrivacyBudget(3.0), "privacy.ledger") as ledger:
         ledger.reserve([(NoisyMaxEvent(4.0, 0.1), 10)], name="tickets").spend(NoisyMaxEvent(4.0, 0.1), 2)
     words = sorted({word for text in TEXTS for word in re.findall("[a-z]+", text.lower())})

@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 from langchain_dp import sample
+from langchain_dp.audit.report.page import page
 
 for extra in ("langchain", "langchain_openai", "langgraph", "llama_cpp"):
     pytest.importorskip(extra, reason=f"needs {extra}")
@@ -100,7 +101,9 @@ def test_a_canary_in_every_private_place_shows_nowhere(tmp_path: Path, monkeypat
     assert "<PERSON_1>" in repr(Cloud.told)
     assert "<PERSON_1>" in seen["handler"]  # the surfaces do see the run
     assert [line.split(":")[0] for line in printed.splitlines()[-2:]] == ["synthesis", "dp-icl"]
-    assert "NOT PRIVATE: pseudonyms" in printed
+    assert "1 EMAIL, 1 PERSON hidden, not private" in printed
+    assert "1 EMAIL, 1 PERSON" in page(names["shown"])
+    assert CANARY not in page(names["shown"])
     written = b"".join(path.read_bytes() for path in tmp_path.glob("support.ledger*"))
     assert CANARY.encode() not in written
 

@@ -155,6 +155,9 @@ def test_only_users_and_inside_tools_see_originals(style: str, key: bool, tmp_pa
     report = middleware.report(agent.agent.get_state(config))
     assert report.counts == {"PERSON": 3, "LITERAL": 1}
     assert "no epsilon" in str(report)
+    with pytest.raises(InvalidParameter, match="names no conversation|does not. For all"):
+        middleware.report(state)  # names no conversation: "nothing hidden" would be false
+    assert middleware.reports() == [report]
 
 
 def test_a_bare_agent_shows_everything(tmp_path: Path) -> None:

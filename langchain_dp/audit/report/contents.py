@@ -8,8 +8,8 @@ import functools
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import LedgerPlan, MetricLedger, PartEvent, PrivacyLedger
@@ -18,7 +18,11 @@ from langchain_dp.accounting.events import event_from_json
 from langchain_dp.accounting.metric import MetricEntry
 from langchain_dp.audit.report import opening, words
 from langchain_dp.audit.report.names import RELATIONS, WORDS, in_part, kind, label, parameters
+from langchain_dp.audit.report.pseudonyms import ReportedPseudonyms, told
 from langchain_dp.audit.report.results import ReportedAttack
+
+if TYPE_CHECKING:
+    from langchain_dp.rapt.pseudonyms import PseudonymReport
 
 _FEW_PARTS = 8  # parts that are shown one by one
 _POINTS = 24  # of the curve of what was spent: each is a composition of its own
@@ -149,6 +153,7 @@ class Report:
         facts: Further rows (name, value).
         limits: What is not protected.
         attacks: Results of attacks, if they were given.
+        pseudonyms: What pseudonyms hid, if it was given. They have no epsilon, and the ledger knows nothing of them.
         composed: Computes :attr:`curve`.
 
     Examples:
@@ -171,6 +176,7 @@ class Report:
     facts: tuple[tuple[str, str], ...]
     limits: tuple[str, ...]
     attacks: tuple[ReportedAttack, ...] = ()
+    pseudonyms: tuple[ReportedPseudonyms, ...] = ()
     composed: Callable[[], Sequence[tuple[str, float]]] = dataclasses.field(default=tuple, repr=False, compare=False)
 
     @functools.cached_property
@@ -219,22 +225,32 @@ class Report:
         return {name: _plain(value) for name, value in found.items()}
 
 
-def report(path: str | os.PathLike[str], *, attacks: tuple[ReportedAttack, ...] = ()) -> Report:
+def report(
+    path: str | os.PathLike[str],
+    *,
+    attacks: tuple[ReportedAttack, ...] = (),
+    pseudonyms: PseudonymReport | Iterable[PseudonymReport] = (),
+) -> Report:
     """Read a ledger of either kind. Nothing is written, and no budget or key has to be known.
 
     Args:
         path: The ledger's file, or its URL.
         attacks: Results to show beside it.
+        pseudonyms: The report of a conversation under pseudonyms, or of many, to show beside it: those of equal
+            settings are summed.
 
     Raises:
-        InvalidParameter, LedgerError: Nothing is there, it is no ledger, damaged, or cannot be read.
+        InvalidParameter, LedgerError: Nothing is there, it is no ledger, damaged, or cannot be read; or what stands
+            among ``pseudonyms`` is no report of one.
 
     Examples:
         >>> found = report("privacy.ledger")
         >>> found.spent, found.left, found.total
     """
+    hidden = told(pseudonyms)
     with opening.open_ledger(path) as ledger:
-        return dataclasses.replace(report_on(ledger), file=label(opening.name_of(path)), attacks=attacks)
+        found = report_on(ledger)
+    return dataclasses.replace(found, file=label(opening.name_of(path)), attacks=attacks, pseudonyms=hidden)
 
 
 def report_on(ledger: PrivacyLedger | MetricLedger) -> Report:

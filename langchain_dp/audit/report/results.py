@@ -68,15 +68,24 @@ def read_attacks(path: str | os.PathLike[str]) -> tuple[ReportedAttack, ...]:
         InvalidParameter: The file is no such list. The message gives the position of the result, never its content.
         OSError: It cannot be read.
     """
+    return tuple(_result(row, place) for place, row in enumerate(rows_of(path, "attacks")))
+
+
+def rows_of(path: str | os.PathLike[str], what: str) -> list[Any]:
+    """Rows of a JSON file: those of a list, or the one object.
+
+    Raises:
+        InvalidParameter: It is no JSON, or larger than results are.
+        OSError: It cannot be read.
+    """
     if os.path.getsize(path) > _MOST:
-        raise InvalidParameter(f"Expected the file of attacks to have at most {_MOST} bytes: results are short.")
+        raise InvalidParameter(f"Expected the file of {what} to have at most {_MOST} bytes: results are short.")
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
     except (ValueError, RecursionError):
         raise InvalidParameter(f"Expected {os.path.basename(path)} to be JSON, but it is not.") from None
-    rows = found if isinstance(found, list) else [found]
-    return tuple(_result(row, place) for place, row in enumerate(rows))
+    return found if isinstance(found, list) else [found]
 
 
 def _result(row: Any, place: int) -> ReportedAttack:

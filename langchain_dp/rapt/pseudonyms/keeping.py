@@ -17,7 +17,7 @@ from typing import Any
 
 from langchain_dp._util import forks
 from langchain_dp.errors import InvalidParameter, MissingExtra, PrivateDataError
-from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer
+from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
 
 MOST = 10_000  # conversations in memory
 
@@ -121,6 +121,12 @@ class Conversations:
             self._open.move_to_end(name)
             found.learn(parts)
         return found
+
+    def reports(self) -> list[PseudonymReport]:
+        """What was hidden in each of those that are open here."""
+        with self._lock:
+            known = list(self._open.values())
+        return [one.pseudonymizer.report() for one in known]
 
     def __repr__(self) -> str:
         return "Conversations(<private>)"

@@ -106,9 +106,29 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         """What was hidden in the conversation of a state, and what nobody looked for.
 
         Args:
-            state: ``agent.get_state(config)``, or its values.
+            state: What the graph's own ``get_state(config)`` gives, or its values. What an agent returns names no
+                conversation.
+
+        Raises:
+            InvalidParameter: The state names no conversation.
+            PrivateDataError: Its map is not to be had here.
         """
-        return self._conversation(getattr(state, "values", state)).pseudonymizer.report()
+        parts = _parts(getattr(state, "values", state))
+        if not parts:
+            raise InvalidParameter(
+                "Expected state to name its conversation, as graph.get_state(config) does where the graph has a "
+                "checkpointer; what an agent returns does not. For all conversations of this process call reports()."
+            )
+        return self._conversations.open(list(parts)).pseudonymizer.report()
+
+    def reports(self) -> list[PseudonymReport]:
+        """The same for every conversation that this process knows: the 10,000 that were used last.
+
+        Examples:
+            >>> report("privacy.ledger", pseudonyms=middleware.reports()).pseudonyms[0].conversations
+            2
+        """
+        return self._conversations.reports()
 
     # ------------------------------------------------------------------------------------------------- the state
 

@@ -46,6 +46,16 @@ class PseudonymReport:
     then: MetricCertificate | None
     private: bool = False
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that strict JSON can hold, as ``langchain-dp audit --pseudonyms`` reads them."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {
+            **fields,
+            "counts": dict(self.counts),
+            "not_looked_for": list(self.not_looked_for),
+            "then": None if self.then is None else self.then.to_dict(),
+        }
+
     def __str__(self) -> str:
         hidden = ", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items())) or "nothing"
         lines = [
