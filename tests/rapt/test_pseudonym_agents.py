@@ -155,7 +155,7 @@ def test_only_users_and_inside_tools_see_originals(style: str, key: bool, tmp_pa
     report = middleware.report(agent.agent.get_state(config))
     assert report.counts == {"PERSON": 3, "LITERAL": 1}
     assert "no epsilon" in str(report)
-    with pytest.raises(InvalidParameter, match="names no conversation|does not. For all"):
+    with pytest.raises(InvalidParameter, match="Expected state to name its conversation"):
         middleware.report(state)  # names no conversation: "nothing hidden" would be false
     assert middleware.reports() == [report]
 
