@@ -1,19 +1,20 @@
 """What synthetic examples are worth: classifiers and prompts made of them, beside real rows and the public model alone.
 
-Reads LANGCHAIN_DP_DATA/agnews/train.jsonl and test.jsonl. A local model writes examples at several epsilons; with no
+Reads LANGCHAIN_DP_DATA/<task>/train.jsonl and test.jsonl. A local model writes examples at several epsilons; with no
 private record at all ("public"); and without clip ("unclipped", NOT private). Two readers judge them: logistic
 regression on word counts, trained on the examples alone, and the same local model with 16 of them in its prompt. The
 labels keep their names, with a description, or stand for nothing ("team A" ..., described by that name). An arm such as
 "3+described" spends a part of its epsilon on descriptions of the labels first; the prompt is then measured with the
 descriptions too, and with them alone; under "descriptions:3" nothing but them is written. In "3x4" every member shows
-four records. Every arm is appended to the results file, and a restart skips it. Texts are kept of private arms only,
-and few of them.
+four records. Every arm is appended to the results file, and a restart skips it. With --read another model, which wrote
+none of them, answers with the examples of all rows in that file. Texts are kept of arms that hold no private row.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import statistics
@@ -36,13 +37,24 @@ from langchain_dp.synth.describing import useful
 from langchain_dp.synth.settings import DESCRIBED as FIRST
 from langchain_dp.synth.writing import TextWriter
 
-DESCRIBED = {
-    "World": "world news: politics, wars and events abroad",
-    "Sports": "sports news: matches, players and teams",
-    "Business": "business news: companies, markets and money",
-    "Technology": "science and technology news: software, devices and research",
+TASKS = {
+    "agnews": {
+        "World": "world news: politics, wars and events abroad",
+        "Sports": "sports news: matches, players and teams",
+        "Business": "business news: companies, markets and money",
+        "Technology": "science and technology news: software, devices and research",
+    },
+    "trec": {
+        "abbreviation": "a question about what letters stand for",
+        "description": "a question about a definition, a reason or a manner",
+        "entity": "a question about a thing, an animal or a product",
+        "human": "a question about a person or a group",
+        "location": "a question about a place",
+        "number": "a question about a number, a date or a price",
+    },
+    "mpqa": {"negative": "a phrase with a negative opinion", "positive": "a phrase with a positive opinion"},
 }
-CODES = {label: f"a text of team {letter}" for label, letter in zip(DESCRIBED, "ABCD", strict=True)}
+"""The labels, each with a description."""
 DELTA = 1e-6
 _ARMS = [
     "none", "real", "public", "3", "8", "1", "unclipped", "3+described", "8+described", "1+described", "3x4",
@@ -56,9 +68,12 @@ def main() -> None:
     data = os.environ.get("LANGCHAIN_DP_DATA")
     if not data:
         sys.exit("Set LANGCHAIN_DP_DATA to a folder with agnews/ (train.jsonl and test.jsonl).")
-    train = read_jsonl(Path(data) / "agnews" / "train.jsonl")[: options.rows]
-    test = read_jsonl(Path(data) / "agnews" / "test.jsonl")
+    train = read_jsonl(Path(data) / options.task / "train.jsonl")[: options.rows]
+    test = read_jsonl(Path(data) / options.task / "test.jsonl")
     random.Random(0).shuffle(test)
+    if options.read:
+        _read(options, train, test)
+        return
     engine = LlamaCppEnsemble(
         model_path=options.model,
         slots=max(options.members, Describing().members) + 12,
@@ -69,25 +84,74 @@ def main() -> None:
     for seed in range(options.seeds):
         for labels in options.labels:
             for arm in options.arms:
-                key = [name, "agnews", options.rows, options.count, labels, arm, options.members, seed]
+                key = [name, options.task, options.rows, options.count, labels, arm, options.members, seed]
                 if any(row["key"] == key for row in so_far(options.out)):
                     continue
                 began = time.perf_counter()
-                examples, told = _examples(arm, engine, train, DESCRIBED if labels == "named" else CODES, options, seed)
+                examples, told = _examples(arm, engine, train, _kinds(options.task, labels), options, seed)
                 seconds = time.perf_counter() - began
                 found = {**told, "seconds": round(seconds, 1), "load": round(os.getloadavg()[0], 1)}
                 found["kept"] = len(examples)
                 found["regression"] = _regression(examples, test[:1000])
-                asked = test[: options.asked]
-                found["prompted"] = _prompted(engine, examples, asked, labels, seed)
-                known = found.get("descriptions")
-                if known is not None:
-                    found["prompted_with_descriptions"] = _prompted(engine, examples, asked, labels, seed, known)
-                    found["descriptions_alone"] = _prompted(engine, [], asked, labels, seed, known)
+                found |= _asked(engine, examples, test, labels, seed, found.get("descriptions"), options)
                 row = {"key": key, **made(), **found}
                 with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 print(key, found, flush=True)
+
+
+def _read(options: Any, train: list[dict[str, Any]], test: list[dict[str, Any]]) -> None:
+    """Ask another model with the examples of every row of the results, a line each."""
+    with LlamaCppEnsemble(model_path=options.read, slots=4, max_tokens=2048, n_threads=options.threads) as engine:
+        rows = so_far(options.out)
+        for row in rows:
+            _, task, size, _, labels, arm, _, seed, *reader = row["key"]
+            key = [*row["key"], engine.name]
+            if reader or task != options.task or size != options.rows or any(other["key"] == key for other in rows):
+                continue
+            examples = row.get("texts")
+            if arm in ("none", "real"):
+                examples, _ = _examples(arm, engine, train, _kinds(task, labels), options, seed)
+            if examples is None:
+                continue
+            found = _asked(engine, examples, test, labels, seed, row.get("descriptions"), options)
+            with options.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"key": key, **made(), **found}) + "\n")
+            print(key, found, flush=True)
+
+
+def _asked(
+    engine: LlamaCppEnsemble,
+    examples: list[dict[str, str]],
+    test: list[dict[str, Any]],
+    labels: str,
+    seed: int,
+    described: dict[str, str] | None,
+    options: Any,
+) -> dict[str, float]:
+    def prompted(examples: list[dict[str, str]], described: dict[str, str] | None = None) -> float:
+        return _prompted(engine, examples, test[: options.asked], options, labels, seed, described)
+
+    found = {"prompted": prompted(examples)}
+    if described is not None:
+        found |= {"prompted_with_descriptions": prompted(examples, described)}
+        found |= {"descriptions_alone": prompted([], described)}
+    return found
+
+
+def _kinds(task: str, labels: str) -> dict[str, str]:
+    """The labels with what the writer is told of each."""
+    if labels == "named":
+        return TASKS[task]
+    return {label: f"a text of {word}" for label, word in _words(task, labels).items()}
+
+
+def _words(task: str, labels: str) -> dict[str, str]:
+    """The labels with the word that stands for each in a prompt."""
+    return {
+        label: label if labels == "named" else f"team {letter}"
+        for label, letter in zip(TASKS[task], "ABCDEF", strict=False)
+    }
 
 
 def _examples(
@@ -103,18 +167,18 @@ def _examples(
     if arm.startswith("descriptions:"):
         return _described_alone(arm, engine, train, labels, options)
     if arm in ("public", "unclipped"):
-        return _without_promise(arm, engine, train, labels, options), {}
+        examples = _without_promise(arm, engine, train, labels, options)
+        return examples, {"texts": examples} if arm == "public" else {}
     epsilon, _, shots = arm.partition("+")[0].partition("x")
     made_of = DPExampleSynthesizer(
         model=engine, labels=labels, count=options.count, budget=PrivacyBudget(float(epsilon), DELTA),
         describe=arm.endswith("+described"), shots=int(shots or 1),
         members=options.members, max_new_tokens=options.tokens, scheme="rounds", temperature=options.temperature,
     )  # fmt: skip
-    examples = made_of.invoke(train)
-    noise = examples.certificate.parameters
-    shown = [one.row() for one in examples.balanced(4)]
-    told = {"clip": round(float(noise["clip"]), 3), "dropped": len(examples.dropped), "shown": shown}
-    return examples.rows(), told | ({"descriptions": examples.descriptions} if examples.descriptions else {})
+    written = made_of.invoke(train)
+    noise = written.certificate.parameters
+    told = {"clip": round(float(noise["clip"]), 3), "dropped": len(written.dropped), "texts": written.rows()}
+    return written.rows(), told | ({"descriptions": written.descriptions} if written.descriptions else {})
 
 
 def _described_alone(
@@ -177,17 +241,16 @@ def _prompted(
     engine: LlamaCppEnsemble,
     examples: list[dict[str, str]],
     test: list[dict[str, Any]],
+    options: Any,
     labels: str,
     seed: int,
-    described: dict[str, str] | None = None,
+    described: dict[str, str] | None,
 ) -> float:
     """Share of test rows that the model gets right with 16 examples, the labels in turn, in its prompt; calibrated."""
-    words = {
-        label: label if labels == "named" else f"team {letter}" for label, letter in zip(DESCRIBED, "ABCD", strict=True)
-    }
+    words = _words(options.task, labels)
     turns: list[dict[str, str]] = []
-    for turn in range(4):
-        for label in DESCRIBED:
+    for turn in range(math.ceil(options.shown / len(words))):
+        for label in words:
             turns += [one for one in examples if one["label"] == label][turn : turn + 1]
     random.Random(seed).shuffle(turns)
     kinds = [
@@ -214,11 +277,14 @@ def _largest(scores: Sequence[float]) -> int:
 def _options() -> Any:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="path of a GGUF (default: the embedded model)")
+    parser.add_argument("--read", help="path of a GGUF that is asked with the examples that another wrote")
+    parser.add_argument("--task", choices=list(TASKS), default="agnews")
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--count", type=int, default=32)
     parser.add_argument("--members", type=int, default=30)
     parser.add_argument("--tokens", type=int, default=30)
     parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--shown", type=int, default=16, help="examples in a prompt, at least (default: %(default)s)")
     parser.add_argument("--asked", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int)
