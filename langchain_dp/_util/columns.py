@@ -25,6 +25,7 @@ class Columns:
         self._batch = batch
         if isinstance(batch, Mapping):
             self._names = list(batch)
+            _check_columns(batch)
         elif hasattr(batch, "column_names") and hasattr(batch, "column"):  # an Arrow table, or a record batch
             self._names = list(batch.column_names)
         elif hasattr(batch, "columns") and hasattr(batch, "iloc"):  # a pandas frame
@@ -105,6 +106,39 @@ class Columns:
         column = self._column(name)
         lists: Callable[[], list[Any]] | None = getattr(column, "to_pylist", None) or getattr(column, "tolist", None)
         return list(column) if lists is None else lists()
+
+
+def column_names(columns: object, keep_columns: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the columns to work on, where a str is one name, and of those that pass in clear.
+
+    Raises:
+        InvalidParameter: They are no names, a column is named twice, or there is none to work on.
+    """
+    found = []
+    for names in ((columns,) if isinstance(columns, str) else columns, keep_columns):
+        listed = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (None,)
+        found.append(tuple(name for name in listed if isinstance(name, str) and name))
+        if len(set(found[-1])) < len(listed) or not found[0]:
+            raise InvalidParameter(
+                f"Expected columns={columns!r} and keep_columns={keep_columns!r} to be lists of names of columns, each "
+                "once, with at least one to work on."
+            )
+    return found[0], found[1]
+
+
+def _check_columns(batch: Mapping[str, Any]) -> None:
+    lengths = set()
+    for name, column in batch.items():
+        if isinstance(column, (str, bytes)) or not hasattr(column, "__len__") or getattr(column, "ndim", 1) == 0:
+            raise InvalidParameter(
+                f"Expected column {name!r} of a batch to be a list, got {type(column).__name__}. Give Dataset.map "
+                "batched=True, and a single row as lists of one."
+            )
+        lengths.add(len(column))
+    if len(lengths) > 1:
+        raise InvalidParameter(
+            f"Expected the columns of a batch to be equally long, got {min(lengths)} and {max(lengths)} rows."
+        )
 
 
 def _absent(value: Any) -> bool:

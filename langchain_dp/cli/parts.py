@@ -114,7 +114,10 @@ class Command(_Epilog, TyperCommand):
         """Parse, and refuse what is left over."""
         rest = super().parse_args(ctx, self._spread(ctx, list(args)))
         if rest and not ctx.resilient_parsing:
-            said = f"expected no further argument, found {rest[0]!r}: quote a value that holds blanks"
+            said = (
+                f"expected no further argument, found {rest[0]!r}: write the name of its option before it, and quote a "
+            )
+            said += "value that holds blanks"
             raise typer.BadParameter(said, ctx)
         return rest
 
@@ -160,7 +163,9 @@ def refusal(error: Any) -> str:
         name, choices = "/".join(error.param.opts), error.param.type_descriptor.choices
         if error.__cause__:  # pydantic's, which read the value
             found = error.__cause__.errors()[0]["input"]
-            wanted = f"one of {', '.join(choices)}" if choices else f"a whole number of at least {error.param.min}"
+            least, most = (getattr(error.param, bound, None) for bound in ("min", "max"))
+            whole = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+            wanted = f"one of {', '.join(choices)}" if choices else whole
             said = f"expected {wanted}, found {found!r}{_meant(difflib.get_close_matches(found, choices or ()))}"
         said = f"{name}: {said}" if said else f"expected {name} to be given"
     said = said.rstrip(".")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NoReturn
 
 from langchain_core.caches import BaseCache
 from langchain_core.language_models import BaseChatModel, LangSmithParams
@@ -17,7 +18,7 @@ class PrivateChat(BaseChatModel):
     """A chat model whose replies are private releases of a chain. Subclasses say which.
 
     Raises:
-        InvalidParameter: A cache of LangChain's is asked for.
+        InvalidParameter: A cache of LangChain's is asked for, or tools are bound.
     """
 
     # LangChain's caches cannot tell two chains apart, and would keep answers of forgotten records: the chain keeps its
@@ -37,6 +38,13 @@ class PrivateChat(BaseChatModel):
         """Name of the model that the certificate names."""
         raise NotImplementedError
 
+    def bind_tools(self, tools: object, **kwargs: Any) -> NoReturn:
+        """Refuse: a private answer calls no tool, and is no object of a schema."""
+        raise InvalidParameter(
+            "Expected no tools: what is released is a text, which calls none and fills no schema. Give the chain "
+            "itself to an agent as a tool, by its as_tool()."
+        )
+
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         params = super()._get_ls_params(stop=stop, **kwargs)
         params["ls_provider"] = "langchain-dp"
@@ -55,6 +63,19 @@ def check_no_askers(chain: str, askers: object) -> None:
             f"Expected a {chain} without askers=: LangChain does not tell a chat model who asks. Use the {chain} "
             "itself, or its as_tool()."
         )
+
+
+def stop_strings(stop: object) -> tuple[str, ...]:
+    """The strings that cut a reply, from what a caller gave: one, several or None.
+
+    Raises:
+        InvalidParameter: It is something else.
+    """
+    given = () if stop is None else stop
+    found = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    if not all(isinstance(one, str) for one in found):
+        raise InvalidParameter(f"Expected stop of type {type(stop).__name__} to be a list of str. Nothing was spent.")
+    return tuple(one for one in found if isinstance(one, str) and one)
 
 
 def reply_metadata(certificate: PrivacyCertificate, *, asked: int, said: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from langchain_dp._util import forks
-from langchain_dp._util.columns import Columns
+from langchain_dp._util.columns import Columns, column_names
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.runnable import DPICLClassifier
@@ -61,17 +61,18 @@ class ClassifyBatches:
         label: str = "label",
         keep_columns: Sequence[str] = (),
     ) -> None:
-        self._columns = (columns,) if isinstance(columns, str) else tuple(columns)
+        self._columns, self._kept = column_names(columns, keep_columns)
         self._named = not isinstance(columns, str)
-        self._label, self._kept = label, tuple(keep_columns)
-        names = [*self._columns, label, *self._kept]
-        if isinstance(keep_columns, str) or not self._columns or not all(isinstance(n, str) and n for n in names):
+        self._label = label
+        if not isinstance(label, str) or not label or label in self._kept:
             raise InvalidParameter(
-                f"Expected columns={columns!r}, label={label!r} and keep_columns={keep_columns!r} to be names of "
-                "columns, with at least one question and a list to keep."
+                f"Expected label={label!r} to be the name of a column, and of none that is kept. Give it another name."
             )
-        if label in self._kept:
-            raise InvalidParameter(f"Expected label={label!r} to be no column that is kept. Give it another name.")
+        if not callable(chain):
+            raise InvalidParameter(
+                f"Expected chain of type {type(chain).__name__} to be a function that builds the DPICLClassifier in "
+                "each worker, without arguments: a chain itself cannot be sent to one."
+            )
         self._build = chain
         self._lock = threading.Lock()
         forks.renew_lock(self)

@@ -15,7 +15,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import BaseModel, PrivateAttr
 
 from langchain_dp._util.validate import no_further
-from langchain_dp.ensemble.chat import PrivateChat, check_no_askers, reply_metadata
+from langchain_dp.ensemble.chat import PrivateChat, check_no_askers, reply_metadata, stop_strings
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.answers import DPAnswer
 from langchain_dp.icl.runnable import DPICLClassifier
@@ -107,18 +107,18 @@ class ChatDPICL(PrivateChat):
         yield ChatGenerationChunk(message=AIMessageChunk(**await self._aanswer(messages, stop), chunk_position="last"))
 
     def _answer(self, messages: Sequence[BaseMessage], stop: Sequence[str] | None) -> dict[str, Any]:
-        question = _last_human_text(messages)
-        return self._fields(self._classifier.invoke_with_certificate(question, {"callbacks": []}), question, stop)
+        question, ends = _last_human_text(messages), stop_strings(stop)
+        return self._fields(self._classifier.invoke_with_certificate(question, {"callbacks": []}), question, ends)
 
     async def _aanswer(self, messages: Sequence[BaseMessage], stop: Sequence[str] | None) -> dict[str, Any]:
-        question = _last_human_text(messages)
+        question, ends = _last_human_text(messages), stop_strings(stop)
         answer = await self._classifier.ainvoke_with_certificate(question, {"callbacks": []})
-        return await asyncio.to_thread(self._fields, answer, question, stop)
+        return await asyncio.to_thread(self._fields, answer, question, ends)
 
-    def _fields(self, answer: DPAnswer[Any], question: str, stop: Sequence[str] | None) -> dict[str, Any]:
+    def _fields(self, answer: DPAnswer[Any], question: str, ends: Sequence[str]) -> dict[str, Any]:
         """Fields of the reply, whole or as a chunk."""
         label = text = label_name(answer.label) or ""
-        for end in filter(None, stop or ()):
+        for end in ends:
             text = text.split(end)[0]
         count = self._classifier.count_tokens
         fields = reply_metadata(answer.certificate, asked=count(question), said=count(label))

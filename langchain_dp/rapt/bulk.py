@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from langchain_dp._util import forks
-from langchain_dp._util.columns import Columns
+from langchain_dp._util.columns import Columns, column_names
 from langchain_dp._util.whole_files import cache_folder
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter
@@ -106,9 +106,9 @@ class SanitizeBatches:
         table_folder: str | os.PathLike[str] | None = None,
         name: str = "SanitizeBatches",
     ) -> None:
-        self._columns = (columns,) if isinstance(columns, str) else tuple(columns)
-        self._document, self._user, self._kept = document, user, tuple(keep_columns)
-        _check_names(self._columns, document, user, keep_columns)
+        self._columns, self._kept = column_names(columns, keep_columns)
+        self._document, self._user = document, user
+        _check_roles(self._columns, self._kept, document, user)
         if not isinstance(embeddings, (str, os.PathLike)):
             raise InvalidParameter(
                 f"Expected embeddings of type {type(embeddings).__name__} to be a name, or a path that every worker "
@@ -267,18 +267,11 @@ def _shared(ledger: MetricLedger) -> MetricLedger:
     return ledger
 
 
-def _check_names(columns: Sequence[str], document: str, user: str | None, keep: Sequence[str]) -> None:
-    if isinstance(keep, str):
-        raise InvalidParameter(f"Expected keep_columns={keep!r} to be a list of names.")
-    named = [*columns, document, *keep, *(() if user is None else (user,))]
-    if not columns or not all(isinstance(name, str) and name for name in named):
-        raise InvalidParameter(
-            f"Expected columns={list(columns)!r}, document={document!r}, user={user!r} and "
-            f"keep_columns={list(keep)!r} to be names of columns, with at least one to sanitize."
-        )
-    clash = sorted({name for name in columns if name in (document, user, *keep) or columns.count(name) > 1})
+def _check_roles(columns: tuple[str, ...], kept: tuple[str, ...], document: object, user: object) -> None:
+    if not all(isinstance(name, str) and name for name in (document, *(() if user is None else (user,)))):
+        raise InvalidParameter(f"Expected document={document!r} and user={user!r} to be names of columns.")
+    clash = sorted({name for name in columns if name in (document, user, *kept)})
     if clash:
         raise InvalidParameter(
-            f"Expected columns to name each column once, and none that says whose a row is or passes in clear, found "
-            f"{clash}."
+            f"Expected columns to name none that says whose a row is or passes in clear, found {clash}."
         )

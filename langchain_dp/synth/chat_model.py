@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic import PrivateAttr
 
-from langchain_dp.ensemble.chat import PrivateChat, check_no_askers, reply_metadata
+from langchain_dp.ensemble.chat import PrivateChat, check_no_askers, reply_metadata, stop_strings
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.synth.answers import DPAnswerGenerator
 
@@ -67,8 +67,9 @@ class ChatDPGenerator(PrivateChat):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
+        ends = stop_strings(stop)
         answer = self._generator.invoke(messages, {"callbacks": []})
-        text = "".join(_until([answer], stop))
+        text = "".join(_until([answer], ends))
         message = AIMessage(content=text, **self._metadata(messages, answer))
         return ChatResult(generations=[ChatGeneration(message=message)])
 
@@ -80,13 +81,14 @@ class ChatDPGenerator(PrivateChat):
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         said: list[str] = []
+        ends = stop_strings(stop)
 
         def pieces() -> Iterator[str]:
             for piece in self._generator.stream(messages, {"callbacks": []}):
                 said.append(piece)
                 yield piece
 
-        for text in _until(pieces(), stop):
+        for text in _until(pieces(), ends):
             chunk = ChatGenerationChunk(message=AIMessageChunk(content=text))
             if run_manager:
                 run_manager.on_llm_new_token(text, chunk=chunk)
@@ -100,12 +102,11 @@ class ChatDPGenerator(PrivateChat):
         return reply_metadata(self._generator.certificate(), asked=asked, said=count(answer))
 
 
-def _until(pieces: Iterable[str], stop: Sequence[str] | None) -> Iterator[str]:
+def _until(pieces: Iterable[str], ends: tuple[str, ...]) -> Iterator[str]:
     """Pieces up to the first of some strings; all are taken, also those behind it.
 
     What may be the beginning of such a string is held back until it is known.
     """
-    ends = tuple(end for end in stop or () if end)
     held, ended = "", False
     for piece in pieces:
         if ended:

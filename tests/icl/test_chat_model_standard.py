@@ -1,7 +1,8 @@
 """LangChain's own suites for chat models, over a real classifier and a double of the inner model.
 
 What cannot apply: the model releases one label and nothing else, so it has no tools, no images, no JSON mode and no
-schema with fields; its inner model is fixed when its classifier is built, so it cannot be overridden by a call.
+schema with fields (Enum and Literal: see test_chat_model.py); its inner model is fixed when its classifier is built, so
+it cannot be overridden by a call.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fakes.standard import TextsOnly
 from fakes.voters import AsyncVotingChat, classifier
 from langchain_core.language_models import BaseChatModel
 from langchain_tests.integration_tests import ChatModelIntegrationTests
@@ -22,7 +24,7 @@ def voter() -> DPICLClassifier:
     return classifier(AsyncVotingChat(), max_queries=1000)
 
 
-class _Standard:
+class _Standard(TextsOnly):
     """What both suites are told about ChatDPICL."""
 
     @pytest.fixture(autouse=True)
@@ -36,31 +38,6 @@ class _Standard:
     @property
     def chat_model_params(self) -> dict[str, Any]:
         return {"classifier": self._voter}
-
-    @property
-    def has_tool_calling(self) -> bool:
-        """No: a tool call is more than a label."""
-        return False
-
-    @property
-    def has_tool_choice(self) -> bool:
-        """No: there are no tools."""
-        return False
-
-    @property
-    def has_structured_output(self) -> bool:
-        """Not the suites' kind: they ask for objects with fields. Enum and Literal: see test_chat_model.py."""
-        return False
-
-    @property
-    def supports_json_mode(self) -> bool:
-        """No: a label is no JSON object."""
-        return False
-
-    @property
-    def supports_model_override(self) -> bool:
-        """No: the certificate names the model that the classifier was built with."""
-        return False
 
 
 class TestUnit(_Standard, ChatModelUnitTests):

@@ -153,8 +153,8 @@ def test_ledgers_that_cannot_be_shared_are_refused(tmp_path: Path) -> None:
     [
         ({"keep": str.isupper}, "not a function"),
         ({"columns": []}, "at least one"),
-        ({"columns": "id"}, "each column once"),
-        ({"keep_columns": "ward"}, "list of names"),
+        ({"columns": "id"}, "whose a row is"),
+        ({"keep_columns": "ward"}, "lists of names"),
         ({"keep_columns": ["text"]}, r"found \['text'\]"),
     ],
 )

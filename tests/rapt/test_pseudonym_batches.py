@@ -118,11 +118,11 @@ def sanitizing() -> Any:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"columns": []}, "at least one text"),
+        ({"columns": []}, "at least one to work on"),
         ({"columns": ["text", "text"]}, "each once"),
-        ({"keep_columns": "id"}, "a list to keep"),
-        ({"keep_columns": ["text"]}, "each once"),
-        ({"map_column": "text"}, "each once"),
+        ({"keep_columns": "id"}, "at least one to work on"),
+        ({"keep_columns": ["text"]}, "passes in clear"),
+        ({"map_column": "text"}, "name of a new column"),
         ({"map_column": None}, "key= and map_column= together"),
         ({"key": None}, "key= and map_column= together"),
         ({"key": KEY}, "a function that reads the key"),

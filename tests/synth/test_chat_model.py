@@ -22,6 +22,7 @@ from langchain_tests.unit_tests import ChatModelUnitTests
 
 from langchain_dp import ChatDPGenerator, DPAnswerGenerator, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting import Askers
+from langchain_dp.ensemble.chat import stop_strings
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.synth import AnswerPrompts
 from langchain_dp.synth.chat_model import _until
@@ -92,7 +93,7 @@ def test_stop_strings_are_found_at_any_cut(size: int, stop: list[str] | None) ->
     for text in ("some text, end of it", "aaab end", "no stop at e", "", "end"):
         pieces = [text[at : at + size] for at in range(0, len(text), size)]
         ends = [text.find(each) for each in stop or () if each and each in text]
-        assert "".join(_until(pieces, stop)) == text[: min(ends, default=len(text))]
+        assert "".join(_until(pieces, stop_strings(stop))) == text[: min(ends, default=len(text))]
 
 
 def test_what_was_said_before_counts_where_the_template_names_it() -> None:

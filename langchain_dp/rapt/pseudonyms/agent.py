@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from langchain_core.messages import AIMessageChunk, BaseMessage, RemoveMessage, convert_to_messages
 from langchain_core.runnables import Runnable, RunnableConfig
 
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations
 from langchain_dp.rapt.restore import ChunkRestorer, Restorer, each_text
 from langchain_dp.redact import Held, redacted
@@ -124,9 +125,7 @@ def _hidden(conversation: Conversation, given: Any, parts: Sequence[str]) -> Any
     if isinstance(given, dict):
         told = {key: each_text(value, hide) for key, value in given.items() if key not in ("messages", PARTS)}
         if "messages" in given:
-            messages = given["messages"]
-            listed = convert_to_messages(messages if isinstance(messages, (list, tuple)) else [messages])
-            told["messages"] = hidden_messages(conversation, _bare(listed), known=False)
+            told["messages"] = hidden_messages(conversation, _bare(_listed(given["messages"])), known=False)
         return {**told, PARTS: conversation.news(parts)}
     if dataclasses.is_dataclass(given) and not isinstance(given, type):  # a Command
         update = getattr(given, "update", None)
@@ -134,7 +133,20 @@ def _hidden(conversation: Conversation, given: Any, parts: Sequence[str]) -> Any
         if isinstance(update, dict):
             changed["update"] = _hidden(conversation, update, parts)
         return dataclasses.replace(given, **changed)
+    if given is not None:  # which goes on with an interrupted run
+        raise InvalidParameter(
+            f"Expected the input of an agent to be a mapping such as {{'messages': [('user', text)]}}, or a Command, "
+            f"got {type(given).__name__}. Nothing was sent."
+        )
     return given
+
+
+def _listed(messages: Any) -> list[BaseMessage]:
+    try:
+        return convert_to_messages(list(messages) if isinstance(messages, (list, tuple)) else [messages])
+    except Exception:  # whatever it says, it may say it with the text
+        kind = type(messages).__name__
+    raise InvalidParameter(f"Expected messages of type {kind} to be messages, or what LangChain makes messages of.")
 
 
 def _bare(messages: Sequence[BaseMessage]) -> list[BaseMessage]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from langchain_dp._util import forks
-from langchain_dp._util.columns import Columns
+from langchain_dp._util.columns import Columns, column_names
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, cipher_of
@@ -62,18 +62,20 @@ class PseudonymizeBatches:
         map_column: str | None = None,
         key: Callable[[], str | bytes] | None = None,
     ) -> None:
-        self._columns = (columns,) if isinstance(columns, str) else tuple(columns)
-        self._kept, self._map = tuple(keep_columns), map_column
-        names = [*self._columns, *self._kept, *(() if map_column is None else (map_column,))]
-        if (
-            isinstance(keep_columns, str)
-            or not self._columns
-            or not all(isinstance(name, str) and name for name in names)
-            or len(set(names)) < len(names)
-        ):
+        self._columns, self._kept = column_names(columns, keep_columns)
+        self._map = map_column
+        both = set(self._columns) & set(self._kept)
+        if both:
             raise InvalidParameter(
-                f"Expected columns={columns!r}, keep_columns={keep_columns!r} and map_column={map_column!r} to be "
-                "names of columns, each once, with at least one text and a list to keep."
+                f"Expected no column in columns= and in keep_columns=, where it passes in clear, found {sorted(both)}."
+            )
+        new = map_column is None or (isinstance(map_column, str) and map_column)
+        if not new or map_column in (*self._columns, *self._kept):
+            raise InvalidParameter(f"Expected map_column={map_column!r} to be the name of a new column.")
+        if not callable(build):
+            raise InvalidParameter(
+                f"Expected build of type {type(build).__name__} to be a function that makes the Pseudonymizer in each "
+                "worker, without arguments: its terms would be pickled with every batch."
             )
         if (map_column is None) != (key is None) or not (key is None or callable(key)):
             raise InvalidParameter(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, NotRequired
 
 from langchain_core.messages import AIMessage, RemoveMessage
@@ -22,6 +22,7 @@ try:
     from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
     from langchain.agents.middleware.types import ExtendedModelResponse, OmitFromOutput, ToolCallRequest
     from langgraph.errors import GraphBubbleUp
+    from langgraph.pregel.protocol import PregelProtocol
     from langgraph.types import Command, TracePolicy
 except ImportError:
     raise MissingExtra(
@@ -88,8 +89,9 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         settings = Pseudonymizer() if pseudonymizer is None else pseudonymizer
         if not isinstance(settings, Pseudonymizer):
             raise InvalidParameter(f"Expected pseudonymizer of type {type(settings).__name__} to be a Pseudonymizer.")
-        every = tools_inside == "all"
-        if not every and (isinstance(tools_inside, str) or not all(isinstance(one, str) for one in tools_inside)):
+        every = isinstance(tools_inside, str) and tools_inside == "all"
+        listed = isinstance(tools_inside, Iterable) and not isinstance(tools_inside, str)
+        if not every and not (listed and all(isinstance(one, str) for one in tools_inside)):
             raise InvalidParameter(f"Expected tools_inside={tools_inside!r} to be a list of names of tools, or 'all'.")
         self._inside = None if every else frozenset(tools_inside)
         self._conversations = Conversations(settings, key)
@@ -99,7 +101,15 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
 
         Args:
             agent: What ``create_agent`` made with this middleware in its list.
+
+        Raises:
+            InvalidParameter: It is no graph.
         """
+        if not isinstance(agent, PregelProtocol):
+            raise InvalidParameter(
+                f"Expected agent of type {type(agent).__name__} to be what create_agent made: a graph with this "
+                "middleware in its list."
+            )
         return PseudonymousAgent(agent, self._conversations)
 
     def report(self, state: Any) -> PseudonymReport:
