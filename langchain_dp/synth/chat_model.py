@@ -19,7 +19,7 @@ class ChatDPGenerator(PrivateChat):
     """A chat model that answers in the manner of private examples, token by token as they are drawn.
 
     The question is the text of the last human message; what was said before it is used where the generator's template
-    names ``{history}``, and tools reach nothing. Every reply carries the certificate in ``response_metadata["dp"]`` as
+    names ``{history}``. Tools are refused. Every reply carries the certificate in ``response_metadata["dp"]`` as
     plain JSON values, of a stream with its last chunk. ``stop`` cuts the released answer, which is post-processing: the
     rest is written, paid for and kept all the same. A stream that is closed before its end is paid for and not kept.
 
@@ -27,7 +27,7 @@ class ChatDPGenerator(PrivateChat):
         generator: The private generator that answers.
 
     Raises:
-        InvalidParameter: There is no human message with text; or the generator has ``askers``.
+        InvalidParameter: There is no human message with text, or ``stop`` is none; or the generator has ``askers``.
 
     Formal guarantee:
         That of the generator; the chat face only renders what was released.
