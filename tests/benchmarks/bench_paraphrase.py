@@ -14,11 +14,11 @@ measure and no release. Epsilon is that of a text against any other text, pure a
 
 Two attacks on what comes out: which telling words of the text stand in it, and which of several hundred texts it came
 from (nearest by MiniLM's sentence vectors or by shared words weighed by rarity, whichever finds more). Afterwards a
-linear classifier on MiniLM's sentence vectors, trained on public texts in clear, names sentiment or topic. Of the reviews
-in trustpilot, of which the first 30 words are taken, it names the author's gender: there it is the third attack.
+linear classifier on MiniLM's sentence vectors, trained on public texts in clear, names sentiment or topic. Of reviews
+(trustpilot), of which the first 30 words are taken, it names the author's gender: there it is the third attack.
 
-Reads LANGCHAIN_DP_DATA/{sst2,agnews,trustpilot}/{train,test}.jsonl. Finished arms are kept in the results file and not run again;
-``--minutes`` bounds one call: no arm is begun after it.
+Reads LANGCHAIN_DP_DATA/{sst2,agnews,trustpilot}/{train,test}.jsonl. Finished arms are kept in the results file and not
+run again; ``--minutes`` bounds one call: no arm is begun after it.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("bench_paraphrase.jsonl"))
     options = parser.parse_args()
     if not os.environ.get("LANGCHAIN_DP_DATA"):
-        sys.exit("Set LANGCHAIN_DP_DATA to a folder with sst2/, agnews/ and trustpilot/ (train.jsonl and test.jsonl each).")
+        sys.exit("Set LANGCHAIN_DP_DATA to a folder with sst2/, agnews/, trustpilot/ (train.jsonl, test.jsonl each).")
     made()
     done, until = so_far(options.out), time.monotonic() + 60 * options.minutes
     task = cache(lambda name: Task(name, options))

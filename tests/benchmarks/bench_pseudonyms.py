@@ -2,9 +2,10 @@
 
 Run: ``python tests/benchmarks/bench_pseudonyms.py --out tests/benchmarks/results/pseudonyms.jsonl``. Peers that are not
 installed are left out. The templates are of two authors: our own, and those of the package presidio-evaluator, which
-fills them with names and companies of many countries; its rows are left out where it is not installed. An entity counts as found if every character of it is covered; as leaked if one is not, blanks
-apart. A finding counts as right if it touches an entity. Presidio is run without a language model, which none of its
-packages brings: its recognizers of patterns alone.
+fills them with names and companies of many countries; its rows are left out where it is not installed. An entity counts
+as found if every character of it is covered; as leaked if one is not, blanks apart. A finding counts as right if it
+touches an entity. Presidio is run without a language model, which none of its packages brings: its recognizers of
+patterns alone.
 """
 
 from __future__ import annotations
