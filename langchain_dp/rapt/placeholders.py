@@ -25,6 +25,8 @@ from langchain_dp.rapt.release import Texts, Unit, withheld
 REASON = "entities are found by a recognizer, which misses some, and all other text passes in clear"
 
 PLACEHOLDER = re.compile(r"<([A-Z][A-Z0-9_]*)_([1-9][0-9]*)>")
+BEGIN = r"(?:(?<!\w)|(?<=\\[nrt]))"
+"""Where a word begins; behind a line's end, too, that is written as in JSON: the letter is no part of the word."""
 ESCAPED = "LITERAL"
 """Label of what already looked like a placeholder before anything was replaced."""
 
@@ -109,7 +111,7 @@ class PlaceholderMap:
             if self._pattern[0] != len(self._entries):
                 known = {entry[1] for entry in self._entries.values() if entry[0] != ESCAPED and len(entry[1]) > 2}
                 longest_first = "|".join(re.escape(one) for one in sorted(known, key=len, reverse=True))
-                made = re.compile(rf"(?<!\w)(?:{longest_first})(?!\w)") if known else None
+                made = re.compile(rf"{BEGIN}(?:{longest_first})(?!\w)") if known else None
                 self._pattern = (len(self._entries), made)
             pattern = self._pattern[1]
             labels = {entry[1]: entry[0] for entry in self._entries.values()}

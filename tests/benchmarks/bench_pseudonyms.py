@@ -22,6 +22,7 @@ from typing import Any
 from made import made
 
 from langchain_dp.rapt.pseudonyms import PatternEntities, TermEntities
+from langchain_dp.rapt.pseudonyms.recognize import AllEntities, Recognizer
 
 Finder = Callable[[str], list[tuple[int, int, str]]]
 
@@ -197,23 +198,21 @@ def _langchain() -> Finder:
     ]
 
 
-def _both() -> Finder:
-    ours, theirs = PatternEntities().find, _presidio()
-    return lambda text: [*ours(text), *theirs(text)]
+def _ours(*further: Recognizer) -> Finder:
+    """As a Pseudonymizer looks."""
+    return AllEntities([PatternEntities(), *further]).find
 
 
 def _with_terms() -> Finder:
-    names = TermEntities({f"{first} {last}": "PERSON" for first in FIRST for last in LAST})
-    ours = PatternEntities().find
-    return lambda text: [*ours(text), *names.find(text)]
+    return _ours(TermEntities({f"{first} {last}": "PERSON" for first in FIRST for last in LAST}))
 
 
 ARMS: dict[str, Callable[[], Finder]] = {
-    "PatternEntities": lambda: PatternEntities().find,
+    "PatternEntities": _ours,
     "PatternEntities, and the customers' names as terms": _with_terms,
     "langchain PIIMiddleware, all its detectors": _langchain,
     "Presidio without a language model": _presidio,
-    "PatternEntities and Presidio without a language model": _both,
+    "PatternEntities and Presidio without a language model": lambda: _ours(_presidio()),
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from fakes.canary import CANARY
 from fakes.scorer import WordScorer
+from fakes.standard import TextsOnly
 from fakes.synthesizers import ANSWERS as BUDGET
 from fakes.synthesizers import generator, replies
 from langchain_core.caches import InMemoryCache
@@ -157,7 +158,7 @@ def answers() -> DPAnswerGenerator:
     return generator(ledger=PrivacyLedger(BUDGET), max_queries=200, max_new_tokens=3)
 
 
-class _Standard:
+class _Standard(TextsOnly):
     """What both suites are told about ChatDPGenerator."""
 
     @pytest.fixture(autouse=True)
@@ -171,31 +172,6 @@ class _Standard:
     @property
     def chat_model_params(self) -> dict[str, Any]:
         return {"generator": self._answers}
-
-    @property
-    def has_tool_calling(self) -> bool:
-        """No: a tool call is more than a text."""
-        return False
-
-    @property
-    def has_tool_choice(self) -> bool:
-        """No: there are no tools."""
-        return False
-
-    @property
-    def has_structured_output(self) -> bool:
-        """No: the answer is free text."""
-        return False
-
-    @property
-    def supports_json_mode(self) -> bool:
-        """No: the answer is free text."""
-        return False
-
-    @property
-    def supports_model_override(self) -> bool:
-        """No: the certificate names the model that the generator was built with."""
-        return False
 
 
 class TestUnit(_Standard, ChatModelUnitTests):

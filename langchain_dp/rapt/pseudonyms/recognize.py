@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.placeholders import ESCAPED, FindsEntities, label_of
+from langchain_dp.rapt.placeholders import BEGIN, ESCAPED, FindsEntities, label_of
 
 Spans = Sequence[tuple[int, int, str]]
 Recognizer = FindsEntities | Callable[[str], Spans]
@@ -30,25 +30,37 @@ _OTHER_NAMES = {
 _FOLDED = {"PERSON", "LOCATION", "ORGANIZATION", "EMAIL", "TERM"}
 _SPACED = {"PHONE", "IBAN", "CREDIT_CARD"}
 
+_MONTH = (
+    r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?|"
+    r"Nov(?:ember)?|Dec(?:ember)?)\.?"
+)
+_DAY = r"(?:[0-2]?\d|3[01])(?:st|nd|rd|th)?"
+_FIGURES = (
+    r"\d{4}[-/]\d{1,2}[-/]\d{1,2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?Z?)?|\d{1,2}([-/])\d{1,2}\1(?:\d{4}|\d{2})|"
+    r"\d{1,2}\.\d{1,2}\.\d{4}|\d{2}\.\d{2}\.\d{2}"
+)
 _PATTERNS = {
     "URL": r"\b(?:https?://|www\.)[^\s<>\"']*[^\s<>\"'.,;:!?)\]]",
     "EMAIL": r"(?<![\w.+-])[\w.+'-]+@[\w-]+(?:\.[\w-]+)+",
     "IBAN": r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{2,4}){3,8}(?: ?[A-Z0-9]{1,3})?\b",
     "CREDIT_CARD": r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w-])",
     "IP": r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7})(?![\w:])",
-    "PHONE": r"(?<![\w.+/-])(?:\+\d{1,3}[ .-]?|\(\d{2,5}\)[ .-]?|0\d|\d{3}[ .-])(?:\(?\d+\)?[ ./-]?){1,6}\d(?![\w-])",
+    "DATE": rf"(?<![\w.,/-])(?:{_FIGURES}|(?:{_DAY} (?:of )?{_MONTH}|{_MONTH} {_DAY})(?:,? \d{{4}})?)(?![\w/-])",
+    "PHONE": r"(?<![\w.+/-])(?:\+\d{1,3}[ .-]?|\(\d{2,5}\)[ .-]?|0\d[ ./-]?|\d{3}[ .-])(?:\(?\d+\)?[ ./-]?){1,6}\d"
+    r"(?: ?(?:x|ext\.?) ?\d{1,5})?(?![\w-])",
     "NUMBER": r"(?<![\w.,])\d{6,}(?![\w,])",
 }
 
 
 class PatternEntities:
-    """Finds what has a form of its own, by regular expressions: no names of people, places or companies, and no dates.
+    """Finds what has a form of its own, by regular expressions: no names of people, places or companies.
 
     An IBAN must have the right checksum, a card number must pass Luhn's check, an address of a machine must be one. A
-    phone number has 7 to 15 digits; a number is one of at least six.
+    phone number has 7 to 15 digits; a number is one of at least six. A date names a day, in figures or with an English
+    month: no year or weekday alone.
 
     Args:
-        kinds: Which of EMAIL, PHONE, IBAN, CREDIT_CARD, URL, IP and NUMBER to look for; None for all.
+        kinds: Which of DATE, EMAIL, PHONE, IBAN, CREDIT_CARD, URL, IP and NUMBER to look for; None for all.
         patterns: Further kinds, and the regular expression of each.
 
     Raises:
@@ -122,7 +134,7 @@ class TermEntities:
             )
         self._terms = {_folded(one): label_of(given) for one, given in kinds.items()}
         parts = [r"\s+".join(map(re.escape, one.split())) for one in sorted(kinds, key=len, reverse=True)]
-        self._pattern = re.compile(rf"(?<!\w)(?:{'|'.join(parts)})(?!\w)", re.IGNORECASE)
+        self._pattern = re.compile(rf"{BEGIN}(?:{'|'.join(parts)})(?!\w)", re.IGNORECASE)
         self.kinds = tuple(sorted(set(self._terms.values())))
         self._kind = label_of(kind)
 
@@ -180,7 +192,11 @@ class AllEntities:
         return frozenset(_kind(kind) for kinds in said for kind in kinds or ())
 
     def find(self, text: str) -> list[tuple[int, int, str]]:
-        """Start, end and kind of every entity; they may overlap."""
+        """Start, end and kind of every entity; they may overlap.
+
+        Ends of lines that are written as in JSON are shown as blanks: to a pattern, their letter is part of the word.
+        """
+        text = re.sub(r"\\[nrt]", "  ", text)
         found = []
         for one in self._recognizers:
             spans = one.find(text) if isinstance(one, FindsEntities) else one(text)
@@ -236,6 +252,14 @@ def _is_phone(text: str) -> bool:
     return 7 <= sum(mark.isdigit() for mark in text) <= 15
 
 
+def _is_date(text: str) -> bool:
+    figures = [int(mark) for mark in re.findall(r"\d+", text)[:3]]
+    if len(figures) < 3 or re.search(r"[A-Za-z]{3}", text):
+        return True  # with a month's name, and the pattern bounds the day
+    first, second = figures[1:] if figures[0] > 31 else figures[:2]
+    return min(first, second) <= 12 and max(first, second) <= 31 and min(first, second) > 0
+
+
 def _is_ip(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
@@ -246,6 +270,7 @@ def _is_ip(text: str) -> bool:
 
 _CHECKS: dict[str, Callable[[str], bool]] = {
     "CREDIT_CARD": _is_card,
+    "DATE": _is_date,
     "PHONE": _is_phone,
     "IP": _is_ip,
 }
