@@ -45,7 +45,7 @@ TASKS = {
         "Technology": "science and technology news: software, devices and research",
     },
     "trec": {
-        "abbreviation": "a question about what letters stand for",
+        "expression": "a question about what letters stand for",
         "description": "a question about a definition, a reason or a manner",
         "entity": "a question about a thing, an animal or a product",
         "human": "a question about a person or a group",
