@@ -251,6 +251,26 @@ def test_the_page_quotes_what_synthetic_examples_were_worth() -> None:
     assert (min(minutes), max(minutes)) == (15, 19)
 
 
+def test_the_page_quotes_what_recognizers_found() -> None:
+    """If it breaks, the page on pseudonyms shows a recall that no row in the results has."""
+    page = (ROOT / "docs" / "how-to" / "pseudonyms.md").read_text(encoding="utf-8")
+    rows = {tuple(row["key"]): row for row in made.so_far(RESULTS / "pseudonyms.jsonl")}
+    for label, arm in (
+        ("`PatternEntities`", "PatternEntities"),
+        ("the same, and all names as terms", "PatternEntities, and all names as terms"),
+        ("LangChain's `PIIMiddleware`, all its detectors", "langchain PIIMiddleware, all its detectors"),
+        ("Presidio without a language model", "Presidio without a language model"),
+        ("`PatternEntities` and that", "PatternEntities and Presidio without a language model"),
+    ):
+        both = [rows[arm, source] for source in ("own", "presidio-evaluator")]
+        cells = [f"{row['recall']:.2f} | {row['recall_formed']:.2f} | {row['leaky_texts']}" for row in both]
+        assert f"| {label} | {' | '.join(cells)} |" in page
+        assert {row["precision"] for row in both} == {1.0}
+    assert [rows["PatternEntities", source]["entities"] for source in ("own", "presidio-evaluator")] == [630, 587]
+    missed = 1 - rows["PatternEntities", "presidio-evaluator"]["recall"]
+    assert f"of the other author's entities {missed:.0%} passed in clear" in page
+
+
 def test_the_page_quotes_what_writing_took() -> None:
     """If it breaks, the page shows a speed that no row in the results has."""
     one, two = speed("writer", threads=1), speed("writer", threads=2)
