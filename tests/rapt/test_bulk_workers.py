@@ -82,7 +82,7 @@ def test_a_refusal_ends_the_job_and_tells_no_text(ray: Any, tmp_path: Path) -> N
 
 def test_dataset_map_takes_it(tmp_path: Path) -> None:
     """If it breaks, Hugging Face's datasets cannot be sanitized in columns, over two processes."""
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install datasets")
+    datasets = pytest.importorskip("datasets")
     sanitize = sanitizer(tmp_path)
     dataset = datasets.Dataset.from_list(rows()[:60])
     new = dataset.map(sanitize, batched=True, batch_size=7, num_proc=2, remove_columns=dataset.column_names)
