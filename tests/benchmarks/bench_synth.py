@@ -8,6 +8,8 @@ labels keep their names, with a description, or stand for nothing ("team A" ...,
 descriptions too, and with them alone; under "descriptions:3" nothing but them is written. In "3x4" every member shows
 four records. Every arm is appended to the results file, and a restart skips it. With --read another model, which wrote
 none of them, answers with the examples of all rows in that file. Texts are kept of arms that hold no private row.
+With --speed one run at epsilon 3 is timed instead, beside its floor: the floating-point operations of the tokens that
+the plan expects, at the speed of a large matrix product.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import json
 import math
 import os
 import random
+import resource
 import statistics
 import sys
 import time
@@ -25,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+import numpy as np
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
-from made import made, so_far
+from made import keep, made, so_far
 
 from langchain_dp.accounting import PrivacyBudget, TextRoundEvent
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
@@ -81,6 +85,9 @@ def main() -> None:
         n_threads=options.threads,
     )
     name = engine.name
+    if options.speed:
+        _timed(options, engine, train)
+        return
     for seed in range(options.seeds):
         for labels in options.labels:
             for arm in options.arms:
@@ -118,6 +125,29 @@ def _read(options: Any, train: list[dict[str, Any]], test: list[dict[str, Any]])
             with options.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"key": key, **made(), **found}) + "\n")
             print(key, found, flush=True)
+
+
+def _timed(options: Any, engine: LlamaCppEnsemble, train: list[dict[str, Any]]) -> None:
+    """Write once and keep how long it took, with the floor and the memory at its highest."""
+    made_of = _synthesizer("3", engine, TASKS[options.task], options)
+    tokens = made_of.plan(len(train)).tokens
+    one = np.ones((2048, 2048), dtype=np.float32)
+    products = []
+    for _ in range(9):
+        began = time.perf_counter()
+        one @ one
+        products.append(time.perf_counter() - began)
+    began = time.perf_counter()
+    written = made_of.invoke(train)
+    took = time.perf_counter() - began
+    parameters = int(engine._context.llama.llama_model_n_params(engine._context._model))
+    floor = 2 * parameters * tokens * statistics.median(products) / (2 * 2048**3)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    settings = {"model": engine.name, "rows": len(train), "count": options.count, "members": options.members}
+    settings |= {"tokens": options.tokens, "threads": engine.n_threads, "load": round(os.getloadavg()[0], 2)}
+    figures = {"seconds": took, "floor": floor, "peak": float(peak), "evaluated": tokens, "kept": float(len(written))}
+    print(settings, figures)
+    keep(options.out, "synth", settings, figures)
 
 
 def _asked(
@@ -169,16 +199,20 @@ def _examples(
     if arm in ("public", "unclipped"):
         examples = _without_promise(arm, engine, train, labels, options)
         return examples, {"texts": examples} if arm == "public" else {}
+    written = _synthesizer(arm, engine, labels, options).invoke(train)
+    noise = written.certificate.parameters
+    told = {"clip": round(float(noise["clip"]), 3), "dropped": len(written.dropped), "texts": written.rows()}
+    return written.rows(), told | ({"descriptions": written.descriptions} if written.descriptions else {})
+
+
+def _synthesizer(arm: str, engine: LlamaCppEnsemble, labels: dict[str, str], options: Any) -> DPExampleSynthesizer:
+    """That of an arm such as "3", "3+described" or "3x4"."""
     epsilon, _, shots = arm.partition("+")[0].partition("x")
-    made_of = DPExampleSynthesizer(
+    return DPExampleSynthesizer(
         model=engine, labels=labels, count=options.count, budget=PrivacyBudget(float(epsilon), DELTA),
         describe=arm.endswith("+described"), shots=int(shots or 1),
         members=options.members, max_new_tokens=options.tokens, scheme="rounds", temperature=options.temperature,
     )  # fmt: skip
-    written = made_of.invoke(train)
-    noise = written.certificate.parameters
-    told = {"clip": round(float(noise["clip"]), 3), "dropped": len(written.dropped), "texts": written.rows()}
-    return written.rows(), told | ({"descriptions": written.descriptions} if written.descriptions else {})
 
 
 def _described_alone(
@@ -278,6 +312,7 @@ def _options() -> Any:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="path of a GGUF (default: the embedded model)")
     parser.add_argument("--read", help="path of a GGUF that is asked with the examples that another wrote")
+    parser.add_argument("--speed", action="store_true", help="time one run; give --out results/speed.jsonl")
     parser.add_argument("--task", choices=list(TASKS), default="agnews")
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--count", type=int, default=32)
