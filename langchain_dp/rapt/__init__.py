@@ -13,6 +13,7 @@ from langchain_dp.rapt.calibrate import Calibration, calibrate
 from langchain_dp.rapt.core import Sanitized
 from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.messages import MessageRules
+from langchain_dp.rapt.paraphrase import Paraphrasing, RAPTParaphraser
 from langchain_dp.rapt.policies import Policies
 from langchain_dp.rapt.privatize import Privatized, TextPrivatizer
 from langchain_dp.rapt.retriever import SanitizingRetriever
@@ -24,8 +25,10 @@ __all__ = [
     "Calibration",
     "DocumentRules",
     "MessageRules",
+    "Paraphrasing",
     "Policies",
     "Privatized",
+    "RAPTParaphraser",
     "RAPTSanitizer",
     "SanitizeBatches",
     "Sanitized",

@@ -103,7 +103,7 @@ def word_releases(
             "target_replacement=0.5; the last three are part of target=Target(...)."
         )
     policies = validate.group("policies", options.policies, Policies)
-    account = _ledger(ledger, limit, options.not_private_seed)
+    account = account_of(ledger, limit, options.not_private_seed)
     vocabulary = load(embeddings)
 
     def calibrated() -> Calibration:
@@ -164,7 +164,12 @@ def placeholder_releases(
     return PlaceholderReleases(finder)
 
 
-def _ledger(ledger: MetricLedger | None, limit: float | None, not_private_seed: int | None) -> MetricLedger:
+def account_of(ledger: MetricLedger | None, limit: float | None, not_private_seed: int | None) -> MetricLedger:
+    """The account to charge: the caller's, or one in memory.
+
+    Raises:
+        InvalidParameter: It is none, or contradicts the other two.
+    """
     if ledger is None:
         return MetricLedger(limit)
     if not isinstance(ledger, MetricLedger):

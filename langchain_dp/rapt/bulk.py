@@ -239,7 +239,7 @@ class SanitizeBatches:
         releases = word_releases(
             self._embeddings, targets, self._options, ledger=self._ledger, limit=None, cache=True, name=self._name
         )
-        releases.engine.vocabulary.share(cache_folder() if self._folder is None else Path(self._folder))
+        releases.words.vocabulary.share(cache_folder() if self._folder is None else Path(self._folder))
         return releases
 
     def __getstate__(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from langchain_dp.accounting.metric import MetricCertificate, MetricLedger, Owne
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.calibrate import Calibration
 from langchain_dp.rapt.privatize import TextPrivatizer
-from langchain_dp.rapt.release import Releases, Texts, withheld
+from langchain_dp.rapt.release import Drawer, Releases, Texts, withheld
 from langchain_dp.rapt.streams import TextStream
 
 SEEDED = "the noise is seeded: whoever knows the seed can remove it"
@@ -50,7 +50,7 @@ class FormalReleases(Releases):
 
     def __init__(
         self,
-        engine: TextPrivatizer,
+        engine: Drawer,
         ledger: MetricLedger,
         calibration: Calibration | Callable[[], Calibration],
         *,
@@ -58,10 +58,21 @@ class FormalReleases(Releases):
         chain: str,
     ) -> None:
         super().__init__(engine, ledger, reuse=reuse, chain=chain)
-        self.engine: TextPrivatizer = engine
+        self.engine: Drawer = engine
         self._calibration = calibration
         self._lock = threading.Lock()
         forks.renew_lock(self)
+
+    @property
+    def words(self) -> TextPrivatizer:
+        """The engine of a sanitizer that draws words.
+
+        Raises:
+            InvalidParameter: It draws whole texts.
+        """
+        if not isinstance(self.engine, TextPrivatizer):
+            raise InvalidParameter(f"Expected a sanitizer that draws words: a {self.engine.mechanism} has no table.")
+        return self.engine
 
     def calibration(self) -> Calibration:
         """What eta means on this table; measured once.

@@ -76,6 +76,43 @@ class Engine(Protocol):
         ...
 
 
+class Drawer(Engine, Protocol):
+    """An engine under a formal promise, and what certificates say of it."""
+
+    @property
+    def eta(self) -> float:
+        """What one release costs, in nats per unit of distance."""
+        ...
+
+    @property
+    def mechanism(self) -> str:
+        """Name of the mechanism."""
+        ...
+
+    @property
+    def private(self) -> bool:
+        """Whether the noise comes from a source that nobody can reproduce."""
+        ...
+
+    @property
+    def streams(self) -> bool:
+        """Whether a text can be released in stretches."""
+        ...
+
+    @property
+    def treatment(self) -> str:
+        """Short digest of the settings."""
+        ...
+
+    def notes(self) -> tuple[str, ...]:
+        """What passes in clear."""
+        ...
+
+    def pieces(self, text: str) -> list[str]:
+        """Release a stretch of a text, where it streams."""
+        ...
+
+
 class Releases:
     """Releases units under one engine, each charged before it is drawn.
 

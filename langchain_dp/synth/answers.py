@@ -22,15 +22,16 @@ from langchain_dp.ensemble.journal import secret_key
 from langchain_dp.ensemble.questions import HISTORY, Question, asker_of, question_fields
 from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
 from langchain_dp.ensemble.tools import ExitBehavior, Remaining, private_tool
+from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError, PrivateDataError
 from langchain_dp.mechanisms import ClippedSum, NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.ports import ScoresNextToken, Token
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import Examples, FromDataFrame, PrivateRecords, check_records
 from langchain_dp.redact import Held, redacted
+from langchain_dp.synth.members import Members
 from langchain_dp.synth.run import certified, slots_of, weak
 from langchain_dp.synth.settings import MOST_ROUNDS, Design, in_rounds
-from langchain_dp.synth.writing import Members, TextWriter
 
 _WHEN = "while an answer was written"
 

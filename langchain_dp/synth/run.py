@@ -16,6 +16,7 @@ from langchain_dp.accounting import (
 from langchain_dp.accounting.budget import weak_points
 from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable
+from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Randomness
 from langchain_dp.ports import ScoresNextToken, Token
@@ -23,8 +24,8 @@ from langchain_dp.records import PrivateRecords
 from langchain_dp.synth import journal as journals
 from langchain_dp.synth.describing import told, useful
 from langchain_dp.synth.journal import SynthesisJournal, WrittenText
+from langchain_dp.synth.members import Members
 from langchain_dp.synth.settings import DESCRIBED, Design, SynthesisSettings, designed
-from langchain_dp.synth.writing import Members, TextWriter
 
 _TWICE = "a record whose label changes may move two texts, each as far as one: every round is charged for both"
 _DESCRIBED_TOO = "a description of each label was released first, and every record pays for that round too"

@@ -10,11 +10,12 @@ import numpy as np
 
 from audits.planted_chains import SYSTEM, StandIn, Swap, every_third_free, method
 from langchain_dp.accounting import LedgerPlan
+from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.records import PrivateRecords
+from langchain_dp.synth.members import Members
 from langchain_dp.synth.run import SynthesisRuns
 from langchain_dp.synth.settings import Design
-from langchain_dp.synth.writing import Members, TextWriter
 
 
 def all_members(real: StandIn, self: Members, number: int, rate: float) -> list[str]:

@@ -7,10 +7,11 @@ A text is rewritten token by token by the embedded model, under an exponential m
   costs 2 B / T;
 - difference: weights exp((p + clip(l - p, -C, C)) / T), p the log-probability behind the same prompt without the text,
   which is public: a token costs 4 C / T;
+- package: the same as RAPTParaphraser does it, from the 4,096 tokens that are likeliest without the text;
 - free: the model's own distribution at T, without a promise: as far as a paraphrase by this model can get.
 
-Beside them words drawn anew by the two mechanisms of RAPTSanitizer. Tokens are drawn by numpy here, which is enough to
-measure and no release. Epsilon is that of a text against any other text, pure and local, for the longest paraphrase.
+Beside them words drawn anew by the two mechanisms of RAPTSanitizer. Tokens of all but "package" are drawn by numpy here,
+which is enough to measure and no release. Epsilon is that of a text against any other text, pure and local, for the longest paraphrase.
 
 Two attacks on what comes out: which telling words of the text stand in it, and which of several hundred texts it came
 from (nearest by MiniLM's sentence vectors or by shared words weighed by rarity, whichever finds more). Afterwards a
@@ -48,7 +49,8 @@ from langchain_dp._util.binomial import clopper_pearson
 from langchain_dp.attacks import SentenceEmbeddings
 from langchain_dp.attacks.words import FUNCTION_WORDS, Rarity, words_of
 from langchain_dp.ports import Continuation, MemberPrompt
-from langchain_dp.rapt import Target
+from langchain_dp.rapt import Paraphrasing, RAPTParaphraser, Target
+from langchain_dp.rapt.paraphrase import PAIRS
 from langchain_dp.records import read_jsonl
 
 Scores = npt.NDArray[np.float64]
@@ -57,21 +59,10 @@ SETS = ("sst2", "agnews", "trustpilot")
 WORDS = tuple(("words", name, target) for target in (0.1, 0.3, 0.5, 0.7, 0.9) for name in ("exponential", "laplace"))
 PARAPHRASES = (
     ("free", 1.0, 0.5), ("clipped", 8.0, 0.5), ("difference", 4.0, 1.0), ("clipped", 12.0, 1.0),
-    ("difference", 8.0, 1.0), ("clipped", 6.0, 0.5), ("difference", 2.0, 1.0),
+    ("difference", 8.0, 1.0), ("clipped", 6.0, 0.5), ("difference", 2.0, 1.0), ("package", 4.0, 1.0),
+    ("package", 2.0, 1.0),
 )  # fmt: skip
 """Mechanism, clip in nats, temperature."""
-PAIRS = (
-    ("the acting is wooden and the plot makes no sense .", "The actors are stiff, and the story is not coherent."),
-    (
-        "Shares of the airline rose on Tuesday after it reported better earnings than expected.",
-        "The airline's stock went up on Tuesday, since its profits beat the forecasts.",
-    ),
-    (
-        "a funny , warm little film that i would gladly see again .",
-        "A sweet comedy, full of laughs, that I'd be happy to watch once more.",
-    ),
-)
-"""Public paraphrases that show the model what is wanted."""
 TAIL = "\nThe same in other words:"
 _TOGETHER = 16
 
@@ -90,6 +81,8 @@ def rule_of(mechanism: str, clip: float, temperature: float) -> tuple[Rule, floa
     """Log-weights of all tokens, and what a token costs."""
     if mechanism == "free":
         return (lambda row, _: row / temperature), math.inf
+    if mechanism == "package":
+        return (lambda row, _: row), 4 * clip / temperature
     if mechanism == "clipped":
         return (lambda row, _: np.where(np.isfinite(row), np.maximum(row, -clip), row) / temperature), (
             2 * clip / temperature
@@ -105,6 +98,9 @@ def rule_of(mechanism: str, clip: float, temperature: float) -> tuple[Rule, floa
 
 def paraphrase(engine: Distributions, texts: Sequence[str], arm: tuple[str, float, float], longest: int) -> list[str]:
     """Every text rewritten; a line's end or the model's own ends it."""
+    if arm[0] == "package":
+        how = Paraphrasing(clip=arm[1], temperature=arm[2], max_new_tokens=longest, pairs=PAIRS)
+        return RAPTParaphraser(engine, paraphrasing=how).batch(list(texts))
     head = "".join(f"Text: {one}{TAIL} {other}\n\n" for one, other in PAIRS) + "Text:"
     rule, _ = rule_of(*arm)
     rng, found = np.random.default_rng(5), []

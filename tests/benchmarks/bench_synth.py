@@ -33,13 +33,13 @@ from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import keep, made, so_far
 
 from langchain_dp.accounting import PrivacyBudget, TextRoundEvent
+from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.ports import MemberPrompt
 from langchain_dp.records import read_jsonl
 from langchain_dp.synth import Describing, DPExampleSynthesizer, SynthesisPrompts
 from langchain_dp.synth.describing import useful
 from langchain_dp.synth.settings import DESCRIBED as FIRST
-from langchain_dp.synth.writing import TextWriter
 
 TASKS = {
     "agnews": {

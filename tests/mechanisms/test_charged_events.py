@@ -34,7 +34,7 @@ from langchain_dp.mechanisms import (
     ReportNoisyMax,
 )
 from langchain_dp.mechanisms._nearest import NearestVector
-from langchain_dp.synth.writing import Members
+from langchain_dp.synth.members import Members
 
 TABLE = NearestVector(np.eye(2), np.ones(2, dtype=bool))
 MADE: list[Any] = [

@@ -16,10 +16,11 @@ from fakes.scorer import WordScorer
 from fakes.synthesizers import BUDGET, rows, synthesizer
 
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
+from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.records import PrivateRecords
-from langchain_dp.synth.writing import Members, TextWriter
+from langchain_dp.synth.members import Members
 
 CANARY = "Zbigniew Kowalczyk 4929"
 

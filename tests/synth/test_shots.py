@@ -15,8 +15,8 @@ from fakes.synthesizers import BUDGET, LABELS, rows, synthesizer
 from langchain_dp.accounting import LedgerPlan, Neighbors, PrivacyBudget, PrivacyLedger, TextRoundEvent, epsilon
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import ClippedSum
+from langchain_dp.synth.members import Members
 from langchain_dp.synth.settings import Design
-from langchain_dp.synth.writing import Members
 
 RATE, RANGE, UP = 0.05, 4.0, 0.1
 

@@ -130,9 +130,9 @@ class RAPTClient:
         self._formal: FormalReleases | None = None
         if isinstance(sanitizer, RAPTSanitizer):
             self._formal = sanitizer._formal()
-            privatizer = self._formal.engine
-            self.vocabulary = privatizer.vocabulary
-            engine = TokenEngine(self._formal.engine, self.max_tokens) if kind == "tokens" else self._formal.engine
+            words = self._formal.words
+            self.vocabulary = words.vocabulary
+            engine = TokenEngine(words, self.max_tokens) if kind == "tokens" else words
             self._releases = {
                 fresh: Releases(
                     engine,
@@ -145,7 +145,7 @@ class RAPTClient:
         else:
             self.vocabulary = sanitizer.vocabulary
         self.plain = PlainSource(self.vocabulary, plain or PlainTokens())
-        self._rows = PlainRows(self.vocabulary, None if self._formal is None else self._formal.engine, self.kind)
+        self._rows = PlainRows(self.vocabulary, None if self._formal is None else self._formal.words, self.kind)
 
     # ------------------------------------------------------------------------------------------------- releases
 

@@ -1,0 +1,262 @@
+"""Whole texts rewritten by a local model: each token drawn from clipped differences to the same model without the text.
+
+Where every word is drawn anew on its own, meaning goes long before a text can no longer be found. A paraphrase is drawn
+as a whole: the text moves the next token of a model that would write on without it, by a clipped amount.
+
+References:
+    [1] Utpala, Hooker, Chen. Locally differentially private document generation using zero shot prompting. Findings of
+        EMNLP 2023 (DP-Prompt: clipped logits of a paraphrasing model, under an exponential mechanism).
+    [2] Vinod, Pillutla, Thakurta. InvisibleInk: high-utility and low-cost text generation with differential privacy.
+        2025 (clipped differences from the public model).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from langchain_dp._util import forks, validate
+from langchain_dp._util.validate import group
+from langchain_dp.accounting import MetricEvent
+from langchain_dp.accounting.metric import MetricLedger
+from langchain_dp.ensemble.writing import TextWriter
+from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms import ClippedSum, SystemRandomness
+from langchain_dp.ports import ScoresNextToken
+from langchain_dp.rapt.build import account_of
+from langchain_dp.rapt.calibrate import Calibration
+from langchain_dp.rapt.core import Core
+from langchain_dp.rapt.documents import DocumentRules
+from langchain_dp.rapt.formal import FormalReleases
+from langchain_dp.rapt.messages import MessageRules
+from langchain_dp.rapt.runnable import RAPTSanitizer
+
+TABLE = "whole texts, any two of them 1 apart"
+"""Name of the metric, in ledgers and certificates: under it eta is a local epsilon."""
+
+PAIRS = (
+    ("the acting is wooden and the plot makes no sense .", "The actors are stiff, and the story is not coherent."),
+    (
+        "Shares of the airline rose on Tuesday after it reported better earnings than expected.",
+        "The airline's stock went up on Tuesday, since its profits beat the forecasts.",
+    ),
+    (
+        "a funny , warm little film that i would gladly see again .",
+        "A sweet comedy, full of laughs, that I'd be happy to watch once more.",
+    ),
+)
+"""Public texts and paraphrases that show the model what is wanted."""
+
+_TAIL = "\nThe same in other words:"
+_WEAK = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Paraphrasing:
+    """How a paraphrase is asked for and drawn. All of it is public.
+
+    Args:
+        clip: C: how far the text may move a token's log-probability, up or down, in nats.
+        temperature: tau of the distribution that a token is drawn from.
+        max_new_tokens: T: tokens of a paraphrase, at most.
+        candidates: Tokens that are considered for the next place: the likeliest ones without the text.
+        pairs: Texts, each with a paraphrase, that show the model what is wanted. Public.
+
+    Raises:
+        InvalidParameter: A value is out of bounds.
+
+    Examples:
+        >>> Paraphrasing(clip=2.0).epsilon  # of one text: T 4 C / tau
+        320.0
+    """
+
+    clip: float = 4.0
+    temperature: float = 1.0
+    max_new_tokens: int = 40
+    candidates: int = 4096
+    pairs: Sequence[tuple[str, str]] = PAIRS
+
+    def __post_init__(self) -> None:
+        validate.integer("candidates", self.candidates, at_least=2, at_most=10**6)
+        pairs = [tuple(pair) for pair in self.pairs if isinstance(pair, (tuple, list))]
+        if len(pairs) < len(self.pairs) or not all(
+            len(pair) == 2 and all(isinstance(text, str) and text.strip() for text in pair) for pair in pairs
+        ):
+            raise InvalidParameter("Expected pairs to be a list of pairs of texts: each a text and a paraphrase of it.")
+        object.__setattr__(self, "pairs", tuple(pairs))
+        _ = self.noise
+
+    @functools.cached_property
+    def noise(self) -> ClippedSum:
+        """How a token is drawn."""
+        return ClippedSum.clipped(self.clip, members=1, tokens=self.max_new_tokens, temperature=self.temperature)
+
+    @property
+    def epsilon(self) -> float:
+        """What a paraphrase costs, between any two texts: pure and local."""
+        return self.noise.event.epsilon0 * self.noise.event.tokens
+
+    @property
+    def head(self) -> str:
+        """What stands before the text. Public."""
+        return "".join(f"Text: {text}{_TAIL} {other}\n\n" for text, other in self.pairs) + "Text:"
+
+
+class TextParaphraser:
+    """Rewrites texts, one after the other: the engine of :class:`RAPTParaphraser`.
+
+    Args:
+        model: The local model; it sees the texts.
+        settings: How a paraphrase is drawn.
+
+    Raises:
+        InvalidParameter: The model does not score next tokens, or a paraphrase does not fit its longest prompt.
+
+    Formal guarantee:
+        One paraphrase is pure local differential privacy: for any two texts that are not blank, the chance of any
+        paraphrase changes by at most exp(T 4 C / tau). Each token is a :meth:`ClippedSum.release` with one member: the
+        text moves every log-weight by at most C / tau up or down, and the sum of all weights as much again.
+
+    Examples:
+        >>> engine = TextParaphraser(LlamaCppEnsemble(), Paraphrasing(clip=2.0))
+        >>> engine.written(["The nurse was kind."])()  # a list with one paraphrase
+    """
+
+    mechanism = "paraphrase"
+    table = TABLE
+    pads = streams = False
+    private = True
+
+    def __init__(self, model: ScoresNextToken, settings: Paraphrasing) -> None:
+        if not isinstance(model, ScoresNextToken):
+            raise InvalidParameter(
+                f"Expected model of type {type(model).__name__} to score next tokens. Give a local engine such as "
+                "LlamaCppEnsemble, and no chat model: the text must not leave this machine."
+            )
+        self._model, self._how = model, settings
+        self._writer = TextWriter(
+            model, "\n", settings.noise, candidates=settings.candidates, chat=False, rng=SystemRandomness()
+        )
+        self._writer.check_room(settings.head, _TAIL)
+        self.event = MetricEvent(settings.epsilon)
+        self._lock = threading.Lock()  # one text at a time: its caches are given back before the next one's
+        forks.renew_lock(self)
+
+    @property
+    def eta(self) -> float:
+        """What one paraphrase costs, in nats: a local epsilon."""
+        return self.event.eta
+
+    @functools.cached_property
+    def settings(self) -> str:
+        """Everything public that the law of a release depends on: another setting is another release."""
+        how = {**dataclasses.asdict(self._how), "model": self._model.name, "table": TABLE, "mechanism": self.mechanism}
+        return json.dumps(how, sort_keys=True)
+
+    @functools.cached_property
+    def treatment(self) -> str:
+        """Short digest of :attr:`settings`."""
+        return hashlib.sha256(self.settings.encode()).hexdigest()[:16]
+
+    def notes(self) -> tuple[str, ...]:
+        """What passes in clear, and what the number means."""
+        weak = " Above 10 it promises hardly anything: what protects is what attackers cannot do."
+        weak = weak if self.eta > _WEAK else ""
+        return (
+            f"Here eta is a pure, local epsilon: the loss between any two texts, for each paraphrase.{weak}",
+            "Whether a text is blank, and whether it is too long for the model, is in clear.",
+            f"Written by {self._model.name}, which saw the text.",
+        )
+
+    def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
+        """Do all that can fail on a text; what is returned draws the paraphrases, in order."""
+        bodies = [" " + " ".join(text.split()) if text.strip() else "" for text in texts]
+        room = self._model.max_prompt_tokens - self._how.max_new_tokens
+        fixed = self._model.count_tokens(self._how.head) + self._model.count_tokens(_TAIL)
+        for number, body in enumerate(bodies):
+            needed = fixed + self._model.count_tokens(body)
+            if needed > room:
+                raise InvalidParameter(
+                    f"Expected text {number} with its instruction to have at most {room} tokens, the longest prompt of "
+                    f"this model less the paraphrase, got {needed}. Split it, or raise the engine's max_tokens=. "
+                    "Nothing was charged."
+                )
+        return lambda: [self._paraphrase(body) if body else "" for body in bodies]
+
+    def pieces(self, text: str) -> NoReturn:
+        """A paraphrase does not stream: it is drawn from the whole text."""
+        raise InvalidParameter("Expected a whole text: a paraphrase is not drawn from a part of one.")
+
+    def _paraphrase(self, body: str) -> str:
+        key = ("paraphrase", body)
+        with self._lock:
+            try:
+                return self._writer.text(list(self._writer.tokens(self._how.head, _TAIL, {key: body})))
+            finally:
+                self._model.forget(key)
+
+
+class RAPTParaphraser(RAPTSanitizer):
+    """Rewrites every text that passes through it with a local model, a token drawn at a time; what it costs is charged.
+
+    Takes what :class:`RAPTSanitizer` takes, and gives the same type back: a str, a message, a prompt value, a document,
+    or a list of them. Where attackers find as many texts again, a paraphrase keeps more of their meaning than words
+    that are drawn anew one by one (see the page of benchmarks); a small model also invents. Its promise is a local
+    epsilon of hundreds a text, which is weak: see below.
+
+    Args:
+        model: The local model; it sees the texts. ``LlamaCppEnsemble()``, ``TransformersEnsemble(...)``.
+        paraphrasing: How a paraphrase is asked for and drawn; what it costs follows.
+        messages: What of messages passes in clear, as in :class:`RAPTSanitizer`.
+        documents: What of a document's metadata passes, as in :class:`RAPTSanitizer`.
+        ledger: Account to charge. It counts whole texts, so it is another one than that of words.
+        limit: What the releases of one user, and of one document, may add up to. Not beside ``ledger``.
+        cache: Whether a text that was released before, for the same user, is given out again at no cost.
+        name: Name of the run, and of the caller in the ledger.
+
+    Raises:
+        InvalidParameter: A value is out of bounds, or the model scores no next tokens.
+        PlanError: The ledger counts in distances of words.
+        ModelUnavailable: The model does not answer. What was charged for texts that it was given is then lost.
+
+    Formal guarantee:
+        One paraphrase is eta-local differential privacy between any two texts that are not blank, eta = T 4 C / tau:
+        pure, of the text as a whole, whatever its length; releases of the same text add up in the ledger. At the
+        defaults that is 640. No such number can be relied on alone: what protects at this scale is what attackers
+        cannot do, as measured. Source: [1], with the clip of [2]; that a token costs 4 C / tau is shown by enumeration.
+
+    Examples:
+        >>> paraphraser = RAPTParaphraser(LlamaCppEnsemble())
+        >>> paraphraser.invoke("The nurse on ward 7 was kind, but the food was cold.")
+        >>> paraphraser.certificate().eta
+        640.0
+    """
+
+    def __init__(
+        self,
+        model: ScoresNextToken,
+        *,
+        paraphrasing: Paraphrasing | None = None,
+        messages: MessageRules | None = None,
+        documents: DocumentRules | None = None,
+        ledger: MetricLedger | None = None,
+        limit: float | None = None,
+        cache: bool = True,
+        name: str = "RAPTParaphraser",
+    ) -> None:
+        self.name = name
+        engine = TextParaphraser(model, group("paraphrasing", paraphrasing, Paraphrasing))
+        account = account_of(ledger, limit, None)
+        account.check_table(TABLE)
+        releases = FormalReleases(engine, account, _uncalibrated, reuse=cache, chain=name)
+        rules = group("messages", messages, MessageRules), group("documents", documents, DocumentRules)
+        self._core = Core(releases, *rules)
+
+
+def _uncalibrated() -> Calibration:
+    raise InvalidParameter("Expected a sanitizer of words: a paraphrase replaces no word by its neighbours.")
