@@ -10,8 +10,9 @@ A text is rewritten token by token by the embedded model, under an exponential m
 - package: the same as RAPTParaphraser does it, from the 4,096 tokens that are likeliest without the text;
 - free: the model's own distribution at T, without a promise: as far as a paraphrase by this model can get.
 
-Beside them words drawn anew by the two mechanisms of RAPTSanitizer. Tokens of all but "package" are drawn by numpy here,
-which is enough to measure and no release. Epsilon is that of a text against any other text, pure and local, for the longest paraphrase.
+Beside them words drawn anew by the two mechanisms of RAPTSanitizer. Tokens of all but "package" are drawn by numpy
+here, which is enough to measure and no release. Epsilon is that of a text against any other text, pure and local, for
+the longest paraphrase.
 
 Two attacks on what comes out: which telling words of the text stand in it, and which of several hundred texts it came
 from (nearest by MiniLM's sentence vectors or by shared words weighed by rarity, whichever finds more). Afterwards a

@@ -175,11 +175,14 @@ def test_what_several_records_a_member_take_is_what_calibration_gives() -> None:
     assert found == pytest.approx([float(each) for each in figures], rel=0.005)
 
 
-def test_the_sanitizer_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, the example that privatizes a text is wrong."""
-    ((code, _),) = blocks("docs/private-text.md")
+def test_the_sanitizer_examples_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, the examples that privatize a text are wrong (here a model of a dozen words rewrites it)."""
+    (code, _), (paraphrase, _) = blocks("docs/private-text.md")
     exec(compile(code, "private-text.md", "exec"), {})
     assert "eta" in capsys.readouterr().out
+    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", WordScorer)
+    exec(compile(paraphrase, "private-text.md", "exec"), {})
+    assert capsys.readouterr().out.endswith("640.0\n")
 
 
 @pytest.mark.parametrize("path", HOW_TO, ids=lambda path: path.stem)
@@ -208,7 +211,7 @@ def pages() -> Iterator[str]:
 
 def test_no_block_is_left_out() -> None:
     """If it breaks, a page shows code that no test runs."""
-    run = {"README.md": 1, "docs/private-answers.md": 2, "docs/private-prompts.md": 2, "docs/private-text.md": 1}
+    run = {"README.md": 1, "docs/private-answers.md": 2, "docs/private-prompts.md": 2, "docs/private-text.md": 2}
     run["docs/private-examples.md"] = 3
     run["docs/support-agent.md"] = 1  # test_support_agent.py
     run |= {path.relative_to(ROOT).as_posix(): len(blocks(str(path))) for path in HOW_TO}
