@@ -16,6 +16,9 @@ from langchain_dp.errors import InvalidParameter
 KIND = "metric privacy"
 """What ``to_dict`` says, so that no reader takes the numbers for an (epsilon, delta)."""
 
+WHOLE_TEXTS = "whole-texts"
+"""The metric in which any two texts are 1 apart: under it eta is a pure, local epsilon of a text."""
+
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class MetricCertificate(CertificateFaces):
@@ -112,7 +115,7 @@ class MetricCertificate(CertificateFaces):
         rows = [] if self.private else [("NOT PRIVATE", self.reason)]
         rows.append(("mechanism", self.mechanism))
         if not math.isinf(self.eta):
-            rows.append(("eta", f"{self.eta:.6g} nats per unit of distance in {self.table}, for each release"))
+            rows.append(("eta", f"{self.eta:.6g} nats {per(self.table)}, for each release"))
         if self.word_loss is not None:
             rows.append(
                 (
@@ -125,7 +128,9 @@ class MetricCertificate(CertificateFaces):
         if self.replaced is not None:
             rows.append(("words replaced", f"with probability {self.replaced:.3g}"))
         if not math.isinf(self.eta):
-            rows.append(("unit", f"{KIND}: not an epsilon, and never to be added to one"))
+            whole = "a local epsilon of one text, never to be added to the epsilon of a data set"
+            unit = whole if self.table == WHOLE_TEXTS else "not an epsilon, and never to be added to one"
+            rows.append(("unit", f"{KIND}: {unit}"))
             rows.append(("releases", f"{self.releases:,}"))
             rows += _spent("document", self.document_spent, self.document_limit)
             rows += _spent("user", self.user_spent, self.user_limit)
@@ -141,6 +146,11 @@ class MetricCertificate(CertificateFaces):
             f"MetricCertificate({one_line(self.mechanism)}, eta={self.eta:.6g} per distance in "
             f"{one_line(self.table)}, releases={self.releases})"
         )
+
+
+def per(table: str) -> str:
+    """What an eta is counted by, under the name of a metric."""
+    return "between any two texts" if table == WHOLE_TEXTS else f"per unit of distance in {table}"
 
 
 def _spent(whose: str, spent: float | None, limit: float | None) -> list[tuple[str, str]]:

@@ -13,14 +13,14 @@ from typing import Any, Self
 
 from langchain_dp._util import validate
 from langchain_dp.accounting._account import BaseLedger, Refusals, check_text
-from langchain_dp.accounting._metric_certificate import MetricCertificate
+from langchain_dp.accounting._metric_certificate import WHOLE_TEXTS, MetricCertificate, per
 from langchain_dp.accounting.store.base import backend_at, is_there
 from langchain_dp.accounting.store.metric import Limits, MetricEntry, MetricStore, Shortfall, ticks, units
 from langchain_dp.accounting.store.releases import AlreadyReleased, ReleasedTexts
 from langchain_dp.accounting.store.schema import METRIC_LEDGER
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError, PrivateDataError
 
-__all__ = ["AlreadyReleased", "MetricCertificate", "MetricEntry", "MetricLedger", "Owner"]
+__all__ = ["WHOLE_TEXTS", "AlreadyReleased", "MetricCertificate", "MetricEntry", "MetricLedger", "Owner", "per"]
 
 MOST = 1e6
 """Largest eta or limit that is taken; far beyond any that protects a word."""

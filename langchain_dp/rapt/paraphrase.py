@@ -23,7 +23,7 @@ from typing import NoReturn
 from langchain_dp._util import forks, validate
 from langchain_dp._util.validate import group
 from langchain_dp.accounting import MetricEvent
-from langchain_dp.accounting.metric import MetricLedger
+from langchain_dp.accounting.metric import WHOLE_TEXTS, MetricLedger
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
@@ -35,9 +35,6 @@ from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.runnable import RAPTSanitizer
-
-TABLE = "whole texts, any two of them 1 apart"
-"""Name of the metric, in ledgers and certificates: under it eta is a local epsilon."""
 
 PAIRS = (
     ("the acting is wooden and the plot makes no sense .", "The actors are stiff, and the story is not coherent."),
@@ -71,11 +68,11 @@ class Paraphrasing:
         InvalidParameter: A value is out of bounds.
 
     Examples:
-        >>> Paraphrasing(clip=2.0).epsilon  # of one text: T 4 C / tau
+        >>> Paraphrasing().epsilon  # of one text: T 4 C / tau
         320.0
     """
 
-    clip: float = 4.0
+    clip: float = 2.0
     temperature: float = 1.0
     max_new_tokens: int = 40
     candidates: int = 4096
@@ -128,7 +125,7 @@ class TextParaphraser:
     """
 
     mechanism = "paraphrase"
-    table = TABLE
+    table = WHOLE_TEXTS
     pads = streams = False
     private = True
 
@@ -155,7 +152,12 @@ class TextParaphraser:
     @functools.cached_property
     def settings(self) -> str:
         """Everything public that the law of a release depends on: another setting is another release."""
-        how = {**dataclasses.asdict(self._how), "model": self._model.name, "table": TABLE, "mechanism": self.mechanism}
+        how = {
+            **dataclasses.asdict(self._how),
+            "model": self._model.name,
+            "table": WHOLE_TEXTS,
+            "mechanism": self.mechanism,
+        }
         return json.dumps(how, sort_keys=True)
 
     @functools.cached_property
@@ -227,14 +229,14 @@ class RAPTParaphraser(RAPTSanitizer):
     Formal guarantee:
         One paraphrase is eta-local differential privacy between any two texts that are not blank, eta = T 4 C / tau:
         pure, of the text as a whole, whatever its length; releases of the same text add up in the ledger. At the
-        defaults that is 640. No such number can be relied on alone: what protects at this scale is what attackers
+        defaults that is 320. No such number can be relied on alone: what protects at this scale is what attackers
         cannot do, as measured. Source: [1], with the clip of [2]; that a token costs 4 C / tau is shown by enumeration.
 
     Examples:
         >>> paraphraser = RAPTParaphraser(LlamaCppEnsemble())
         >>> paraphraser.invoke("The nurse on ward 7 was kind, but the food was cold.")
         >>> paraphraser.certificate().eta
-        640.0
+        320.0
     """
 
     def __init__(
@@ -252,7 +254,7 @@ class RAPTParaphraser(RAPTSanitizer):
         self.name = name
         engine = TextParaphraser(model, group("paraphrasing", paraphrasing, Paraphrasing))
         account = account_of(ledger, limit, None)
-        account.check_table(TABLE)
+        account.check_table(WHOLE_TEXTS)
         releases = FormalReleases(engine, account, _uncalibrated, reuse=cache, chain=name)
         rules = group("messages", messages, MessageRules), group("documents", documents, DocumentRules)
         self._core = Core(releases, *rules)

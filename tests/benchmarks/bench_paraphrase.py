@@ -61,7 +61,7 @@ WORDS = tuple(("words", name, target) for target in (0.1, 0.3, 0.5, 0.7, 0.9) fo
 PARAPHRASES = (
     ("free", 1.0, 0.5), ("clipped", 8.0, 0.5), ("difference", 4.0, 1.0), ("clipped", 12.0, 1.0),
     ("difference", 8.0, 1.0), ("clipped", 6.0, 0.5), ("difference", 2.0, 1.0), ("package", 4.0, 1.0),
-    ("package", 2.0, 1.0),
+    ("package", 2.0, 1.0), ("package", 1.0, 1.0),
 )  # fmt: skip
 """Mechanism, clip in nats, temperature."""
 TAIL = "\nThe same in other words:"

@@ -182,7 +182,7 @@ def test_the_sanitizer_examples_run(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "eta" in capsys.readouterr().out
     monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", WordScorer)
     exec(compile(paraphrase, "private-text.md", "exec"), {})
-    assert capsys.readouterr().out.endswith("640.0\n")
+    assert capsys.readouterr().out.endswith("320.0\n")
 
 
 @pytest.mark.parametrize("path", HOW_TO, ids=lambda path: path.stem)

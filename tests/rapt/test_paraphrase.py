@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import defaultdict
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 
 from langchain_dp.accounting.metric import MetricLedger
+from langchain_dp.audit.report import report
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LangChainDPError, PlanError
 from langchain_dp.ports import Continuation
 from langchain_dp.rapt import Paraphrasing, RAPTParaphraser, RAPTSanitizer, SanitizingRetriever
@@ -131,6 +133,21 @@ def test_words_and_whole_texts_have_accounts_of_their_own() -> None:
         RAPTSanitizer(TABLE, eta=CLOSE, ledger=ledger)
     with pytest.raises(InvalidParameter, match="replaces no word"):
         paraphraser().calibration()
+
+
+def test_the_report_speaks_of_whole_texts(tmp_path: Path) -> None:
+    """If it breaks, an auditor reads of words and their distances where whole texts were rewritten."""
+    with MetricLedger(2000.0, tmp_path / "texts.ledger") as ledger:
+        paraphraser(ledger=ledger).invoke("late")
+    found = report(tmp_path / "texts.ledger")
+    assert found.neighbors == "any two texts"
+    (released,) = found.plans[0].releases
+    assert (released.mechanism, released.parameters) == (
+        "Paraphrases of whole texts",
+        "eta 24 nats between any two texts",
+    )
+    assert "word" not in f"{found.meaning} {released} {found.limits}"
+    assert "word" not in str(paraphraser().certificate()).split("note")[0]
 
 
 def test_a_limit_holds() -> None:

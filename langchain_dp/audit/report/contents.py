@@ -15,9 +15,9 @@ from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import LedgerPlan, MetricLedger, PartEvent, PrivacyLedger
 from langchain_dp.accounting.certificate import library_version
 from langchain_dp.accounting.events import event_from_json
-from langchain_dp.accounting.metric import MetricEntry
+from langchain_dp.accounting.metric import WHOLE_TEXTS, MetricEntry, per
 from langchain_dp.audit.report import opening, words
-from langchain_dp.audit.report.names import RELATIONS, WORDS, in_part, kind, label, parameters
+from langchain_dp.audit.report.names import RELATIONS, TEXTS, WORDS, in_part, kind, label, parameters
 from langchain_dp.audit.report.pseudonyms import ReportedPseudonyms, told
 from langchain_dp.audit.report.results import ReportedAttack
 
@@ -327,8 +327,13 @@ def _shares(plan: LedgerPlan) -> tuple[tuple[AskerShare, ...], int | None]:
     return tuple(shares), plan.askers.each
 
 
+_TWO_WORDS = "for two words at distance 1 in the table, no word comes out"
+_TWO_TEXTS = "for any two texts, no paraphrase comes out"
+
+
 def _of_metric(ledger: MetricLedger) -> Report:
     entries = list(ledger.entries())
+    whole = ledger.table == WHOLE_TEXTS
     table = label(ledger.table) if ledger.table else "none yet"
     curve = _largest(entries)
     releases = []
@@ -337,9 +342,9 @@ def _of_metric(ledger: MetricLedger) -> Report:
         chains = Counter(label(entry.chain) if entry.chain else "(no name)" for entry in mine)
         releases.append(
             Release(
-                WORDS,
-                f"eta {eta:.4g} nats per unit of distance in {table}",
-                f"At eta {eta:.4g}, for two words at distance 1 in the table, no word comes out more than "
+                TEXTS if whole else WORDS,
+                f"eta {eta:.4g} nats {per(table)}",
+                f"At eta {eta:.4g}, {_TWO_TEXTS if whole else _TWO_WORDS} more than "
                 f"{_factor(eta)} times as often from the one as from the other.",
                 len(mine),
                 None,
@@ -347,6 +352,16 @@ def _of_metric(ledger: MetricLedger) -> Report:
                 mine[-1].time,
                 dict(chains),
             )
+        )
+    meaning = (
+        f"Two texts of equal length that differ in one word, at distance d in the table {table}, give any released "
+        "text with chances that differ by a factor of at most e^(eta d); releases of the same text, and losses of "
+        "several words, add up in the exponent."
+    )
+    if whole:
+        meaning = (
+            "Any two texts give any released text with chances that differ by a factor of at most e^eta, a local "
+            "epsilon; releases of the same text add up in the exponent."
         )
     sums = {whose: [value / 1e9 for value in values] for whose, values in opening.accounts(ledger).items()}
     most = tuple(max(sums[whose], default=0.0) for whose in ("user", "document"))
@@ -358,10 +373,8 @@ def _of_metric(ledger: MetricLedger) -> Report:
         opening.made(ledger),
         _now(),
         library_version(),
-        "two texts of equal length, by the distances of their words in a public table",
-        f"Two texts of equal length that differ in one word, at distance d in the table {table}, give any released "
-        "text with chances that differ by a factor of at most e^(eta d); releases of the same text, and losses of "
-        "several words, add up in the exponent.",
+        "any two texts" if whole else "two texts of equal length, by the distances of their words in a public table",
+        meaning,
         (limits[0], limits[1]),
         (most[0], most[1]),
         (most[0], most[1]),
@@ -373,7 +386,7 @@ def _of_metric(ledger: MetricLedger) -> Report:
             ("Documents with an account", f"{len(sums['document']):,}"),
             ("Releases that named no user", f"{sum(entry.user is None for entry in entries):,}"),
         ),
-        tuple(words.METRIC_LIMITS),
+        tuple(words.TEXT_LIMITS if whole else words.METRIC_LIMITS),
         composed=lambda: curve,
     )
 

@@ -26,7 +26,8 @@ RELATIONS = {
 }
 
 WORDS = "Metric privacy of words"
-"""The mechanism of every metric ledger."""
+"""The mechanism of a metric ledger, but for that of whole texts."""
+TEXTS = "Paraphrases of whole texts"
 
 _PLAIN = re.compile(r"[\w.:/+()#=@, -]{1,48}")
 _WORDS = 4

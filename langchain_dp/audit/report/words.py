@@ -120,6 +120,11 @@ def limits(neighbors: Neighbors) -> list[str]:
     ]
 
 
+_ALL_TEXTS = [
+    "Releases that named no user: they are counted for their document alone.",
+    "Releases that were reused: the same text sanitized before cost nothing again.",
+    "Time: when texts were released, and how many. This page shows both.",
+]
 METRIC_LIMITS = [
     "An epsilon. This is metric privacy: words far apart in the table are told apart more easily than near ones, and "
     "its unit is never added to an epsilon.",
@@ -127,8 +132,13 @@ METRIC_LIMITS = [
     "Whatever the settings let pass in clear or replace by rule (numbers, dates, names kept, capital letters). The "
     "certificate of the sanitizer lists it.",
     "A meaning that many words of a text share: losses add up over the words, and over every further release.",
-    "Releases that named no user: they are counted for their document alone.",
-    "Releases that were reused: the same text sanitized before cost nothing again.",
-    "Time: when texts were released, and how many. This page shows both.",
+    *_ALL_TEXTS,
 ]
 """What a metric ledger does not protect."""
+TEXT_LIMITS = [
+    "A text under an eta of more than 10: then hardly anything is promised, and what protects is what attackers cannot "
+    "do.",
+    "Which texts were blank, or too long for the model that rewrote them, and that model's owner: it saw the texts.",
+    *_ALL_TEXTS,
+]
+"""What a metric ledger of whole texts does not protect."""

@@ -16,9 +16,10 @@ from langchain_dp._util import forks
 from langchain_dp.accounting import MetricLedger, PrivacyLedger
 from langchain_dp.accounting._account import check_text, claims
 from langchain_dp.accounting.events import event_from_json
+from langchain_dp.accounting.metric import WHOLE_TEXTS
 from langchain_dp.accounting.store.metric import units
 from langchain_dp.audit.report.contents import Report, report_on
-from langchain_dp.audit.report.names import WORDS, mechanism
+from langchain_dp.audit.report.names import TEXTS, WORDS, mechanism
 from langchain_dp.audit.report.opening import open_ledger
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerCorrupt
 
@@ -138,7 +139,7 @@ def _of_texts(ledger: MetricLedger) -> Figures:
         (max(budget[0] - spent[0], 0.0), max(budget[1] - spent[1], 0.0)),
         0,
         0,
-        MappingProxyType({WORDS: releases}),
+        MappingProxyType({TEXTS if ledger.table == WHOLE_TEXTS else WORDS: releases}),
         MappingProxyType({}),
         None if ledger._store.backend.reading else ledger.refusals,
     )
