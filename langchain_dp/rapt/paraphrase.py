@@ -34,6 +34,7 @@ from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.messages import MessageRules
+from langchain_dp.rapt.release import Unit
 from langchain_dp.rapt.runnable import RAPTSanitizer
 
 PAIRS = (
@@ -203,6 +204,14 @@ class TextParaphraser:
                 self._model.forget(key)
 
 
+class ParaphraseReleases(FormalReleases):
+    """Paraphrases, each text of a document or a message charged for itself."""
+
+    def charges(self, unit: Unit) -> int:
+        """How many releases a unit is: one for each of its texts that is not blank."""
+        return sum(bool(text.strip()) for text in unit.texts)
+
+
 class RAPTParaphraser(RAPTSanitizer):
     """Rewrites every text that passes through it with a local model, a token drawn at a time; what it costs is charged.
 
@@ -228,7 +237,8 @@ class RAPTParaphraser(RAPTSanitizer):
 
     Formal guarantee:
         One paraphrase is eta-local differential privacy between any two texts that are not blank, eta = T 4 C / tau:
-        pure, of the text as a whole, whatever its length; releases of the same text add up in the ledger. At the
+        pure, of the text as a whole, whatever its length; releases of the same text add up in the ledger, and so do the
+        texts of one document (its content, each metadata that is sanitized) or message. At the
         defaults that is 320. No such number can be relied on alone: what protects at this scale is what attackers
         cannot do, as measured. Source: [1], with the clip of [2]; that a token costs 4 C / tau is shown by enumeration.
 
@@ -255,7 +265,7 @@ class RAPTParaphraser(RAPTSanitizer):
         engine = TextParaphraser(model, group("paraphrasing", paraphrasing, Paraphrasing))
         account = account_of(ledger, limit, None)
         account.check_table(WHOLE_TEXTS)
-        releases = FormalReleases(engine, account, _uncalibrated, reuse=cache, chain=name)
+        releases = ParaphraseReleases(engine, account, _uncalibrated, reuse=cache, chain=name)
         rules = group("messages", messages, MessageRules), group("documents", documents, DocumentRules)
         self._core = Core(releases, *rules)
 

@@ -175,6 +175,10 @@ class Releases:
                 flight.result()
         return [answers[keys[i]] if i in keys else _blank(unit) for i, unit in enumerate(units)]
 
+    def charges(self, unit: Unit) -> int:
+        """How many releases a unit is: one, where the distances of all its words add up in the metric."""
+        return 1
+
     def _says_something(self, unit: Unit) -> bool:
         """Without padding, the length is public, and a blank text has nothing else to it."""
         return bool(unit.texts) and (self.engine.pads or any(text.strip() for text in unit.texts))
@@ -183,9 +187,8 @@ class Releases:
         if not units:
             return {}
         draw = withheld(self.engine.written, [text for unit in units.values() for text in unit.texts])
-        self.ledger.spend(
-            self.engine.event.eta, [owners[key] for key in units], table=self.engine.table, chain=self._chain, keys=keys
-        )
+        charged = [owners[key] for key, unit in units.items() for _ in range(self.charges(unit))]
+        self.ledger.spend(self.engine.event.eta, charged, table=self.engine.table, chain=self._chain, keys=keys)
         fresh = iter(withheld(lambda _: draw(), None))
         return {key: tuple(next(fresh) for _ in unit.texts) for key, unit in units.items()}
 

@@ -22,7 +22,7 @@ from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.audit.report import report
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LangChainDPError, PlanError
 from langchain_dp.ports import Continuation
-from langchain_dp.rapt import Paraphrasing, RAPTParaphraser, RAPTSanitizer, SanitizingRetriever
+from langchain_dp.rapt import DocumentRules, Paraphrasing, RAPTParaphraser, RAPTSanitizer, SanitizingRetriever
 
 SHORT = Paraphrasing(clip=1.0, max_new_tokens=6, pairs=[("late parcel", "parcel late")])
 
@@ -123,6 +123,19 @@ def test_every_face_charges_each_text() -> None:
     assert chain.certificate().releases == 8
     assert chain.invoke(" ") == ""
     assert chain.certificate().releases == 8
+
+
+def test_each_text_of_a_document_is_charged() -> None:
+    """If it breaks, a document of five texts is charged as one, though another document may differ in all five."""
+    rules = DocumentRules(metadata_sanitize=["title", "blank"])
+    chain = paraphraser(documents=rules)
+    document = Document("late", metadata={"title": "parcel", "blank": " "})
+    (first,) = chain.transform_documents([document])
+    assert chain.certificate().document_spent == pytest.approx(2 * SHORT.epsilon)
+    assert chain.transform_documents([document]) == [first]
+    assert chain.certificate().document_spent == pytest.approx(2 * SHORT.epsilon)
+    with pytest.raises(BudgetExceeded):
+        paraphraser(documents=rules, limit=1.5 * SHORT.epsilon).transform_documents([document])
 
 
 def test_words_and_whole_texts_have_accounts_of_their_own() -> None:
