@@ -267,6 +267,16 @@ def test_the_page_quotes_what_synthetic_examples_were_worth() -> None:
     assert (min(minutes), max(minutes)) == (15, 19)
 
 
+def test_the_page_quotes_what_writing_examples_took() -> None:
+    """If it breaks, the page shows a time, or a memory, that no row in the results has."""
+    took = speed("synth", threads=2)
+    text = " ".join(PAGE.split())
+    assert f"labels named, in {took['seconds']:.0f} s on two quiet cores" in text
+    assert f"{took['seconds'] / took['floor']:.1f} times its floor" in text
+    assert f"of the {round(took['evaluated'], -3):,.0f} tokens" in text
+    assert f"The process had {took['peak'] / 1e9:.1f} GB at most" in text
+
+
 def test_the_page_quotes_what_recognizers_found() -> None:
     """If it breaks, the page on pseudonyms shows a recall that no row in the results has."""
     page = (ROOT / "docs" / "how-to" / "pseudonyms.md").read_text(encoding="utf-8")
