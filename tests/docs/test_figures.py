@@ -277,6 +277,15 @@ def test_the_page_quotes_what_writing_examples_took() -> None:
     assert f"The process had {took['peak'] / 1e9:.1f} GB at most" in text
 
 
+def test_the_page_quotes_whether_members_of_synthetic_examples_are_found() -> None:
+    """If it breaks, the page shows an area under a curve that no row in the results has."""
+    (row,) = (row for row in made.so_far(RESULTS / "attacks.jsonl") if row["key"][0] == "synthetic")
+    assert f"an area under its curve of {row['rate']:.3f} ({row['low']:.3f} to {row['high']:.3f};" in " ".join(
+        PAGE.split()
+    )
+    assert row["settings"]["members"] == 400
+
+
 def test_the_page_quotes_what_recognizers_found() -> None:
     """If it breaks, the page on pseudonyms shows a recall that no row in the results has."""
     page = (ROOT / "docs" / "how-to" / "pseudonyms.md").read_text(encoding="utf-8")
