@@ -71,7 +71,7 @@ class FormalReleases(Releases):
             InvalidParameter: It draws whole texts.
         """
         if not isinstance(self.engine, TextPrivatizer):
-            raise InvalidParameter(f"Expected a sanitizer that draws words: a {self.engine.mechanism} has no table.")
+            raise InvalidParameter(f"Expected a sanitizer that draws words: a {self.engine.mechanism!r} has no table.")
         return self.engine
 
     def calibration(self) -> Calibration:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -161,14 +160,9 @@ class TextParaphraser:
         }
         return json.dumps(how, sort_keys=True)
 
-    @functools.cached_property
-    def treatment(self) -> str:
-        """Short digest of :attr:`settings`."""
-        return hashlib.sha256(self.settings.encode()).hexdigest()[:16]
-
     def notes(self) -> tuple[str, ...]:
         """What passes in clear, and what the number means."""
-        weak = " Above 10 it promises hardly anything: what protects is what attackers cannot do."
+        weak = f" Above {_WEAK:g} it promises hardly anything: what protects is what attackers cannot do."
         weak = weak if self.eta > _WEAK else ""
         return (
             f"Here eta is a pure, local epsilon: the loss between any two texts, for each paraphrase.{weak}",
@@ -179,16 +173,8 @@ class TextParaphraser:
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
         """Do all that can fail on a text; what is returned draws the paraphrases, in order."""
         bodies = [" " + " ".join(text.split()) if text.strip() else "" for text in texts]
-        room = self._model.max_prompt_tokens - self._how.max_new_tokens
-        fixed = self._model.count_tokens(self._how.head) + self._model.count_tokens(_TAIL)
-        for number, body in enumerate(bodies):
-            needed = fixed + self._model.count_tokens(body)
-            if needed > room:
-                raise InvalidParameter(
-                    f"Expected text {number} with its instruction to have at most {room} tokens, the longest prompt of "
-                    f"this model less the paraphrase, got {needed}. Split it, or raise the engine's max_tokens=. "
-                    "Nothing was charged."
-                )
+        for body in bodies:
+            self._writer.check_room(self._how.head, _TAIL, more=self._model.count_tokens(body))
         return lambda: [self._paraphrase(body) if body else "" for body in bodies]
 
     def pieces(self, text: str) -> NoReturn:
@@ -238,9 +224,9 @@ class RAPTParaphraser(RAPTSanitizer):
     Formal guarantee:
         One paraphrase is eta-local differential privacy between any two texts that are not blank, eta = T 4 C / tau:
         pure, of the text as a whole, whatever its length; releases of the same text add up in the ledger, and so do the
-        texts of one document (its content, each metadata that is sanitized) or message. At the
-        defaults that is 320. No such number can be relied on alone: what protects at this scale is what attackers
-        cannot do, as measured. Source: [1], with the clip of [2]; that a token costs 4 C / tau is shown by enumeration.
+        texts of one document (its content, each metadata that is sanitized) or message. At the defaults a paraphrase is
+        320. No such number can be relied on alone: what protects at this scale is what attackers cannot do, as
+        measured. Source: [1], with the clip of [2]; that a token costs 4 C / tau is shown by enumeration.
 
     Examples:
         >>> paraphraser = RAPTParaphraser(LlamaCppEnsemble())

@@ -99,11 +99,6 @@ class Drawer(Engine, Protocol):
         """Whether a text can be released in stretches."""
         ...
 
-    @property
-    def treatment(self) -> str:
-        """Short digest of the settings."""
-        ...
-
     def notes(self) -> tuple[str, ...]:
         """What passes in clear."""
         ...

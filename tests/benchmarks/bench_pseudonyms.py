@@ -21,6 +21,7 @@ from typing import Any
 
 from made import made
 
+from langchain_dp.rapt.placeholders import as_read
 from langchain_dp.rapt.pseudonyms import PatternEntities, TermEntities
 from langchain_dp.rapt.pseudonyms.recognize import AllEntities, Recognizer
 
@@ -209,7 +210,8 @@ def _langchain() -> Finder:
 
 def _ours(*further: Recognizer) -> Finder:
     """As a Pseudonymizer looks."""
-    return AllEntities([PatternEntities(), *further]).find
+    find = AllEntities([PatternEntities(), *further]).find
+    return lambda text: find(as_read(text))
 
 
 def _with_terms(given: Texts) -> Finder:

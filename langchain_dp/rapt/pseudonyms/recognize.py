@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.placeholders import BEGIN, ESCAPED, FindsEntities, label_of
+from langchain_dp.rapt.placeholders import ESCAPED, FindsEntities, label_of
 
 Spans = Sequence[tuple[int, int, str]]
 Recognizer = FindsEntities | Callable[[str], Spans]
@@ -134,7 +134,7 @@ class TermEntities:
             )
         self._terms = {_folded(one): label_of(given) for one, given in kinds.items()}
         parts = [r"\s+".join(map(re.escape, one.split())) for one in sorted(kinds, key=len, reverse=True)]
-        self._pattern = re.compile(rf"{BEGIN}(?:{'|'.join(parts)})(?!\w)", re.IGNORECASE)
+        self._pattern = re.compile(rf"(?<!\w)(?:{'|'.join(parts)})(?!\w)", re.IGNORECASE)
         self.kinds = tuple(sorted(set(self._terms.values())))
         self._kind = label_of(kind)
 
@@ -192,11 +192,7 @@ class AllEntities:
         return frozenset(_kind(kind) for kinds in said for kind in kinds or ())
 
     def find(self, text: str) -> list[tuple[int, int, str]]:
-        """Start, end and kind of every entity; they may overlap.
-
-        Ends of lines that are written as in JSON are shown as blanks: to a pattern, their letter is part of the word.
-        """
-        text = re.sub(r"\\[nrt]", "  ", text)
+        """Start, end and kind of every entity; they may overlap."""
         found = []
         for one in self._recognizers:
             spans = one.find(text) if isinstance(one, FindsEntities) else one(text)

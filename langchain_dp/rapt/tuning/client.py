@@ -329,7 +329,7 @@ class RAPTClient:
 
         Two functions of kept words never have one: nobody can tell whether they keep the same words.
         """
-        return "" if self._formal is None else self._formal.engine.treatment
+        return "" if self._formal is None else self._formal.words.treatment
 
     def mark(self, text: str) -> str:
         """Keyed hash under the account, which nobody without the ledger's key can try guesses on; "" without one."""
