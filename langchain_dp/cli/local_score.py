@@ -21,6 +21,7 @@ def score_instruction(
     instruction: str,
     rows: Sequence[Mapping[str, Any]],
     *,
+    words: Sequence[str] = (),
     advance: Callable[[int], object] | None = None,
 ) -> PromptScore:
     """Score one instruction by the forward pass of a run: its templates, label words and calibration.
@@ -30,6 +31,7 @@ def score_instruction(
         settings: Settings of the run.
         instruction: Released, or public.
         rows: Test rows with ``label`` and the template's keys.
+        words: What the labels are called; those of the task by default.
         advance: Told after each batch how many rows it held.
 
     Raises:
@@ -42,7 +44,7 @@ def score_instruction(
     texts = [settings.prompts.render(row) for row in rows]
     answers: list[int | None] = []
     for at in range(0, len(texts), _TOGETHER):
-        answers += forward.predict(instruction, texts[at : at + _TOGETHER])
+        answers += forward.predict(instruction, texts[at : at + _TOGETHER], words)
         if advance is not None:
             advance(len(answers) - at)
     return PromptScore.of(answers, [row["label"] for row in rows], settings.labels)

@@ -299,9 +299,15 @@ def _scores(
 
     if not test:
         return {}
-    asked = {"before": settings.instruction, "after": prompt.instruction}
+    asked = {
+        "before": (settings.instruction, settings.words),
+        "after": (prompt.instruction, list(prompt.words.values())),
+    }
     with progress("testing", len(asked) * len(test), "rows") as advance:
-        return {name: score_instruction(engine, settings, text, test, advance=advance) for name, text in asked.items()}
+        return {
+            name: score_instruction(engine, settings, text, test, words=words, advance=advance)
+            for name, (text, words) in asked.items()
+        }
 
 
 def _show(prompt: OptimizedPrompt, scores: dict[str, PromptScore], options: Optimize, *, instruction: str) -> None:
@@ -310,6 +316,8 @@ def _show(prompt: OptimizedPrompt, scores: dict[str, PromptScore], options: Opti
         print_json(prompt.to_dict() | ({"test": tested} if tested else {}))
         return
     print(f"{prompt.instruction}\n\n{prompt.certificate}\n")
+    if called := [f"{word} -> {label}" for label, word in prompt.words.items() if word != label]:
+        print(f"Its answers are names: {', '.join(called)}. OptimizedPrompt.chain(model) puts the labels back.\n")
     if prompt.instruction == instruction:
         print("The initial instruction was selected: no candidate did better by enough.\n")
     if prompt.candidates:

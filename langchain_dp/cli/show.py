@@ -63,7 +63,7 @@ def _opt_plain(report: Any) -> dict[str, Any]:
         **{name: str(value.name).lower() if name == "neighbors" else value for name, value in budget.items()},
         **scheme,
         "epsilon0": report.token.epsilon0,
-        "delta0": report.token.delta0,
+        "delta0": getattr(report.token, "delta0", None),
         "epsilon_selection": report.selection.epsilon,
         "votes_needed": report.votes_needed,
         **{name: value for name, value in fields.items() if name not in ("token", "selection")},

@@ -39,9 +39,9 @@ class TextWriter:
         self, engine: ScoresNextToken, end: str, noise: ClippedSum, *, candidates: int, chat: bool,
         rng: Randomness,
     ) -> None:  # fmt: skip
+        self.noise = noise
         self._engine = engine
         self._end = end.strip(" ") or end
-        self._noise = noise
         self._candidates = candidates
         self._chat = chat
         self._rng = rng
@@ -58,15 +58,25 @@ class TextWriter:
         Raises:
             ModelUnavailable: The public prompt could not be evaluated.
         """
+        public = MemberPrompt(head, "", tail, ("public", head))
+        return self.continued(public, [MemberPrompt(head, body, tail, key) for key, body in bodies.items()])
+
+    def continued(self, public: MemberPrompt, members: Sequence[MemberPrompt]) -> Iterator[Token]:
+        """As :meth:`tokens`, after whole prompts.
+
+        Args:
+            public: The prompt without a private text.
+            members: Those of the members that take part; head, tail and beginning are those of ``public``.
+        """
         written: list[Token] = []
         process = os.getpid()
-        while len(written) < self._noise.event.tokens:
+        while len(written) < self.noise.event.tokens:
             if os.getpid() != process:  # both would go on with the members and the charge of one text
                 raise PlanError("Expected a text to be written in one process, but it was forked. Begin it anew.")
-            scores = self._scores(head, tail, bodies, tuple(written))
+            scores = self._scores(public, members, tuple(written))
             everything = range(len(scores.tokens))
             kept = [place for place in everything if written or not self._is_barren(scores.tokens[place])] or everything
-            chosen = kept[self._noise.release(scores.public[kept], _rows(scores, kept), rng=self._rng)]
+            chosen = kept[self.noise.release(scores.public[kept], _rows(scores, kept), rng=self._rng)]
             written.append(scores.tokens[chosen])
             yield written[-1]
             if self.ended(written):
@@ -81,7 +91,7 @@ class TextWriter:
             more: Tokens by which the public text may become longer.
         """
         room = self._engine.max_prompt_tokens
-        needed = self._engine.count_tokens(head) + self._engine.count_tokens(tail) + self._noise.event.tokens + _MARGIN
+        needed = self._engine.count_tokens(head) + self._engine.count_tokens(tail) + self.noise.event.tokens + _MARGIN
         needed += more
         if needed > room:
             raise InvalidParameter(
@@ -111,9 +121,9 @@ class TextWriter:
             self._barren[token] = token in self._engine.end_tokens or self._end in self._engine.detokenize([token])
         return self._barren[token]
 
-    def _scores(self, head: str, tail: str, bodies: Mapping[Hashable, str], written: tuple[Token, ...]) -> TokenScores:
-        public = Continuation(MemberPrompt(head, "", tail, ("public", head)), written, 0.0)
-        members = [Continuation(MemberPrompt(head, body, tail, key), written, 0.0) for key, body in bodies.items()]
+    def _scores(self, prompt: MemberPrompt, prompts: Sequence[MemberPrompt], written: tuple[Token, ...]) -> TokenScores:
+        public = Continuation(prompt, written, 0.0)
+        members = [Continuation(one, written, 0.0) for one in prompts]
         stop = None
         try:
             return self._asked(public, members)

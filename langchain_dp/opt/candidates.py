@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from langchain_dp.ensemble.naming import names_of
 from langchain_dp.opt.filters import candidate_fault
-from langchain_dp.opt.glossary import description_fault
+from langchain_dp.opt.glossary import description_fault, with_glossary
 from langchain_dp.opt.plan import Written
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
@@ -35,6 +36,19 @@ class Candidate:
         return f"{said} (dropped: {self.dropped})" if self.dropped else said
 
 
+@dataclasses.dataclass(frozen=True)
+class PromptChoice:
+    """What may be handed over: one of these is selected. Public or released.
+
+    Args:
+        instruction: The instruction.
+        words: What the labels are called in it, in the public order.
+    """
+
+    instruction: str
+    words: tuple[str, ...]
+
+
 def judged(settings: Settings, text: Text, written: Sequence[Written]) -> list[Candidate]:
     """Candidates of a run, in the order in which they were written."""
     found = []
@@ -57,7 +71,21 @@ def judged(settings: Settings, text: Text, written: Sequence[Written]) -> list[C
     return found
 
 
-def glossary_of(settings: Settings, written: Sequence[Candidate]) -> dict[str, str]:
-    """Word of each label -> its description; empty where that was dropped, or never written."""
+def choices(settings: Settings, written: Sequence[Candidate]) -> list[PromptChoice]:
+    """What may be selected; the initial instruction is the last, and stands for a candidate that is dropped.
+
+    Of a glossary: answered by names from the descriptions, answered by the labels' words, and the initial instruction.
+    """
+    words = tuple(settings.words)
+    initial = PromptChoice(settings.instruction, words)
+    if settings.glossary is None:
+        return [initial if each.dropped else PromptChoice(each.text, words) for each in written] + [initial]
     kept = {each.label: "" if each.dropped else each.text for each in written}
-    return {settings.prompts.word(label): kept.get(label, "") for label in settings.labels}
+    if not any(kept.values()):
+        return [initial, initial]
+    said = [kept.get(label, "") for label in settings.labels]
+    found = [PromptChoice(with_glossary(settings.instruction, words, said), words), initial]
+    if settings.glossary.named:
+        names = tuple(names_of(words, dict(zip(words, said, strict=True))).values())
+        found.insert(0, PromptChoice(with_glossary(settings.instruction, names, said), names))
+    return found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration, OptPrompts
-from langchain_dp.ports import ScoresLabels, VotesNextToken
+from langchain_dp.ports import ScoresLabels, ScoresNextToken, VotesNextToken
 
 
 def check_model(model: object) -> None:
@@ -16,6 +16,15 @@ def check_model(model: object) -> None:
         raise InvalidParameter(
             f"Expected model={type(model).__name__} to be a local engine that writes tokens and scores labels, such "
             "as LlamaCppEnsemble: the votes of hundreds of prompts are counted token by token."
+        )
+
+
+def check_decoder(model: object, decoder: str) -> None:
+    """An engine that can do what the decoder asks for."""
+    if decoder == "clip" and not isinstance(model, ScoresNextToken):
+        raise InvalidParameter(
+            f"Expected model={type(model).__name__} to score next tokens (score_next_token), which "
+            'decoder="clip" asks for. Use decoder="votes", or an engine such as LlamaCppEnsemble.'
         )
 
 

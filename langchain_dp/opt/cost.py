@@ -62,29 +62,32 @@ def to_evaluate(
     judged: float,
     lengths: Lengths,
     answered: bool = True,
+    drawn: int = 0,
 ) -> Evaluated:
     """Estimate it. Records that no subset shows are not answered either.
 
     Args:
         scheme: Sampling constants.
-        calls: Calls of the mechanism.
+        calls: Calls of the mechanism: of each the subsets are drawn anew.
         texts: Candidates.
         length: Tokens of one of them.
         training: Training records.
         judged: Answers to validation records, over all candidates.
         lengths: Of the parts of a prompt.
         answered: Whether the model answers each training record that is shown; for a glossary it does not.
+        drawn: Tokens of one call, where one writes a whole text; 0 where each releases a token.
     """
     rate, groups = scheme.sampling_probability, scheme.groups
     asked = scheme.expected_subsets
     shown = lengths.shot * shots(scheme, training)
     seen = 1 - (1 - rate) ** calls
     answers = (training * seen * answered + judged) * (lengths.shot + _ASKED)
-    cold = warm = calls * asked * (lengths.head + shown + lengths.tail + length / 2)
+    written = calls * max(drawn, 1) * asked
+    cold = warm = written * (lengths.head + shown + lengths.tail + length / 2)
     if scheme.sampling == "fixed":
-        again = groups * (1 - (1 - rate) ** length) * texts
+        again = groups * (1 - (1 - rate) ** (1 if drawn else length)) * texts
         warm = groups * seen * shown + again * (lengths.tail + length)
-    return Evaluated(cold + answers, warm + answers, calls * asked)
+    return Evaluated(cold + answers, warm + answers, written)
 
 
 def shots(scheme: Scheme, training: float) -> float:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from langchain_dp._util import validate
-from langchain_dp.accounting import Neighbors, PrivacyBudget, calibrate_limited_domain
+from langchain_dp.accounting import Neighbors, PrivacyBudget, calibrate_limited_domain, calibrate_text_round
 from langchain_dp.accounting.events import LimitedDomainEvent
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
@@ -22,6 +22,11 @@ EFFORTS: tuple[Effort, ...] = ("light", "full")
 
 AGREED = 0.7
 """Share of the votes that settings are made for: a token with so many is released at least half of the time."""
+
+ENOUGH_CLIP = 2.0
+"""Clip in nats that settings with clipped sums are made for."""
+_CLIPPED = (100, 60, 40, 25, 12, 6, 3)
+"""Subsets that are expected to take part in a text of clipped sums: the more, the larger the clip."""
 
 _PROMPTS: dict[Effort, tuple[tuple[int, int], ...]] = {
     "light": ((3, 20), (2, 20), (1, 20), (1, 12)),
@@ -77,6 +82,7 @@ def fit(
     method: Method = "dp-opt",
     effort: Effort = "light",
     instruction: int = 0,
+    clip_temperature: float | None = None,
 ) -> Fit:
     """The most writing of which a token that 70% of the subsets vote for is released at least half of the time.
 
@@ -91,6 +97,8 @@ def fit(
         method: "dp-opt" or "glossary".
         effort: "light" evaluates some 330,000 tokens at most, "full" ten times as many.
         instruction: Tokens of the initial instruction: a candidate that says as much needs as many.
+        clip_temperature: Temperature of a draw where texts are written from clipped sums, so that a subset may move a
+            token by two nats; None where subsets vote.
 
     Raises:
         InvalidParameter: A value is out of bounds, the number of rows is private, or there are too few rows.
@@ -111,15 +119,24 @@ def fit(
     for prompts, tokens, shots in _writings(method, effort, instruction):
         texts = labels if method == "glossary" else prompts
         size = shots * (labels if method == "glossary" else 1)
-        subsets = min((examples_count - judges) // size, _affordable(size, texts, tokens, judges, method, effort))
+        names = tuple(map(str, range(labels))) if method == "glossary" else ()
+        there = (examples_count - judges) // size
+        work = functools.partial(_work, size=size, texts=texts, tokens=tokens, judges=judges, method=method)
+        if clip_temperature is None:
+            subsets = min(there, _affordable(work, effort))
+            rows = subsets * size + judges
+            calls = CallPlan(tokens if names else prompts * tokens, names).paid(budget.neighbors)
+            share = AGREED * subsets / _needed(budget, calls) if subsets >= _SUBSETS else 0.0
+        else:
+            few = (some for some in _CLIPPED if some <= there and work(some, of=there) <= _TOKENS[effort])
+            subsets, rows = next(few, min(there, _SUBSETS)), examples_count
+            calls = CallPlan(1 if names else prompts, names).paid(budget.neighbors)
+            moved = _moved(budget, calls, tokens, subsets / there) if subsets >= _SUBSETS else 0.0
+            share = moved * subsets * clip_temperature / 4 / ENOUGH_CLIP
         if subsets < _SUBSETS:
             continue
-        names = tuple(map(str, range(labels))) if method == "glossary" else ()
-        calls = CallPlan(tokens if names else prompts * tokens, names).paid(budget.neighbors)
-        rows = subsets * size + judges
         found = Fit(shots, subsets, prompts, tokens, judges / rows, rows)
-        share = subsets / _needed(budget, calls)
-        if AGREED * share >= 1:
+        if share >= 1:
             return found
         if share > nearest:
             best, nearest = found, share
@@ -139,19 +156,27 @@ def _writings(method: Method, effort: Effort, instruction: int) -> Iterator[tupl
                 yield prompts, tokens, shots
 
 
-def _affordable(size: int, texts: int, tokens: int, judges: int, method: Method, effort: Effort) -> int:
+def _work(
+    subsets: int, *, of: int | None = None, size: int, texts: int, tokens: int, judges: int, method: Method
+) -> float:
+    """Tokens to evaluate where all ``subsets`` vote on each token; or where so many of ``of`` write a whole text."""
+    scheme = Scheme("fixed", of or subsets, subsets / (of or subsets), even=True)
+    return to_evaluate(
+        scheme, calls=texts * (1 if of else tokens), texts=texts, length=tokens, training=(of or subsets) * size,
+        judged=(texts + 1) * judges, lengths=_USUAL, answered=method == "dp-opt", drawn=tokens if of else 0,
+    ).work()  # fmt: skip
+
+
+def _affordable(work: Callable[[int], float], effort: Effort) -> int:
     """Subsets that can be evaluated within the tokens of an effort."""
+    fixed = work(1)
+    return max(1, math.floor((_TOKENS[effort] - fixed) / (work(2) - fixed)))
 
-    def evaluated(subsets: int) -> float:
-        scheme = Scheme("fixed", subsets, 1.0, even=True)
-        return to_evaluate(
-            scheme, calls=texts * tokens, texts=texts, length=tokens, training=subsets * size,
-            judged=(texts + 1) * judges, lengths=_USUAL, answered=method == "dp-opt",
-        ).work()  # fmt: skip
 
-    fixed = evaluated(1)
-    each = evaluated(2) - fixed
-    return max(1, math.floor((_TOKENS[effort] - fixed) / each))
+@functools.lru_cache(maxsize=64)
+def _moved(budget: PrivacyBudget, rounds: int, tokens: int, rate: float) -> float:
+    """Bounded-range parameter of a token."""
+    return calibrate_text_round(budget, rounds=rounds, tokens=tokens, sampling_probability=rate)
 
 
 @functools.lru_cache(maxsize=64)

@@ -34,10 +34,9 @@ class Forward:
     def __init__(self, engine: ScoresLabels, prompts: OptPrompts, words: Sequence[str], *, calibrate: bool) -> None:
         self._engine = engine
         self._prompts = prompts
-        self._shown = list(words)
-        self._words = [f" {word}" for word in words]
+        self._shown = tuple(words)
         self._calibrate = calibrate
-        self._priors: dict[str, Row] = {}
+        self._priors: dict[tuple[str, tuple[str, ...]], Row] = {}
 
     @classmethod
     def of(cls, engine: VotesNextToken, settings: Settings) -> Forward:
@@ -74,29 +73,31 @@ class Forward:
                 "run."
             )
 
-    def predict(self, instruction: str, texts: Sequence[str]) -> list[int | None]:
+    def predict(self, instruction: str, texts: Sequence[str], words: Sequence[str] = ()) -> list[int | None]:
         """Index of the answer to each text; None where the model could not be asked.
 
         Args:
             instruction: Public, or released.
             texts: Rendered inputs, private.
+            words: What the labels are called, public or released; those of the task by default.
         """
-        prior = self._prior(instruction) if self._calibrate else np.zeros(len(self._words))
+        prior = self._prior(instruction, words) if self._calibrate else np.zeros(len(words or self._shown))
         if prior is None:  # the instruction alone is too much for the model, whatever the texts
             return [None] * len(texts)
-        rows = self.log_probabilities(instruction, texts)
+        rows = self.log_probabilities(instruction, texts, words)
         return [None if row is None else int(np.argmax(row - prior)) for row in rows]
 
-    def log_probabilities(self, instruction: str, texts: Sequence[str]) -> list[Row | None]:
+    def log_probabilities(self, instruction: str, texts: Sequence[str], words: Sequence[str] = ()) -> list[Row | None]:
         """Log-probability of every label after each text, without calibration; None where it could not be asked."""
         parts = (texts[at : at + _TOGETHER] for at in range(0, len(texts), _TOGETHER))
-        return [row for part in parts for row in self._scores(instruction, part)]
+        return [row for part in parts for row in self._scores(instruction, part, words)]
 
-    def _scores(self, instruction: str, texts: Sequence[str]) -> list[Row | None]:
+    def _scores(self, instruction: str, texts: Sequence[str], words: Sequence[str] = ()) -> list[Row | None]:
+        shown = tuple(words) or self._shown
         nonce = secrets.token_hex(8)  # a record's prompt comes once: its cache must not be found again
         members = [
             MemberPrompt(
-                self._prompts.forward_head(instruction, self._shown),
+                self._prompts.forward_head(instruction, shown),
                 self._prompts.forward_body(text),
                 self._prompts.forward_tail,
                 (nonce, i),
@@ -104,23 +105,26 @@ class Forward:
             for i, text in enumerate(texts)
         ]
         try:
-            rows = ask_together(lambda some: self._engine.score_labels(some, self._words), members)
+            answers = [f" {word}" for word in shown]
+            rows = ask_together(lambda some: self._engine.score_labels(some, answers), members)
         finally:
             keys: list[Hashable] = [member.member for member in members]
             self._engine.forget(*keys)
-        return [self._row(row) for row in rows]
+        return [_row(row, len(shown)) for row in rows]
 
-    def _row(self, scores: object) -> Row | None:
-        try:
-            row = np.asarray(scores, dtype=np.float64)
-        except Exception:  # whatever an engine answered to one member: it could not be asked
-            return None
-        return row if row.shape == (len(self._words),) and np.isfinite(row).all() else None
-
-    def _prior(self, instruction: str) -> Row | None:
-        if instruction not in self._priors:
-            rows = [row for row in self._scores(instruction, CONTENT_FREE) if row is not None]
+    def _prior(self, instruction: str, words: Sequence[str] = ()) -> Row | None:
+        key = instruction, tuple(words)
+        if key not in self._priors:
+            rows = [row for row in self._scores(instruction, CONTENT_FREE, words) if row is not None]
             if len(rows) < len(CONTENT_FREE):
                 return None
-            self._priors[instruction] = np.logaddexp.reduce(np.stack(rows))
-        return self._priors[instruction]
+            self._priors[key] = np.logaddexp.reduce(np.stack(rows))
+        return self._priors[key]
+
+
+def _row(scores: object, labels: int) -> Row | None:
+    try:
+        row = np.asarray(scores, dtype=np.float64)
+    except Exception:  # whatever an engine answered to one member: it could not be asked
+        return None
+    return row if row.shape == (labels,) and np.isfinite(row).all() else None

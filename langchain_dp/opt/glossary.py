@@ -7,23 +7,17 @@ from private records what no model can know, such as which team the tickets of "
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from langchain_dp._util import validate
+from langchain_dp.ensemble.describing import CUE, SHOWN, TASK, Shown, check_shown, says_nothing, turns, words_of
 from langchain_dp.ensemble.subsets import Subset
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.filters import echoes
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.ports import MemberPrompt
 from langchain_dp.records import PrivateRecords
-
-_EMPTY = """
-a an and are be been belong belongs folder folders following here in into it of or same sorted texts text that the there
-these they this those to topic topics various different category categories was were which
-"""
-_META = frozenset(_EMPTY.split())
-"""Words that describe no folder, however they are put together."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +27,16 @@ class Glossary:
     Args:
         show_labels: Tell the model the name of the label that it describes. Without, it sees a folder of texts: for
             names that mislead, or say nothing.
-        opening: What stands before the texts. With ``show_labels``, ``{label}`` stands for the name.
+        named: Also try a prompt that asks for names taken from the descriptions ("sports") instead of the labels' own
+            words ("team A"), which says more to a model; ``OptimizedPrompt.chain`` puts the labels back. Which of the
+            two is handed over, or the initial instruction, is selected on validation records.
+        task: What is asked of a model that continues plain text, before the texts.
+        cue: What stands before each answer.
+        shown: Public texts with their answers, which show such a model what is asked. They must not be taken from the
+            records, nor be of their topics: a description that repeats one of these answers is dropped.
+        opening: What stands before the texts in a chat template (``Decoding(chat=True)``), where nothing is shown. With
+            ``show_labels``, ``{label}`` stands for the name.
         question: What stands after them.
-        cue: After what the model goes on where it is asked in plain text; in a chat template it just answers.
 
     Raises:
         InvalidParameter: A text is empty.
@@ -46,21 +47,32 @@ class Glossary:
     """
 
     show_labels: bool = False
+    named: bool = True
+    task: str = TASK
+    cue: str = CUE
+    shown: Shown = SHOWN
     opening: str = "These texts were sorted into the same folder{label}:"
     question: str = "What kind of texts are in this folder? Answer with a short list of topics, not with a sentence."
-    cue: str = "Answer:"
 
     def __post_init__(self) -> None:
         validate.one_of("show_labels", self.show_labels, (True, False))
-        for name in ("opening", "question", "cue"):
+        validate.one_of("named", self.named, (True, False))
+        check_shown(self.shown)
+        for name in ("task", "cue", "opening", "question"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
                 raise InvalidParameter(f"Expected {name}={getattr(self, name)!r} to be a sentence.")
 
+    def public(self) -> dict[str, Any]:
+        """Plain values, as JSON gives them back."""
+        return {**dataclasses.asdict(self), "shown": [list(pair) for pair in self.shown]}
+
     def asking(self, word: str, *, chat: bool) -> LabelRequest:
         """The public texts around the records of one label, whose word is ``word``."""
-        shown = f', "{word}"' if self.show_labels else ""
-        tail = self.question if chat else f"{self.question}\n{self.cue}"
-        return LabelRequest(self.opening.replace("{label}", shown) + "\n\n", tail)
+        if chat:
+            shown = f', "{word}"' if self.show_labels else ""
+            return LabelRequest(self.opening.replace("{label}", shown) + "\n\n", f"\n{self.question}")
+        label = f'The next texts were sorted into the folder "{word}".\n\n' if self.show_labels else ""
+        return LabelRequest(f"{self.task}\n\n{turns(self.shown, _line, self.cue)}{label}", self.cue)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,11 +89,15 @@ class LabelRequest:
 
     def body(self, texts: Sequence[str]) -> str:
         """The private part: one text a line. What breaks lines in a text becomes a blank."""
-        return "".join(f"- {' '.join(text.split())}\n" for text in texts) + "\n"
+        return "".join(map(_line, texts))
 
     def whole(self, texts: Sequence[str]) -> str:
         """The whole prompt."""
         return self.head + self.body(texts) + self.tail
+
+
+def _line(text: str) -> str:
+    return f"- {' '.join(text.split())}\n"
 
 
 class LabelTexts:
@@ -109,15 +125,21 @@ class LabelTexts:
 
     def members(self, subsets: Sequence[Subset], message: int) -> list[MemberPrompt]:
         """Prompts of the subsets that hold records of label number ``message``. Private, as is their number."""
-        asking = self._asking[message]
+        public = self.public(message)
         found = []
         for subset in subsets:
             rows = [self._records.get(name) for name in subset.record_ids]
             texts = [self._prompts.render(row) for row in rows if str(row["label"]) == self._labels[message]]
             if texts:
                 key = (subset.member, message)
-                found.append(MemberPrompt(asking.head, asking.body(texts), asking.tail, key))
+                body = self._asking[message].body(texts)
+                found.append(dataclasses.replace(public, body=body, member=key))
         return found
+
+    def public(self, message: int) -> MemberPrompt:
+        """The prompt without a record, for label number ``message``."""
+        asking = self._asking[message]
+        return MemberPrompt(asking.head, "", asking.tail, ("public", asking.head))
 
 
 def description_fault(text: str, glossary: Glossary, *, complete: bool = True) -> str:
@@ -133,21 +155,22 @@ def description_fault(text: str, glossary: Glossary, *, complete: bool = True) -
         >>> description_fault("", Glossary())
         'it has no text'
     """
-    words = re.findall(r"\w+", text)
+    words = words_of(text)
     if not words:
         return "it has no text"
-    if echoes(text, [glossary.opening, glossary.question]):
+    answers = {answer.casefold() for _, answer in glossary.shown}
+    if echoes(text, [glossary.task, glossary.opening, glossary.question]) or text.strip(" .").casefold() in answers:
         return "it repeats the request"
-    if {word.casefold() for word in words} <= _META:
+    if says_nothing(words):
         return "it says nothing of the texts"
     return "" if complete or len(words) > 1 else "it stops in mid-sentence"
 
 
-def line_of(word: str, description: str) -> str:
-    """One line of a glossary."""
-    return f"{word}: {description}" if description else word
+def with_glossary(instruction: str, words: Sequence[str], descriptions: Sequence[str]) -> str:
+    """The instruction with a line for every label; a word without a description stands alone.
 
-
-def with_glossary(instruction: str, words: Sequence[str], descriptions: Mapping[str, str]) -> str:
-    """The instruction with a line for every label; a word without a description stands alone."""
-    return "\n".join([instruction, *(line_of(word, descriptions.get(word, "")) for word in words)])
+    No lines where they would say nothing but the words.
+    """
+    pairs = [(word, "" if said.strip(" .!?") == word else said) for word, said in zip(words, descriptions, strict=True)]
+    lines = [f"{word}: {said}" if said else word for word, said in pairs]
+    return "\n".join([instruction, *(lines if any(said for _, said in pairs) else [])])

@@ -18,8 +18,9 @@ from langchain_dp._util import validate
 from langchain_dp._util.documents import Form
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
+from langchain_dp.ensemble.naming import label_parser
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.candidates import Candidate
+from langchain_dp.opt.candidates import Candidate, PromptChoice
 from langchain_dp.opt.scores import PromptScore
 from langchain_dp.opt.settings import Settings
 from langchain_dp.parsing import parse_label
@@ -43,11 +44,13 @@ class OptimizedPrompt:
         candidates: Everything that was written and paid for, with why it was dropped. Empty for "dln-1".
         descriptions: Label -> what its texts have in common, of a glossary; a label whose description was dropped
             stands for itself. ``DPExampleSynthesizer(labels=...)`` takes them.
+        words: Label -> word that the prompt asks for. :meth:`chain` puts the labels back.
 
     Examples:
         >>> optimized = optimizer.optimize(rows)
         >>> optimized.save("prompt.json")
-        >>> chain = optimized.template() | model
+        >>> chain = optimized.chain(model)  # answers with labels
+        >>> chain.invoke({"text": "Thank you all!"})
     """
 
     prompt: str
@@ -61,13 +64,33 @@ class OptimizedPrompt:
     system: str = ""
     candidates: Sequence[Candidate] = ()
     descriptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    words: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def template(self) -> ChatPromptTemplate:
-        """The prompt, as one human message or after a system message; ``metadata["dp"]`` is the certificate."""
+        """The prompt, as one human message or after a system message; ``metadata["dp"]`` is the certificate.
+
+        Where it asks for other words than the labels, ``metadata["words"]`` holds them by label.
+        """
         before = [("system", self.system)] if self.system else []
         template = ChatPromptTemplate.from_messages([*before, ("human", self.prompt)])
         template.metadata = {"dp": self.certificate.to_dict()}
+        if any(label != word for label, word in self.words.items()):
+            template.metadata["words"] = dict(self.words)
         return template
+
+    def chain(self, model: Runnable[Any, Any]) -> Runnable[Any, str]:
+        """``template() | model``, and the label whose word was answered.
+
+        Args:
+            model: Any chat model. It sees the prompt and the input.
+
+        Returns:
+            A Runnable from the prompt's variables to a label. An answer that names none, or several, is LangChain's
+            ``OutputParserException``.
+        """
+        if not self.words:
+            raise InvalidParameter("Expected words= of this prompt: an older version saved it. Use template().")
+        return self.template() | model | label_parser(self.words)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -81,6 +104,7 @@ class OptimizedPrompt:
             "system": self.system,
             "candidates": [dataclasses.asdict(candidate) for candidate in self.candidates],
             "descriptions": dict(self.descriptions),
+            "words": dict(self.words),
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -92,26 +116,27 @@ class OptimizedPrompt:
 def described(
     engine: VotesNextToken,
     settings: Settings,
-    instruction: str,
+    choice: PromptChoice,
     certificate: PrivacyCertificate,
     candidates: Sequence[Candidate] = (),
     **derived: float,
 ) -> OptimizedPrompt:
-    """What a run hands over: the prompt under ``instruction`` and how it came about."""
+    """What a run hands over: the prompt under what was chosen, and how it came about."""
     model = {"name": engine.name}
     if isinstance(engine, HasFile):
         model["sha256"] = engine.file_sha256()
-    head, rest = settings.prompts.forward_parts(instruction, settings.words)
+    head, rest = settings.prompts.forward_parts(choice.instruction, choice.words)
     system = settings.prompts.system
     return OptimizedPrompt(
         rest if system else head + rest,
-        instruction,
+        choice.instruction,
         certificate,
         {**settings.public(), **derived},
         model,
         system=head.rstrip("\n") if system else "",
         candidates=tuple(candidates),
         descriptions={each.label: each.label if each.dropped else each.text for each in candidates if each.label},
+        words=dict(zip(settings.labels, choice.words, strict=True)),
     )
 
 
@@ -159,6 +184,7 @@ class _PromptForm(Form):
     system: str = ""
     candidates: tuple[_CandidateForm, ...] = ()
     descriptions: dict[str, str] = pydantic.Field(default_factory=dict)
+    words: dict[str, str] = pydantic.Field(default_factory=dict)
 
 
 def evaluate_prompt(
@@ -179,7 +205,8 @@ def evaluate_prompt(
         model: The model that the prompt was handed to.
         rows: Mappings with the prompt's variables and ``label``.
         labels: The public labels.
-        words: Label -> word that the model is asked for, as in ``OptPrompts.words``.
+        words: Label -> word that the model is asked for, as in ``OptPrompts.words``; by default what the prompt's own
+            metadata say.
         max_concurrency: Most calls at a time.
 
     Raises:
@@ -200,7 +227,8 @@ def evaluate_prompt(
                 f"Expected test row {position} to have {[*prompt.input_variables, 'label']}, its label one of "
                 f"{list(labels)}. Repair or drop it."
             )
-    shown = [(words or {}).get(label, label) for label in labels]
+    called = words if words is not None else (prompt.metadata or {}).get("words", {})
+    shown = [called.get(label, label) for label in labels]
     messages = [prompt.format_messages(**{name: row[name] for name in prompt.input_variables}) for row in asked]
     # Accuracy on rows of one's own is no release, so the caller's word is enough.
     answers = QuietModel(model, max_concurrency=max_concurrency, accept_unchecked_model=True).batch(messages)

@@ -67,6 +67,11 @@ class Journal(RunJournal):
         """Calls of the mechanism whose outcome it holds."""
         return sum(candidate.calls for candidate in self.written)
 
+    @property
+    def texts(self) -> int:
+        """Texts of which it holds an outcome."""
+        return sum(candidate.calls > 0 for candidate in self.written)
+
     def complete(self, winner: int, data: str) -> None:
         """Keep the selected candidate, and the data that it was selected on. Only what is kept has left."""
         done = dataclasses.replace(self, winner=winner, data=data)

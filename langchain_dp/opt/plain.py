@@ -12,6 +12,7 @@ from langchain_dp.accounting import Neighbors, PrivacyCertificate
 from langchain_dp.ensemble.journal import secret_key
 from langchain_dp.ensemble.subsets import SubsetSampler
 from langchain_dp.mechanisms import Randomness
+from langchain_dp.opt.candidates import PromptChoice
 from langchain_dp.opt.data import prepare, scheme_for
 from langchain_dp.opt.dln import DLN1, DLNSettings
 from langchain_dp.opt.forward import Forward
@@ -58,7 +59,7 @@ def run_opt(
     )
     run.write()
     counts = run.counts(forward, data.rows(data.validation))
-    best = run.candidates()[max(range(len(counts)), key=counts.__getitem__)]
+    best = run.choices()[max(range(len(counts)), key=counts.__getitem__)]
     return described(
         engine, settings, best, not_private(settings, engine), run.written(),
         groups=scheme.groups, rate=scheme.sampling_probability,
@@ -89,7 +90,8 @@ def run_dln(
     disabled = None if progress is None else not progress
     with tqdm(total=dln.steps, desc="dln-1", unit="step", disable=disabled) as bar:
         best = run.run(settings.instruction, data.rows(data.training), data.rows(data.validation), advance=bar.update)
-    return described(engine, settings, best, not_private(settings, engine)), run.sampled
+    chosen = PromptChoice(best, tuple(settings.words))
+    return described(engine, settings, chosen, not_private(settings, engine)), run.sampled
 
 
 def not_private(settings: Settings, engine: VotesNextToken) -> PrivacyCertificate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from typing import Any
 
 from langchain_dp.accounting import (
     ExponentialEvent,
@@ -20,6 +21,7 @@ from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, ma
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.ensemble.subsets import SubsetSampler
+from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Exponential, Randomness
 from langchain_dp.opt import journal as journals
@@ -28,19 +30,37 @@ from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.glossary import LabelTexts
 from langchain_dp.opt.handover import OptimizedPrompt, described
 from langchain_dp.opt.journal import Journal
-from langchain_dp.opt.reservation import VALIDATION, PromptReservation, check_reachable, choose_noise, reserve
+from langchain_dp.opt.reservation import (
+    VALIDATION,
+    PromptReservation,
+    WritingEvent,
+    check_clip,
+    check_reachable,
+    choose_noise,
+    clip_of,
+    reserve,
+    votes_needed,
+)
 from langchain_dp.opt.run import Run
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
-from langchain_dp.opt.voters import Demonstrations, PrivateVote, ShowsRecords, SubsetVotes
-from langchain_dp.ports import VotesNextToken
+from langchain_dp.opt.voters import (
+    ClippedTexts,
+    Demonstrations,
+    PrivateVote,
+    ShowsRecords,
+    SubsetVotes,
+    TokenSource,
+)
+from langchain_dp.ports import ScoresNextToken, VotesNextToken
 from langchain_dp.records import PrivateRecords
 
-_DP_OPT = "DP-OPT: LimitedDomain votes for every token, exponential mechanism among the candidates"
-_GLOSSARY = (
-    "Glossary: LimitedDomain votes for every token of one description a label, exponential mechanism between the "
-    "glossary and the initial instruction"
-)
+_VOTED, _CLIPPED = "LimitedDomain votes", "exponential mechanism on clipped differences from the public model"
+_WRITTEN = {
+    False: "DP-OPT: {how} for every token, exponential mechanism among the candidates",
+    True: "Glossary: {how} for every token of one description a label, exponential mechanism between the glossary and "
+    "the initial instruction",
+}
 _LABELS = {
     Neighbors.REPLACE_ONE: "a record pays for the descriptions of two labels: its own, and the one put in its place",
     Neighbors.ADD_OR_REMOVE_ONE: "a record pays for the description of its own label",
@@ -101,7 +121,7 @@ class PrivateRuns:
         """Neighbours of the promise."""
         return self._ledger.budget.neighbors
 
-    def prospect(self, records: int) -> tuple[PrivacyBudget, LimitedDomainEvent, ExponentialEvent]:
+    def prospect(self, records: int) -> tuple[PrivacyBudget, WritingEvent, ExponentialEvent]:
         """Share of the ledger and noise that a run over so many records would reserve, or has.
 
         Whether any token can win with it is not asked: see :func:`~langchain_dp.opt.reservation.check_reachable`.
@@ -119,14 +139,18 @@ class PrivateRuns:
             delta0=settings.writing.delta0,
         )
 
-    def check_reachable(self, token: LimitedDomainEvent, share: PrivacyBudget, scheme: Scheme) -> None:
-        """Refuse noise that no token can win against.
+    def check_reachable(self, token: WritingEvent, share: PrivacyBudget, scheme: Scheme) -> None:
+        """Refuse noise that no token can win against, or, where settings were chosen to fit, so small a clip.
 
         Raises:
             InvalidParameter: It is such noise.
         """
-        given = self._settings.writing.epsilon0 is not None
-        check_reachable(token, share, scheme, self._settings.calls, given=given, agreement=self.agreement)
+        settings = self._settings
+        given = settings.writing.epsilon0 is not None
+        if isinstance(token, LimitedDomainEvent):
+            check_reachable(token, share, scheme, settings.calls, given=given, agreement=self.agreement)
+        elif self.agreement < 1:
+            check_clip(clip_of(token, scheme, settings.writing.clip_temperature).clip, share)
 
     def run(self, records: PrivateRecords, *, halted: Callable[[], bool] = lambda: False) -> OptimizedPrompt:
         """Start a run, or take up the one that was started; ``halted`` is asked before every call."""
@@ -159,7 +183,7 @@ class PrivateRuns:
             journal.complete(chosen, fingerprint(seen, journal.split_key))
         assert journal.winner is not None
         return described(
-            self._engine, self._settings, candidates.candidates()[journal.winner], self.certificate(),
+            self._engine, self._settings, candidates.choices()[journal.winner], self.certificate(),
             candidates.written(), groups=scheme.groups, rate=scheme.sampling_probability,
         )  # fmt: skip
 
@@ -198,16 +222,17 @@ class PrivateRuns:
             epsilon0=self._settings.writing.epsilon0,
             delta0=self._settings.writing.delta0,
             journal=journal.text(),
-            agreement=self.agreement,
+            check=lambda token, share: self.check_reachable(token, share, scheme),
         )
         plan = reservation.plan
         if journal.plan is None:
             journal.plan, journal.kept = plan, journal.text()
         charged = reservation.max_calls - reservation.left()
         chosen = journal.winner is not None and plan.remaining(reservation.charged_selection)
-        if journal.calls > charged or chosen:
+        held = journal.texts if self._settings.calls.tokens else journal.calls
+        if held > charged or chosen:
             raise PlanError(
-                f"The journal of the run {self._name!r} holds {journal.calls} calls, but the ledger has charged "
+                f"The journal of the run {self._name!r} holds {held} calls, but the ledger has charged "
                 f"{charged}: it is older, or another one. Bring the right ledger back, or give this run another name=."
             )
         return reservation
@@ -251,26 +276,11 @@ class PrivateRuns:
         shown: ShowsRecords = Demonstrations(data.records, self._forward, settings)
         if settings.glossary is not None:
             shown = LabelTexts(data.records, settings.prompts, settings.labels, settings.asking())
-        sampler = SubsetSampler(data.training, reservation.scheme, self._rng)
-        source = PrivateVote(
-            SubsetVotes(
-                self._engine,
-                sampler,
-                shown,
-                watch=lambda: self._forward.watch(settings.instruction),
-                text=self._text,
-                rng=self._rng,
-            ),
-            reservation=reservation,
-            kbar=settings.writing.kbar,
-            chain=self._name,
-            rng=self._rng,
-        )
         run = Run(
             settings,
             text=self._text,
             end_tokens=self._engine.end_tokens,
-            source=source,
+            source=self._source(shown, SubsetSampler(data.training, reservation.scheme, self._rng), reservation),
             journal=journal,
             rng=self._rng,
             progress=self._progress,
@@ -279,6 +289,38 @@ class PrivateRuns:
         if journal.winner is None:
             run.write(spent=lambda: reservation.plan.spent(quick=True)[0])
         return run
+
+    def _source(self, shown: ShowsRecords, sampler: SubsetSampler, reservation: PromptReservation) -> TokenSource:
+        """Where tokens come from: votes, or clipped sums."""
+        engine, settings = self._engine, self._settings
+        if isinstance(reservation.token, LimitedDomainEvent):
+            votes = SubsetVotes(
+                engine,
+                sampler,
+                shown,
+                watch=lambda: self._forward.watch(settings.instruction),
+                text=self._text,
+                rng=self._rng,
+            )
+            kbar, chain = settings.writing.kbar, self._name
+            return PrivateVote(votes, reservation=reservation, kbar=kbar, chain=chain, rng=self._rng)
+        assert isinstance(engine, ScoresNextToken)  # check_model
+        writer = TextWriter(
+            engine,
+            (*settings.writing.stop, "\0")[0],
+            clip_of(reservation.token, reservation.scheme, settings.writing.clip_temperature),
+            candidates=settings.writing.clip_candidates,
+            chat=bool(settings.decoding.chat),
+            rng=self._rng,
+        )
+        return ClippedTexts(
+            writer,
+            sampler,
+            shown,
+            reservation=reservation,
+            forget=lambda members: engine.forget(*members),
+            chain=self._name,
+        )
 
     def _select(self, data: Data, run: Run, reservation: PromptReservation) -> int:
         if self._drawn is None:
@@ -308,7 +350,7 @@ class PrivateRuns:
         glossary = self._settings.glossary is not None
         return reservation.plan.certificate(
             None if glossary else reservation.charged(reservation.token, 0),
-            mechanism=_GLOSSARY if glossary else _DP_OPT,
+            mechanism=self._mechanism(),
             model=self._engine.name,
             private=not seeded,
             reason="drawn from not_private_seed: whoever knows the seed can remove the noise" if seeded else "",
@@ -321,18 +363,35 @@ class PrivateRuns:
                 *getattr(self._engine, "notes", ()),
             ),
             parameters={
-                "epsilon0": reservation.token.epsilon0,
-                "delta0": reservation.token.delta0,
+                **self._noise(reservation),
                 "epsilon_selection": reservation.selection.epsilon,
                 "sampling": reservation.scheme.sampling,
                 "sampling_probability": reservation.scheme.sampling_probability,
                 "groups": reservation.scheme.groups,
                 "max_calls": reservation.max_calls,
                 **({"calls_paid": reservation.calls.paid(self.neighbors)} if glossary else {}),
-                "votes_needed": math.ceil(reservation.votes_needed),
                 "prompts": len(written),
                 "tokens_released": sum(len(each.tokens) for each in written),
                 "bottoms": sum(each.bottoms for each in written),
                 "retries": sum(each.retries for each in written),
             },
         )
+
+    def _mechanism(self) -> str:
+        how = _CLIPPED if self._settings.decoder == "clip" else _VOTED
+        return _WRITTEN[self._settings.glossary is not None].format(how=how)
+
+    def _noise(self, reservation: PromptReservation) -> dict[str, Any]:
+        """What a certificate says of how tokens are drawn."""
+        token = reservation.token
+        if isinstance(token, LimitedDomainEvent):
+            needed = math.ceil(votes_needed(token, moved_votes=reservation.moved_votes))
+            return {"epsilon0": token.epsilon0, "delta0": token.delta0, "votes_needed": needed}
+        noise = clip_of(token, reservation.scheme, self._settings.writing.clip_temperature)
+        return {
+            "epsilon0": token.epsilon0,
+            "clip": noise.clip,
+            "temperature": noise.temperature,
+            "members": noise.members,
+            "tokens": token.tokens,
+        }

@@ -8,11 +8,12 @@ from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighb
 from langchain_dp.accounting.budget import weak_points
 from langchain_dp.ensemble.asking import count_quietly
 from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.cost import Lengths, shots, to_evaluate
-from langchain_dp.opt.reservation import chance, choose_noise, votes_needed
+from langchain_dp.opt.reservation import WritingEvent, chance, choose_noise, clip_of, votes_needed
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration
-from langchain_dp.opt.verdict import Verdict, verdict
+from langchain_dp.opt.verdict import Verdict, clip_verdict, verdict
 from langchain_dp.ports import HasCache, Measured, VotesNextToken
 from langchain_dp.records import PrivateRecords
 
@@ -24,7 +25,7 @@ class OptPlanReport:
     Args:
         budget: The promise.
         scheme: Sampling constants of the training records.
-        token: One call of LimitedDomain.
+        token: One call: a vote on a token, or a whole text from clipped sums.
         selection: The choice among the candidates.
         max_calls: Calls over all texts: the number of tokens that the budget affords at most.
         num_prompts: Candidates; of a glossary, descriptions.
@@ -40,6 +41,7 @@ class OptPlanReport:
         verdict: A plain word on whether it is worth it.
         crowded: Whether the engine keeps fewer caches than there are subsets: many a token evaluates whole prompts
             then. The time counts that; ``cache_bytes=`` of the engine mends it.
+        clip: With ``decoder="clip"``, how far a subset may move the log-probability of a token, in nats; else None.
 
     Examples:
         >>> plan = optimizer.plan(20_000)
@@ -49,7 +51,7 @@ class OptPlanReport:
 
     budget: PrivacyBudget
     scheme: Scheme
-    token: LimitedDomainEvent
+    token: WritingEvent
     selection: ExponentialEvent
     verdict: Verdict
     max_calls: int
@@ -64,35 +66,60 @@ class OptPlanReport:
     weak: tuple[str, ...] = ()
     calls_paid: int = 0
     crowded: bool = False
+    clip: float | None = None
 
     @property
-    def votes_needed(self) -> float:
-        """Votes with which a token is released half of the time, if no more than kbar tokens have votes."""
+    def votes_needed(self) -> float | None:
+        """Votes with which a token is released half of the time, if no more than kbar tokens have votes.
+
+        None where nobody votes.
+        """
+        if not isinstance(self.token, LimitedDomainEvent):
+            return None
         moved = self.budget.neighbors is not Neighbors.REPLACE_SPECIAL
         return votes_needed(self.token, moved_votes=moved)
 
     def chance(self, share: float) -> float:
-        """Chance that a token with ``share`` of the expected votes is released, the others having too few to count."""
+        """Chance that a token with ``share`` of the expected votes is released, the others having too few to count.
+
+        Raises:
+            InvalidParameter: Nobody votes.
+        """
+        if not isinstance(self.token, LimitedDomainEvent):
+            raise InvalidParameter('Expected decoder="votes" to ask for a chance by votes. See clip.')
         moved = self.budget.neighbors is not Neighbors.REPLACE_SPECIAL
         return chance(self.token, share * self.scheme.expected_subsets, moved_votes=moved)
 
+    def _noise(self) -> list[str]:
+        token = self.token
+        if not isinstance(token, LimitedDomainEvent):
+            return [
+                f"  noise        epsilon0 = {token.epsilon0:.4g} a token, {token.tokens} tokens a text; a subset moves "
+                f"one by {self.clip:.3g} nats at most"
+            ]
+        shares = "  ".join(f"{share:.0%} wins {self.chance(share):.0%}" for share in (0.5, 0.7, 0.9, 1.0))
+        return [
+            f"  noise        epsilon0 = {token.epsilon0:.4g}, delta0 = {token.delta0:.3g} a call; a token needs "
+            f"about {self.votes_needed:.0f} votes",
+            f"  a share of   {shares}",
+        ]
+
     def __str__(self) -> str:
-        scheme, token = self.scheme, self.token
+        scheme = self.scheme
         time = "" if self.seconds is None else f", about {self.seconds / 60:,.0f} minutes"
         glossary = self.calls_paid < self.max_calls
         written = f"descriptions; a record pays for {self.calls_paid:,}" if glossary else "candidates"
+        each = "tokens, bottoms and ends of" if self.clip is None else "a text each, of"
+        votes = "votes a token" if self.clip is None else "subsets a text"
         memory = "" if self.cache_bytes is None else f", {self.cache_bytes / 2**30:,.1f} GiB of caches"
         return "\n".join(
             [
                 f"DP-OPT plan: {self.budget}",
-                f"  calls        {self.max_calls:,} at most: tokens, bottoms and ends of {self.num_prompts} {written}",
+                f"  calls        {self.max_calls:,} at most: {each} {self.num_prompts} {written}",
                 f"  sampling     {scheme.sampling}: {scheme.groups:,} "
                 f"{'subsets' if scheme.sampling == 'fixed' else 'slots'}, q = {scheme.sampling_probability:.4g}, about "
-                f"{scheme.expected_subsets:,.0f} votes a token",
-                f"  noise        epsilon0 = {token.epsilon0:.4g}, delta0 = {token.delta0:.3g} a call; a token needs "
-                f"about {self.votes_needed:.0f} votes",
-                "  a share of   "
-                + "  ".join(f"{share:.0%} wins {self.chance(share):.0%}" for share in (0.5, 0.7, 0.9, 1.0)),
+                f"{scheme.expected_subsets:,.0f} {votes}",
+                *self._noise(),
                 f"  records      about {self.training:,.0f} to learn from, {self.validation:,.0f} to select by",
                 f"  to evaluate  about {self.warm_tokens:,.0f} tokens with caches kept ({self.cold_tokens:,.0f} "
                 f"without){time}{memory}",
@@ -109,7 +136,7 @@ def report(
     *,
     budget: PrivacyBudget,
     scheme: Scheme,
-    token: LimitedDomainEvent,
+    token: WritingEvent,
     selection: ExponentialEvent,
     records: PrivateRecords | None,
     count: int,
@@ -137,15 +164,31 @@ def report(
     training = count - validation
     subset = head + tail + shots(scheme, training) * lengths.shot
     evaluated = to_evaluate(
-        scheme, calls=settings.max_calls, texts=settings.texts, length=settings.max_new_tokens, training=training,
-        judged=(settings.texts + 1) * validation, lengths=lengths, answered=settings.glossary is None,
-    )  # fmt: skip
+        scheme,
+        calls=settings.max_calls,
+        texts=settings.texts,
+        length=settings.max_new_tokens,
+        training=training,
+        judged=(settings.texts + 1) * validation,
+        lengths=lengths,
+        answered=settings.glossary is None,
+        drawn=settings.calls.tokens,
+    )
 
-    def noise(share: PrivacyBudget) -> LimitedDomainEvent:
+    def noise(share: PrivacyBudget) -> WritingEvent:
         writing = settings.writing
         return choose_noise(
             share, scheme=scheme, calls=settings.calls, epsilon0=writing.epsilon0, delta0=writing.delta0
         )[0]
+
+    clip = _clip(token, scheme, settings)
+    judged: Verdict
+    if clip is None:
+        judged = verdict(token, scheme, budget, rows=rows, taken=count, noise=noise)
+    else:
+        judged = clip_verdict(
+            clip, budget, rows=rows, taken=count, noise=lambda share: _clip(noise(share), scheme, settings) or 0.0
+        )
 
     measured = engine if isinstance(engine, Measured) else None
     each = (subset + settings.max_new_tokens) * measured.bytes_per_token() if measured else None
@@ -156,7 +199,7 @@ def report(
         scheme=scheme,
         token=token,
         selection=selection,
-        verdict=verdict(token, scheme, budget, rows=rows, taken=count, noise=noise),
+        verdict=judged,
         max_calls=settings.max_calls,
         num_prompts=settings.texts,
         training=training,
@@ -169,7 +212,15 @@ def report(
         crowded=not fits,
         weak=weak_points(budget.epsilon, budget.delta, *scheme.least_records(rows)),  # as of the run
         calls_paid=settings.calls.paid(budget.neighbors),
+        clip=clip,
     )
+
+
+def _clip(token: WritingEvent, scheme: Scheme, settings: Settings) -> float | None:
+    """How far a subset may move a token, where clipped sums are drawn from."""
+    if isinstance(token, LimitedDomainEvent):
+        return None
+    return clip_of(token, scheme, settings.writing.clip_temperature).clip
 
 
 def _shot_tokens(engine: VotesNextToken, settings: Settings, records: PrivateRecords | None) -> float:

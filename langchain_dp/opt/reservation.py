@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import (
@@ -15,28 +16,36 @@ from langchain_dp.accounting import (
     PartEvent,
     PrivacyBudget,
     PrivacyLedger,
+    TextRoundEvent,
     calibrate_limited_domain,
+    calibrate_text_round,
     epsilon,
 )
 from langchain_dp.accounting.events import SamplingName
 from langchain_dp.ensemble.reservation import Reservation, check_same, reserved_once, unreserved
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter, PlanError
+from langchain_dp.mechanisms import ClippedSum
 
 TRAINING, VALIDATION = "training", "validation"
+
+WritingEvent = LimitedDomainEvent | TextRoundEvent
+"""One call: a vote on one token, or the clipped sums of a whole text."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CallPlan:
-    """How many calls of LimitedDomain a run may make, and what each is charged as.
+    """How many calls of the mechanism a run may make, and what each is charged as.
 
     Args:
         each: Calls over all texts; with ``labels``, of each of them.
         labels: Labels, one a text, where a call shows the records of one label alone; else none.
+        tokens: Where a call writes a whole text from clipped sums, its tokens at most; 0 where it votes on one token.
     """
 
     each: int
     labels: tuple[str, ...] = ()
+    tokens: int = 0
 
     @property
     def most(self) -> int:
@@ -48,11 +57,11 @@ class CallPlan:
         labels = {Neighbors.REPLACE_ONE: 2, Neighbors.ADD_OR_REMOVE_ONE: 1}.get(neighbors, len(self.labels))
         return self.each * max(min(labels, len(self.labels)), 1)
 
-    def charged(self, token: LimitedDomainEvent, text: int) -> PartEvent:
+    def charged(self, token: WritingEvent, text: int) -> PartEvent:
         """What a call for this text is charged as."""
         return PartEvent(TRAINING, LabelPartEvent(self.labels[text], token) if self.labels else token)
 
-    def events(self, token: LimitedDomainEvent) -> list[tuple[PartEvent, int]]:
+    def events(self, token: WritingEvent) -> list[tuple[PartEvent, int]]:
         """All of them, for a plan."""
         return [(self.charged(token, text), self.each) for text in range(max(len(self.labels), 1))]
 
@@ -62,16 +71,16 @@ class PromptReservation(Reservation):
     """A reserved plan of one run.
 
     Args:
-        token: One call of LimitedDomain: a token, an abstention or an end.
+        token: One call: of LimitedDomain a token, an abstention or an end; or a whole text from clipped sums.
         selection: The one choice among the candidates.
         calls: Number of calls.
     """
 
-    token: LimitedDomainEvent
+    token: WritingEvent
     selection: ExponentialEvent
     calls: CallPlan
 
-    def charged(self, token: LimitedDomainEvent, text: int) -> PartEvent:
+    def charged(self, token: WritingEvent, text: int) -> PartEvent:
         """What a call by this event, for the text of this number, is charged as."""
         return self.calls.charged(token, text)
 
@@ -97,11 +106,6 @@ class PromptReservation(Reservation):
         """Whether a neighbour's vote may move (rather than appear or disappear)."""
         return self.budget.neighbors is not Neighbors.REPLACE_SPECIAL
 
-    @property
-    def votes_needed(self) -> float:
-        """Votes with which a token beats the bottom half of the time, if no more than kbar tokens have votes."""
-        return votes_needed(self.token, moved_votes=self.moved_votes)
-
 
 def votes_needed(token: LimitedDomainEvent, *, moved_votes: bool) -> float:
     """Threshold of LimitedDomain above the (kbar+1)-th count, in votes."""
@@ -124,7 +128,7 @@ def reserve(
     epsilon0: float | None,
     delta0: float | None,
     journal: str,
-    agreement: float = 1.0,
+    check: Callable[[WritingEvent, PrivacyBudget], None] = lambda token, share: None,
 ) -> PromptReservation:
     """Choose the noise and reserve the plan, or go on with the plan that the ledger holds under this name.
 
@@ -133,11 +137,11 @@ def reserve(
         budget: Share of it; None is all that is not reserved.
         name: Name of the plan.
         scheme: Sampling constants.
-        calls: Calls of LimitedDomain.
-        epsilon0: Bounded-range parameter of one call; None is the largest that fits.
+        calls: Calls of the mechanism.
+        epsilon0: Bounded-range parameter of one token; None is the largest that fits.
         delta0: Mass that the threshold may miss in one call; None is a tenth of delta over all calls.
         journal: First journal of a new plan's run, stored with it.
-        agreement: Share of the votes with which a token must be able to win.
+        check: Refuses noise that nothing can be written with, before anything is reserved.
 
     Raises:
         InvalidParameter: The budget, or the noise given, does not do for a single token.
@@ -148,7 +152,7 @@ def reserve(
     def new() -> PromptReservation:
         share = budget or unreserved(ledger)
         token, selection = choose_noise(share, scheme=scheme, calls=calls, epsilon0=epsilon0, delta0=delta0)
-        check_reachable(token, share, scheme, calls, given=epsilon0 is not None, agreement=agreement)
+        check(token, share)
         events = [*calls.events(token), (PartEvent(VALIDATION, selection), 1)]
         plan = ledger.reserve(events, name=name, epsilon=share.epsilon, delta=share.delta, journal=journal)
         return PromptReservation(plan, scheme, share, token, selection, calls)
@@ -160,15 +164,42 @@ def reserve(
 
 def choose_noise(
     share: PrivacyBudget, *, scheme: Scheme, calls: CallPlan, epsilon0: float | None, delta0: float | None
-) -> tuple[LimitedDomainEvent, ExponentialEvent]:
+) -> tuple[WritingEvent, ExponentialEvent]:
     """Noise of one call and of the selection, so that all calls and one selection fit into ``share``.
 
     Raises:
-        InvalidParameter: The noise given does not fit.
+        InvalidParameter: The noise given does not fit, or clipped sums are not accounted for under these neighbours.
     """
     q, sampling = scheme.sampling_probability, scheme.sampling
-    token = _token_event(share, calls.paid(share.neighbors), q, sampling, epsilon0, delta0)
-    return token, _selection_event(share)
+    paid = calls.paid(share.neighbors)
+    if calls.tokens:
+        return _round_event(share, paid, calls.tokens, q, epsilon0), _selection_event(share)
+    return _token_event(share, paid, q, sampling, epsilon0, delta0), _selection_event(share)
+
+
+def _round_event(share: PrivacyBudget, rounds: int, tokens: int, q: float, epsilon0: float | None) -> TextRoundEvent:
+    """A member is a subset of several records, which a record that is replaced changes by as much as it can."""
+    if share.neighbors is not Neighbors.REPLACE_ONE:
+        raise InvalidParameter(
+            f'Expected neighbors={share.neighbors.name} to be REPLACE_ONE with decoder="clip": a subset of several '
+            'records would change by more than is accounted for under other relations. Use decoder="votes".'
+        )
+    if epsilon0 is None:
+        return TextRoundEvent(
+            calibrate_text_round(share, rounds=rounds, tokens=tokens, sampling_probability=q), tokens, q
+        )
+    event = TextRoundEvent(epsilon0, tokens, q)
+    _check_fits(share, event, rounds, f"epsilon0={event.epsilon0:g}", "Lower epsilon0, or leave it out to have it")
+    return event
+
+
+def _check_fits(share: PrivacyBudget, event: WritingEvent, calls: int, given: str, remedy: str) -> None:
+    cost = epsilon([(event, calls)], share.delta, neighbors=share.neighbors)
+    if cost > share.epsilon:
+        raise InvalidParameter(
+            f"Expected {given} to fit into {share} for {calls} calls, but they cost epsilon={cost:.4g}. {remedy} "
+            "chosen."
+        )
 
 
 def _token_event(
@@ -179,13 +210,32 @@ def _token_event(
         return LimitedDomainEvent(*chosen, q, sampling)
     event = LimitedDomainEvent(epsilon0, min(0.1 * share.delta / (calls * q), 0.5) if delta0 is None else delta0, q,
                                sampling)  # fmt: skip
-    cost = epsilon([(event, calls)], share.delta, neighbors=share.neighbors)
-    if cost > share.epsilon:
-        raise InvalidParameter(
-            f"Expected epsilon0={event.epsilon0:g}, delta0={event.delta0:g} to fit into {share} for {calls} calls, but "
-            f"they cost epsilon={cost:.4g}. Lower epsilon0 or delta0, or leave both out to have them chosen."
-        )
+    given = f"epsilon0={event.epsilon0:g}, delta0={event.delta0:g}"
+    _check_fits(share, event, calls, given, "Lower epsilon0 or delta0, or leave both out to have them")
     return event
+
+
+LEAST_CLIP = 0.3
+"""Clip in nats below which subsets can hardly move the public model."""
+
+
+def clip_of(token: TextRoundEvent, scheme: Scheme, temperature: float) -> ClippedSum:
+    """How the tokens of a text are drawn, with the expected number of subsets, a constant, as divisor."""
+    return ClippedSum(token, max(1, round(scheme.expected_subsets)), temperature)
+
+
+def check_clip(clip: float, share: PrivacyBudget) -> None:
+    """Refuse a clip under which next to nothing of the subsets comes through.
+
+    Raises:
+        InvalidParameter: It is below 0.3 nats.
+    """
+    if clip < LEAST_CLIP:
+        raise InvalidParameter(
+            f"Expected epsilon={share.epsilon:g}, delta={share.delta:g} to be enough for a clip of {LEAST_CLIP} nats, "
+            f"but it is {clip:.2g}: the subsets would hardly move the public model. Give a larger budget, more "
+            "records, or fewer texts and tokens (num_prompts=, max_new_tokens=)."
+        )
 
 
 def check_reachable(
@@ -263,15 +313,22 @@ def _resume(
     texts = [(event.event, most) for event, most in parts if event.part == TRAINING]
     tokens = [event.event if isinstance(event, LabelPartEvent) else event for event, _ in texts]
     token = tokens[0] if tokens else None
-    if not isinstance(token, LimitedDomainEvent) or not isinstance(selection, ExponentialEvent):
-        raise PlanError(f"The ledger's plan {plan.name!r} is not a prompt's. Give this run another name=.")
+    kind = TextRoundEvent if calls.tokens else LimitedDomainEvent
+    if not isinstance(token, kind) or not isinstance(selection, ExponentialEvent):
+        raise PlanError(
+            f"The ledger's plan {plan.name!r} is not a prompt's, or was made for another decoder=. Give this run "
+            "another name=."
+        )
+    assert isinstance(token, WritingEvent)
+    sampling = token.sampling if isinstance(token, LimitedDomainEvent) else "fixed"
     asked = {
         "labels": (
             {event.label for event, _ in texts if isinstance(event, LabelPartEvent)},
             set(calls.labels),
         ),
         "calls": (sum(most for _, most in texts), calls.most),
-        "sampling": (token.sampling, scheme.sampling),
+        "tokens": (token.tokens if isinstance(token, TextRoundEvent) else 0, calls.tokens),
+        "sampling": (sampling, scheme.sampling),
         "sampling_probability": (token.sampling_probability, scheme.sampling_probability),
     }
     check_same(plan, asked, budget, "run")

@@ -11,9 +11,8 @@ from tqdm import tqdm
 
 from langchain_dp.errors import PlanError
 from langchain_dp.mechanisms.randomness import Randomness
-from langchain_dp.opt.candidates import Candidate, glossary_of, judged
+from langchain_dp.opt.candidates import Candidate, PromptChoice, choices, judged
 from langchain_dp.opt.forward import Forward
-from langchain_dp.opt.glossary import with_glossary
 from langchain_dp.opt.journal import Journal
 from langchain_dp.opt.plan import Written, steps
 from langchain_dp.opt.select import correct_answers
@@ -136,22 +135,18 @@ class Run:
         """What was written, with why it is dropped where it is. Released, all of it."""
         return judged(self._settings, self._text, self._journal.written)
 
-    def candidates(self) -> list[str]:
-        """Instructions to choose from; the initial one is the last, and stands for a candidate that is dropped."""
-        initial, written = self._settings.instruction, self.written()
-        if self._settings.glossary is not None:
-            kept = glossary_of(self._settings, written)
-            return [with_glossary(initial, self._settings.words, kept) if any(kept.values()) else initial, initial]
-        return [initial if each.dropped else each.text for each in written] + [initial]
+    def choices(self) -> list[PromptChoice]:
+        """What to choose from; the initial instruction is the last."""
+        return choices(self._settings, self.written())
 
     def counts(self, forward: Forward, rows: Sequence[Mapping[str, Any]]) -> list[int]:
         """Correct answers of each candidate on the validation rows. Private."""
-        instructions = self.candidates()
+        found = self.choices()
         # One step a candidate: steps by rows would show their number, which add/remove keeps private.
-        with tqdm(total=len(set(instructions)), desc="selecting", unit="prompt", disable=self._disabled) as bar:
+        with tqdm(total=len(set(found)), desc="selecting", unit="prompt", disable=self._disabled) as bar:
             counts = correct_answers(
                 forward,
-                instructions,
+                found,
                 rows,
                 prompts=self._settings.prompts,
                 labels=self._settings.labels,

@@ -31,7 +31,7 @@ from langchain_dp.opt.handover import OptimizedPrompt
 from langchain_dp.opt.plain import run_dln, run_opt
 from langchain_dp.opt.private import PrivateRuns
 from langchain_dp.opt.report import OptPlanReport, report
-from langchain_dp.opt.settings import MOVED_WRITING, PRIVATE, Method, Settings, Writing
+from langchain_dp.opt.settings import MOVED_WRITING, PRIVATE, Decoder, Method, Settings, Writing
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.opt.verdict import NEARLY_ALL
 from langchain_dp.ports import Decoding, VotesNextToken
@@ -72,6 +72,9 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         method: "dp-opt"; "glossary", which describes label by label what the texts of one label have in common, and
             puts the descriptions into the instruction; or, for comparison and NOT private, "opt" (votes without
             noise) or "dln-1".
+        decoder: "votes": every subset votes for each next token, and one is released that has votes enough beyond the
+            noise. "clip": every subset moves the public model's distribution, each by no more than a clip, and every
+            token is drawn from what results; it needs fewer records, and a smaller epsilon. Replace-one only.
         sampling: "fixed": subsets are cut once and each takes part by a coin, so that caches are kept; "resample":
             dealt anew for every token, as in the paper (add/remove neighbours only). Number and rate of the subsets
             follow from the number of training records; under add/remove, where that is private, give a ``Sampling``.
@@ -81,7 +84,8 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         writing: Which tokens are released, and when a candidate ends: stop strings, calls, retries, noise of one call.
         decoding: How each member takes the token it votes for. At the temperature of 0, the default, that is its most
             probable one: small models agree on hardly anything at the 1.1 of the paper. ``chat=None``, the default,
-            presents the request in the chat template of a model that carries one; ``chat=False`` as plain text.
+            presents the request in the chat template of a model that carries one, and that of a glossary as plain text;
+            ``chat=False`` any as plain text.
         calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
         dln: Settings of "dln-1".
         glossary: How "glossary" asks, and whether the model is told the labels' names.
@@ -125,6 +129,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         num_prompts: int = 5,
         max_new_tokens: int | None = None,
         method: Method = "dp-opt",
+        decoder: Decoder = "votes",
         sampling: SamplingName | Sampling = "fixed",
         validation: float = 0.1,
         rows: int | None = None,
@@ -149,8 +154,8 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         self.name = name
         describes = method == "glossary"
         decoding = group("decoding", decoding, Decoding)
-        if decoding.chat is None:
-            decoding = dataclasses.replace(decoding, chat=bool(getattr(model, "chats", False)))
+        if decoding.chat is None:  # no template has a place for the public examples that a glossary shows
+            decoding = dataclasses.replace(decoding, chat=not describes and bool(getattr(model, "chats", False)))
         self.settings = Settings(
             method=method,
             instruction=checks.check_instruction(instruction),
@@ -167,7 +172,9 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             decoding=decoding,
             calibrate=calibrate,
             glossary=group("glossary", glossary, Glossary) if describes or glossary is not None else None,
+            decoder=decoder,
         )
+        checks.check_decoder(model, decoder)
         checks.label_words(self.settings.prompts, self.settings.labels)
         checks.check_kbar(model, self.settings.writing.kbar)
         checks.check_room(model, self.settings)
@@ -203,6 +210,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         ledger: LedgerOrPath | None = None,
         name: str = "dp-opt",
         method: Method = "dp-opt",
+        decoder: Decoder = "votes",
         **settings: Any,
     ) -> Self:
         """An optimizer whose settings fit the number of examples and the budget.
@@ -222,6 +230,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             ledger: As in the class.
             name: As in the class.
             method: "dp-opt" or "glossary".
+            decoder: As in the class.
             **settings: The other arguments of the class; not those that are chosen here.
 
         Raises:
@@ -254,9 +263,11 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
                 unreserved(ledger) if plan is None else PrivacyBudget(plan.epsilon, plan.delta, ledger.budget.neighbors)
             )
         tokens = model.count_tokens(checks.check_instruction(instruction)) if isinstance(model, VotesNextToken) else 0
+        temperature = group("writing", settings.get("writing"), Writing).clip_temperature
         found = fit(
-            examples_count, share, labels=len(check_labels(labels)), method=method, effort=effort, instruction=tokens
-        )
+            examples_count, share, labels=len(check_labels(labels)), method=method, effort=effort, instruction=tokens,
+            clip_temperature=temperature if decoder == "clip" else None,
+        )  # fmt: skip
         made = cls(
             model=model,
             labels=labels,
@@ -265,6 +276,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             ledger=ledger,
             name=name,
             method=method,
+            decoder=decoder,
             **found.arguments(),
             **settings,
         )

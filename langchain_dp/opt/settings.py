@@ -20,6 +20,10 @@ PRIVATE: tuple[Method, ...] = ("dp-opt", "glossary")
 """Methods that promise something."""
 
 
+Decoder = Literal["votes", "clip"]
+DECODERS: tuple[Decoder, ...] = ("votes", "clip")
+
+
 @dataclasses.dataclass(frozen=True)
 class Writing:
     """How candidates are written: which tokens are released, and when a candidate ends. Public.
@@ -34,6 +38,9 @@ class Writing:
         kbar: Tokens that LimitedDomain considers.
         epsilon0: Bounded-range parameter of one call; None chooses the largest that fits.
         delta0: Mass that the threshold may miss in one call; None chooses.
+        clip_temperature: With ``decoder="clip"``, of the distribution that a token is drawn from. A lower one follows
+            the most probable tokens, under a smaller clip.
+        clip_candidates: With ``decoder="clip"``, tokens of the public model's that are considered.
         filtered: Hand over no candidate that repeats the request, stops in mid-sentence or no longer names the task:
             see :func:`candidate_fault`. It looks at released text alone, and costs nothing.
 
@@ -51,6 +58,8 @@ class Writing:
     kbar: int = 10
     epsilon0: float | None = None
     delta0: float | None = None
+    clip_temperature: float = 0.5
+    clip_candidates: int = 512
     filtered: bool = True
 
     def __post_init__(self) -> None:
@@ -60,6 +69,8 @@ class Writing:
             validate.integer("max_calls", self.max_calls, at_least=1)
         validate.integer("max_retries", self.max_retries, at_least=0)
         validate.integer("kbar", self.kbar, at_least=1)
+        validate.number("clip_temperature", self.clip_temperature, at_least=0.05, at_most=100.0)
+        validate.integer("clip_candidates", self.clip_candidates, at_least=2, at_most=100_000)
         if self.epsilon0 is not None:
             validate.number("epsilon0", self.epsilon0, above=0.0)
         if self.delta0 is not None:
@@ -109,8 +120,10 @@ class Settings:
     calibrate: bool
     glossary: Glossary | None = None
     rows: int | None = None
+    decoder: Decoder = "votes"
 
     def __post_init__(self) -> None:
+        self._check_decoder()
         if self.rows is not None:
             validate.integer("rows", self.rows, at_least=2)
         validate.one_of("method", self.method, METHODS)
@@ -131,6 +144,32 @@ class Settings:
                 f'Expected max_calls={self.writing.max_calls} to be absent with method="glossary": every label has '
                 "max_new_tokens= calls of its own."
             )
+
+    def _check_decoder(self) -> None:
+        validate.one_of("decoder", self.decoder, DECODERS)
+        if self.decoder == "votes":
+            return
+        if self.method not in PRIVATE:
+            raise InvalidParameter(f'Expected decoder="clip" with {list(PRIVATE)} only, not with {self.method!r}.')
+        if self.sampling.scheme != "fixed":
+            raise InvalidParameter(
+                f'Expected sampling={self.sampling.scheme!r} to be "fixed" with decoder="clip": a text is written by '
+                "the same subsets from its first token to its last."
+            )
+        alien = {
+            "max_calls": self.writing.max_calls,
+            "delta0": self.writing.delta0,
+            "temperature": self.decoding.temperature or None,
+            "repetition_penalty": None if self.decoding.repetition_penalty == 1 else self.decoding.repetition_penalty,
+            "banned": self.decoding.banned or None,
+        }
+        for name, value in alien.items():
+            if value is not None:
+                where = "decoding" if hasattr(self.decoding, name) else "writing"
+                raise InvalidParameter(
+                    f'Expected {name}={value!r} of {where}= to be left out with decoder="clip": nobody votes. Its own '
+                    "settings are clip_temperature= and clip_candidates= of writing=."
+                )
 
     def taking_part(self, records: int) -> int:
         """How many of so many records take part."""
@@ -160,6 +199,10 @@ class Settings:
     @property
     def calls(self) -> CallPlan:
         """Calls of the mechanism: for each label's description, or for all candidates together."""
+        if self.decoder == "clip":
+            if self.glossary is not None:
+                return CallPlan(1, self.labels, self.max_new_tokens)
+            return CallPlan(self.num_prompts, tokens=self.max_new_tokens)
         if self.glossary is not None:
             return CallPlan(self.max_new_tokens, self.labels)
         return CallPlan(self.writing.max_calls or self.num_prompts * self.max_new_tokens)
@@ -171,7 +214,11 @@ class Settings:
 
     def public(self) -> dict[str, Any]:
         """All of them as plain values for JSON. Journals and saved prompts hold them so: one flat key a setting."""
-        prompts = self.prompts
+        prompts, writing = self.prompts, dataclasses.asdict(self.writing)
+        decoder: dict[str, Any] = {"decoder": self.decoder}
+        if self.decoder == "votes":
+            decoder = {}
+            del writing["clip_temperature"], writing["clip_candidates"]
         return {
             "method": self.method,
             "instruction": self.instruction,
@@ -182,7 +229,7 @@ class Settings:
             "num_prompts": self.num_prompts,
             "max_new_tokens": self.max_new_tokens,
             "calibrate": self.calibrate,
-            **dataclasses.asdict(self.writing),
+            **writing,
             **dataclasses.asdict(self.decoding),
             "sampling": self.sampling.scheme,
             "partitions": self.sampling.partitions,
@@ -199,6 +246,7 @@ class Settings:
                 "answer": prompts.answer,
                 "system": prompts.system,
             },
-            **({} if self.glossary is None else {"glossary": dataclasses.asdict(self.glossary)}),
+            **({} if self.glossary is None else {"glossary": self.glossary.public()}),
             **({} if self.rows is None else {"rows": self.rows}),
+            **decoder,
         }

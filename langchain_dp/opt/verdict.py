@@ -11,8 +11,8 @@ from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import LimitedDomainEvent, Neighbors, PrivacyBudget
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.fit import AGREED
-from langchain_dp.opt.reservation import chance, votes_needed
+from langchain_dp.opt.fit import AGREED, ENOUGH_CLIP
+from langchain_dp.opt.reservation import LEAST_CLIP, chance, votes_needed
 
 Worth = Literal["yes", "hardly", "no"]
 NEARLY_ALL = 0.9
@@ -39,6 +39,40 @@ class Verdict:
 
     def __str__(self) -> str:
         return self.said
+
+
+def clip_verdict(
+    clip: float,
+    budget: PrivacyBudget,
+    *,
+    rows: int,
+    taken: int,
+    noise: Callable[[PrivacyBudget], float],
+) -> Verdict:
+    """Judge a plan by the clip of its sums.
+
+    Args:
+        clip: In nats.
+        budget: The promise.
+        rows: Number of rows.
+        taken: How many of them take part.
+        noise: The clip under another budget, all else equal.
+    """
+    if clip >= ENOUGH_CLIP:
+        return Verdict(
+            "yes", f"yes: a subset may move a token by {clip:.2g} nats, where it would hardly move it by more"
+        )
+    more = f"About {rounded_up(taken * ENOUGH_CLIP / clip, digits=2):,.0f} rows"
+    more = more if taken == rows else f"{more} taking part, and not {taken:,},"
+    less = _epsilon(budget, lambda share: noise(share) >= ENOUGH_CLIP)
+    helps = " or ".join(found for found in (more, less) if found)
+    if clip >= LEAST_CLIP:
+        return Verdict("hardly", f"hardly: a subset may move a token by {clip:.2g} nats only. {helps} would do more")
+    return Verdict(
+        "no",
+        f"not with {rows:,} rows at epsilon {budget.epsilon:g}: keep your instruction, spend nothing. A subset may "
+        f"move a token by {clip:.2g} nats. {helps} would do",
+    )
 
 
 def verdict(
@@ -68,7 +102,7 @@ def verdict(
             "yes", f"yes: a token that {AGREED:.0%} of the subsets vote for is released {at[AGREED]:.0%} of the time"
         )
     more = _rows(rows, taken, needed, scheme)
-    less = _epsilon(budget, noise, lambda found: votes_needed(found, moved_votes=moved) <= AGREED * votes)
+    less = _epsilon(budget, lambda share: votes_needed(noise(share), moved_votes=moved) <= AGREED * votes)
     helps = " or ".join(found for found in (more, less) if found) or "Fewer tokens to write"
     if at[NEARLY_ALL] >= 0.5:
         return Verdict(
@@ -91,17 +125,13 @@ def _rows(rows: int, taken: int, needed: float, scheme: Scheme) -> str:
     return f"About {least:,.0f} rows" if least > rows else f"About {least:,.0f} of them taking part, and not {taken:,},"
 
 
-def _epsilon(
-    budget: PrivacyBudget,
-    noise: Callable[[PrivacyBudget], LimitedDomainEvent],
-    does: Callable[[LimitedDomainEvent], bool],
-) -> str:
+def _epsilon(budget: PrivacyBudget, does: Callable[[PrivacyBudget], bool]) -> str:
     """The least epsilon that would do, to a quarter; none where thirty times as much does not."""
     low, high = 0, _STEPS
     while low < high:
         middle = (low + high) // 2
         try:
-            enough = does(noise(dataclasses.replace(budget, epsilon=budget.epsilon * _STEP**middle)))
+            enough = does(dataclasses.replace(budget, epsilon=budget.epsilon * _STEP**middle))
         except InvalidParameter:  # noise that the caller has fixed
             return ""
         low, high = (low, middle) if enough else (middle + 1, high)

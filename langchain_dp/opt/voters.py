@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from langchain_dp.accounting import LimitedDomainEvent
 from langchain_dp.ensemble.asking import ask_together
 from langchain_dp.ensemble.subsets import Subset, SubsetSampler
+from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.mechanisms import LimitedDomain, Randomness
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.plan import count_votes
@@ -37,12 +40,17 @@ class Demonstrations:
 
     apart = False
 
-    def members(self, subsets: Sequence[Subset], message: int) -> list[MemberPrompt]:
-        """Prompts of the subsets, with the request of this number."""
+    def public(self, message: int) -> MemberPrompt:
+        """The prompt without a record, with the request of this number."""
         head = self._prompts.backward_head(self._instruction)
         tail = self._prompts.backward_tail(message, self._instruction)
+        return MemberPrompt(head, "", tail, ("public", head), begins=CUE)
+
+    def members(self, subsets: Sequence[Subset], message: int) -> list[MemberPrompt]:
+        """Prompts of the subsets, with the request of this number."""
+        public = self.public(message)
         return [
-            MemberPrompt(head, body, tail, subset.member, begins=CUE)
+            dataclasses.replace(public, body=body, member=subset.member)
             for subset, body in zip(subsets, self.bodies(subsets), strict=True)
         ]
 
@@ -68,6 +76,9 @@ class ShowsRecords(Protocol):
     @property
     def apart(self) -> bool:
         """Whether each text of a run shows other records than the one before it."""
+
+    def public(self, message: int) -> MemberPrompt:
+        """The prompt without a record."""
 
     def members(self, subsets: Sequence[Subset], message: int) -> list[MemberPrompt]:
         """One prompt for each subset that has something to show. Private, as is their number."""
@@ -173,6 +184,7 @@ class PrivateVote:
     ) -> None:
         self._subset_votes = subset_votes
         self._reservation = reservation
+        assert isinstance(reservation.token, LimitedDomainEvent)
         self._mechanism: LimitedDomain[Token] = LimitedDomain(
             reservation.token, domain=subset_votes.domain, kbar=kbar, moved_votes=reservation.moved_votes
         )
@@ -192,6 +204,64 @@ class PrivateVote:
     def close(self) -> None:
         """Drop what is cached of the subsets."""
         self._subset_votes.close()
+
+
+class ClippedTexts:
+    """Every text from the clipped sums of subsets that are drawn once, charged before anybody is asked.
+
+    Formal guarantee:
+        A text costs the plan's event: it is charged first, then fresh coins draw the subsets, which stay the same to
+        its end; one record moves one of them. What another process began is not gone on with: it would draw others.
+    """
+
+    def __init__(
+        self,
+        writer: TextWriter,
+        sampler: SubsetSampler,
+        shown: ShowsRecords,
+        *,
+        reservation: PromptReservation,
+        forget: Callable[[Iterable[Hashable]], object],
+        chain: str,
+    ) -> None:
+        self._writer = writer
+        self._sampler = sampler
+        self._shown = shown
+        self._reservation = reservation
+        self._forget = forget
+        self._chain = chain
+        self._asked: set[Hashable] = set()
+        self._tokens: Iterator[Token] | None = None
+
+    def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
+        """The next token of a text; None where the text was begun elsewhere, or has come to its end."""
+        if not written:
+            self._tokens = self._begun(message)
+        token = None if self._tokens is None else next(self._tokens, None)
+        if token is None:
+            self._tokens = None
+        return token
+
+    def _begun(self, message: int) -> Iterator[Token]:
+        event = self._writer.noise.event
+        self._reservation.plan.spend(self._reservation.charged(event, message), chain=self._chain)
+        if self._shown.apart:
+            self.close()
+        subsets = [subset for subset in self._sampler.draw() if subset.record_ids]
+        members = self._shown.members(subsets, message)
+        self._asked.update(member.member for member in members)
+        return self._writer.continued(self._shown.public(message), members)
+
+    def left(self, message: int | None = None) -> int:
+        """Tokens of the texts that the plan still holds, and of the one that is being written."""
+        rounds = self._reservation.left(message)
+        return (rounds + (self._tokens is not None)) * self._writer.noise.event.tokens
+
+    def close(self) -> None:
+        """Drop what is cached of the subsets."""
+        if self._asked:
+            self._forget(self._asked)
+            self._asked = set()
 
 
 class PlainVote:

@@ -8,20 +8,13 @@ them.
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from langchain_dp._util import validate
 from langchain_dp.accounting.events import MOST_TOKENS
+from langchain_dp.ensemble.describing import CUE, SHOWN, TASK, Shown, check_shown, says_nothing, turns, words_of
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.synth.prompts import SynthesisPrompts
-
-_EMPTY = """
-a all an and are be belong common category different folder folders general has have here in is it kind kinds name none
-of or other same some sorted subject text texts that the there these they this those to topic topics various what with
-"""
-_META = frozenset(_EMPTY.split())
-"""Words that describe no folder, however they are put together."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +49,9 @@ class Describing:
     clip_ratio: float = 2.0
     temperature: float = 0.5
     show_labels: bool = False
-    task: str = "The topic of each text in one or two words."
-    cue: str = "Topic:"
-    shown: tuple[tuple[str, str], ...] = (
-        ("Bake it for forty minutes, then let it cool in the tin.", "cooking"),
-        ("The room was clean, and the view over the bay was fine.", "hotels"),
-        ("Prune the roses in March, before the leaves come.", "gardening"),
-    )
-
+    task: str = TASK
+    cue: str = CUE
+    shown: Shown = SHOWN
     opening: str = "Texts were sorted into folders by topic. A text of one folder:"
     question: str = "Name the topic of this folder in one or two words."
 
@@ -76,18 +64,14 @@ class Describing:
         for name in ("task", "cue", "opening", "question"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
                 raise InvalidParameter(f"Expected {name}={getattr(self, name)!r} to be a sentence.")
-        if not all(
-            len(pair) == 2 and all(isinstance(text, str) and text.strip() for text in pair) for pair in self.shown
-        ):
-            raise InvalidParameter("Expected shown= to be pairs of a public text and its answer, none of them empty.")
+        check_shown(self.shown)
 
     def asking(self, given: str, prompts: SynthesisPrompts, *, chat: bool) -> tuple[str, str]:
         """Public text before and after the record of a label of which ``given`` is said."""
-        turns = (f"{prompts.body_of(text)}{self.cue} {answer}\n\n" for text, answer in self.shown)
         label = f'The next text was sorted under "{given}".\n\n' if self.show_labels else ""
         if chat:
             return f"{self.opening}\n\n{label}", f"\n{self.question}"
-        return f"{self.task}\n\n{''.join(turns)}{label}", self.cue
+        return f"{self.task}\n\n{turns(self.shown, prompts.body_of, self.cue)}{label}", self.cue
 
     def joined(self, given: str, description: str) -> str:
         """What the model is told of a label: ``description``, where one was released that says something."""
@@ -105,8 +89,7 @@ def useful(text: str) -> str:
         >>> useful("the same topic"), useful("2018")
         ('', '')
     """
-    words = {word.casefold() for word in re.findall(r"[^\W\d_]+", text)}
-    return "" if words <= _META else text.strip(" \t,;:-")
+    return "" if says_nothing(words_of(text)) else text.strip(" \t,;:-")
 
 
 def told(labels: Mapping[str, str], described: Mapping[str, str], how: Describing | None) -> dict[str, str]:
@@ -116,7 +99,10 @@ def told(labels: Mapping[str, str], described: Mapping[str, str], how: Describin
     return {label: how.joined(given, described.get(label, "")) for label, given in labels.items()}
 
 
-def instruction_of(labels: Sequence[str], described: Mapping[str, str]) -> str:
-    """A task in words: what each label means, as far as it was described."""
-    lines = [f"- {label}: {described[label]}" if described.get(label) else f"- {label}" for label in labels]
+def instruction_of(words: Mapping[str, str], described: Mapping[str, str]) -> str:
+    """A task in words: what each label, by the word that it is called, means, as far as it was described."""
+    lines = [
+        f"- {word}: {described[label]}" if (described.get(label) or word) != word else f"- {word}"
+        for label, word in words.items()
+    ]
     return "\n".join(["Sort the text into one of these, and answer with its name alone:", *lines])

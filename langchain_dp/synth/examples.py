@@ -15,11 +15,13 @@ from langchain_core.example_selectors import BaseExampleSelector, SemanticSimila
 from langchain_core.messages import SystemMessage
 from langchain_core.prompts import ChatPromptTemplate, FewShotChatMessagePromptTemplate
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_dp._util import validate
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
+from langchain_dp.ensemble.naming import label_parser, names_of
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.synth.describing import instruction_of
 from langchain_dp.synth.selecting import BalancedExampleSelector, WordRetriever
@@ -95,7 +97,19 @@ class SyntheticExamples(Sequence[SyntheticExample]):
     @property
     def instruction(self) -> str:
         """A task in words that may be shown to any model: the labels, each with its released description."""
-        return instruction_of(self.labels, self.descriptions)
+        return instruction_of(self._words(named=False), self.descriptions)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Label -> a name for it, from its released description; the label itself where there is none of use.
+
+        A model that is asked for names ("sports") instead of codes ("team A") answers far better: see :meth:`chain`.
+        """
+        return names_of(self.labels, self.descriptions)
+
+    def _words(self, *, named: bool) -> dict[str, str]:
+        validate.one_of("named", named, (True, False))
+        return self.names if named else {label: label for label in self.labels}
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -128,32 +142,57 @@ class SyntheticExamples(Sequence[SyntheticExample]):
         """Mappings with ``text`` and ``label``."""
         return [one.row() for one in self._kept]
 
-    def as_few_shot_prompt(self, count: int | None = None, *, selector: Any = None) -> FewShotChatMessagePromptTemplate:
+    def as_few_shot_prompt(
+        self, count: int | None = None, *, selector: Any = None, named: bool = False
+    ) -> FewShotChatMessagePromptTemplate:
         """Examples as turns of a chat: the text is the human's, the label the model's answer.
 
         Args:
             count: How many, the labels in turn; None is all. With ``selector`` it is not used.
             selector: An example selector that chooses for each input; its input variable is ``text``.
+            named: Answer with the :attr:`names` of the labels. Not with ``selector``.
         """
+        words = self._words(named=named)
         turn = ChatPromptTemplate.from_messages([("human", "{text}"), ("ai", "{label}")])
         if selector is not None:
+            if named:
+                raise InvalidParameter("Expected named=True without selector=, whose examples have labels, not names.")
             return FewShotChatMessagePromptTemplate(
                 example_selector=selector, example_prompt=turn, input_variables=["text"]
             )
         chosen = self.balanced(len(self) if count is None else validate.integer("count", count, at_least=1))
         return FewShotChatMessagePromptTemplate(
-            examples=[one.row() for one in chosen], example_prompt=turn, input_variables=[]
+            examples=[{"text": one.text, "label": words[one.label]} for one in chosen],
+            example_prompt=turn,
+            input_variables=[],
         )
 
-    def as_chat_prompt(self, count: int | None = None, *, selector: Any = None) -> ChatPromptTemplate:
+    def as_chat_prompt(
+        self, count: int | None = None, *, selector: Any = None, named: bool = False
+    ) -> ChatPromptTemplate:
         """A whole prompt for any chat model: :attr:`instruction` as system message, examples as turns, then ``text``.
 
         Args:
             count: As in :meth:`as_few_shot_prompt`; 0 shows no example, so that the descriptions stand alone.
             selector: As there.
+            named: As there.
         """
-        turns = [] if count == 0 else [self.as_few_shot_prompt(count, selector=selector)]
-        return ChatPromptTemplate.from_messages([SystemMessage(self.instruction), *turns, ("human", "{text}")])
+        turns = [] if count == 0 else [self.as_few_shot_prompt(count, selector=selector, named=named)]
+        system = SystemMessage(instruction_of(self._words(named=named), self.descriptions))
+        return ChatPromptTemplate.from_messages([system, *turns, ("human", "{text}")])
+
+    def chain(self, model: Runnable[Any, Any], count: int | None = None) -> Runnable[Any, str]:
+        """A classifier on these examples: :meth:`as_chat_prompt` by names, the model, and the label that it named.
+
+        Args:
+            model: Any chat model. It sees what was released, and the text that is asked about.
+            count: As in :meth:`as_few_shot_prompt`; 0 shows the descriptions alone.
+
+        Returns:
+            A Runnable from ``{"text": ...}`` to a label. An answer that names none, or several, is LangChain's
+            ``OutputParserException``.
+        """
+        return self.as_chat_prompt(count, named=True) | model | label_parser(self.names)
 
     def as_example_selector(self, embeddings: Embeddings | None = None, *, k: int = 4) -> BaseExampleSelector:
         """LangChain's example selector: the ``k`` most similar examples, or without embeddings the same balanced ones.

@@ -46,12 +46,18 @@ CODED = ICLPrompt(
     words=dict(zip(("World", "Sports", "Business", "Technology"), "ABCD", strict=True)),
 )
 """The news topics under codes that no model knows, as the categories of tickets are."""
-TASKS = {"sst2": SST2, "trec": TREC, "agnews": AGNEWS, "amazon": AMAZON, "coded": CODED}
-FOLDERS = {"coded": "agnews"}
-MAX_TOKENS = {"sst2": 512, "trec": 384, "agnews": 1280, "amazon": 2048, "coded": 1280}
+NAMES = {"World": "politics", "Sports": "sports", "Business": "business", "Technology": "technology"}
+"""What the 1.5B model wrote of these topics under codes, at epsilon 3 (synth.jsonl) and at 1 (codes.jsonl)."""
+NAMED = ICLPrompt(
+    instruction="Sort the articles into folders.", question="Article: {text}", answer="Folder:", words=NAMES
+)
+"""The same codes, answered by the names that were written of them first, from a budget of its own."""
+TASKS = {"sst2": SST2, "trec": TREC, "agnews": AGNEWS, "amazon": AMAZON, "coded": CODED, "named": NAMED}
+FOLDERS = {"coded": "agnews", "named": "agnews"}
+MAX_TOKENS = {"sst2": 512, "trec": 384, "agnews": 1280, "amazon": 2048, "coded": 1280, "named": 1280}
 """Of four examples; half for the question, half for head and examples."""
 TRAINED_ON = 2048
-EPSILONS = (1.0, 3.0, 8.0)
+EPSILONS = (1.0, 2.0, 3.0, 8.0)
 NOISE_RUNS = 100
 SETTINGS = ("rows", "questions", "together", "queries", "more_queries", "thin", "delta")
 

@@ -24,9 +24,11 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import NoReturn
 
+import numpy as np
+
 from langchain_dp._util.validate import number
 from langchain_dp.errors import InvalidParameter, PrivateDataError
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, TokenScores
 
 Script = Callable[[int, Continuation], str | list[str] | None]
 """Place of a member in its call, and the member: its whole sentence or the pieces of it, or None if it abstains."""
@@ -183,6 +185,44 @@ class WordEngine:
                 )
         return [self._row(prompt, labels, content_free) for prompt in prompts]
 
+    def score_next_token(
+        self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
+    ) -> TokenScores:
+        """Log-probabilities of what it would write, of the public prompt's most probable tokens."""
+        with self._lock:
+            self.calls.append(list(members))
+        self._during()
+        _equal([one.prompt for one in (public, *members)])
+        rows = [self._shares(place, one, chat) for place, one in enumerate(members)]
+        known = self._shares(0, public, chat)
+        assert known is not None
+        order = sorted(range(len(known)), key=lambda token: (-known[token], token))[:candidates]
+        tokens = [token for token in order if token != _CONTROL] + [_END] * (_END not in order)
+        return TokenScores(
+            tuple(tokens),
+            np.array([known[token] for token in tokens]),
+            tuple(None if row is None else np.array([row[token] for token in tokens]) for row in rows),
+        )
+
+    def _shares(self, place: int, asked: Continuation, chat: bool) -> list[float] | None:
+        """Log-softmax of a member's logits, of which none is far above the others: a script prefers by ten nats.
+
+        The public prompt likes everything alike where there is a script.
+        """
+        try:
+            logits = self._logits(place, asked, chat)
+        except AssertionError:
+            raise
+        except Exception:
+            return None
+        if self._script is not None and not asked.prompt.body:
+            logits = [0.0] * len(self._pieces)
+        if logits is None:
+            return None
+        low = [min(logit, 10.0) for logit in logits]
+        total = math.log(math.fsum(map(math.exp, low)))
+        return [logit - total for logit in low]
+
     def forget(self, *members: Hashable) -> None:
         """Drop what is cached of these members."""
         for member in members:
@@ -201,25 +241,28 @@ class WordEngine:
 
     def _token(self, place: int, asked: Continuation, decoding: Decoding) -> Token | None:
         try:
-            self._spoil(asked.prompt)
-            whole = asked.prompt.head + asked.prompt.body + asked.prompt.tail + asked.prompt.begins
-            if self.count_tokens(whole) + len(asked.written) > self._max:
-                return None
+            logits = self._logits(place, asked, bool(decoding.chat))
         except AssertionError:
             raise
         except Exception:
             return None
+        return None if logits is None else taken(logits, asked, decoding, never={_CONTROL})
+
+    def _logits(self, place: int, asked: Continuation, chat: bool) -> list[float] | None:
+        self._spoil(asked.prompt)
+        whole = asked.prompt.head + asked.prompt.body + asked.prompt.tail + asked.prompt.begins
+        if self.count_tokens(whole) + len(asked.written) > self._max:
+            return None
         self.cache[asked.prompt.member] = asked.prompt.body
         if self._script is None:
-            logits = self._read(f"<user>{whole}<assistant>" if decoding.chat else whole, asked.written)
-        else:
-            said = self._script(place, asked)
-            if said is None:
-                return None
-            sentence = self.tokenize(said)
-            logits = [0.0] * len(self._pieces)
-            logits[sentence[len(asked.written)] if len(asked.written) < len(sentence) else _END] = _SCRIPTED
-        return taken(logits, asked, decoding, never={_CONTROL})
+            return self._read(f"<user>{whole}<assistant>" if chat else whole, asked.written)
+        said = self._script(place, asked)
+        if said is None:
+            return None
+        sentence = self.tokenize(said)
+        logits = [0.0] * len(self._pieces)
+        logits[sentence[len(asked.written)] if len(asked.written) < len(sentence) else _END] = _SCRIPTED
+        return logits
 
     def _read(self, text: str, written: Sequence[Token]) -> list[float]:
         """Logits by what followed the last piece in this very text, by what is in it at all, and by its own whims."""

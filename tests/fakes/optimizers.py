@@ -77,6 +77,10 @@ class Looking(WordEngine):
         self._seen([one.prompt.body for one in asked])
         return super().next_tokens(asked, decoding)
 
+    def score_next_token(self, public: Any, members: Any, *, candidates: int, chat: bool = False) -> Any:
+        self._seen([one.prompt.body for one in members])
+        return super().score_next_token(public, members, candidates=candidates, chat=chat)
+
     def score_labels(self, prompts: Any, words: Sequence[str], *, content_free: Sequence[str] = ()) -> Any:
         self._seen([prompt.body for prompt in prompts])
         return super().score_labels(prompts, words, content_free=content_free)

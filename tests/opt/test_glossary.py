@@ -56,12 +56,17 @@ def test_each_label_is_described_and_the_lines_stand_in_the_prompt(tmp_path: Pat
         (label, said, "") for label, said in SAID.items()
     ]
     whole = "Classify this text.\nteam A: Dull film.\nteam B: Great movie.\nteam C: Good review!"
-    assert whole == with_glossary("Classify this text.", THREE, SAID)
-    assert made.instruction in (whole, "Classify this text.")  # by the choice on validation records
-    if made.instruction == whole:
-        [message] = made.template().format_messages(text="a film")
-        named = "Answer with one of: team A, team B, team C."
-        assert message.content == f"Instruction: {whole}\n{named}\n\nInput: a film\n\nOutput:"
+    assert whole == with_glossary("Classify this text.", THREE, list(SAID.values()))
+    names = dict(zip(THREE, ("Dull film", "Great movie", "Good review"), strict=True))
+    # by the choice on validation records
+    assert (made.instruction, made.words) in [
+        ("Classify this text.", names),
+        (whole, dict(zip(THREE, THREE, strict=True))),
+        ("Classify this text.", dict(zip(THREE, THREE, strict=True))),
+    ]
+    [message] = made.template().format_messages(text="a film")
+    called = f"Answer with one of: {', '.join(made.words.values())}."
+    assert message.content == f"Instruction: {made.instruction}\n{called}\n\nInput: a film\n\nOutput:"
     made.save(tmp_path / "prompt.json")
     assert load_prompt(tmp_path / "prompt.json") == made
     assert CANARY not in (tmp_path / "prompt.json").read_text()
@@ -118,10 +123,11 @@ def test_a_subset_without_a_record_of_the_label_abstains() -> None:
 def test_names_are_shown_only_where_that_is_asked_for() -> None:
     """If it breaks, a label whose name misleads is described by its name."""
     engine = writer()
-    glossary(engine, glossary=Glossary(show_labels=True)).invoke(rows())
-    heads = list(dict.fromkeys(one.prompt.head for call in engine.calls for one in call))
-    assert [name in head for name, head in zip(THREE, heads, strict=True)] == [True] * 3
-    assert all('folder, "team' in head for head in heads)
+    for chat in (False, True):
+        engine.calls.clear()
+        glossary(engine, glossary=Glossary(show_labels=True), chat=chat).invoke(rows())
+        heads = list(dict.fromkeys(one.prompt.head for call in engine.calls for one in call))
+        assert [f'folder{"," * chat} "{name}"' in head for name, head in zip(THREE, heads, strict=True)] == [True] * 3
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+"""Names for labels that mean nothing, such as "team A": taken from what was released of their texts.
+
+A model that has to answer "team A" must remember which topic that stands for; a small one does not. Asked for the topic
+itself it answers as well as under the true names, and the label is put back afterwards. Names are functions of public
+and released text alone: they cost nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from langchain_core.exceptions import OutputParserException
+from langchain_core.runnables import Runnable, RunnableLambda
+
+from langchain_dp.parsing import parse_label
+
+_PHRASE = re.compile(r"[,;:.()\[\]/\n]|\s(?:including|such as|like|e\.g)\b")
+_EDGES = " \t\"'`*_-"
+_SHORT, _LONG = 4, 8
+"""Words of a name at most, and of one that a shorter one would not tell from another."""
+
+
+def names_of(labels: Sequence[str], descriptions: Mapping[str, str]) -> dict[str, str]:
+    """Label -> name: the first words of its description, or more of them where two begin alike, or the label itself.
+
+    Args:
+        labels: The public labels.
+        descriptions: What was released of them; a label may be missing, or its description empty.
+
+    Returns:
+        Names that differ in more than case.
+
+    Examples:
+        >>> names_of(["A", "B", "C"], {"A": "Sports news, including soccer", "B": "money", "C": ""})
+        {'A': 'Sports news', 'B': 'money', 'C': 'C'}
+    """
+    choices = {label: _choices(label, descriptions.get(label, "")) for label in labels}
+    names = {label: next(found) for label, found in choices.items()}
+    while twice := [label for label, name in names.items() if _is_taken(label, name, names)]:
+        names |= {label: next(choices[label]) for label in twice}
+    return names
+
+
+def _choices(label: str, description: str) -> Iterator[str]:
+    """Names of a label, the best one first; the last one is its own."""
+    phrase, whole = _PHRASE.split(f"{description.strip(_EDGES)} ", maxsplit=1)[0], description
+    for text, most in ((phrase, _SHORT), (whole, _LONG)):
+        name = " ".join(text.split()[:most]).strip(_EDGES + ",;:.!?")
+        if re.search(r"[^\W\d_]", name):
+            yield name
+    while True:
+        yield label
+
+
+def _is_taken(label: str, name: str, names: Mapping[str, str]) -> bool:
+    """Whether another label has this name, or is called so; a label that stands for itself keeps its own."""
+    if name == label:
+        return False
+    folded = Counter(other.casefold() for other in names.values())
+    return folded[name.casefold()] > 1 or any(name.casefold() == other.casefold() for other in names if other != label)
+
+
+def label_parser(words: Mapping[str, str]) -> Runnable[Any, str]:
+    """A Runnable from a model's answer to the label whose word it names.
+
+    Args:
+        words: Label -> word that the model was asked for.
+
+    Returns:
+        A Runnable that takes a message or a text. It raises LangChain's ``OutputParserException`` where no label is
+        named, or several; the error repeats no answer.
+
+    Examples:
+        >>> label_parser({"team A": "sports", "team B": "business"}).invoke("Sports.")
+        'team A'
+    """
+    labels, shown = list(words), list(words.values())
+
+    def label(answer: Any) -> str:
+        place = parse_label(answer, shown)
+        if place is None:
+            raise OutputParserException(f"Expected the answer to name one of {shown}. Ask again, or take it for none.")
+        return labels[place]
+
+    return RunnableLambda(label, name="label_parser")

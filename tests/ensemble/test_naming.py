@@ -1,0 +1,59 @@
+"""Names from descriptions, and labels back from answers."""
+
+from __future__ import annotations
+
+import pytest
+from langchain_core.exceptions import OutputParserException
+from langchain_core.messages import AIMessage
+
+from langchain_dp.ensemble.naming import label_parser, names_of
+
+
+@pytest.mark.parametrize(
+    ("descriptions", "names"),
+    [
+        ({"A": "sports", "B": "money"}, ["sports", "money"]),
+        ({"A": "Sports news, including soccer and tennis", "B": "Money: banks"}, ["Sports news", "Money"]),
+        ({"A": " *Late parcels.* ", "B": "'thanks'!"}, ["Late parcels", "thanks"]),
+        ({"A": "one two three four five six", "B": "x"}, ["one two three four", "x"]),
+        ({"A": "", "B": "money"}, ["A", "money"]),
+        ({"A": "2018", "B": "- ..."}, ["A", "B"]),
+        # two that begin alike take more words, and two that are alike keep their labels
+        ({"A": "sports, football", "B": "Sports, tennis"}, ["sports, football", "Sports, tennis"]),
+        ({"A": "news", "B": "News"}, ["A", "B"]),
+        ({"A": "sports, football", "B": "sports"}, ["sports, football", "sports"]),
+        # a name that another label has as its own would send its answers there
+        ({"A": "B", "B": ""}, ["A", "B"]),
+        ({"A": "b", "B": "money"}, ["A", "money"]),
+        ({}, ["A", "B"]),
+    ],
+)
+def test_names_are_short_and_all_different(descriptions: dict[str, str], names: list[str]) -> None:
+    """If it breaks, an answer stands for two labels, or for one that it does not name."""
+    found = names_of(["A", "B"], descriptions)
+    assert found == dict(zip(["A", "B"], names, strict=True))
+    assert len({name.casefold() for name in found.values()}) == 2
+
+
+def test_three_that_collide_end_with_names_of_their_own() -> None:
+    """If it breaks, falling back from one name meets another one for ever, or leaves two alike."""
+    labels = ["A", "B", "C", "D"]
+    said = {"A": "x, y", "B": "x, z", "C": "x", "D": "X, Y"}
+    found = names_of(labels, said)
+    assert list(found) == labels
+    assert len({name.casefold() for name in found.values()}) == 4
+
+
+def test_an_answer_gives_its_label_back() -> None:
+    """If it breaks, whoever asks by names gets names, or another label."""
+    parser = label_parser({"team A": "sports", "team B": "sports business"})
+    assert parser.invoke(AIMessage("Sports.")) == "team A"
+    assert parser.invoke("Topic: sports business") == "team B"
+
+
+@pytest.mark.parametrize("answer", ["cooking SECRET", "", "sports or money SECRET"])
+def test_an_answer_that_names_none_is_an_error_without_it(answer: str) -> None:
+    """If it breaks, a guess stands for a label, or an answer is repeated in a log."""
+    with pytest.raises(OutputParserException, match="sports") as caught:
+        label_parser({"team A": "sports", "team B": "money"}).invoke(answer)
+    assert "SECRET" not in str(caught.value)
