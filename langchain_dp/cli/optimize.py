@@ -217,6 +217,8 @@ def optimizer_for(
             own |= {"glossary": Glossary(show_labels=options.show_labels)}
         dln |= _given(steps=options.steps, temperature=options.temperature)
     instruction = options.instruction if options.instruction is not None else task and task.instruction
+    if options.decoder != "votes":
+        own |= {"decoder": options.decoder}
     own |= {"model": engine, "labels": labels, "budget": budget, "ledger": ledger, "instruction": instruction}
     own |= _given(prompts=task and task.prompts)
     if options.fits and own.get("method", "dp-opt") in PRIVATE:
@@ -243,7 +245,8 @@ def _before(plan: OptPlanReport) -> str:
         private = " (the time is estimated from the private rows: keep it to yourself)"
     records = f" of {plan.training:,.0f} records; {plan.validation:,.0f} more select" if plan.scheme.even else ""
     votes = f"{plan.scheme.expected_subsets:,.0f} subsets"
-    return f"{time}up to {plan.max_calls:,} tokens, each by {votes}{records}{private}"
+    most = plan.max_calls * getattr(plan.token, "tokens", 1)
+    return f"{time}up to {most:,} tokens, each by {votes}{records}{private}"
 
 
 def _half_of_memory() -> int:

@@ -199,6 +199,11 @@ class _Counter:
     def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> NoReturn:
         _unasked(asked)
 
+    def score_next_token(
+        self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
+    ) -> NoReturn:
+        _unasked(members)
+
     def score_labels(
         self, prompts: Sequence[MemberPrompt], words: Sequence[str], *, content_free: Sequence[str] = ()
     ) -> NoReturn:

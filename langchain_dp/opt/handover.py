@@ -18,7 +18,7 @@ from langchain_dp._util import validate
 from langchain_dp._util.documents import Form
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
-from langchain_dp.ensemble.naming import label_parser
+from langchain_dp.ensemble.naming import label_parser, names_of
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.candidates import Candidate, PromptChoice
 from langchain_dp.opt.scores import PromptScore
@@ -65,6 +65,15 @@ class OptimizedPrompt:
     candidates: Sequence[Candidate] = ()
     descriptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     words: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Label -> a name for it, from its description in a glossary; the label itself where there is none of use.
+
+        For whatever asks a model about these labels: ``ICLPrompt(words=optimized.names)``. They are released: free.
+        """
+        said = {label: text for label, text in self.descriptions.items() if text != label}
+        return names_of(list(self.words or self.descriptions), said)
 
     def template(self) -> ChatPromptTemplate:
         """The prompt, as one human message or after a system message; ``metadata["dp"]`` is the certificate.

@@ -105,7 +105,7 @@ class Run:
         for _ in plan:  # stands where the first call is asked for
             break
         while not candidate.ended:
-            if not self._source.left(candidate.message):
+            if not self._source.left(candidate.message, candidate.tokens):
                 candidate.ended = "calls"
                 break
             if self._halted():

@@ -90,8 +90,8 @@ class TokenSource(Protocol):
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
         """One call. What it returns has left."""
 
-    def left(self, message: int | None = None) -> int:
-        """Calls that may still be made, for this request; by default over all of them."""
+    def left(self, message: int | None = None, written: Sequence[Token] = ()) -> int:
+        """Tokens that may still be written after these, for this request; by default over all of them."""
 
     def close(self) -> None:
         """Drop what is cached of the subsets."""
@@ -197,7 +197,7 @@ class PrivateVote:
         votes = self._subset_votes.votes(self._subset_votes.draw(), message, written)
         return self._mechanism.release(votes, rng=self._rng)
 
-    def left(self, message: int | None = None) -> int:
+    def left(self, message: int | None = None, written: Sequence[Token] = ()) -> int:
         """Calls that the plan still holds."""
         return self._reservation.left(message)
 
@@ -234,13 +234,10 @@ class ClippedTexts:
         self._tokens: Iterator[Token] | None = None
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
-        """The next token of a text; None where the text was begun elsewhere, or has come to its end."""
+        """The next token of a text; None where it has come to its end, or its engine failed."""
         if not written:
             self._tokens = self._begun(message)
-        token = None if self._tokens is None else next(self._tokens, None)
-        if token is None:
-            self._tokens = None
-        return token
+        return None if self._tokens is None else next(self._tokens, None)
 
     def _begun(self, message: int) -> Iterator[Token]:
         event = self._writer.noise.event
@@ -252,10 +249,15 @@ class ClippedTexts:
         self._asked.update(member.member for member in members)
         return self._writer.continued(self._shown.public(message), members)
 
-    def left(self, message: int | None = None) -> int:
-        """Tokens of the texts that the plan still holds, and of the one that is being written."""
-        rounds = self._reservation.left(message)
-        return (rounds + (self._tokens is not None)) * self._writer.noise.event.tokens
+    def left(self, message: int | None = None, written: Sequence[Token] = ()) -> int:
+        """Tokens of the texts that the plan still holds; of one that has begun, those that are to come.
+
+        None where another process began it.
+        """
+        tokens = self._writer.noise.event.tokens
+        if written:
+            return 0 if self._tokens is None else tokens - len(written)
+        return self._reservation.left(message) * tokens
 
     def close(self) -> None:
         """Drop what is cached of the subsets."""
@@ -282,7 +284,7 @@ class PlainVote:
         winners = [token for token, count in votes.items() if count == most]
         return sorted(winners, key=lambda token: (isinstance(token, str), token))[0] if winners else None
 
-    def left(self, message: int | None = None) -> int:
+    def left(self, message: int | None = None, written: Sequence[Token] = ()) -> int:
         """Calls that the number of candidates and their length allow."""
         return self._left
 

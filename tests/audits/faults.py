@@ -103,6 +103,7 @@ def faults() -> Faults:
             **under(functools.partial(opt.tokens, opt.WRITING[:1], 2), swaps.TOKENS),
             **under(functools.partial(opt.tokens, opt.WRITING[:1], 4), swaps.VOTES),
         },
+        "clipped prompts": under(opt.clipped, swaps.CLIPPED),
         "choice": under(opt.choice, swaps.CHOICE),
         "text rounds": {
             **under(functools.partial(synth.rounds, ["rounds"]), texts.ROUNDS),

@@ -30,7 +30,7 @@ from langchain_dp.accounting import (
     pld,
 )
 from langchain_dp.accounting.metric import Owner
-from langchain_dp.ensemble.subsets import FixedPartition
+from langchain_dp.ensemble.subsets import FixedPartition, SubsetSampler
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.icl import ChatDPICL, DPICLClassifier
 from langchain_dp.icl.answers import AnswerCache
@@ -38,11 +38,11 @@ from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.reservation import AnswerReservation
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.voters import EngineVoter, ModelVoter
-from langchain_dp.mechanisms import Exponential, LimitedDomain, NoisyMax, ReportNoisyMax, SystemRandomness
+from langchain_dp.mechanisms import ClippedSum, Exponential, LimitedDomain, NoisyMax, ReportNoisyMax, SystemRandomness
 from langchain_dp.opt.data import Data
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.reservation import VALIDATION
-from langchain_dp.opt.voters import PrivateVote
+from langchain_dp.opt.voters import ClippedTexts, PrivateVote
 from langchain_dp.rapt._tokenizers import PAD
 from langchain_dp.rapt.privatize import Items, TextPrivatizer
 
@@ -314,10 +314,55 @@ def split_by_place(real: StandIn, record_ids: Sequence[str], share: float, *args
     return list(record_ids[:cut]), list(record_ids[cut:])
 
 
-def answers_of_the_batch(real: StandIn, self: Forward, instruction: str, texts: Sequence[str]) -> list[int | None]:
+def answers_of_the_batch(
+    real: StandIn, self: Forward, instruction: str, texts: Sequence[str], *words: Any
+) -> list[int | None]:
     """What a demonstration shows as the model's answer is the most frequent one of its batch."""
-    answers = real(self, instruction, texts)
+    answers = real(self, instruction, texts, *words)
     return [max(set(answers), key=answers.count)] * len(answers) if answers else []
+
+
+def others_at_every_token(real: StandIn, self: ClippedTexts, message: int) -> Any:
+    """The subsets of a text are drawn anew for each of its tokens, under the charge of one draw."""
+    writer, written, tokens = self._writer, [], real(self, message)
+    members = lambda: self._shown.members(self._sampler.draw(), message)  # noqa: E731
+    while len(written) < writer.noise.event.tokens and not writer.ended(written):
+        scores = writer._scores(self._shown.public(message), members(), tuple(written))
+        rows = [row for row in scores.members if row is not None]
+        written.append(scores.tokens[writer.noise.release(scores.public, rows, rng=SYSTEM)])
+        yield written[-1]
+    tokens.close()
+
+
+def charged_after(real: StandIn, self: ClippedTexts, message: int) -> Any:
+    """A text is charged once it is written."""
+    held: list[Callable[[], None]] = []
+    with instead(
+        LedgerPlan, "spend", lambda spend: lambda *args, **kwargs: held.append(lambda: spend(*args, **kwargs))
+    ):
+        tokens = list(real(self, message))
+    held[0]()
+    return iter(tokens)
+
+
+def two_texts_for_one(real: StandIn, self: ClippedTexts, message: int) -> Any:
+    """A second text is written under the charge of the first, and thrown away."""
+    tokens = real(self, message)
+    list(self._writer.continued(self._shown.public(message), self._shown.members(self._sampler.draw(), message)))
+    return tokens
+
+
+def one_draw_for_all(real: StandIn, self: SubsetSampler) -> Any:
+    """The subsets of the first text write all of them."""
+    vars(self).setdefault("_drawn_once", real(self))
+    return vars(self)["_drawn_once"]
+
+
+def divided_by_who_answers(real: StandIn, self: ClippedSum, public: Any, members: Any, **kwargs: Any) -> int:
+    """The sum is divided by the number of members that answer, and not by a constant."""
+    rows = [row for row in members if row is not None]
+    share = dataclasses.replace(self.event, epsilon0=min(self.event.epsilon0 * self.members / max(1, len(rows)), 20.0))
+    return int(real(dataclasses.replace(self, event=share, members=max(1, len(rows))), public, rows, **kwargs))
 
 
 def teaching_rows(real: StandIn, self: Data, ids: list[str]) -> Any:
@@ -515,6 +560,17 @@ TOKENS: dict[str, list[Swap]] = {
     "answers of the batch": [(Forward, "predict", method(answers_of_the_batch))],
 }
 """Faults of who pays for a token, who is asked, and what is shown."""
+
+CLIPPED: dict[str, list[Swap]] = {
+    "others at every token": [(ClippedTexts, "_begun", method(others_at_every_token))],
+    "a text charged after it": [(ClippedTexts, "_begun", method(charged_after))],
+    "two texts for one charge": [(ClippedTexts, "_begun", method(two_texts_for_one))],
+    "one draw for all texts": [(SubsetSampler, "draw", method(one_draw_for_all))],
+    "every subset moves a text": [(FixedPartition, "draw", method(everybody_votes))],
+    "validation records write": [(langchain_dp.opt.data, "split", method(training_sees_all))],
+    "divided by who answers": [(ClippedSum, "release", method(divided_by_who_answers))],
+}
+"""Faults of texts that are written by clipped sums."""
 
 VOTES: dict[str, list[Swap]] = {
     "+1 where votes move": [(LimitedDomain, "release", method(lower_threshold))],

@@ -39,13 +39,12 @@ def better_text_of_two(real: StandIn, self: TextWriter, *args: Any) -> Iterator[
     return iter(max([list(real(self, *args)) for _ in range(2)], key=len))
 
 
-def redrawn_for_tokens(real: StandIn, self: TextWriter, head: str, tail: str, bodies: Mapping[Any, str]) -> Any:
+def redrawn_for_tokens(real: StandIn, self: TextWriter, public: Any, members: Any) -> Any:
     """Of the members of a text every token sees some, by fresh coins."""
     written: list[Any] = []
-    for _ in range(self._noise.event.tokens):
-        some = {key: body for key, body in bodies.items() if SYSTEM.randbelow(3)}
-        scores = self._scores(head, tail, some, tuple(written))
-        written.append(scores.tokens[self._noise.release(scores.public, scores.members, rng=self._rng)])
+    for _ in range(self.noise.event.tokens):
+        scores = self._scores(public, [member for member in members if SYSTEM.randbelow(3)], tuple(written))
+        written.append(scores.tokens[self.noise.release(scores.public, scores.members, rng=self._rng)])
         yield written[-1]
 
 
@@ -160,7 +159,7 @@ ROUNDS: dict[str, list[Swap]] = {
     "coins of the first round": [(Members, "drawn", method(first_coins))],
     "as many members as expected": [(Members, "drawn", method(sample_of_fixed_size))],
     "better text of two": [(TextWriter, "tokens", method(better_text_of_two))],
-    "members drawn for every token": [(TextWriter, "tokens", method(redrawn_for_tokens))],
+    "members drawn for every token": [(TextWriter, "continued", method(redrawn_for_tokens))],
     "shown in texts of all labels": [(PrivateRecords, "get", method(shown_to_all))],
 }
 """Faults of who pays for a round of texts, and who is in it."""

@@ -33,6 +33,7 @@ from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import keep, made, so_far
 
 from langchain_dp.accounting import PrivacyBudget, TextRoundEvent
+from langchain_dp.ensemble.naming import names_of
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.ports import MemberPrompt
@@ -159,13 +160,17 @@ def _asked(
     described: dict[str, str] | None,
     options: Any,
 ) -> dict[str, float]:
-    def prompted(examples: list[dict[str, str]], described: dict[str, str] | None = None) -> float:
-        return _prompted(engine, examples, test[: options.asked], options, labels, seed, described)
+    def prompted(
+        examples: list[dict[str, str]], described: dict[str, str] | None = None, *, named: bool = False
+    ) -> float:
+        return _prompted(engine, examples, test[: options.asked], options, labels, seed, described, named)
 
     found = {"prompted": prompted(examples)}
     if described is not None:
         found |= {"prompted_with_descriptions": prompted(examples, described)}
         found |= {"descriptions_alone": prompted([], described)}
+        found |= {"prompted_by_names": prompted(examples, described, named=True)}
+        found |= {"names_alone": prompted([], described, named=True)}
     return found
 
 
@@ -279,9 +284,15 @@ def _prompted(
     labels: str,
     seed: int,
     described: dict[str, str] | None,
+    named: bool = False,
 ) -> float:
-    """Share of test rows that the model gets right with 16 examples, the labels in turn, in its prompt; calibrated."""
+    """Share of test rows that the model gets right with 16 examples, the labels in turn, in its prompt; calibrated.
+
+    With ``named`` it answers with names from the descriptions.
+    """
     words = _words(options.task, labels)
+    if named:
+        words, described = names_of(list(words), described or {}), None
     turns: list[dict[str, str]] = []
     for turn in range(math.ceil(options.shown / len(words))):
         for label in words:
@@ -293,13 +304,14 @@ def _prompted(
     head = f"Sort each text. The kinds: {', '.join(kinds)}.\n\n"
     cut = (" ".join(one["text"].split()[:30]) for one in turns)  # real rows are longer than what is written
     head += "".join(f"Text: {text}\nKind: {words[one['label']]}\n\n" for text, one in zip(cut, turns, strict=True))
-    right = 0
-    for row in test:
-        prompt = MemberPrompt(head, "", f"Text: {' '.join(row['text'].split())}\nKind:", ("reader", head))
-        (scores,) = engine.score_labels(
-            [prompt], [f" {word}" for word in words.values()], content_free=("Text: N/A\nKind:", "Text: \nKind:")
-        )
-        right += scores is not None and list(words)[_largest(scores)] == row["label"]
+
+    def scores(text: str) -> Any:
+        prompt = MemberPrompt(head, "", f"Text: {text}\nKind:", ("reader", head))
+        (row,) = engine.score_labels([prompt], [f" {word}" for word in words.values()])
+        return np.array(row)
+
+    prior = np.log(np.mean([np.exp(scores(text)) for text in ("N/A", "")], axis=0))  # of texts without content
+    right = sum(list(words)[_largest(scores(" ".join(row["text"].split())) - prior)] == row["label"] for row in test)
     engine.forget(("reader", head))
     return round(right / len(test), 4)
 

@@ -45,10 +45,9 @@ def paid(ledger: PrivacyLedger) -> list[Any]:
 def test_a_text_is_charged_once_and_written_by_the_same_subsets() -> None:
     """If it breaks, tokens are drawn that nobody paid for, or a record meets two coins for one text."""
     engine, ledger = WordEngine(agreeing(SENTENCE)), PrivacyLedger(BUDGET)
-    made = clipped(engine, ledger=ledger, budget=None, sampling_probability=0.5, num_prompts=8)
-    prompt = made.optimize(examples(40))
-    assert [each.text for each in prompt.candidates] == [SENTENCE] * 8
-    assert paid(ledger) == [TextRoundEvent(8.0, LENGTH, 0.5)] * 8
+    made = clipped(engine, ledger=ledger, budget=None, sampling_probability=0.5, num_prompts=8, epsilon0=4.0)
+    made.invoke(examples(40))
+    assert paid(ledger) == [TextRoundEvent(4.0, LENGTH, 0.5)] * 8
     scoring = [call for call in engine.calls if all(one.prompt.begins for one in call)]
     texts = [list(group) for _, group in itertools.groupby(scoring, key=_texts_of(scoring))]
     assert len(texts) == 8
@@ -103,7 +102,7 @@ def test_a_glossary_pays_for_the_texts_of_two_labels() -> None:
     said = {"team A": "Dull film.", "team B": "Great movie.", "team C": "Good review!"}
     rows = [{"text": f"note {i} kind{i % 3} {CANARY}", "label": labels[i % 3]} for i in range(120)]
     script = by_text({f"kind{i}": text for i, text in enumerate(said.values())})
-    engine = WordEngine(script, extra="\n".join([*said.values(), *labels]))
+    engine = WordEngine(script, extra="\n".join(["", *said.values(), *labels]))
     ledger = PrivacyLedger(BUDGET)
     made = clipped(engine, method="glossary", labels=labels, ledger=ledger, budget=None, num_prompts=1)
     assert made.optimize(rows).descriptions == said
@@ -145,12 +144,12 @@ def test_a_run_that_is_stopped_goes_on_with_the_next_text(turn: int, tmp_path: P
             raise KeyboardInterrupt
 
     with ledger_in(tmp_path) as ledger, pytest.raises(KeyboardInterrupt):
-        clipped(Looking(look), ledger=ledger, budget=None, num_prompts=3).invoke(examples(40))
+        clipped(Looking(look, agreeing(SENTENCE)), ledger=ledger, budget=None, num_prompts=3).invoke(examples(40))
     if turn:
         kept = journal_fields(tmp_path)["written"]
         assert sum(len(each["tokens"]) for each in kept) >= turn - len(kept)
     with ledger_in(tmp_path) as ledger:
-        made = clipped(Looking(len), ledger=ledger, budget=None, num_prompts=3)
+        made = clipped(Looking(len, agreeing(SENTENCE)), ledger=ledger, budget=None, num_prompts=3)
         prompt = made.optimize(examples(40))
         assert len(paid(ledger)) <= 3
     whole = [each.text for each in prompt.candidates if each.text == SENTENCE]

@@ -8,10 +8,11 @@ import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 from langchain_core.messages import BaseMessage
 
 from langchain_dp.audit.self_check.laws import attendance, coins
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, TokenScores
 
 
 class NamingEngine:
@@ -164,6 +165,7 @@ class Witness(NamingEngine):
     Attributes:
         shown: What was asked.
         rounds: The same for tokens, call by call.
+        texts: The same for texts by clipped sums: of each its calls.
     """
 
     vocabulary_size = 64
@@ -182,6 +184,7 @@ class Witness(NamingEngine):
         self._public = public
         self.shown: list[SeenPrompt] = []
         self.rounds: list[list[SeenPrompt]] = []
+        self.texts: list[list[list[SeenPrompt]]] = []
         self._charged = charged
         self._vote = vote
         self._right = right
@@ -237,3 +240,22 @@ class Witness(NamingEngine):
             kept.append(self.see((one.prompt.tail, one.written), one.prompt.body, one.prompt.head, said, charged))
         self.rounds.append([each for each in kept if each is not None])
         return [None if each is None else each.said for each in kept]
+
+    def score_next_token(
+        self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
+    ) -> TokenScores:
+        """Two words that the public prompt likes alike; a member likes the one that its first record is for."""
+        del candidates, chat
+        if not public.written:
+            self.texts.append([])
+        charged, rows, kept = self._charged(), [], []
+        for one in members:
+            own = RECORD.search(one.prompt.body)
+            said = None if own is None else int(own[1]) % 2
+            rows.append(None if said is None or "mute" in one.prompt.body else _LIKES[said])
+            kept.append(self.see((one.prompt.tail, one.written), one.prompt.body, one.prompt.head, said, charged))
+        self.texts[-1].append([each for each in kept if each is not None])
+        return TokenScores((1, 2), np.log([0.5, 0.5]), tuple(rows))
+
+
+_LIKES = np.log([[1 - 1e-9, 1e-9], [1e-9, 1 - 1e-9]])
