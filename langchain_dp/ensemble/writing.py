@@ -61,14 +61,17 @@ class TextWriter:
         public = MemberPrompt(head, "", tail, ("public", head))
         return self.continued(public, [MemberPrompt(head, body, tail, key) for key, body in bodies.items()])
 
-    def continued(self, public: MemberPrompt, members: Sequence[MemberPrompt]) -> Iterator[Token]:
+    def continued(
+        self, public: MemberPrompt, members: Sequence[MemberPrompt], before: Sequence[Token] = ()
+    ) -> Iterator[Token]:
         """As :meth:`tokens`, after whole prompts.
 
         Args:
             public: The prompt without a private text.
             members: Those of the members that take part; head, tail and beginning are those of ``public``.
+            before: Tokens of this very text that the same members wrote before a restart, and that do not end it.
         """
-        written: list[Token] = []
+        written = list(before)
         process = os.getpid()
         while len(written) < self.noise.event.tokens:
             if os.getpid() != process:  # both would go on with the members and the charge of one text

@@ -121,5 +121,5 @@ def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme
         records=records - apart,
         apart=apart,
         shots=settings.subset_size,
-        subsets=settings.subsets,
+        subsets=settings.subsets * settings.sharing,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from langchain_dp._util import validate
@@ -116,26 +116,12 @@ def fit(
     validate.integer("examples_count", examples_count, at_least=least)
     judges = min(max(1, round(_VALIDATION * examples_count)), _JUDGES)
     best, nearest = None, 0.0
-    for prompts, tokens, shots in _writings(method, effort, instruction):
-        texts = labels if method == "glossary" else prompts
-        size = shots * (labels if method == "glossary" else 1)
-        names = tuple(map(str, range(labels))) if method == "glossary" else ()
-        there = (examples_count - judges) // size
-        work = functools.partial(_work, size=size, texts=texts, tokens=tokens, judges=judges, method=method)
+    for prompts, tokens, shots in _writings(method, effort, instruction, clipped=clip_temperature is not None):
         if clip_temperature is None:
-            subsets = min(there, _affordable(work, effort))
-            rows = subsets * size + judges
-            calls = CallPlan(tokens if names else prompts * tokens, names).paid(budget.neighbors)
-            share = AGREED * subsets / _needed(budget, calls) if subsets >= _SUBSETS else 0.0
+            found, share = _by_votes(examples_count, budget, labels, method, effort, (prompts, tokens, shots), judges)
         else:
-            few = (some for some in _CLIPPED if some <= there and work(some, of=there) <= _TOKENS[effort])
-            subsets, rows = next(few, min(there, _SUBSETS)), examples_count
-            calls = CallPlan(1 if names else prompts, names).paid(budget.neighbors)
-            moved = _moved(budget, calls, tokens, subsets / there) if subsets >= _SUBSETS else 0.0
-            share = moved * subsets * clip_temperature / 4 / ENOUGH_CLIP
-        if subsets < _SUBSETS:
-            continue
-        found = Fit(shots, subsets, prompts, tokens, judges / rows, rows)
+            writing = prompts, tokens, shots, clip_temperature
+            found, share = _by_clip(examples_count, budget, labels, method, effort, writing, judges)
         if share >= 1:
             return found
         if share > nearest:
@@ -144,33 +130,71 @@ def fit(
     return best
 
 
-def _writings(method: Method, effort: Effort, instruction: int) -> Iterator[tuple[int, int, int]]:
+def _by_votes(
+    count: int, budget: PrivacyBudget, labels: int, method: Method, effort: Effort, writing: tuple[int, int, int],
+    judges: int,
+) -> tuple[Fit, float]:  # fmt: skip
+    """Settings of one writing, and how near their votes come to what is wanted, which is one."""
+    prompts, tokens, shots = writing
+    glossary = method == "glossary"
+    names = tuple(map(str, range(labels))) if glossary else ()
+    texts, size = (labels, shots * labels) if glossary else (prompts, shots)
+
+    def work(subsets: int) -> float:
+        scheme = Scheme("fixed", subsets, 1.0, even=True)
+        return to_evaluate(
+            scheme, calls=texts * tokens, texts=texts, length=tokens, training=subsets * size,
+            judged=(texts + 1) * judges, lengths=_USUAL, answered=not glossary,
+        ).work()  # fmt: skip
+
+    fixed = work(1)
+    affordable = max(1, math.floor((_TOKENS[effort] - fixed) / (work(2) - fixed)))
+    subsets = min((count - judges) // size, affordable)
+    rows = subsets * size + judges
+    calls = CallPlan(tokens if glossary else prompts * tokens, names).paid(budget.neighbors)
+    share = AGREED * subsets / _needed(budget, calls) if subsets >= _SUBSETS else 0.0
+    return Fit(shots, subsets, prompts, tokens, judges / rows, rows), share
+
+
+def _by_clip(
+    count: int, budget: PrivacyBudget, labels: int, method: Method, effort: Effort,
+    writing: tuple[int, int, int, float], judges: int,
+) -> tuple[Fit, float]:  # fmt: skip
+    """Likewise, where a text is written by members that are drawn for it: those of all labels in one draw."""
+    prompts, tokens, shots, temperature = writing
+    glossary = method == "glossary"
+    rounds, texts, sharing = (1, labels, labels) if glossary else (prompts, prompts, 1)
+    there = (count - judges) // shots
+
+    def fits(members: int) -> bool:
+        drawn = members * sharing
+        if drawn > there:
+            return False
+        scheme = Scheme("fixed", there, drawn / there, even=True)
+        return _TOKENS[effort] >= to_evaluate(
+            scheme, calls=rounds, texts=rounds, length=tokens, training=there * shots, judged=(texts + 1) * judges,
+            lengths=_USUAL, answered=not glossary, drawn=tokens,
+        ).work()  # fmt: skip
+
+    members = next(filter(fits, _CLIPPED), max(1, min(there // sharing, _SUBSETS)))
+    moved = _moved(budget, rounds, tokens, members * sharing / there) if members >= _SUBSETS else 0.0
+    found = Fit(shots, members, prompts, tokens, judges / count, count)
+    return found, moved * members * temperature / 4 / ENOUGH_CLIP
+
+
+def _writings(method: Method, effort: Effort, instruction: int, *, clipped: bool) -> Iterator[tuple[int, int, int]]:
     """Candidates, tokens and shots: single demonstrations, which teach little, come last."""
     each = [(1, tokens) for tokens in _DESCRIPTIONS[effort]]
     if method != "glossary":
         least = instruction + _MORE if instruction else 1
         each = list(dict.fromkeys((prompts, max(tokens, least)) for prompts, tokens in _PROMPTS[effort]))
+    elif clipped:
+        yield from ((prompts, tokens, 1) for prompts, tokens in each)
+        return
     for some in (_SHOTS[:-1], _SHOTS[-1:]):
         for prompts, tokens in each:
             for shots in some:
                 yield prompts, tokens, shots
-
-
-def _work(
-    subsets: int, *, of: int | None = None, size: int, texts: int, tokens: int, judges: int, method: Method
-) -> float:
-    """Tokens to evaluate where all ``subsets`` vote on each token; or where so many of ``of`` write a whole text."""
-    scheme = Scheme("fixed", of or subsets, subsets / (of or subsets), even=True)
-    return to_evaluate(
-        scheme, calls=texts * (1 if of else tokens), texts=texts, length=tokens, training=(of or subsets) * size,
-        judged=(texts + 1) * judges, lengths=_USUAL, answered=method == "dp-opt", drawn=tokens if of else 0,
-    ).work()  # fmt: skip
-
-
-def _affordable(work: Callable[[int], float], effort: Effort) -> int:
-    """Subsets that can be evaluated within the tokens of an effort."""
-    fixed = work(1)
-    return max(1, math.floor((_TOKENS[effort] - fixed) / (work(2) - fixed)))
 
 
 @functools.lru_cache(maxsize=64)

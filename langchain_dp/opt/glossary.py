@@ -123,6 +123,11 @@ class LabelTexts:
         self._labels = list(labels)
         self._asking = list(asking)
 
+    @property
+    def texts(self) -> int:
+        """Texts of a run: one a label."""
+        return len(self._labels)
+
     def members(self, subsets: Sequence[Subset], message: int) -> list[MemberPrompt]:
         """Prompts of the subsets that hold records of label number ``message``. Private, as is their number."""
         public = self.public(message)

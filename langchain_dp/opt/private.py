@@ -15,15 +15,17 @@ from langchain_dp.accounting import (
     PrivacyBudget,
     PrivacyCertificate,
     PrivacyLedger,
+    TextRoundEvent,
 )
 from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks, secret_key
+from langchain_dp.ensemble.keyed_coins import KeyedCoins
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.ensemble.subsets import SubsetSampler
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError
-from langchain_dp.mechanisms import Exponential, Randomness
+from langchain_dp.mechanisms import ClippedSum, Exponential, Randomness
 from langchain_dp.opt import journal as journals
 from langchain_dp.opt.data import Data, Split, prepare, scheme_for
 from langchain_dp.opt.forward import Forward
@@ -45,6 +47,7 @@ from langchain_dp.opt.run import Run
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
 from langchain_dp.opt.voters import (
+    ClippedGlossary,
     ClippedTexts,
     Demonstrations,
     PrivateVote,
@@ -107,6 +110,7 @@ class PrivateRuns:
         self._journal: Journal | None = None
         self._reservation: PromptReservation | None = None
         self._split: Split | None = None
+        self._slots: dict[str, str] = {}
         self._weak: tuple[str, ...] = ()
         if settings.rows is not None and self.neighbors is Neighbors.ADD_OR_REMOVE_ONE:
             raise InvalidParameter(
@@ -150,7 +154,7 @@ class PrivateRuns:
         if isinstance(token, LimitedDomainEvent):
             check_reachable(token, share, scheme, settings.calls, given=given, agreement=self.agreement)
         elif self.agreement < 1:
-            check_clip(clip_of(token, scheme, settings.writing.clip_temperature).clip, share)
+            check_clip(self._clipped(token, scheme).clip, share)
 
     def run(self, records: PrivateRecords, *, halted: Callable[[], bool] = lambda: False) -> OptimizedPrompt:
         """Start a run, or take up the one that was started; ``halted`` is asked before every call."""
@@ -159,6 +163,8 @@ class PrivateRuns:
 
     def _run(self, records: PrivateRecords, halted: Callable[[], bool]) -> OptimizedPrompt:
         journal = self._opened(records)
+        if not self._slots:  # who is forgotten later leaves the others where they are
+            self._slots = {name: str(slot) for slot, name in enumerate(records.ids())}
         seen = marks(records, journal.split_key)
         data = self._seated(records, seen, journal)
         if journal.winner is None:
@@ -229,7 +235,7 @@ class PrivateRuns:
             journal.plan, journal.kept = plan, journal.text()
         charged = reservation.max_calls - reservation.left()
         chosen = journal.winner is not None and plan.remaining(reservation.charged_selection)
-        held = journal.texts if self._settings.calls.tokens else journal.calls
+        held = min(journal.texts, reservation.max_calls) if self._settings.calls.tokens else journal.calls
         if held > charged or chosen:
             raise PlanError(
                 f"The journal of the run {self._name!r} holds {held} calls, but the ledger has charged "
@@ -280,7 +286,7 @@ class PrivateRuns:
             settings,
             text=self._text,
             end_tokens=self._engine.end_tokens,
-            source=self._source(shown, SubsetSampler(data.training, reservation.scheme, self._rng), reservation),
+            source=self._source(shown, data, journal, reservation),
             journal=journal,
             rng=self._rng,
             progress=self._progress,
@@ -290,13 +296,13 @@ class PrivateRuns:
             run.write(spent=lambda: reservation.plan.spent(quick=True)[0])
         return run
 
-    def _source(self, shown: ShowsRecords, sampler: SubsetSampler, reservation: PromptReservation) -> TokenSource:
+    def _source(self, shown: ShowsRecords, data: Data, journal: Journal, reservation: PromptReservation) -> TokenSource:
         """Where tokens come from: votes, or clipped sums."""
         engine, settings = self._engine, self._settings
         if isinstance(reservation.token, LimitedDomainEvent):
             votes = SubsetVotes(
                 engine,
-                sampler,
+                SubsetSampler(data.training, reservation.scheme, self._rng),
                 shown,
                 watch=lambda: self._forward.watch(settings.instruction),
                 text=self._text,
@@ -304,23 +310,20 @@ class PrivateRuns:
             )
             kbar, chain = settings.writing.kbar, self._name
             return PrivateVote(votes, reservation=reservation, kbar=kbar, chain=chain, rng=self._rng)
-        assert isinstance(engine, ScoresNextToken)  # check_model
+        assert isinstance(engine, ScoresNextToken)  # check_decoder
+        charged: dict[str, Any] = {"reservation": reservation, "chain": self._name, "engine": engine}
         writer = TextWriter(
             engine,
             (*settings.writing.stop, "\0")[0],
-            clip_of(reservation.token, reservation.scheme, settings.writing.clip_temperature),
+            self._clipped(reservation.token, reservation.scheme),
             candidates=settings.writing.clip_candidates,
             chat=bool(settings.decoding.chat),
             rng=self._rng,
         )
-        return ClippedTexts(
-            writer,
-            sampler,
-            shown,
-            reservation=reservation,
-            forget=lambda members: engine.forget(*members),
-            chain=self._name,
-        )
+        if isinstance(shown, LabelTexts):
+            coins = KeyedCoins(journal.split_key, {name: self._slots[name] for name in data.training})
+            return ClippedGlossary(writer, coins, shown, **charged)
+        return ClippedTexts(writer, SubsetSampler(data.training, reservation.scheme, self._rng), shown, **charged)
 
     def _select(self, data: Data, run: Run, reservation: PromptReservation) -> int:
         if self._drawn is None:
@@ -377,6 +380,10 @@ class PrivateRuns:
             },
         )
 
+    def _clipped(self, token: TextRoundEvent, scheme: Scheme) -> ClippedSum:
+        """How tokens are drawn where nobody votes."""
+        return clip_of(token, scheme, self._settings.writing.clip_temperature, texts=self._settings.sharing)
+
     def _mechanism(self) -> str:
         how = _CLIPPED if self._settings.decoder == "clip" else _VOTED
         return _WRITTEN[self._settings.glossary is not None].format(how=how)
@@ -387,7 +394,7 @@ class PrivateRuns:
         if isinstance(token, LimitedDomainEvent):
             needed = math.ceil(votes_needed(token, moved_votes=reservation.moved_votes))
             return {"epsilon0": token.epsilon0, "delta0": token.delta0, "votes_needed": needed}
-        noise = clip_of(token, reservation.scheme, self._settings.writing.clip_temperature)
+        noise = self._clipped(token, reservation.scheme)
         return {
             "epsilon0": token.epsilon0,
             "clip": noise.clip,

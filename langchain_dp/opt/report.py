@@ -42,6 +42,7 @@ class OptPlanReport:
         crowded: Whether the engine keeps fewer caches than there are subsets: many a token evaluates whole prompts
             then. The time counts that; ``cache_bytes=`` of the engine mends it.
         clip: With ``decoder="clip"``, how far a subset may move the log-probability of a token, in nats; else None.
+        sharing: Texts that share one draw of members, which are split among them by their labels.
 
     Examples:
         >>> plan = optimizer.plan(20_000)
@@ -67,6 +68,7 @@ class OptPlanReport:
     calls_paid: int = 0
     crowded: bool = False
     clip: float | None = None
+    sharing: int = 1
 
     @property
     def votes_needed(self) -> float | None:
@@ -110,7 +112,7 @@ class OptPlanReport:
         glossary = self.calls_paid < self.max_calls
         written = f"descriptions; a record pays for {self.calls_paid:,}" if glossary else "candidates"
         each = "tokens, bottoms and ends of" if self.clip is None else "a text each, of"
-        votes = "votes a token" if self.clip is None else "subsets a text"
+        votes = "votes a token" if self.clip is None else "members a text"
         memory = "" if self.cache_bytes is None else f", {self.cache_bytes / 2**30:,.1f} GiB of caches"
         return "\n".join(
             [
@@ -118,7 +120,7 @@ class OptPlanReport:
                 f"  calls        {self.max_calls:,} at most: {each} {self.num_prompts} {written}",
                 f"  sampling     {scheme.sampling}: {scheme.groups:,} "
                 f"{'subsets' if scheme.sampling == 'fixed' else 'slots'}, q = {scheme.sampling_probability:.4g}, about "
-                f"{scheme.expected_subsets:,.0f} {votes}",
+                f"{scheme.expected_subsets / self.sharing:,.0f} {votes}",
                 *self._noise(),
                 f"  records      about {self.training:,.0f} to learn from, {self.validation:,.0f} to select by",
                 f"  to evaluate  about {self.warm_tokens:,.0f} tokens with caches kept ({self.cold_tokens:,.0f} "
@@ -166,7 +168,7 @@ def report(
     evaluated = to_evaluate(
         scheme,
         calls=settings.max_calls,
-        texts=settings.texts,
+        texts=settings.max_calls if settings.calls.tokens else settings.texts,
         length=settings.max_new_tokens,
         training=training,
         judged=(settings.texts + 1) * validation,
@@ -213,6 +215,7 @@ def report(
         weak=weak_points(budget.epsilon, budget.delta, *scheme.least_records(rows)),  # as of the run
         calls_paid=settings.calls.paid(budget.neighbors),
         clip=clip,
+        sharing=settings.sharing,
     )
 
 
@@ -220,7 +223,7 @@ def _clip(token: WritingEvent, scheme: Scheme, settings: Settings) -> float | No
     """How far a subset may move a token, where clipped sums are drawn from."""
     if isinstance(token, LimitedDomainEvent):
         return None
-    return clip_of(token, scheme, settings.writing.clip_temperature).clip
+    return clip_of(token, scheme, settings.writing.clip_temperature, texts=settings.sharing).clip
 
 
 def _shot_tokens(engine: VotesNextToken, settings: Settings, records: PrivateRecords | None) -> float:

@@ -178,7 +178,11 @@ def choose_noise(
 
 
 def _round_event(share: PrivacyBudget, rounds: int, tokens: int, q: float, epsilon0: float | None) -> TextRoundEvent:
-    """A member is a subset of several records, which a record that is replaced changes by as much as it can."""
+    """A member is a subset of several records, which a record that is replaced changes by as much as it can.
+
+    In a glossary it is one record. One draw serves the texts of all labels, so a record whose label changes leaves one
+    text and joins another, which moves each of them by half as much: see :class:`TextRoundEvent`.
+    """
     if share.neighbors is not Neighbors.REPLACE_ONE:
         raise InvalidParameter(
             f'Expected neighbors={share.neighbors.name} to be REPLACE_ONE with decoder="clip": a subset of several '
@@ -219,9 +223,16 @@ LEAST_CLIP = 0.3
 """Clip in nats below which subsets can hardly move the public model."""
 
 
-def clip_of(token: TextRoundEvent, scheme: Scheme, temperature: float) -> ClippedSum:
-    """How the tokens of a text are drawn, with the expected number of subsets, a constant, as divisor."""
-    return ClippedSum(token, max(1, round(scheme.expected_subsets)), temperature)
+def clip_of(token: TextRoundEvent, scheme: Scheme, temperature: float, *, texts: int = 1) -> ClippedSum:
+    """How the tokens of a text are drawn, with the expected number of its members, a constant, as divisor.
+
+    Args:
+        token: What is charged.
+        scheme: Sampling constants.
+        temperature: Of the draw.
+        texts: Texts that share one draw: the labels of a glossary.
+    """
+    return ClippedSum(token, max(1, round(scheme.expected_subsets / texts)), temperature)
 
 
 def check_clip(clip: float, share: PrivacyBudget) -> None:

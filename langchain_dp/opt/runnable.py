@@ -41,6 +41,7 @@ from langchain_dp.redact import Held, redacted
 
 _INSTRUCTION, _DESCRIPTION = 50, 12
 """Tokens of a candidate, and of a label's description, unless told otherwise."""
+_SHOTS = 5
 _SHOWN = "<private examples>"
 """What callbacks see of the input."""
 
@@ -63,9 +64,9 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         name: Name of the plan in the ledger. A ledger with a file keeps the run's journal beside it, and a run under
             the same name is taken up where it stopped.
         prompts: Templates; see :mod:`langchain_dp.opt.templates`.
-        shots: Demonstrations of one subset (expected number where subsets vary). Of a glossary: texts of each label, if
-            labels are equally frequent.
-        subsets: Expected number of subsets that vote on one token.
+        shots: Demonstrations of one subset (expected number where subsets vary), 5 by default. Of a glossary: texts of
+            each label, if labels are equally frequent; by clipped sums every member shows one.
+        subsets: Expected number of subsets that vote on one token, or that write one text together.
         num_prompts: Candidates at most. A glossary has one description a label.
         max_new_tokens: Tokens of one candidate at most, 50 by default; of one description, 12 by default: each label
             has so many calls of its own, whatever becomes of them.
@@ -124,7 +125,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         ledger: LedgerOrPath | None = None,
         name: str = "dp-opt",
         prompts: OptPrompts | None = None,
-        shots: int = 5,
+        shots: int | None = None,
         subsets: int = 205,
         num_prompts: int = 5,
         max_new_tokens: int | None = None,
@@ -161,7 +162,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             instruction=checks.check_instruction(instruction),
             labels=check_labels(labels),
             prompts=prompts or OptPrompts(),
-            shots=shots,
+            shots=(1 if describes and decoder == "clip" else _SHOTS) if shots is None else shots,
             subsets=subsets,
             sampling=sampling_from(sampling),
             validation=validation,

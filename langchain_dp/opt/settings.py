@@ -156,6 +156,10 @@ class Settings:
                 f'Expected sampling={self.sampling.scheme!r} to be "fixed" with decoder="clip": a text is written by '
                 "the same subsets from its first token to its last."
             )
+        if self.glossary is not None and self.shots != 1:
+            raise InvalidParameter(
+                f'Expected shots={self.shots} to be 1 for a glossary with decoder="clip": a member shows one record.'
+            )
         alien = {
             "max_calls": self.writing.max_calls,
             "delta0": self.writing.delta0,
@@ -182,8 +186,16 @@ class Settings:
 
     @property
     def subset_size(self) -> int:
-        """Records of one subset, expected: a glossary's has ``shots`` of every label, if labels are equally many."""
-        return self.shots if self.glossary is None else self.shots * len(self.labels)
+        """Records of one subset, expected: a glossary's has ``shots`` of every label, if labels are equally many.
+
+        One that is written by clipped sums has members of a single record each.
+        """
+        return self.shots if self.glossary is None or self.decoder == "clip" else self.shots * len(self.labels)
+
+    @property
+    def sharing(self) -> int:
+        """Texts that share one draw of members: all labels, where a glossary is written by clipped sums."""
+        return len(self.labels) if self.glossary is not None and self.decoder == "clip" else 1
 
     @property
     def words(self) -> list[str]:
@@ -200,9 +212,7 @@ class Settings:
     def calls(self) -> CallPlan:
         """Calls of the mechanism: for each label's description, or for all candidates together."""
         if self.decoder == "clip":
-            if self.glossary is not None:
-                return CallPlan(1, self.labels, self.max_new_tokens)
-            return CallPlan(self.num_prompts, tokens=self.max_new_tokens)
+            return CallPlan(self.num_prompts if self.glossary is None else 1, tokens=self.max_new_tokens)
         if self.glossary is not None:
             return CallPlan(self.max_new_tokens, self.labels)
         return CallPlan(self.writing.max_calls or self.num_prompts * self.max_new_tokens)

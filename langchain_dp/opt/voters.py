@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from langchain_dp.accounting import LimitedDomainEvent
 from langchain_dp.ensemble.asking import ask_together
+from langchain_dp.ensemble.keyed_coins import KeyedCoins
 from langchain_dp.ensemble.subsets import Subset, SubsetSampler
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.mechanisms import LimitedDomain, Randomness
 from langchain_dp.opt.forward import Forward
+from langchain_dp.opt.glossary import LabelTexts
 from langchain_dp.opt.plan import count_votes
 from langchain_dp.opt.reservation import PromptReservation
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration
 from langchain_dp.opt.text import Text
-from langchain_dp.ports import Continuation, MemberPrompt, Token, VotesNextToken
+from langchain_dp.ports import Continuation, MemberPrompt, ScoresNextToken, Token, VotesNextToken
 from langchain_dp.records import PrivateRecords
 
 _COIN = 2**53
@@ -206,7 +209,40 @@ class PrivateVote:
         self._subset_votes.close()
 
 
-class ClippedTexts:
+class _Clipped:
+    """What texts by clipped sums have in common: the text under way, its charge, and who was asked."""
+
+    def __init__(
+        self, writer: TextWriter, shown: ShowsRecords, *, reservation: PromptReservation, engine: ScoresNextToken,
+        chain: str,
+    ) -> None:  # fmt: skip
+        self._writer = writer
+        self._shown = shown
+        self._reservation = reservation
+        self._engine = engine
+        self._chain = chain
+        self._asked: set[Hashable] = set()
+        self._tokens: Iterator[Token] | None = None
+
+    @property
+    def _length(self) -> int:
+        return self._writer.noise.event.tokens
+
+    def _charge(self, message: int) -> None:
+        self._reservation.plan.spend(self._reservation.charged(self._writer.noise.event, message), chain=self._chain)
+
+    def _written_by(self, members: Sequence[MemberPrompt], message: int, before: Sequence[Token]) -> Iterator[Token]:
+        self._asked.update(member.member for member in members)
+        return self._writer.continued(self._shown.public(message), members, before)
+
+    def close(self) -> None:
+        """Drop what is cached of the members."""
+        if self._asked:
+            self._engine.forget(*self._asked)
+            self._asked.clear()
+
+
+class ClippedTexts(_Clipped):
     """Every text from the clipped sums of subsets that are drawn once, charged before anybody is asked.
 
     Formal guarantee:
@@ -214,24 +250,9 @@ class ClippedTexts:
         its end; one record moves one of them. What another process began is not gone on with: it would draw others.
     """
 
-    def __init__(
-        self,
-        writer: TextWriter,
-        sampler: SubsetSampler,
-        shown: ShowsRecords,
-        *,
-        reservation: PromptReservation,
-        forget: Callable[[Iterable[Hashable]], object],
-        chain: str,
-    ) -> None:
-        self._writer = writer
+    def __init__(self, writer: TextWriter, sampler: SubsetSampler, shown: ShowsRecords, **charged: Any) -> None:
+        super().__init__(writer, shown, **charged)
         self._sampler = sampler
-        self._shown = shown
-        self._reservation = reservation
-        self._forget = forget
-        self._chain = chain
-        self._asked: set[Hashable] = set()
-        self._tokens: Iterator[Token] | None = None
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
         """The next token of a text; None where it has come to its end, or its engine failed."""
@@ -240,30 +261,54 @@ class ClippedTexts:
         return None if self._tokens is None else next(self._tokens, None)
 
     def _begun(self, message: int) -> Iterator[Token]:
-        event = self._writer.noise.event
-        self._reservation.plan.spend(self._reservation.charged(event, message), chain=self._chain)
-        if self._shown.apart:
-            self.close()
+        self._charge(message)
         subsets = [subset for subset in self._sampler.draw() if subset.record_ids]
-        members = self._shown.members(subsets, message)
-        self._asked.update(member.member for member in members)
-        return self._writer.continued(self._shown.public(message), members)
+        return self._written_by(self._shown.members(subsets, message), message, ())
 
     def left(self, message: int | None = None, written: Sequence[Token] = ()) -> int:
         """Tokens of the texts that the plan still holds; of one that has begun, those that are to come.
 
         None where another process began it.
         """
-        tokens = self._writer.noise.event.tokens
         if written:
-            return 0 if self._tokens is None else tokens - len(written)
-        return self._reservation.left(message) * tokens
+            return 0 if self._tokens is None else self._length - len(written)
+        return self._reservation.left(message) * self._length
 
-    def close(self) -> None:
-        """Drop what is cached of the subsets."""
-        if self._asked:
-            self._forget(self._asked)
-            self._asked = set()
+
+class ClippedGlossary(_Clipped):
+    """The descriptions of all labels from one draw of records, each of which is a member of its label's text.
+
+    Formal guarantee:
+        One round, charged before anybody is asked. Each record takes part by a coin of its own, which hangs on a secret
+        key and its slot: so a run that is taken up again goes on with the same members, and no token that is kept is
+        drawn again. A record whose label is replaced, too, leaves one text and joins another.
+    """
+
+    def __init__(self, writer: TextWriter, coins: KeyedCoins, shown: LabelTexts, **charged: Any) -> None:
+        super().__init__(writer, shown, **charged)
+        self._coins = coins
+        self._most = self._length * shown.texts
+        self._key = secrets.token_hex(8)  # two runs on one engine never share a cache entry
+        self._message: int | None = None
+
+    def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
+        """The next token of a description; None where its engine failed."""
+        if self._message != message:
+            self._message = message
+            self.close()
+            self._tokens = self._begun(message, written)
+        return None if self._tokens is None else next(self._tokens, None)
+
+    def _begun(self, message: int, written: Sequence[Token]) -> Iterator[Token]:
+        event = self._writer.noise.event
+        if self._reservation.left():
+            self._charge(message)
+        some = [Subset((self._key, name), (name,)) for name in self._coins.drawn(0, event.sampling_probability)]
+        return self._written_by(self._shown.members(some, message), message, written)
+
+    def left(self, message: int | None = None, written: Sequence[Token] = ()) -> int:
+        """Tokens that a description may still have; by default those of them all: the round pays for each label."""
+        return (self._most if message is None else self._length) - len(written)
 
 
 class PlainVote:

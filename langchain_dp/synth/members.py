@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Mapping
-from fractions import Fraction
 
+from langchain_dp.ensemble.keyed_coins import KeyedCoins, bound_of
 from langchain_dp.synth.settings import DESCRIBED, Design
 
-_COIN_BITS = 256
 
-
-class Members:
+class Members(KeyedCoins):
     """Who takes part in a round, by coins that hang on a secret key, the round and a slot or id, and on no content.
 
     The coins of a round are its own, and the same again after a restart, so that a round that was paid for goes on.
@@ -23,8 +19,7 @@ class Members:
     """
 
     def __init__(self, key: bytes, names: Mapping[str, str]) -> None:
-        self._key = key
-        self._names = dict(names)
+        super().__init__(key, names)
         self._orders: dict[int, list[str]] = {}  # by the number of groups
         self._last: tuple[int | None, list[str]] = (None, [])  # the round that was asked for last
 
@@ -43,7 +38,7 @@ class Members:
             blocks = max(len(whole) // design.block, 1)
             return [whole[at::blocks] for at in range(blocks)]
         blocks = max(len(self._names) // design.block, 1)
-        bound = _bound(design.noise.event.sampling_probability)
+        bound = bound_of(design.noise.event.sampling_probability)
         return [self.group(at, blocks) for at in range(blocks) if self._toss("block", number, f"{at} {label}") < bound]
 
     def of_round(self, design: Design, number: int) -> list[str]:
@@ -52,25 +47,8 @@ class Members:
             return self.group(number, design.rounds)
         return self.drawn(number, design.noise_of(number).event.sampling_probability)
 
-    def drawn(self, number: int, rate: float) -> list[str]:
-        """Records of round ``number``, each with probability ``rate``, independently."""
-        bound = _bound(rate)
-        return [record for record in self._names if self._coin("round", number, record) < bound]
-
     def group(self, number: int, groups: int) -> list[str]:
         """Records of one of ``groups`` disjoint groups: a secret order of the slots, cut once into equal parts."""
         if groups not in self._orders:
             self._orders[groups] = sorted(self._names, key=lambda record: self._coin("group", groups, record))
         return self._orders[groups][number::groups]
-
-    def _coin(self, what: str, number: int, record: str) -> int:
-        return self._toss(what, number, self._names[record])
-
-    def _toss(self, what: str, number: int, name: str) -> int:
-        text = f"{what}\n{number}\n{name}".encode(errors="surrogatepass")
-        return int.from_bytes(hmac.new(self._key, text, hashlib.sha256).digest(), "big")
-
-
-def _bound(rate: float) -> int:
-    """Coins below it fall with probability ``rate``."""
-    return int(Fraction(rate) * 2**_COIN_BITS)

@@ -10,6 +10,7 @@ import numpy as np
 
 from audits.planted_chains import SYSTEM, StandIn, Swap, every_third_free, method
 from langchain_dp.accounting import LedgerPlan
+from langchain_dp.ensemble.keyed_coins import KeyedCoins
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.records import PrivateRecords
@@ -155,9 +156,9 @@ def silent_without_members(real: StandIn, self: TextWriter, head: str, tail: str
 
 ROUNDS: dict[str, list[Swap]] = {
     "every third round free": [(LedgerPlan, "spend", every_third_free)],
-    "every record is a member": [(Members, "drawn", method(all_members))],
-    "coins of the first round": [(Members, "drawn", method(first_coins))],
-    "as many members as expected": [(Members, "drawn", method(sample_of_fixed_size))],
+    "every record is a member": [(KeyedCoins, "drawn", method(all_members))],
+    "coins of the first round": [(KeyedCoins, "drawn", method(first_coins))],
+    "as many members as expected": [(KeyedCoins, "drawn", method(sample_of_fixed_size))],
     "better text of two": [(TextWriter, "tokens", method(better_text_of_two))],
     "members drawn for every token": [(TextWriter, "continued", method(redrawn_for_tokens))],
     "shown in texts of all labels": [(PrivateRecords, "get", method(shown_to_all))],
@@ -166,7 +167,7 @@ ROUNDS: dict[str, list[Swap]] = {
 
 TEXTS: dict[str, list[Swap]] = {
     "every third free text unpaid": [(LedgerPlan, "spend", every_third_free)],
-    "every record answers": [(Members, "drawn", method(all_members))],
+    "every record answers": [(KeyedCoins, "drawn", method(all_members))],
     "better answer of two": [(TextWriter, "tokens", method(better_text_of_two))],
 }
 """The same of private answers in free text."""
@@ -174,13 +175,13 @@ TEXTS: dict[str, list[Swap]] = {
 _OF_BOTH: dict[str, list[Swap]] = {
     "description unpaid": [(SynthesisRuns, "_charge", method(free_description))],
     "fewer tokens charged": [(Design, "charged", method(shorter_charge))],
-    "all records describe": [(Members, "drawn", method(all_describe))],
+    "all records describe": [(KeyedCoins, "drawn", method(all_describe))],
     "describers by content": [(TextWriter, "tokens", method(told_of_some))],
     "better one of two": [(TextWriter, "tokens", method(better_text_of_two))],
 }
 DESCRIBED: dict[str, list[Swap]] = {
     **_OF_BOTH,
-    "describers write, too": [(Members, "drawn", method(coins_of_a_round))],
+    "describers write, too": [(KeyedCoins, "drawn", method(coins_of_a_round))],
 }
 """Faults of the descriptions that come before texts."""
 
@@ -197,8 +198,8 @@ _OF_BLOCKS: dict[str, list[Swap]] = {
 }
 BLOCKS: dict[str, list[Swap]] = {
     **_OF_BLOCKS,
-    "one coin for all labels": [(Members, "_toss", method(one_coin_for_all_labels))],
-    "one coin for all rounds": [(Members, "_toss", method(one_coin_for_all_rounds))],
+    "one coin for all labels": [(KeyedCoins, "_toss", method(one_coin_for_all_labels))],
+    "one coin for all rounds": [(KeyedCoins, "_toss", method(one_coin_for_all_rounds))],
     "blocks cut anew": [(Members, "of_text", method(cut_by_label))],
 }
 """Faults of members that show several records."""

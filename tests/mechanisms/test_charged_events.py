@@ -24,6 +24,7 @@ from langchain_dp.accounting import (
     PartEvent,
     TextRoundEvent,
 )
+from langchain_dp.ensemble.keyed_coins import KeyedCoins
 from langchain_dp.ensemble.subsets import SubsetSampler
 from langchain_dp.mechanisms import (
     ClippedSum,
@@ -34,7 +35,6 @@ from langchain_dp.mechanisms import (
     ReportNoisyMax,
 )
 from langchain_dp.mechanisms._nearest import NearestVector
-from langchain_dp.synth.members import Members
 
 TABLE = NearestVector(np.eye(2), np.ones(2, dtype=bool))
 MADE: list[Any] = [
@@ -121,7 +121,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 
     seen(LedgerPlan, "spend", charged)
     seen(MetricLedger, "spend", lambda _, eta, *__: ("charged", MetricEvent(eta)))
-    seen(Members, "drawn", lambda _, number, rate: ("members", rate))
+    seen(KeyedCoins, "drawn", lambda _, number, rate: ("members", rate))
     seen(SubsetSampler, "draw", lambda self: ("sampled", (self._scheme.sampling, self._scheme.sampling_probability)))
     for mechanism in exported():
         seen(mechanism, "release", lambda self, *_: ("drawn", self))

@@ -17,7 +17,7 @@ from fakes.next_token import WordEngine, agreeing, by_text
 from fakes.optimizers import ADD_OR_REMOVE, LABELS, ZERO_OUT, Looking, examples, journal_fields, ledger_in, optimizer
 
 from langchain_dp import PrivacyBudget, PrivacyLedger
-from langchain_dp.accounting import LabelPartEvent, PartEvent, TextRoundEvent, epsilon
+from langchain_dp.accounting import PartEvent, TextRoundEvent, epsilon
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum
@@ -90,28 +90,127 @@ def test_the_noise_is_made_for_all_texts() -> None:
     assert isinstance(event, TextRoundEvent)
     assert event.tokens == LENGTH
     assert 1.9 < epsilon([(event, 3)], 1e-3) <= 2.0
-    glossary = clipped(epsilon0=None, budget=budget, method="glossary", labels=["A", "B", "C"]).plan(40)
+    _, made = described(epsilon0=None, budget=budget)
+    glossary = made.plan(120)
     assert isinstance(glossary.token, TextRoundEvent)
-    assert 1.9 < epsilon([(glossary.token, 2)], 1e-3) <= 2.0  # a record pays for two labels
-    assert (glossary.max_calls, glossary.calls_paid) == (3, 2)
+    assert 1.9 < epsilon([(glossary.token, 1)], 1e-3) <= 2.0
+    assert (glossary.max_calls, glossary.calls_paid) == (1, 1)
+    assert glossary.clip == pytest.approx(glossary.token.epsilon0 * 16 * 0.5 / 4)
 
 
-def test_a_glossary_pays_for_the_texts_of_two_labels() -> None:
-    """If it breaks, the record that changes its label is in two texts and pays for one."""
-    labels = ["team A", "team B", "team C"]
-    said = {"team A": "Dull film.", "team B": "Great movie.", "team C": "Good review!"}
-    rows = [{"text": f"note {i} kind{i % 3} {CANARY}", "label": labels[i % 3]} for i in range(120)]
-    script = by_text({f"kind{i}": text for i, text in enumerate(said.values())})
-    engine = WordEngine(script, extra="\n".join(["", *said.values(), *labels]))
+THREE = ["team A", "team B", "team C"]
+SAID = {"team A": "Dull film.", "team B": "Great movie.", "team C": "Good review!"}
+
+
+def rows(count: int = 120) -> list[dict[str, str]]:
+    """Labels in turn; each text tells its own to the engine, and holds the canary."""
+    return [{"text": f"note {i} kind{i % 3} {CANARY}", "label": THREE[i % 3]} for i in range(count)]
+
+
+def described(kind: type[WordEngine] = WordEngine, *look: Any, **changes: Any) -> tuple[Any, DPPromptOptimizer]:
+    """A glossary of three labels by sixteen records each, and the engine that writes it."""
+    script = by_text({f"kind{i}": text for i, text in enumerate(SAID.values())})
+    engine = kind(*look, script=script, extra="\n".join(["", *SAID.values(), *THREE]))
+    settings = {"method": "glossary", "labels": THREE, "num_prompts": 1, "shots": 1, "subsets": 16, "partitions": 96}
+    settings |= {"sampling_probability": 0.5}
+    return engine, clipped(engine, **settings | changes)
+
+
+def test_a_glossary_is_one_round_that_every_record_is_in_by_one_coin() -> None:
+    """If it breaks, a record is shown under two labels, meets several coins, or a label is written for nothing."""
     ledger = PrivacyLedger(BUDGET)
-    made = clipped(engine, method="glossary", labels=labels, ledger=ledger, budget=None, num_prompts=1)
-    assert made.optimize(rows).descriptions == said
-    assert paid(ledger) == [LabelPartEvent(label, TextRoundEvent(8.0, LENGTH, 1.0)) for label in labels]
-    [plan] = ledger.plans()
-    texts = [(event, most) for event, most in plan.events if event.part == "training"]
-    assert epsilon(texts, 0.05) == epsilon([(TextRoundEvent(8.0, LENGTH, 1.0), 2)], 0.05)
-    shown = [{one.prompt.body.count(f"kind{i}") > 0 for i in range(3)} for call in engine.calls for one in call]
-    assert all(shown)
+    engine, made = described(ledger=ledger, budget=None)
+    prompt = made.optimize(rows())
+    assert prompt.descriptions == SAID
+    assert paid(ledger) == [TextRoundEvent(8.0, LENGTH, 0.5)]  # one, whatever the number of labels
+    assert made.certificate().parameters["members"] == 16
+    calls = [call for call in engine.calls if call]
+    for kind in range(3):
+        texts = [call for call in calls if f"kind{kind}" in call[0].prompt.body]
+        assert len({frozenset(one.prompt.member for one in call) for call in texts}) == 1
+        assert all(one.prompt.body.count("note") == 1 for call in texts for one in call)
+        assert all(f"kind{kind}" in one.prompt.body for call in texts for one in call)
+    shown = {one.prompt.body for call in calls for one in call}
+    assert 24 <= len(shown) <= 72  # of 96 by coins
+    assert not any(name in one.prompt.head + one.prompt.body for call in calls for one in call for name in THREE)
+    assert not [key for key in engine.cache if isinstance(key, tuple) and isinstance(key[0], tuple)]
+
+
+def test_a_label_change_moves_two_texts_by_half_as_much() -> None:
+    """If it breaks, the charge of one round does not hold for a record that leaves one text and joins another."""
+    noise = ClippedSum(TextRoundEvent(1.2, 1, 0.5), members=2)
+    publics = np.log([[0.01, 0.99], [0.99, 0.01]])  # where the one text is unlikely, the other one is likely
+    sure = np.log([1 - 1e-9, 1e-9])
+
+    def law(mover: int) -> dict[tuple[int, int], float]:
+        """Of the words of two texts, one of which a record that is sure is in, by a coin of one half."""
+        found = dict.fromkeys(itertools.product((0, 1), repeat=2), 0.0)
+        for there in (0, 1):
+            laws = [
+                _token_law(noise, public, [public] + [sure] * (there and text == mover))
+                for text, public in enumerate(publics)
+            ]
+            for one, two in found:
+                found[one, two] += 0.5 * laws[0][one] * laws[1][two]
+        return found
+
+    before, after = law(0), law(1)
+    for loss in (0.0, 0.1, 0.3, 0.5, 0.7):
+        for one, other in ((before, after), (after, before)):
+            excess = sum(max(0.0, one[event] - math.exp(loss) * other[event]) for event in one)
+            assert excess <= _delta(noise.event, loss) + 1e-9
+    half = dataclasses.replace(noise.event, epsilon0=noise.event.epsilon0 / 2)
+    excess = sum(max(0.0, before[event] - math.exp(0.5) * after[event]) for event in before)
+    assert excess > 10 * _delta(half, 0.5)  # half of the charge is refuted
+
+
+@pytest.mark.parametrize("turn", [0, 1, 2, 4, 6, 9])
+def test_a_glossary_that_is_stopped_anywhere_goes_on_with_the_same_members(turn: int, tmp_path: Path) -> None:
+    """If it breaks, Ctrl-C loses what was paid for, or a second draw of records is made for one charge."""
+    turns = iter(range(10**6))
+
+    def look(bodies: list[str]) -> None:
+        if bodies[0].startswith("- ") and next(turns) == turn:
+            raise KeyboardInterrupt
+
+    before: set[str] = set()
+    with ledger_in(tmp_path) as ledger:
+        engine, made = described(Looking, look, ledger=ledger, budget=None)
+        with pytest.raises(KeyboardInterrupt):
+            made.invoke(rows())
+        before = {body for body in engine.shown if body.startswith("- ")}
+    with ledger_in(tmp_path) as ledger:
+        engine, made = described(Looking, len, ledger=ledger, budget=None)
+        assert made.optimize(rows()).descriptions == SAID
+        assert len(paid(ledger)) == 1
+        after = {body for body in engine.shown if body.startswith("- ")}
+    kinds = {body.split()[3] for body in before & after}
+    for kind in kinds:  # of a label that both were asked about, the same records
+        assert {b for b in before if kind in b} == {b for b in after if kind in b}
+
+
+def test_a_record_that_is_forgotten_leaves_the_others_where_they_are(tmp_path: Path) -> None:
+    """If it breaks, forgetting one record draws all the others anew, under a charge that is spent."""
+    from langchain_dp import PrivateRecords
+
+    turns = iter(range(10**6))
+
+    def look(bodies: list[str]) -> None:
+        if bodies[0].startswith("- ") and next(turns) == 1:
+            raise KeyboardInterrupt
+
+    engine, made = described(Looking, look, ledger=PrivacyLedger(BUDGET), budget=None)
+    records = PrivateRecords(rows())
+    with pytest.raises(KeyboardInterrupt):
+        made.invoke(records)
+    before = {body for body in engine.shown if body.startswith("- ")}
+    gone = next(name for name in records.ids() if records.get(name)["text"] in next(iter(before)))
+    text = records.get(gone)["text"]
+    records.forget(gone)
+    engine.shown.clear()
+    made.invoke(records)
+    after = {body for body in engine.shown if body.startswith("- ") and "kind0" in body}
+    assert after == {body for body in before if text not in body}
 
 
 def test_nobody_included_still_writes() -> None:
@@ -189,6 +288,7 @@ def test_the_members_of_a_text_that_is_begun_elsewhere_are_not_drawn_again(tmp_p
         ({"temperature": 1.0}, "temperature"),
         ({"repetition_penalty": 1.2}, "repetition_penalty"),
         ({"banned": [3]}, "banned"),
+        ({"method": "glossary", "shots": 2}, "shots"),
         ({"clip_temperature": 0.0}, "clip_temperature"),
         ({"clip_candidates": 1}, "clip_candidates"),
         ({"epsilon0": 15.0, "num_prompts": 40}, "epsilon0"),
@@ -322,9 +422,9 @@ def test_a_prompt_that_answers_by_names_gives_labels_back(tmp_path: Path) -> Non
 
     from langchain_dp.opt import evaluate_prompt, load_prompt
     from langchain_dp.opt.candidates import Candidate, choices
-    from langchain_dp.opt.handover import described
+    from langchain_dp.opt.handover import described as handed
 
-    made = clipped(method="glossary", labels=["A", "B"], prompts=OptPrompts(system=True))
+    made = clipped(method="glossary", labels=["A", "B"], prompts=OptPrompts(system=True), shots=1)
     written = [Candidate("sports, such as soccer", label="A"), Candidate("money", label="B")]
     named, lines, initial = choices(made.settings, written)
     assert named.words == ("sports", "money")
@@ -332,7 +432,7 @@ def test_a_prompt_that_answers_by_names_gives_labels_back(tmp_path: Path) -> Non
     assert lines.words == initial.words == ("A", "B")
     assert choices(dataclasses.replace(made.settings, glossary=Glossary(named=False)), written) == [lines, initial]
     made.optimize([{"text": f"t{i}", "label": "AB"[i % 2]} for i in range(40)])
-    prompt = described(made._engine, made.settings, named, made.certificate(), written)
+    prompt = handed(made._engine, made.settings, named, made.certificate(), written)
     prompt.save(tmp_path / "prompt.json")
     loaded = load_prompt(tmp_path / "prompt.json")
     model = FakeListChatModel(responses=["Sports.", "money"])
