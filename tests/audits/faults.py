@@ -104,6 +104,7 @@ def faults() -> Faults:
             **under(functools.partial(opt.tokens, opt.WRITING[:1], 4), swaps.VOTES),
         },
         "clipped prompts": under(opt.clipped, swaps.CLIPPED),
+        "clipped glossary": under(opt.glossaries, swaps.GLOSSARIES),
         "choice": under(opt.choice, swaps.CHOICE),
         "text rounds": {
             **under(functools.partial(synth.rounds, ["rounds"]), texts.ROUNDS),

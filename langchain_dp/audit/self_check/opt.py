@@ -26,7 +26,7 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting.events import SamplingName, event_from_json
 from langchain_dp.audit.self_check.check import Check, Finding, likely
-from langchain_dp.audit.self_check.laws import limited_domain_law, softmax, tally, total
+from langchain_dp.audit.self_check.laws import attendance, coins, limited_domain_law, softmax, tally, total
 from langchain_dp.audit.self_check.stubs import (
     LABELS,
     SeenPrompt,
@@ -391,9 +391,55 @@ def _follows(asked: Sequence[SeenPrompt], text: str) -> tuple[bool, float]:
     return text.startswith(f"word{likelier}"), 1 / (1 + math.exp(-abs(gap)))
 
 
+def glossaries(runs: int = 80) -> Finding:
+    """Whole glossaries by clipped sums: one charge, one draw of records for all labels, each shown under its own."""
+    drawn: list[list[int]] = []
+    for face in range(runs):
+        with PrivacyLedger(PrivacyBudget(500.0, 0.5)) as ledger:
+            witness, rows = Witness(functools.partial(_charges, ledger), right=_right), examples(60)
+            optimizer = _describing(witness, ledger)
+            _ = asyncio.run(optimizer.aoptimize(rows)) if face % 2 else optimizer.optimize(rows)
+            paid = [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
+        asked = [each for calls in witness.texts for each in calls[0]]
+        wrong = [
+            [event.event for event in paid if event.part == TRAINING] != [TextRoundEvent(_EPSILON0, _LENGTH, _RATE)],
+            len(witness.texts) != len(LABELS),
+            any(each.charged < 1 or len(each.records) != 1 for each in asked),
+            any({each.records for each in call} != {each.records for each in calls[0]} for calls in witness.texts
+                for call in calls),
+            any(label_of(each.records[0]) != label for label, calls in enumerate(witness.texts) for each in calls[0]),
+        ]  # fmt: skip
+        if any(wrong):
+            said = ("other charges", "a text too many", "asked before the charge", "other members", "of other labels")
+            return Finding(True, f"run {face}: {said[wrong.index(True)]}")
+        drawn.append([record for each in asked for record in each.records])
+    trained = frozenset(record for one in drawn for record in one)
+    return likely({f"who of {len(trained)} was asked in {runs} runs": coins(attendance(drawn), _RATE * 0.75)})
+
+
+def _describing(witness: Witness, ledger: PrivacyLedger) -> DPPromptOptimizer:
+    """Three in four records teach, and half of these are drawn."""
+    return DPPromptOptimizer(
+        model=witness,
+        method="glossary",
+        labels=LABELS,
+        instruction=_INSTRUCTION,
+        ledger=ledger,
+        decoder="clip",
+        subsets=11,
+        sampling=Sampling("fixed", 45, _RATE),
+        validation=0.25,
+        max_new_tokens=_LENGTH,
+        writing=Writing(epsilon0=_EPSILON0),
+        calibrate=False,
+        progress=False,
+    )
+
+
 CHECKS = [
     Check("tokens", "DP-OPT at q < 1: charges, coins, votes", tokens),
     Check("clipped prompts", "DP-OPT by clipped sums at q < 1", clipped),
+    Check("clipped glossary", "one round for all labels", glossaries),
     Check("choice", "the chosen candidate hides a record", choice),
 ]
 """In the order of the table."""
