@@ -32,12 +32,13 @@ from langchain_dp.accounting import ExponentialEvent, epsilon
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.mechanisms import Exponential
 from langchain_dp.opt import OptPrompts
+from langchain_dp.opt.candidates import PromptChoice
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.select import correct_answers
 from langchain_dp.ports import MemberPrompt
 
 PROMPTS = OptPrompts()
-CANDIDATES = ["Say yes.", "Say no.", "Think about tone.", "Say yes."]
+CANDIDATES = [PromptChoice(text, tuple(LABELS)) for text in ("Say yes.", "Say no.", "Think about tone.", "Say yes.")]
 
 
 def forward(engine: Any = None, *, calibrate: bool = True) -> Forward:
