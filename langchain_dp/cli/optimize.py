@@ -217,8 +217,7 @@ def optimizer_for(
             own |= {"glossary": Glossary(show_labels=options.show_labels)}
         dln |= _given(steps=options.steps, temperature=options.temperature)
     instruction = options.instruction if options.instruction is not None else task and task.instruction
-    if options.decoder != "votes":
-        own |= {"decoder": options.decoder}
+    own |= _given(decoder=options.decoder)
     own |= {"model": engine, "labels": labels, "budget": budget, "ledger": ledger, "instruction": instruction}
     own |= _given(prompts=task and task.prompts)
     if options.fits and own.get("method", "dp-opt") in PRIVATE:

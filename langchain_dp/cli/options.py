@@ -138,8 +138,9 @@ class WriterOptions(LabelOptions, ConstantOptions):
     effort: Literal["light", "full"] = of_run(
         "light", help="how much is chosen to fit, where none of these five is given; full takes ten times as long"
     )
-    decoder: Literal["votes", "clip"] = of_run(
-        "votes", help="clip: subsets move the model's next token by no more than a clip, and need fewer rows than votes"
+    decoder: Literal["votes", "clip"] | None = of_run(
+        None,
+        help="clip: subsets move the next token by no more than a clip; fewer rows do (default: what fits the method)",
     )
     validation: float | None = of_run(None, parser=share, help=f"share of the rows that select (default: {_FITTING})")
     max_tokens: int | None = Option(None, min=1, help="context of one subset, in tokens (default: the engine's)")

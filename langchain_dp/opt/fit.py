@@ -27,6 +27,8 @@ ENOUGH_CLIP = 2.0
 """Clip in nats that settings with clipped sums are made for."""
 _CLIPPED = (100, 60, 40, 25, 12, 6, 3)
 """Subsets that are expected to take part in a text of clipped sums: the more, the larger the clip."""
+_MOST_ROWS = 100_000
+"""Rows of which a clip is as large as anybody wants."""
 
 _PROMPTS: dict[Effort, tuple[tuple[int, int], ...]] = {
     "light": ((3, 20), (2, 20), (1, 20), (1, 12)),
@@ -164,6 +166,7 @@ def _by_clip(
     prompts, tokens, shots, temperature = writing
     glossary = method == "glossary"
     rounds, texts, sharing = (1, labels, labels) if glossary else (prompts, prompts, 1)
+    count = min(count, _MOST_ROWS)
     there = (count - judges) // shots
 
     def fits(members: int) -> bool:

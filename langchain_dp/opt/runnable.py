@@ -31,10 +31,10 @@ from langchain_dp.opt.handover import OptimizedPrompt
 from langchain_dp.opt.plain import run_dln, run_opt
 from langchain_dp.opt.private import PrivateRuns
 from langchain_dp.opt.report import OptPlanReport, report
-from langchain_dp.opt.settings import MOVED_WRITING, PRIVATE, Decoder, Method, Settings, Writing
+from langchain_dp.opt.settings import MOVED_WRITING, PRIVATE, Decoder, Method, Settings, Writing, votes_only
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.opt.verdict import NEARLY_ALL
-from langchain_dp.ports import Decoding, VotesNextToken
+from langchain_dp.ports import Decoding, ScoresNextToken, VotesNextToken
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, check_records
 from langchain_dp.redact import Held, redacted
@@ -211,7 +211,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         ledger: LedgerOrPath | None = None,
         name: str = "dp-opt",
         method: Method = "dp-opt",
-        decoder: Decoder = "votes",
+        decoder: Decoder | None = None,
         **settings: Any,
     ) -> Self:
         """An optimizer whose settings fit the number of examples and the budget.
@@ -231,7 +231,8 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             ledger: As in the class.
             name: As in the class.
             method: "dp-opt" or "glossary".
-            decoder: As in the class.
+            decoder: As in the class. None: "clip" for a glossary, where engine, neighbours and the other settings admit
+                it, since it needs far fewer rows; else "votes".
             **settings: The other arguments of the class; not those that are chosen here.
 
         Raises:
@@ -264,10 +265,14 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
                 unreserved(ledger) if plan is None else PrivacyBudget(plan.epsilon, plan.delta, ledger.budget.neighbors)
             )
         tokens = model.count_tokens(checks.check_instruction(instruction)) if isinstance(model, VotesNextToken) else 0
-        temperature = group("writing", settings.get("writing"), Writing).clip_temperature
+        writing = group("writing", settings.get("writing"), Writing)
+        if decoder is None:
+            voting = votes_only(writing, group("decoding", settings.get("decoding"), Decoding))
+            sums = isinstance(model, ScoresNextToken) and share.neighbors is Neighbors.REPLACE_ONE and not voting
+            decoder = "clip" if method == "glossary" and sums else "votes"
         found = fit(
             examples_count, share, labels=len(check_labels(labels)), method=method, effort=effort, instruction=tokens,
-            clip_temperature=temperature if decoder == "clip" else None,
+            clip_temperature=writing.clip_temperature if decoder == "clip" else None,
         )  # fmt: skip
         made = cls(
             model=model,

@@ -91,6 +91,14 @@ def _stop(stop: object) -> tuple[str, ...]:
     return strings
 
 
+def votes_only(writing: Writing, decoding: Decoding) -> dict[str, Any]:
+    """What is set of them that means something for votes alone."""
+    found = {"max_calls": writing.max_calls, "delta0": writing.delta0}
+    found |= {name: getattr(decoding, name) for name in ("temperature", "repetition_penalty", "banned")}
+    usual = {"temperature": 0.0, "repetition_penalty": 1.0, "banned": frozenset()}
+    return {name: value for name, value in found.items() if value != usual.get(name)}
+
+
 MOVED_WRITING = {field.name: f"writing=Writing({field.name}={{}})" for field in dataclasses.fields(Writing)} | {
     field.name: f"decoding=Decoding({field.name}={{}})" for field in dataclasses.fields(Decoding)
 }
@@ -160,20 +168,12 @@ class Settings:
             raise InvalidParameter(
                 f'Expected shots={self.shots} to be 1 for a glossary with decoder="clip": a member shows one record.'
             )
-        alien = {
-            "max_calls": self.writing.max_calls,
-            "delta0": self.writing.delta0,
-            "temperature": self.decoding.temperature or None,
-            "repetition_penalty": None if self.decoding.repetition_penalty == 1 else self.decoding.repetition_penalty,
-            "banned": self.decoding.banned or None,
-        }
-        for name, value in alien.items():
-            if value is not None:
-                where = "decoding" if hasattr(self.decoding, name) else "writing"
-                raise InvalidParameter(
-                    f'Expected {name}={value!r} of {where}= to be left out with decoder="clip": nobody votes. Its own '
-                    "settings are clip_temperature= and clip_candidates= of writing=."
-                )
+        for name, value in votes_only(self.writing, self.decoding).items():
+            where = "decoding" if hasattr(self.decoding, name) else "writing"
+            raise InvalidParameter(
+                f'Expected {name}={value!r} of {where}= to be left out with decoder="clip": nobody votes. Its own '
+                "settings are clip_temperature= and clip_candidates= of writing=."
+            )
 
     def taking_part(self, records: int) -> int:
         """How many of so many records take part."""

@@ -454,3 +454,19 @@ def test_a_run_cannot_be_paid_for_twice() -> None:
     with pytest.raises(BudgetExceeded):
         plan.spend(event)
     assert Decoding().chat is None
+
+
+def test_a_glossary_is_written_by_clipped_sums_where_nothing_speaks_against_it() -> None:
+    """If it breaks, auto() makes a glossary of votes, which takes five times as many rows, or ignores a setting."""
+    engine, _ = described()
+
+    def chosen(**settings: Any) -> str:
+        made = DPPromptOptimizer.auto(
+            model=engine, labels=THREE, instruction="Say which.", examples_count=600, **{"budget": BUDGET} | settings
+        )
+        return made.settings.decoder
+
+    assert chosen(method="glossary") == "clip"
+    assert chosen() == chosen(method="glossary", decoder="votes") == "votes"
+    assert chosen(method="glossary", budget=ZERO_OUT) == "votes"
+    assert chosen(method="glossary", decoding=Decoding(temperature=0.5)) == "votes"

@@ -54,18 +54,24 @@ def test_more_rows_or_more_budget_write_more() -> None:
     assert [written(1_000, epsilon) for epsilon in (0.3, 1.0, 3.0)] == [12, 20, 60]
 
 
+@pytest.mark.parametrize("decoder", ["votes", "clip"])
 @pytest.mark.parametrize("method", ["dp-opt", "glossary"])
 @pytest.mark.parametrize(("effort", "most"), [("light", 330_000), ("full", 3_300_000)])
-def test_the_number_of_rows_makes_no_run_longer(method: Any, effort: Any, most: int) -> None:
+def test_the_number_of_rows_makes_no_run_longer(method: Any, effort: Any, most: int, decoder: Any) -> None:
     """If it breaks, a command that took minutes takes a day where there are many rows."""
+    temperature = {"votes": None, "clip": 0.5}[decoder]
     for count in (1_000, 30_000, 10_000_000):
-        found = fit(count, PrivacyBudget(1.0, 1e-5), labels=len(LABELS), method=method, effort=effort)
-        made = auto(count, 1.0, method=method, effort=effort).settings
+        found = fit(
+            count, PrivacyBudget(1.0, 1e-5), labels=len(LABELS), method=method, effort=effort,
+            clip_temperature=temperature,
+        )  # fmt: skip
+        made = auto(count, 1.0, method=method, effort=effort, decoder=decoder).settings
         scheme = scheme_for(made, Neighbors.REPLACE_ONE, count)
         judges = round(found.validation * found.rows)
         cost = to_evaluate(
-            scheme, calls=made.max_calls, texts=made.texts, length=made.max_new_tokens, training=found.rows - judges,
-            judged=(made.texts + 1) * judges, lengths=LENGTHS, answered=method == "dp-opt",
+            scheme, calls=made.max_calls, texts=made.max_calls if made.calls.tokens else made.texts,
+            length=made.max_new_tokens, training=found.rows - judges, judged=(made.texts + 1) * judges,
+            lengths=LENGTHS, answered=method == "dp-opt", drawn=made.calls.tokens,
         )  # fmt: skip
         assert cost.work() <= 1.01 * most
         assert found.rows <= count
@@ -227,11 +233,11 @@ def test_the_page_says_what_is_chosen() -> None:
     """If it breaks, a reader counts on writing that no budget of his carries."""
     page = (Path(__file__).parents[2] / "docs" / "private-prompts.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([\d,]+)(?: and more)? \| (.+) \| (.+) \| (.+) \|$", page, flags=re.MULTILINE)
-    assert len(rows) == 4
-    for number, *cells in rows:
+    assert len(rows) == 8
+    for place, (number, *cells) in enumerate(rows):
         count = int(number.replace(",", ""))
         for epsilon, cell in zip((1.0, 3.0, 8.0), cells, strict=True):
-            made = auto(count, epsilon)
+            made = auto(count, epsilon, decoder="votes" if place < 4 else "clip")
             found = made.settings
             said = f"{found.num_prompts} of {found.max_new_tokens}, {found.shots} shot{'s' * (found.shots > 1)}"
             said = said if made.plan(count).verdict.worth == "yes" else "nothing"
