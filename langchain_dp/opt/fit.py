@@ -27,7 +27,7 @@ ENOUGH_CLIP = 2.0
 """Clip in nats that settings with clipped sums are made for."""
 _CLIPPED = (100, 60, 40, 25, 12, 6, 3)
 """Subsets that are expected to take part in a text of clipped sums: the more, the larger the clip."""
-_MOST_ROWS = 100_000
+_MOST_ROWS = 30_000
 """Rows of which a clip is as large as anybody wants."""
 
 _PROMPTS: dict[Effort, tuple[tuple[int, int], ...]] = {
