@@ -8,7 +8,6 @@ and released text alone: they cost nothing.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,11 +55,16 @@ def _choices(label: str, description: str) -> Iterator[str]:
 
 
 def _is_taken(label: str, name: str, names: Mapping[str, str]) -> bool:
-    """Whether another label has this name, or is called so; a label that stands for itself keeps its own."""
+    """Whether another label has this name, or is called so, or has one that this one begins with.
+
+    Of two names that begin alike a model never says the longer one with more certainty. A label that stands for itself
+    keeps its own.
+    """
     if name == label:
         return False
-    folded = Counter(other.casefold() for other in names.values())
-    return folded[name.casefold()] > 1 or any(name.casefold() == other.casefold() for other in names if other != label)
+    own, others = name.casefold(), [found.casefold() for other, found in names.items() if other != label]
+    called = [other.casefold() for other in names if other != label]
+    return own in [*others, *called] or any(re.match(rf"{re.escape(other)}\b", own) for other in [*others, *called])
 
 
 def label_parser(words: Mapping[str, str]) -> Runnable[Any, str]:

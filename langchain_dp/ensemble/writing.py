@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import os
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,11 @@ class TextWriter:
         return self.continued(public, [MemberPrompt(head, body, tail, key) for key, body in bodies.items()])
 
     def continued(
-        self, public: MemberPrompt, members: Sequence[MemberPrompt], before: Sequence[Token] = ()
+        self,
+        public: MemberPrompt,
+        members: Sequence[MemberPrompt],
+        before: Sequence[Token] = (),
+        mark: Callable[[], object] = lambda: None,
     ) -> Iterator[Token]:
         """As :meth:`tokens`, after whole prompts.
 
@@ -70,6 +75,7 @@ class TextWriter:
             public: The prompt without a private text.
             members: Those of the members that take part; head, tail and beginning are those of ``public``.
             before: Tokens of this very text that the same members wrote before a restart, and that do not end it.
+            mark: Called before every draw. What it keeps says that an outcome is not known yet.
         """
         written = list(before)
         process = os.getpid()
@@ -79,11 +85,20 @@ class TextWriter:
             scores = self._scores(public, members, tuple(written))
             everything = range(len(scores.tokens))
             kept = [place for place in everything if written or not self._is_barren(scores.tokens[place])] or everything
+            mark()
             chosen = kept[self.noise.release(scores.public[kept], _rows(scores, kept), rng=self._rng)]
-            written.append(scores.tokens[chosen])
+            written.append(_plain(scores.tokens[chosen]))
             yield written[-1]
             if self.ended(written):
                 return
+
+    def check_answers(self, public: MemberPrompt) -> None:
+        """Score a text's public prompt, so that a model that is not there is found before anything is charged.
+
+        Raises:
+            ModelUnavailable: It could not be evaluated. Public: no record was shown.
+        """
+        self._asked(Continuation(public, (), 0.0), [])
 
     def check_room(self, head: str, tail: str, *, more: int = 0) -> None:
         """Raise InvalidParameter unless a text of the largest length fits: one that breaks off would be drawn again.
@@ -151,6 +166,11 @@ class TextWriter:
         if len(scores.members) != len(members):
             raise ModelUnavailable("The engine did not answer for each member.")
         return scores
+
+
+def _plain(token: Token) -> Token:
+    """As a journal keeps it: an engine may give numbers of a library's kind."""
+    return str.__str__(token) if isinstance(token, str) else operator.index(token)
 
 
 def _rows(scores: TokenScores, kept: Sequence[int]) -> list[Any]:

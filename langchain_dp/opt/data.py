@@ -46,11 +46,13 @@ class Split:
         marks: Keyed hash of every record the run was started with.
         training: Ids of those that teach.
         validation: Ids of those that select. The others, if any, take no part.
+        slots: Of every record what its coins hang on: its place among all that the run was started with.
     """
 
     marks: Mapping[str, bytes]
     training: frozenset[str]
     validation: frozenset[str]
+    slots: Mapping[str, str]
 
     def __repr__(self) -> str:
         return "Split(<private>)"

@@ -9,7 +9,8 @@ holds both as they were at one moment, and neither can be put back without the o
 3. Draw, and write the outcome (a token, a bottom, the winner): once, in place of the journal that the writer has read.
 4. Only what is written has left.
 
-Whoever finds a charge without its outcome takes it for lost. A token is charged again and drawn anew. The choice among
+Whoever finds a charge without its outcome takes it for lost (of texts that are charged as a whole: a mark that a token
+is being drawn). A token is charged again and drawn anew. The choice among
 the candidates was reserved once: a process that ends between its charge and its outcome has lost it, since to draw it
 again would give whoever holds a copy as many winners as he likes for one charge. The candidates are released and stay.
 (The process that charged it, and has not drawn, may still draw: Ctrl-C in a notebook loses nothing.)
@@ -66,6 +67,11 @@ class Journal(RunJournal):
     def calls(self) -> int:
         """Calls of the mechanism whose outcome it holds."""
         return sum(candidate.calls for candidate in self.written)
+
+    def mark(self) -> None:
+        """Keep that a token of the text under way is being drawn."""
+        self.written[-1].drawing = True
+        self.save()
 
     @property
     def texts(self) -> int:
@@ -212,5 +218,6 @@ def _is_sound(candidate: Written, messages: Sequence[str]) -> bool:
         and all(isinstance(token, (int, str)) for token in candidate.tokens)
         and len(candidate.tokens) + candidate.bottoms <= candidate.calls
         and isinstance(candidate.pending, bool)
+        and isinstance(candidate.drawing, bool)
         and candidate.ended in get_args(Ended)
     )

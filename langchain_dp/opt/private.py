@@ -61,14 +61,15 @@ from langchain_dp.records import PrivateRecords
 _VOTED, _CLIPPED = "LimitedDomain votes", "exponential mechanism on clipped differences from the public model"
 _WRITTEN = {
     False: "DP-OPT: {how} for every token, exponential mechanism among the candidates",
-    True: "Glossary: {how} for every token of one description a label, exponential mechanism between the glossary and "
-    "the initial instruction",
+    True: "Glossary: {how} for every token of one description a label, exponential mechanism among prompts with them "
+    "and the initial instruction",
 }
 _LABELS = {
     Neighbors.REPLACE_ONE: "a record pays for the descriptions of two labels: its own, and the one put in its place",
     Neighbors.ADD_OR_REMOVE_ONE: "a record pays for the description of its own label",
     Neighbors.REPLACE_SPECIAL: "a record pays for the descriptions of all labels: its subset may abstain for each",
 }
+_ONE_ROUND = "one round describes all labels: a record takes part by one coin, in the description of its own label"
 
 
 class PrivateRuns:
@@ -110,7 +111,6 @@ class PrivateRuns:
         self._journal: Journal | None = None
         self._reservation: PromptReservation | None = None
         self._split: Split | None = None
-        self._slots: dict[str, str] = {}
         self._weak: tuple[str, ...] = ()
         if settings.rows is not None and self.neighbors is Neighbors.ADD_OR_REMOVE_ONE:
             raise InvalidParameter(
@@ -163,8 +163,6 @@ class PrivateRuns:
 
     def _run(self, records: PrivateRecords, halted: Callable[[], bool]) -> OptimizedPrompt:
         journal = self._opened(records)
-        if not self._slots:  # who is forgotten later leaves the others where they are
-            self._slots = {name: str(slot) for slot, name in enumerate(records.ids())}
         seen = marks(records, journal.split_key)
         data = self._seated(records, seen, journal)
         if journal.winner is None:
@@ -202,7 +200,8 @@ class PrivateRuns:
         """
         if fingerprint(seen, journal.split_key) == journal.data:
             data = prepare(records, self._settings, self.neighbors, journal.split_key)
-            self._split = Split(seen, frozenset(data.training), frozenset(data.validation))
+            slots = {name: str(slot) for slot, name in enumerate(seen)}
+            self._split = Split(seen, frozenset(data.training), frozenset(data.validation), slots)
             return data
         if journal.winner is not None:
             raise PlanError(
@@ -321,8 +320,9 @@ class PrivateRuns:
             rng=self._rng,
         )
         if isinstance(shown, LabelTexts):
-            coins = KeyedCoins(journal.split_key, {name: self._slots[name] for name in data.training})
-            return ClippedGlossary(writer, coins, shown, **charged)
+            assert self._split is not None  # _seated
+            coins = KeyedCoins(journal.split_key, {name: self._split.slots[name] for name in data.training})
+            return ClippedGlossary(writer, coins, shown, mark=journal.mark, **charged)
         return ClippedTexts(writer, SubsetSampler(data.training, reservation.scheme, self._rng), shown, **charged)
 
     def _select(self, data: Data, run: Run, reservation: PromptReservation) -> int:
@@ -361,7 +361,7 @@ class PrivateRuns:
                 "the local model sees the examples; the prompt alone leaves",
                 "only the reserved epsilon and delta are a promise, whatever was used of them",
                 "training and validation records are disjoint: their costs combine by the larger",
-                *([_LABELS[self.neighbors]] if glossary else []),
+                *([_ONE_ROUND if self._settings.decoder == "clip" else _LABELS[self.neighbors]] if glossary else []),
                 *self._weak,
                 *getattr(self._engine, "notes", ()),
             ),

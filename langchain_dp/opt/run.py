@@ -104,15 +104,18 @@ class Run:
         )
         for _ in plan:  # stands where the first call is asked for
             break
+        if candidate.drawing:
+            candidate.ended = "calls"
         while not candidate.ended:
             if not self._source.left(candidate.message, candidate.tokens):
                 candidate.ended = "calls"
                 break
-            if self._halted():
+            if self._halted() and not (candidate.tokens and self._source.whole):
                 raise PlanError("The run was cancelled. What was released is kept: invoke again to go on with it.")
             released = self._source.next_token(candidate.message, candidate.tokens)
             with contextlib.suppress(StopIteration):
                 plan.send(released)
+            candidate.drawing = False
             self._journal.save()
             bar.update()
             if not bar.disable:  # to work out what was spent takes a moment

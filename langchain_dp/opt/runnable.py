@@ -104,7 +104,9 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         and accounting of :class:`langchain_dp.mechanisms.LimitedDomain` and :mod:`langchain_dp.accounting`, not the
         paper's. A glossary is cut from one partition of all records, whatever their labels; a record that is replaced
         moves a vote in the descriptions of two labels at most, and pays for those: see
-        :class:`langchain_dp.accounting.LabelPartEvent`.
+        :class:`langchain_dp.accounting.LabelPartEvent`. With ``decoder="clip"`` every candidate, and a glossary as a
+        whole, costs one :class:`langchain_dp.accounting.TextRoundEvent`: see
+        :class:`langchain_dp.mechanisms.ClippedSum`.
 
     Examples:
         >>> optimizer = DPPromptOptimizer(
@@ -177,7 +179,8 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         )
         checks.check_decoder(model, decoder)
         checks.label_words(self.settings.prompts, self.settings.labels)
-        checks.check_kbar(model, self.settings.writing.kbar)
+        if decoder == "votes":
+            checks.check_kbar(model, self.settings.writing.kbar)
         checks.check_room(model, self.settings)
         self._engine = model
         self._dln = dln or DLNSettings()
@@ -335,10 +338,10 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
     def optimize(self, examples: Examples | None = None, config: RunnableConfig | None = None) -> OptimizedPrompt:
         """As :meth:`invoke`, but returns the prompt with certificate and settings, ready to be saved.
 
-        Ctrl-C loses nothing but the call under way: call again with the same examples, and the run is taken up where it
-        stopped; with a ledger in a file that holds for a new process too. Only a choice among the candidates that was
-        charged, and whose process is gone, is lost: the candidates stay in :meth:`released`. A complete run gives its
-        prompt again, at no further cost.
+        Ctrl-C loses nothing but the call under way, and with ``decoder="clip"`` the candidate under way: call again
+        with the same examples, and the run is taken up where it stopped; with a ledger in a file that holds for a new
+        process too. Only a choice among the candidates that was charged, and whose process is gone, is lost: the
+        candidates stay in :meth:`released`. A complete run gives its prompt again, at no further cost.
         """
         return self._optimize(examples, config, lambda: False)
 

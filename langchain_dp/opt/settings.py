@@ -93,10 +93,14 @@ def _stop(stop: object) -> tuple[str, ...]:
 
 def votes_only(writing: Writing, decoding: Decoding) -> dict[str, Any]:
     """What is set of them that means something for votes alone."""
-    found = {"max_calls": writing.max_calls, "delta0": writing.delta0}
-    found |= {name: getattr(decoding, name) for name in ("temperature", "repetition_penalty", "banned")}
-    usual = {"temperature": 0.0, "repetition_penalty": 1.0, "banned": frozenset()}
-    return {name: value for name, value in found.items() if value != usual.get(name)}
+    usual = Writing(), Decoding()
+    names = ("max_calls", "max_retries", "kbar", "delta0"), ("temperature", "repetition_penalty", "banned")
+    return {
+        name: getattr(given, name)
+        for given, default, some in zip((writing, decoding), usual, names, strict=True)
+        for name in some
+        if getattr(given, name) != getattr(default, name)
+    }
 
 
 MOVED_WRITING = {field.name: f"writing=Writing({field.name}={{}})" for field in dataclasses.fields(Writing)} | {
@@ -163,6 +167,15 @@ class Settings:
             raise InvalidParameter(
                 f'Expected sampling={self.sampling.scheme!r} to be "fixed" with decoder="clip": a text is written by '
                 "the same subsets from its first token to its last."
+            )
+        if self.glossary is not None and self.sampling.partitions is not None:
+            raise InvalidParameter(
+                f"Expected partitions={self.sampling.partitions} to be left out for a glossary with "
+                'decoder="clip": every record takes part by a coin of its own.'
+            )
+        if len(self.writing.stop) > 1:
+            raise InvalidParameter(
+                f'Expected stop={list(self.writing.stop)} of writing= to be one string at most with decoder="clip".'
             )
         if self.glossary is not None and self.shots != 1:
             raise InvalidParameter(

@@ -90,6 +90,10 @@ class ShowsRecords(Protocol):
 class TokenSource(Protocol):
     """Gives the next token of a candidate prompt, or None: no token had votes enough."""
 
+    @property
+    def whole(self) -> bool:
+        """Whether a text that has begun is lost unless it goes on to its end."""
+
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
         """One call. What it returns has left."""
 
@@ -176,6 +180,8 @@ class PrivateVote:
         most one vote, and the mechanism draws its noise also when nobody voted.
     """
 
+    whole = False
+
     def __init__(
         self,
         subset_votes: SubsetVotes,
@@ -231,9 +237,9 @@ class _Clipped:
     def _charge(self, message: int) -> None:
         self._reservation.plan.spend(self._reservation.charged(self._writer.noise.event, message), chain=self._chain)
 
-    def _written_by(self, members: Sequence[MemberPrompt], message: int, before: Sequence[Token]) -> Iterator[Token]:
+    def _written_by(self, members: Sequence[MemberPrompt], message: int, *text: Any) -> Iterator[Token]:
         self._asked.update(member.member for member in members)
-        return self._writer.continued(self._shown.public(message), members, before)
+        return self._writer.continued(self._shown.public(message), members, *text)
 
     def close(self) -> None:
         """Drop what is cached of the members."""
@@ -247,8 +253,10 @@ class ClippedTexts(_Clipped):
 
     Formal guarantee:
         A text costs the plan's event: it is charged first, then fresh coins draw the subsets, which stay the same to
-        its end; one record moves one of them. What another process began is not gone on with: it would draw others.
+        its end; one record moves one of them. What another run began is not gone on with: it would draw others.
     """
+
+    whole = True
 
     def __init__(self, writer: TextWriter, sampler: SubsetSampler, shown: ShowsRecords, **charged: Any) -> None:
         super().__init__(writer, shown, **charged)
@@ -261,9 +269,10 @@ class ClippedTexts(_Clipped):
         return None if self._tokens is None else next(self._tokens, None)
 
     def _begun(self, message: int) -> Iterator[Token]:
+        self._writer.check_answers(self._shown.public(message))
         self._charge(message)
         subsets = [subset for subset in self._sampler.draw() if subset.record_ids]
-        return self._written_by(self._shown.members(subsets, message), message, ())
+        return self._written_by(self._shown.members(subsets, message), message)
 
     def left(self, message: int | None = None, written: Sequence[Token] = ()) -> int:
         """Tokens of the texts that the plan still holds; of one that has begun, those that are to come.
@@ -280,13 +289,26 @@ class ClippedGlossary(_Clipped):
 
     Formal guarantee:
         One round, charged before anybody is asked. Each record takes part by a coin of its own, which hangs on a secret
-        key and its slot: so a run that is taken up again goes on with the same members, and no token that is kept is
-        drawn again. A record whose label is replaced, too, leaves one text and joins another.
+        key and its slot: so a run that is taken up again goes on with the same members. That a token is drawn is kept
+        before, and the token after it; none is drawn twice. A record whose label is replaced, too, leaves one text and
+        joins another.
+
+    Args:
+        writer: Draws tokens.
+        coins: Who takes part.
+        shown: What members show.
+        mark: Keeps that a token is being drawn.
+        **charged: As of texts.
     """
 
-    def __init__(self, writer: TextWriter, coins: KeyedCoins, shown: LabelTexts, **charged: Any) -> None:
+    whole = False
+
+    def __init__(
+        self, writer: TextWriter, coins: KeyedCoins, shown: LabelTexts, *, mark: Callable[[], object], **charged: Any
+    ) -> None:
         super().__init__(writer, shown, **charged)
         self._coins = coins
+        self._mark = mark
         self._most = self._length * shown.texts
         self._key = secrets.token_hex(8)  # two runs on one engine never share a cache entry
         self._message: int | None = None
@@ -300,11 +322,12 @@ class ClippedGlossary(_Clipped):
         return None if self._tokens is None else next(self._tokens, None)
 
     def _begun(self, message: int, written: Sequence[Token]) -> Iterator[Token]:
-        event = self._writer.noise.event
+        self._writer.check_answers(self._shown.public(message))
         if self._reservation.left():
             self._charge(message)
-        some = [Subset((self._key, name), (name,)) for name in self._coins.drawn(0, event.sampling_probability)]
-        return self._written_by(self._shown.members(some, message), message, written)
+        drawn = self._coins.drawn(0, self._writer.noise.event.sampling_probability)
+        some = [Subset((self._key, place), (name,)) for place, name in enumerate(drawn)]
+        return self._written_by(self._shown.members(some, message), message, written, self._mark)
 
     def left(self, message: int | None = None, written: Sequence[Token] = ()) -> int:
         """Tokens that a description may still have; by default those of them all: the round pays for each label."""
@@ -313,6 +336,8 @@ class ClippedGlossary(_Clipped):
 
 class PlainVote:
     """The non-private twin (OPT): one batch a candidate, the token with most votes, no noise. Not private."""
+
+    whole = False
 
     def __init__(self, subset_votes: SubsetVotes, *, max_calls: int) -> None:
         self._subset_votes = subset_votes

@@ -21,11 +21,14 @@ from langchain_dp.ensemble.naming import label_parser, names_of
         # two that begin alike take more words, and two that are alike keep their labels
         ({"A": "sports, football", "B": "Sports, tennis"}, ["sports, football", "Sports, tennis"]),
         ({"A": "news", "B": "News"}, ["A", "B"]),
-        ({"A": "sports, football", "B": "sports"}, ["sports, football", "sports"]),
+        ({"A": "sports, football", "B": "sports"}, ["A", "sports"]),
         # a name that another label has as its own would send its answers there
         ({"A": "B", "B": ""}, ["A", "B"]),
         ({"A": "b", "B": "money"}, ["A", "money"]),
         ({}, ["A", "B"]),
+        # a name that begins with another one: "sports" is always at least as likely as "sports betting"
+        ({"A": "sports", "B": "sports betting, and odds"}, ["sports", "B"]),
+        ({"A": "sports", "B": "sportswear"}, ["sports", "sportswear"]),
     ],
 )
 def test_names_are_short_and_all_different(descriptions: dict[str, str], names: list[str]) -> None:

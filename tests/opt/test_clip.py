@@ -48,7 +48,7 @@ def test_a_text_is_charged_once_and_written_by_the_same_subsets() -> None:
     made = clipped(engine, ledger=ledger, budget=None, sampling_probability=0.5, num_prompts=8, epsilon0=4.0)
     made.invoke(examples(40))
     assert paid(ledger) == [TextRoundEvent(4.0, LENGTH, 0.5)] * 8
-    scoring = [call for call in engine.calls if all(one.prompt.begins for one in call)]
+    scoring = [call for call in engine.calls if call and call[0].prompt.begins]
     texts = [list(group) for _, group in itertools.groupby(scoring, key=_texts_of(scoring))]
     assert len(texts) == 8
     members = []
@@ -111,7 +111,7 @@ def described(kind: type[WordEngine] = WordEngine, *look: Any, **changes: Any) -
     """A glossary of three labels by sixteen records each, and the engine that writes it."""
     script = by_text({f"kind{i}": text for i, text in enumerate(SAID.values())})
     engine = kind(*look, script=script, extra="\n".join(["", *SAID.values(), *THREE]))
-    settings = {"method": "glossary", "labels": THREE, "num_prompts": 1, "shots": 1, "subsets": 16, "partitions": 96}
+    settings = {"method": "glossary", "labels": THREE, "num_prompts": 1, "shots": 1, "subsets": 16, "partitions": None}
     settings |= {"sampling_probability": 0.5}
     return engine, clipped(engine, **settings | changes)
 
@@ -288,7 +288,11 @@ def test_the_members_of_a_text_that_is_begun_elsewhere_are_not_drawn_again(tmp_p
         ({"temperature": 1.0}, "temperature"),
         ({"repetition_penalty": 1.2}, "repetition_penalty"),
         ({"banned": [3]}, "banned"),
-        ({"method": "glossary", "shots": 2}, "shots"),
+        ({"method": "glossary", "shots": 2, "partitions": None}, "shots"),
+        ({"method": "glossary", "shots": 1}, "partitions"),
+        ({"kbar": 5}, "kbar"),
+        ({"max_retries": 1}, "max_retries"),
+        ({"stop": ["\n", "END"]}, "stop"),
         ({"clip_temperature": 0.0}, "clip_temperature"),
         ({"clip_candidates": 1}, "clip_candidates"),
         ({"epsilon0": 15.0, "num_prompts": 40}, "epsilon0"),
@@ -424,7 +428,7 @@ def test_a_prompt_that_answers_by_names_gives_labels_back(tmp_path: Path) -> Non
     from langchain_dp.opt.candidates import Candidate, choices
     from langchain_dp.opt.handover import described as handed
 
-    made = clipped(method="glossary", labels=["A", "B"], prompts=OptPrompts(system=True), shots=1)
+    made = clipped(method="glossary", labels=["A", "B"], prompts=OptPrompts(system=True), shots=1, partitions=None)
     written = [Candidate("sports, such as soccer", label="A"), Candidate("money", label="B")]
     named, lines, initial = choices(made.settings, written)
     assert named.words == ("sports", "money")
@@ -470,3 +474,91 @@ def test_a_glossary_is_written_by_clipped_sums_where_nothing_speaks_against_it()
     assert chosen() == chosen(method="glossary", decoder="votes") == "votes"
     assert chosen(method="glossary", budget=ZERO_OUT) == "votes"
     assert chosen(method="glossary", decoding=Decoding(temperature=0.5)) == "votes"
+
+
+# ------------------------------------------------------------------- what an attacker, or bad luck, could make of it
+
+
+def test_a_refused_call_leaves_no_slots_behind(tmp_path: Path) -> None:
+    """If it breaks, the same records in another order draw other members, under a charge that is spent."""
+    turns = iter(range(10**6))
+
+    def look(bodies: list[str]) -> None:
+        if bodies[0].startswith("- ") and next(turns) == 2:
+            raise KeyboardInterrupt
+
+    with ledger_in(tmp_path) as ledger:
+        engine, made = described(Looking, look, ledger=ledger, budget=None)
+        with pytest.raises(KeyboardInterrupt):
+            made.invoke([{**row, "id": f"r{i}"} for i, row in enumerate(rows())])
+        before = {body for body in engine.shown if "kind0" in body}
+    with ledger_in(tmp_path) as ledger:
+        engine, made = described(Looking, len, ledger=ledger, budget=None)
+        mine = [{**row, "id": f"r{i}"} for i, row in enumerate(rows())]
+        with pytest.raises(PlanError, match="same order"):
+            made.invoke(mine[::-1])
+        engine.shown.clear()
+        made.invoke(mine)
+        assert {body for body in engine.shown if body.startswith("- ") and "kind0" in body} == before
+        assert len(paid(ledger)) == 1
+
+
+def test_a_token_whose_outcome_was_not_kept_is_not_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a full disk gives as many draws of one token as one likes, for one charge."""
+    from langchain_dp.accounting import LedgerPlan
+
+    drawn: list[int] = []
+    keep, release = LedgerPlan.keep, ClippedSum.release
+
+    def failing(self: LedgerPlan, text: str, *rest: Any, **more: Any) -> Any:
+        if '"tokens": [' in text and '"tokens": []' not in text:
+            raise OSError(28, "no space left")
+        return keep(self, text, *rest, **more)
+
+    def counted(self: ClippedSum, *rest: Any, **more: Any) -> int:
+        drawn.append(1)
+        return release(self, *rest, **more)
+
+    monkeypatch.setattr(ClippedSum, "release", counted)
+    ledger = PrivacyLedger(BUDGET)
+    _, made = described(ledger=ledger, budget=None)
+    with monkeypatch.context() as full:
+        full.setattr(LedgerPlan, "keep", failing)
+        for _ in THREE:
+            with pytest.raises(OSError, match="space"):
+                made.invoke(rows())
+    assert len(drawn) == len(THREE)  # one of each label, and never a second one
+    prompt = made.optimize(rows())
+    assert len(paid(ledger)) == 1
+    assert [each.text for each in prompt.candidates if each.dropped]
+
+
+def test_a_server_that_is_gone_costs_nothing() -> None:
+    """If it breaks, an outage uses up the plan, and the initial instruction is all that is left."""
+    from langchain_dp.errors import ModelUnavailable
+
+    class Gone(WordEngine):
+        def score_next_token(self, *asked: Any, **settings: Any) -> Any:
+            raise ModelUnavailable("The server does not answer.")
+
+    for changes in ({}, {"method": "glossary", "labels": THREE, "shots": 1, "partitions": None}):
+        ledger = PrivacyLedger(BUDGET)
+        made = clipped(Gone(agreeing(SENTENCE), extra="\n".join(["", *THREE])), ledger=ledger, budget=None, **changes)
+        for _ in range(3):
+            with pytest.raises(ModelUnavailable):
+                made.invoke(rows() if changes else examples(40))
+        assert not list(ledger.entries())
+
+
+def test_a_cancelled_run_ends_the_text_under_way_first() -> None:
+    """If it breaks, a cancelled call throws away a text that is paid for."""
+    stopped: list[bool] = []
+
+    def look(bodies: list[str]) -> None:
+        if bodies[0].startswith("# Student"):
+            stopped.append(True)
+
+    made = clipped(Looking(look, agreeing(SENTENCE)), num_prompts=3)
+    with pytest.raises(PlanError, match="cancelled"):
+        made._optimize(examples(40), None, lambda: bool(stopped))
+    assert made.released() == [SENTENCE]

@@ -427,7 +427,7 @@ def _describing(witness: Witness, ledger: PrivacyLedger) -> DPPromptOptimizer:
         ledger=ledger,
         decoder="clip",
         subsets=11,
-        sampling=Sampling("fixed", 45, _RATE),
+        sampling=Sampling("fixed", None, _RATE),
         validation=0.25,
         max_new_tokens=_LENGTH,
         writing=Writing(epsilon0=_EPSILON0),
