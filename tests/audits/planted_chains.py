@@ -592,9 +592,13 @@ CLIPPED: dict[str, list[Swap]] = {
     "one draw for all texts": [(SubsetSampler, "draw", method(one_draw_for_all))],
     "every subset moves a text": [(FixedPartition, "draw", method(everybody_votes))],
     "validation records write": [(langchain_dp.opt.data, "split", method(training_sees_all))],
-    "divided by who answers": [(ClippedSum, "release", method(divided_by_who_answers))],
 }
 """Faults of texts that are written by clipped sums."""
+
+DIVIDED: dict[str, list[Swap]] = {
+    "divided by who answers": [(ClippedSum, "release", method(divided_by_who_answers))],
+}
+"""A fault of what comes out of the sums."""
 
 GLOSSARIES: dict[str, list[Swap]] = {
     "a glossary for free": [(LedgerPlan, "spend", method(texts_for_free))],

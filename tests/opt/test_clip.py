@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -511,7 +512,7 @@ def test_a_token_whose_outcome_was_not_kept_is_not_drawn_again(monkeypatch: pyte
     keep, release = LedgerPlan.keep, ClippedSum.release
 
     def failing(self: LedgerPlan, text: str, *rest: Any, **more: Any) -> Any:
-        if '"tokens": [' in text and '"tokens": []' not in text:
+        if re.search(r'"tokens": \[\d', text):
             raise OSError(28, "no space left")
         return keep(self, text, *rest, **more)
 

@@ -298,10 +298,10 @@ def _mean(law: Mapping[int, float]) -> float:
     return sum(value * chance for value, chance in law.items())
 
 
-_TEXTS, _LENGTH, _RATE, _EPSILON0 = 300, 2, 0.5, 0.8
+_LENGTH, _RATE, _EPSILON0 = 2, 0.5, 0.8
 
 
-def clipped(runs: int = 4) -> Finding:
+def clipped(runs: int = 3, texts: int = 300) -> Finding:
     """Whole runs by clipped sums at q < 1: charges, who writes a text from its beginning to its end, what comes out.
 
     What comes out is held against the law of a text's first word, given who took part: a divisor that is taken from
@@ -312,7 +312,7 @@ def clipped(runs: int = 4) -> Finding:
     for face in range(runs):
         with PrivacyLedger(PrivacyBudget(500.0, 0.5)) as ledger:
             witness = Witness(functools.partial(_charges, ledger), right=_right)
-            optimizer, rows = _clipping(witness, ledger), examples(128)
+            optimizer, rows = _clipping(witness, ledger, texts), examples(128)
             prompt = asyncio.run(optimizer.aoptimize(rows)) if face % 2 else optimizer.optimize(rows)
             paid = [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
         if wrong := _wrong_texts(witness, paid, prompt.certificate):
@@ -330,7 +330,7 @@ def _charges(ledger: PrivacyLedger) -> int:
     return sum(entry.count for entry in ledger.entries())
 
 
-def _clipping(witness: Witness, ledger: PrivacyLedger) -> DPPromptOptimizer:
+def _clipping(witness: Witness, ledger: PrivacyLedger, texts: int) -> DPPromptOptimizer:
     """Records of 128, of which a quarter validates; 48 subsets, which write many short texts."""
     return DPPromptOptimizer(
         model=witness,
@@ -342,7 +342,7 @@ def _clipping(witness: Witness, ledger: PrivacyLedger) -> DPPromptOptimizer:
         subsets=24,
         sampling=Sampling("fixed", 48, _RATE),
         validation=0.25,
-        num_prompts=_TEXTS,
+        num_prompts=texts,
         max_new_tokens=_LENGTH,
         writing=Writing(epsilon0=_EPSILON0, clip_temperature=0.1, filtered=False),
         calibrate=False,

@@ -185,6 +185,7 @@ class Witness(NamingEngine):
         self.shown: list[SeenPrompt] = []
         self.rounds: list[list[SeenPrompt]] = []
         self.texts: list[list[list[SeenPrompt]]] = []
+        self._looked = False
         self._charged = charged
         self._vote = vote
         self._right = right
@@ -247,6 +248,9 @@ class Witness(NamingEngine):
         """Two words that the public prompt likes alike; a member likes the one that its first record is for."""
         del candidates, chat
         if not public.written:
+            self._looked = not self._looked
+            if self._looked:  # first, whether it is there
+                return TokenScores((1, 2), np.log([0.5, 0.5]), ())
             self.texts.append([])
         charged, rows, kept = self._charged(), [], []
         for one in members:
