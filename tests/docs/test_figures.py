@@ -402,3 +402,31 @@ def test_the_readme_quotes_what_was_measured_on_a_larger_model() -> None:
             for method in ("dp-icl 3", "zero-shot")
         )
         assert f"{before}{private}, alone {plain}" in text
+
+
+def test_the_pages_quote_what_names_for_codes_were_worth() -> None:
+    """If it breaks, a page, or the first picture of the README, shows an accuracy that no row in the results has."""
+    rows = {tuple(row["key"][2:4]): row for row in made.so_far(RESULTS / "codes.jsonl") if row["key"][1] == "agnews"}
+    settings = [(1000, "clip 1"), (1000, "clip 3"), (2000, "clip 1"), (2000, "clip 3")]
+
+    def share(found: dict[str, Any]) -> str:
+        return " ± ".join(f"{found[name]:.2f}".removeprefix("0") for name in ("accuracy", "standard_error"))
+
+    assert f"| codes alone | {share(rows[2000, 'codes']['codes'])} | | | | |" in PAGE
+    assert f"| the topics' true names, which nobody has | {share(rows[2000, 'true']['true'])} | | | | |" in PAGE
+    for label, value in (
+        ("codes, with the descriptions as lines", "lines"),
+        ("**names from the descriptions**", "names"),
+    ):
+        assert f"| {label} | | {' | '.join(share(rows[key][value]) for key in settings)} |" in PAGE
+    said = [list(rows[key]["descriptions"].values()) for key in settings]
+    text = " ".join(PAGE.split())
+    for words in said:
+        assert all(f'"{word}"' in text for word in words), words
+    assert all(rows[key]["chosen"] == words for key, words in zip(settings, said, strict=True))  # and handed over
+    (named,) = (row for row in made.so_far(RESULTS / "accuracy.jsonl") if row["key"]["task"] == "named")
+    right = {line["method"]: 100 * line["accuracy"] for line in named["methods"]}
+    votes = ", ".join(f"{right[f'dp-icl {epsilon}']:.1f}" for epsilon in (1, 2))
+    assert f"no example {right['zero-shot']:.0f} percent, the vote {right['vote']:.0f}, at epsilon 1, 2 and 3 " in text
+    assert f"{votes} and {right['dp-icl 3']:.1f}, where the vote on codes gets 36.8" in text
+    assert f"{right['dp-icl 2']:.0f} percent" in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
