@@ -414,10 +414,10 @@ def test_the_pages_quote_what_names_for_codes_were_worth() -> None:
 
     assert f"| codes alone | {share(rows[2000, 'codes']['codes'])} | | | | |" in PAGE
     assert f"| the topics' true names, which nobody has | {share(rows[2000, 'true']['true'])} | | | | |" in PAGE
-    for label, value in (
-        ("codes, with the descriptions as lines", "lines"),
-        ("**names from the descriptions**", "names"),
-    ):
+    for value, label in {
+        "lines": "codes, with the descriptions as lines",
+        "names": "**names from the descriptions**",
+    }.items():
         assert f"| {label} | | {' | '.join(share(rows[key][value]) for key in settings)} |" in PAGE
     said = [list(rows[key]["descriptions"].values()) for key in settings]
     text = " ".join(PAGE.split())
