@@ -6,19 +6,25 @@ probability q by fresh coins. "resample": each release Poisson-samples the recor
 No coin ever depends on a record's content, nor on another record. What is *not* sound, and why it is not here:
 shuffling all records and cutting them into chunks at every release, or cutting them in data-set order, moves two or
 many votes when one record joins.
+
+Where single records take part, by coins that are the same again after a restart: :class:`KeyedCoins`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import hmac
 import secrets
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from langchain_dp._util import validate
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.randomness import Randomness, bernoulli, shuffled
+
+_COIN_BITS = 256
 
 
 class FixedPartition:
@@ -197,3 +203,37 @@ class SubsetSampler:
         before = self._member(place)
         self._versions[place] += 1
         return before
+
+
+class KeyedCoins:
+    """Who takes part in a round, by coins that hang on a key, the round and a slot or id, and on no content.
+
+    Args:
+        key: Secret key of the coins, 32 bytes.
+        names: Of each record what its coin hangs on: its slot where the number of records is public, else its id.
+
+    Formal guarantee:
+        Who takes part in a round is drawn by independent coins, as far as HMAC-SHA-256 under a secret key cannot be
+        told from chance.
+    """
+
+    def __init__(self, key: bytes, names: Mapping[str, str]) -> None:
+        self._key = key
+        self._names = dict(names)
+
+    def drawn(self, number: int, rate: float) -> list[str]:
+        """Records of round ``number``, each with probability ``rate``, independently."""
+        bound = bound_of(rate)
+        return [record for record in self._names if self._coin("round", number, record) < bound]
+
+    def _coin(self, what: str, number: int, record: str) -> int:
+        return self._toss(what, number, self._names[record])
+
+    def _toss(self, what: str, number: int, name: str) -> int:
+        text = f"{what}\n{number}\n{name}".encode(errors="surrogatepass")
+        return int.from_bytes(hmac.new(self._key, text, hashlib.sha256).digest(), "big")
+
+
+def bound_of(rate: float) -> int:
+    """Coins below it fall with probability ``rate``."""
+    return int(Fraction(rate) * 2**_COIN_BITS)

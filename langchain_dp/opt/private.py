@@ -19,10 +19,9 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks, secret_key
-from langchain_dp.ensemble.keyed_coins import KeyedCoins
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.ensemble.scheme import Scheme
-from langchain_dp.ensemble.subsets import SubsetSampler
+from langchain_dp.ensemble.subsets import KeyedCoins, SubsetSampler
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum, Exponential, Randomness

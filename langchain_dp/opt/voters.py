@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 from langchain_dp.accounting import LimitedDomainEvent
 from langchain_dp.ensemble.asking import ask_together
-from langchain_dp.ensemble.keyed_coins import KeyedCoins
-from langchain_dp.ensemble.subsets import Subset, SubsetSampler
+from langchain_dp.ensemble.subsets import KeyedCoins, Subset, SubsetSampler
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.mechanisms import LimitedDomain, Randomness
 from langchain_dp.opt.forward import Forward

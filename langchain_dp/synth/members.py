@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from langchain_dp.ensemble.keyed_coins import KeyedCoins, bound_of
+from langchain_dp.ensemble.subsets import KeyedCoins, bound_of
 from langchain_dp.synth.settings import DESCRIBED, Design
 
 

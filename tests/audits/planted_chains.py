@@ -30,8 +30,7 @@ from langchain_dp.accounting import (
     pld,
 )
 from langchain_dp.accounting.metric import Owner
-from langchain_dp.ensemble.keyed_coins import KeyedCoins
-from langchain_dp.ensemble.subsets import FixedPartition, SubsetSampler
+from langchain_dp.ensemble.subsets import FixedPartition, KeyedCoins, SubsetSampler
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.icl import ChatDPICL, DPICLClassifier
 from langchain_dp.icl.answers import AnswerCache

@@ -10,7 +10,7 @@ import numpy as np
 
 from audits.planted_chains import SYSTEM, StandIn, Swap, every_third_free, method
 from langchain_dp.accounting import LedgerPlan
-from langchain_dp.ensemble.keyed_coins import KeyedCoins
+from langchain_dp.ensemble.subsets import KeyedCoins
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.records import PrivateRecords

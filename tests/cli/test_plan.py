@@ -113,6 +113,16 @@ def test_opt_says_what_the_library_says(data: str, capsys: pytest.CaptureFixture
         assert "no model" in found["tokens_counted_by"]
 
 
+def test_opt_plans_clipped_sums(capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, the command cannot say how far a subset moves a token, or plans votes where none are taken."""
+    asked = ["--records", 1000, "--labels", *LABELS, "--instruction", "Praise or complaint?", "--epsilon", 1]
+    found = planned(capsys, "opt", *asked, "--decoder", "clip")
+    assert found["clip"] >= 2
+    assert found["votes_needed"] is found["delta0"] is None
+    assert found["verdict"]["worth"] == "yes"
+    assert planned(capsys, "opt", *asked)["clip"] is None
+
+
 def test_opt_counts_by_a_model_that_is_named(
     data: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,8 +24,7 @@ from langchain_dp.accounting import (
     PartEvent,
     TextRoundEvent,
 )
-from langchain_dp.ensemble.keyed_coins import KeyedCoins
-from langchain_dp.ensemble.subsets import SubsetSampler
+from langchain_dp.ensemble.subsets import KeyedCoins, SubsetSampler
 from langchain_dp.mechanisms import (
     ClippedSum,
     Exponential,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fakes.scorer import WordScorer
 from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.language_models import FakeListChatModel
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
@@ -163,3 +164,21 @@ def test_a_text_with_every_kind_of_line_end_is_read_again(tmp_path: Path) -> Non
     odd = SyntheticExamples([SyntheticExample("a\u2028b\u2029c\u0085d\x1ce", "billing")], PAPER)
     odd.save(tmp_path / "odd.jsonl")
     assert list(SyntheticExamples.load(tmp_path / "odd.jsonl")) == list(odd)
+
+
+def test_a_classifier_on_examples_asks_for_names_and_gives_labels_back() -> None:
+    """If it breaks, an application that has codes gets names, or the model is asked for codes that mean nothing."""
+    said = {"delivery": "late parcels, lost boxes", "billing": "invoices"}
+    coded = SyntheticExamples(list(made()), PAPER, {"labels": LABELS, "descriptions": said})
+    assert coded.names == {"delivery": "late parcels", "billing": "invoices"}
+    model = FakeListChatModel(responses=["Invoices."])
+    chain = coded.chain(model, 2)
+    assert chain.invoke({"text": "my bill"}) == "billing"
+    system, *turns, question = coded.as_chat_prompt(2, named=True).format_messages(text="my bill")
+    assert system.content.endswith("- late parcels: late parcels, lost boxes\n- invoices")
+    assert [turn.content for turn in turns[1::2]] == ["late parcels", "invoices"]
+    assert question.content == "my bill"
+    assert [turn.content for turn in coded.as_chat_prompt(2).format_messages(text="x")[2::2]] == ["delivery", "billing"]
+    assert made().names == {label: label for label in LABELS}  # without descriptions
+    with pytest.raises(InvalidParameter, match="selector"):
+        coded.as_few_shot_prompt(selector=coded.as_example_selector(), named=True)
