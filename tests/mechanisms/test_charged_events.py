@@ -22,6 +22,7 @@ from langchain_dp.accounting import (
     MetricLedger,
     NoisyMaxEvent,
     PartEvent,
+    PrivacyBudget,
     TextRoundEvent,
 )
 from langchain_dp.ensemble.subsets import KeyedCoins, SubsetSampler
@@ -44,6 +45,7 @@ MADE: list[Any] = [
     MetricLaplace(MetricEvent(1.0), TABLE),
     MetricExponential(MetricEvent(1.0), TABLE),
 ]
+BIG = PrivacyBudget(100.0, 0.1)
 CHAINS: dict[str, tuple[Callable[[], Any], set[type]]] = {
     "answers": (lambda: voters.classifier(sampling_probability=0.5).invoke("x"), {ReportNoisyMax}),
     "resampled answers": (
@@ -59,6 +61,24 @@ CHAINS: dict[str, tuple[Callable[[], Any], set[type]]] = {
             optimizers.examples()
         ),
         {LimitedDomain, Exponential},
+    ),
+    "clipped prompt": (
+        lambda: optimizers.optimizer(decoder="clip", delta0=None, budget=BIG, sampling_probability=0.5).invoke(
+            optimizers.examples()
+        ),
+        {ClippedSum, Exponential},
+    ),
+    "clipped glossary": (
+        lambda: optimizers.optimizer(
+            decoder="clip",
+            method="glossary",
+            delta0=None,
+            budget=BIG,
+            sampling_probability=0.5,
+            shots=1,
+            partitions=None,
+        ).invoke(optimizers.examples()),
+        {ClippedSum, Exponential},
     ),
     "examples": (lambda: synthesizers.synthesizer().invoke(synthesizers.rows()), {ClippedSum}),
     "groups of examples": (
@@ -140,7 +160,7 @@ def test_a_chain_charges_the_event_of_the_mechanism_that_draws(chain: str, steps
         elif step == "members":
             assert told == paid.sampling_probability
         elif step == "sampled":
-            assert told == (paid.sampling, paid.sampling_probability)
+            assert told == (getattr(paid, "sampling", "fixed"), paid.sampling_probability)
         else:
             assert told.event == paid
             # One text is drawn in blocks, and a round token by token, under one charge.
