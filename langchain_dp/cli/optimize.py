@@ -133,7 +133,8 @@ others are those of --task, or of DPPromptOptimizer.
             prompt = dataclasses.replace(prompt, certificate=certified(prompt.certificate, read=read))
             prompt.save(self.out)
             scores = _scores(engine, optimizer.settings, prompt, test)
-        _show(prompt, scores, self, instruction=optimizer.settings.instruction)
+        settings = optimizer.settings
+        _show(prompt, scores, self, instruction=settings.instruction, words=settings.words)
         return DONE
 
 
@@ -243,8 +244,8 @@ def _before(plan: OptPlanReport) -> str:
         time = f"about {_time(plan.seconds)} on this machine: "
         private = " (the time is estimated from the private rows: keep it to yourself)"
     records = f" of {plan.training:,.0f} records; {plan.validation:,.0f} more select" if plan.scheme.even else ""
-    votes = f"{plan.scheme.expected_subsets:,.0f} subsets"
-    most = plan.max_calls * getattr(plan.token, "tokens", 1)
+    votes = f"{plan.scheme.expected_subsets / plan.sharing:,.0f} {'subsets' if plan.sharing == 1 else 'a label'}"
+    most = plan.max_calls * plan.sharing * getattr(plan.token, "tokens", 1)
     return f"{time}up to {most:,} tokens, each by {votes}{records}{private}"
 
 
@@ -312,7 +313,9 @@ def _scores(
         }
 
 
-def _show(prompt: OptimizedPrompt, scores: dict[str, PromptScore], options: Optimize, *, instruction: str) -> None:
+def _show(
+    prompt: OptimizedPrompt, scores: dict[str, PromptScore], options: Optimize, *, instruction: str, words: list[str]
+) -> None:
     if options.json:
         tested = {name: dataclasses.asdict(score) for name, score in scores.items()}
         print_json(prompt.to_dict() | ({"test": tested} if tested else {}))
@@ -320,7 +323,7 @@ def _show(prompt: OptimizedPrompt, scores: dict[str, PromptScore], options: Opti
     print(f"{prompt.instruction}\n\n{prompt.certificate}\n")
     if called := [f"{word} -> {label}" for label, word in prompt.words.items() if word != label]:
         print(f"Its answers are names: {', '.join(called)}. OptimizedPrompt.chain(model) puts the labels back.\n")
-    if prompt.instruction == instruction:
+    if prompt.instruction == instruction and list(prompt.words.values()) == words:
         print("The initial instruction was selected: no candidate did better by enough.\n")
     if prompt.candidates:
         print("written:" if options.method == "opt" else "written, and paid for:")

@@ -468,6 +468,22 @@ def test_a_glossary_from_the_command_line(
     assert "glossary=" in capsys.readouterr().err
 
 
+def test_a_glossary_by_clipped_sums_from_the_command_line(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, the command votes where it was told not to, or says that nothing did better where names did."""
+    sizes = {"subsets": 10, "tokens": 4, "prompts": None, "shots": None}
+    assert main(command(method="glossary", decoder="clip", **sizes)) == 0
+    shown = capsys.readouterr()
+    assert re.search(r"up to 8 tokens, each by 10 a label of \d+ records", shown.err)
+    saved = load_prompt(tmp_path / "prompt.json")
+    assert "clipped" in saved.certificate.mechanism
+    assert saved.certificate.parameters["members"] == 10
+    kept = saved.instruction == saved.settings["instruction"] and list(saved.words.values()) == ["no", "yes"]
+    assert ("initial instruction was selected" in shown.out) is kept
+    assert ("answers are names" in shown.out) is any(label != word for label, word in saved.words.items())
+
+
 FITTING: dict[str, Any] = {"shots": None, "subsets": None, "prompts": None, "tokens": None}
 
 
