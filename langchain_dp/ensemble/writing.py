@@ -60,12 +60,12 @@ class TextWriter:
             ModelUnavailable: The public prompt could not be evaluated.
         """
         public = MemberPrompt(head, "", tail, ("public", head))
-        return self.continued(public, [MemberPrompt(head, body, tail, key) for key, body in bodies.items()])
+        return self.continued(public, lambda: [MemberPrompt(head, body, tail, key) for key, body in bodies.items()])
 
     def continued(
         self,
         public: MemberPrompt,
-        members: Sequence[MemberPrompt],
+        members: Callable[[], Sequence[MemberPrompt]],
         before: Sequence[Token] = (),
         mark: Callable[[], object] = lambda: None,
     ) -> Iterator[Token]:
@@ -73,7 +73,8 @@ class TextWriter:
 
         Args:
             public: The prompt without a private text.
-            members: Those of the members that take part; head, tail and beginning are those of ``public``.
+            members: Gives those of the members that take part, asked before every token: one that is forgotten is gone.
+                Head, tail and beginning are those of ``public``.
             before: Tokens of this very text that the same members wrote before a restart, and that do not end it.
             mark: Called before every draw. What it keeps says that an outcome is not known yet.
         """
@@ -82,7 +83,7 @@ class TextWriter:
         while len(written) < self.noise.event.tokens:
             if os.getpid() != process:  # both would go on with the members and the charge of one text
                 raise PlanError("Expected a text to be written in one process, but it was forked. Begin it anew.")
-            scores = self._scores(public, members, tuple(written))
+            scores = self._scores(public, members(), tuple(written))
             everything = range(len(scores.tokens))
             kept = [place for place in everything if written or not self._is_barren(scores.tokens[place])] or everything
             mark()

@@ -238,7 +238,7 @@ class _Clipped:
 
     def _written_by(self, members: Sequence[MemberPrompt], message: int, *text: Any) -> Iterator[Token]:
         self._asked.update(member.member for member in members)
-        return self._writer.continued(self._shown.public(message), members, *text)
+        return self._writer.continued(self._shown.public(message), lambda: members, *text)
 
     def close(self) -> None:
         """Drop what is cached of the members."""

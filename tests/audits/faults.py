@@ -103,11 +103,11 @@ def faults() -> Faults:
             **under(functools.partial(opt.tokens, opt.WRITING[:1], 2), swaps.TOKENS),
             **under(functools.partial(opt.tokens, opt.WRITING[:1], 4), swaps.VOTES),
         },
-        "clipped prompts": {
+        "clipped": {
             **under(functools.partial(opt.clipped, 1, 80), swaps.CLIPPED),
             **under(opt.clipped, swaps.DIVIDED),
         },
-        "clipped glossary": under(opt.glossaries, swaps.GLOSSARIES),
+        "glossary": under(opt.glossaries, swaps.GLOSSARIES),
         "choice": under(opt.choice, swaps.CHOICE),
         "text rounds": {
             **under(functools.partial(synth.rounds, ["rounds"]), texts.ROUNDS),

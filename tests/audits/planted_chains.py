@@ -349,7 +349,8 @@ def charged_after(real: StandIn, self: ClippedTexts, message: int) -> Any:
 def two_texts_for_one(real: StandIn, self: ClippedTexts, message: int) -> Any:
     """A second text is written under the charge of the first, and thrown away."""
     tokens = real(self, message)
-    list(self._writer.continued(self._shown.public(message), self._shown.members(self._sampler.draw(), message)))
+    others = self._shown.members(self._sampler.draw(), message)
+    list(self._writer.continued(self._shown.public(message), lambda: others))
     return tokens
 
 

@@ -44,7 +44,7 @@ def redrawn_for_tokens(real: StandIn, self: TextWriter, public: Any, members: An
     """Of the members of a text every token sees some, by fresh coins."""
     written: list[Any] = []
     for _ in range(self.noise.event.tokens):
-        scores = self._scores(public, [member for member in members if SYSTEM.randbelow(3)], tuple(written))
+        scores = self._scores(public, [member for member in members() if SYSTEM.randbelow(3)], tuple(written))
         written.append(scores.tokens[self.noise.release(scores.public, scores.members, rng=self._rng)])
         yield written[-1]
 

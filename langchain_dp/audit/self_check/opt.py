@@ -438,8 +438,8 @@ def _describing(witness: Witness, ledger: PrivacyLedger) -> DPPromptOptimizer:
 
 CHECKS = [
     Check("tokens", "DP-OPT at q < 1: charges, coins, votes", tokens),
-    Check("clipped prompts", "DP-OPT by clipped sums at q < 1", clipped),
-    Check("clipped glossary", "one round for all labels", glossaries),
+    Check("clipped", "DP-OPT by clipped sums at q < 1", clipped),
+    Check("glossary", "one round for all labels", glossaries),
     Check("choice", "the chosen candidate hides a record", choice),
 ]
 """In the order of the table."""
