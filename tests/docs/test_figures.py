@@ -419,6 +419,13 @@ def test_the_pages_quote_what_names_for_codes_were_worth() -> None:
         "names": "**names from the descriptions**",
     }.items():
         assert f"| {label} | | {' | '.join(share(rows[key][value]) for key in settings)} |" in PAGE
+    trec = {row["key"][3]: row for row in made.so_far(RESULTS / "codes.jsonl") if row["key"][1] == "trec"}
+    kinds = trec["clip 3"]
+    assert f"names and lines get {share(kinds['names'])} then, codes alone {share(trec['codes']['codes'])}" in PAGE
+    assert kinds["names"]["accuracy"] == kinds["lines"]["accuracy"]
+    assert f"the true names {share(trec['true']['true'])}, and" in PAGE
+    assert set(kinds["descriptions"].values()) == {"science", "history", "team A"}
+    assert kinds["chosen"] == [f"team {letter}" for letter in "ABCDEF"]
     said = [list(rows[key]["descriptions"].values()) for key in settings]
     text = " ".join(PAGE.split())
     for words in said:
