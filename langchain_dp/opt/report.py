@@ -177,20 +177,24 @@ def report(
         drawn=settings.calls.tokens,
     )
 
-    def noise(share: PrivacyBudget) -> WritingEvent:
+    def noise(share: PrivacyBudget, scheme: Scheme = scheme) -> WritingEvent:
         writing = settings.writing
         return choose_noise(
             share, scheme=scheme, calls=settings.calls, epsilon0=writing.epsilon0, delta0=writing.delta0
         )[0]
+
+    def clip_at(share: PrivacyBudget, times: float) -> float:
+        groups = round(scheme.groups * times)
+        rate = scheme.sampling_probability * scheme.groups / groups  # as many take part, of more
+        larger = dataclasses.replace(scheme, groups=groups, sampling_probability=rate)
+        return _clip(noise(share, larger), larger, settings) or 0.0
 
     clip = _clip(token, scheme, settings)
     judged: Verdict
     if clip is None:
         judged = verdict(token, scheme, budget, rows=rows, taken=count, noise=noise)
     else:
-        judged = clip_verdict(
-            clip, budget, rows=rows, taken=count, noise=lambda share: _clip(noise(share), scheme, settings) or 0.0
-        )
+        judged = clip_verdict(clip, budget, rows=rows, taken=count, clip_at=clip_at)
 
     measured = engine if isinstance(engine, Measured) else None
     each = (subset + settings.max_new_tokens) * measured.bytes_per_token() if measured else None

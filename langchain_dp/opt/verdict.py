@@ -47,7 +47,7 @@ def clip_verdict(
     *,
     rows: int,
     taken: int,
-    noise: Callable[[PrivacyBudget], float],
+    clip_at: Callable[[PrivacyBudget, float], float],
 ) -> Verdict:
     """Judge a plan by the clip of its sums.
 
@@ -56,16 +56,17 @@ def clip_verdict(
         budget: The promise.
         rows: Number of rows.
         taken: How many of them take part.
-        noise: The clip under another budget, all else equal.
+        clip_at: The clip under another budget, or with so many times as many rows, all else equal.
     """
     if clip >= ENOUGH_CLIP:
         return Verdict(
             "yes", f"yes: a subset may move a token by {clip:.2g} nats, where it would hardly move it by more"
         )
-    more = f"About {rounded_up(taken * ENOUGH_CLIP / clip, digits=2):,.0f} rows"
-    more = more if taken == rows else f"{more} taking part, and not {taken:,},"
-    less = _epsilon(budget, lambda share: noise(share) >= ENOUGH_CLIP)
-    helps = " or ".join(found for found in (more, less) if found)
+    times = _least(lambda factor: clip_at(budget, factor) >= ENOUGH_CLIP)
+    more = "" if times is None else f"About {rounded_up(taken * times, digits=2):,.0f} rows"
+    more = more if taken == rows or not more else f"{more} taking part, and not {taken:,},"
+    less = _epsilon(budget, lambda share: clip_at(share, 1.0) >= ENOUGH_CLIP)
+    helps = " or ".join(found for found in (more, less) if found) or "Fewer tokens to write"
     if clip >= LEAST_CLIP:
         return Verdict("hardly", f"hardly: a subset may move a token by {clip:.2g} nats only. {helps} would do more")
     return Verdict(
@@ -127,14 +128,18 @@ def _rows(rows: int, taken: int, needed: float, scheme: Scheme) -> str:
 
 def _epsilon(budget: PrivacyBudget, does: Callable[[PrivacyBudget], bool]) -> str:
     """The least epsilon that would do, to a quarter; none where thirty times as much does not."""
+    times = _least(lambda factor: does(dataclasses.replace(budget, epsilon=budget.epsilon * factor)))
+    return "" if times is None else f"epsilon {math.ceil(10 * budget.epsilon * times) / 10:g}"
+
+
+def _least(does: Callable[[float], bool]) -> float | None:
+    """The least factor that would do, to a quarter; None where thirty does not, or the caller has fixed the noise."""
     low, high = 0, _STEPS
     while low < high:
         middle = (low + high) // 2
         try:
-            enough = does(dataclasses.replace(budget, epsilon=budget.epsilon * _STEP**middle))
+            enough = does(_STEP**middle)
         except InvalidParameter:  # noise that the caller has fixed
-            return ""
+            return None
         low, high = (low, middle) if enough else (middle + 1, high)
-    if low == _STEPS:
-        return ""
-    return f"epsilon {math.ceil(10 * budget.epsilon * _STEP**low) / 10:g}"
+    return None if low == _STEPS else _STEP**low
