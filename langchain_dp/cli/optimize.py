@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from typer import Option
 
-from langchain_dp.cli.options import JsonOptions, ModelOptions, WriterOptions, ledger_at, of_run, promised
+from langchain_dp.cli.options import JsonOptions, KindOptions, ModelOptions, WriterOptions, ledger_at, of_run, promised
 from langchain_dp.cli.parts import (
     DONE,
     INTERRUPTED,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from langchain_dp.ports import VotesNextToken
 
 
-class Optimize(JsonOptions, ModelOptions, WriterOptions):
+class Optimize(JsonOptions, ModelOptions, KindOptions, WriterOptions):
     """Writes a prompt."""
 
     path = "optimize"
@@ -214,8 +214,8 @@ def optimizer_for(
         decoding = Decoding(chat=options.chat, **_given(temperature=options.temperature))
         own = {"method": options.method, "name": options.name, "decoding": decoding}
         own |= _given(not_private_seed=options.seed_not_private)
-        if options.method == "glossary" or options.show_labels:
-            own |= {"glossary": Glossary(show_labels=options.show_labels)}
+        if options.method == "glossary" or options.show_labels or options.kind:
+            own |= {"glossary": Glossary(show_labels=options.show_labels, **options.asked())}
         dln |= _given(steps=options.steps, temperature=options.temperature)
     instruction = options.instruction if options.instruction is not None else task and task.instruction
     own |= _given(decoder=options.decoder)

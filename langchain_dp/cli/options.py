@@ -64,6 +64,27 @@ class LabelOptions(Options):
     )
 
 
+class KindOptions(Options):
+    """What is said of labels whose names say nothing."""
+
+    kind: str | None = of_run(
+        None, help="what tells the labels apart, such as urgency, with --shown (descriptions; default: topic)"
+    )
+    shown: Path | None = of_run(
+        None, help="JSONL of {text, label}: public texts with the --kind of each; three of them show what is asked"
+    )
+
+    def asked(self) -> dict[str, Any]:
+        """How descriptions are asked for, as far as it was given."""
+        if (self.kind is None) is not (self.shown is None):
+            raise WrongArguments("Expected --kind and --shown together: public texts show what is meant by the kind.")
+        if self.kind is None or self.shown is None:
+            return {}
+        from langchain_dp.records import read_jsonl
+
+        return {"kind": self.kind, "shown": [(row["text"], row["label"]) for row in read_jsonl(self.shown)]}
+
+
 class RowOptions(LabelOptions):
     """What a plan is for: rows, or their number."""
 

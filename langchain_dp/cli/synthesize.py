@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typer import Option
 
-from langchain_dp.cli.options import DeltaOptions, JsonOptions, LabelOptions, ModelOptions, ledger_at, of_run, promised
+from langchain_dp.cli.options import (
+    DeltaOptions,
+    JsonOptions,
+    KindOptions,
+    LabelOptions,
+    ModelOptions,
+    ledger_at,
+    of_run,
+    promised,
+)
 from langchain_dp.cli.parts import (
     DONE,
     INTERRUPTED,
@@ -31,7 +40,7 @@ if TYPE_CHECKING:
     from langchain_dp.synth import DPExampleSynthesizer, SynthesisPlan, SyntheticExample, SyntheticExamples
 
 
-class Synthesize(JsonOptions, ModelOptions, DeltaOptions, LabelOptions):
+class Synthesize(JsonOptions, ModelOptions, KindOptions, DeltaOptions, LabelOptions):
     """Writes examples."""
 
     path = "synthesize"
@@ -127,8 +136,12 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
         return {label: said.get(label, label) for label in labels}
 
     def _synthesizer(self, engine: Any, labels: dict[str, str], **promise: Any) -> DPExampleSynthesizer:
-        from langchain_dp.synth import DPExampleSynthesizer, Filters
+        from langchain_dp.synth import Describing, DPExampleSynthesizer, Filters
 
+        asked = self.asked()
+        if asked and not self.describe_first:
+            raise WrongArguments("Expected --kind with --describe-first: it says what is described.")
+        describe = Describing(**asked) if asked else self.describe_first
         return DPExampleSynthesizer(
             model=engine,
             labels=labels,
@@ -140,7 +153,7 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             scheme=self.scheme,
             temperature=self.temperature,
             chat=self.chat,
-            describe=self.describe_first,
+            describe=describe,
             filters=Filters(check_labels=self.check_labels),
             **promise,
         )

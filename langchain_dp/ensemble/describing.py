@@ -3,21 +3,54 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from langchain_dp.errors import InvalidParameter
 
-TASK = "The topic of each text in one or two words."
-"""What is asked of a model that continues plain text, before the texts."""
-CUE = "Topic:"
-"""What stands before each answer."""
 Shown = tuple[tuple[str, str], ...]
+TOPIC = "topic"
 SHOWN: Shown = (
     ("Bake it for forty minutes, then let it cool in the tin.", "cooking"),
     ("The room was clean, and the view over the bay was fine.", "hotels"),
     ("Prune the roses in March, before the leaves come.", "gardening"),
 )
-"""Public texts with their answers, which show such a model what is asked."""
+"""Public texts with their topics, which show a model that continues plain text what is asked."""
+
+
+def wording(asked: Mapping[str, Any], usual: Mapping[str, str]) -> dict[str, Any]:
+    """Public texts that ask for a kind of description: what was given, and ``usual`` ones where it is empty.
+
+    Args:
+        asked: ``kind``, ``shown`` (None: topics) and texts by name.
+        usual: Texts by name, in which ``{kind}`` and ``{Kind}`` stand for the kind.
+
+    Raises:
+        InvalidParameter: A value is no text, or ``shown`` are no pairs, or not there for another kind than topics.
+    """
+    kind = _text("kind", asked["kind"])
+    made = {name: text.replace("{kind}", kind).replace("{Kind}", kind[:1].upper() + kind[1:])
+            for name, text in usual.items()}  # fmt: skip
+    shown = asked["shown"]
+    if shown is None:
+        if kind != TOPIC:
+            raise InvalidParameter(
+                f"Expected shown= beside kind={kind!r}: three public texts, with what is to be said of each, show a "
+                "model that continues plain text what is asked. Give such pairs, or shown=() for a chat template."
+            )
+        shown = SHOWN
+    pairs = shown if isinstance(shown, (tuple, list)) else [()]
+    if not all(len(pair) == 2 and all(isinstance(text, str) and text.strip() for text in pair) for pair in pairs):
+        raise InvalidParameter("Expected shown= to be pairs of a public text and its answer, none of them empty.")
+    texts = {name: made[name] if asked[name] == "" else _text(name, asked[name]) for name in usual}
+    return {"kind": kind, "shown": tuple(map(tuple, pairs)), **texts}
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidParameter(f"Expected {name}={value!r} to be a few words that a model understands.")
+    return value
+
 
 _EMPTY = """
 a all an and are be been belong belongs category categories common different folder folders following general has have
@@ -26,13 +59,6 @@ those to topic topics various was were what which with
 """
 _META = frozenset(_EMPTY.split())
 """Words that describe no folder, however they are put together."""
-
-
-def check_shown(shown: object) -> None:
-    """Raise InvalidParameter unless these are pairs of a text and an answer."""
-    pairs = shown if isinstance(shown, (tuple, list)) else [()]
-    if not all(len(pair) == 2 and all(isinstance(text, str) and text.strip() for text in pair) for pair in pairs):
-        raise InvalidParameter("Expected shown= to be pairs of a public text and its answer, none of them empty.")
 
 
 def turns(shown: Shown, body: Callable[[str], str], cue: str) -> str:
@@ -45,6 +71,6 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"[^\W\d_]+", text)
 
 
-def says_nothing(words: Sequence[str]) -> bool:
-    """Whether words tell no folder from another; true of none."""
-    return {word.casefold() for word in words} <= _META
+def says_nothing(words: Sequence[str], kind: str = TOPIC) -> bool:
+    """Whether words tell no folder from another, by ``kind``; true of none."""
+    return {word.casefold() for word in words} <= _META | {word.casefold() for word in words_of(kind)}

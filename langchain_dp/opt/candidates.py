@@ -74,7 +74,8 @@ def judged(settings: Settings, text: Text, written: Sequence[Written]) -> list[C
 def choices(settings: Settings, written: Sequence[Candidate]) -> list[PromptChoice]:
     """What may be selected; the initial instruction is the last, and stands for a candidate that is dropped.
 
-    Of a glossary: answered by names from the descriptions, answered by the labels' words, and the initial instruction.
+    Of a glossary: answered by names from the descriptions, under the instruction that asks for them and under the
+    initial one; answered by the labels' words; and the initial instruction.
     """
     words = tuple(settings.words)
     initial = PromptChoice(settings.instruction, words)
@@ -87,5 +88,6 @@ def choices(settings: Settings, written: Sequence[Candidate]) -> list[PromptChoi
     found = [PromptChoice(with_glossary(settings.instruction, words, said), words), initial]
     if settings.glossary.named:
         names = tuple(names_of(words, dict(zip(words, said, strict=True))).values())
-        found.insert(0, PromptChoice(with_glossary(settings.instruction, names, said), names))
+        asking = settings.glossary.instruction, settings.instruction
+        found = [*(PromptChoice(with_glossary(each, names, said), names) for each in asking), *found]
     return found

@@ -14,6 +14,7 @@ from langchain_dp.accounting.events import LimitedDomainEvent
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.cost import Lengths, to_evaluate
+from langchain_dp.opt.glossary import Glossary
 from langchain_dp.opt.reservation import CallPlan, votes_needed
 from langchain_dp.opt.settings import PRIVATE, Method
 
@@ -140,13 +141,13 @@ def _by_votes(
     prompts, tokens, shots = writing
     glossary = method == "glossary"
     names = tuple(map(str, range(labels))) if glossary else ()
-    texts, size = (labels, shots * labels) if glossary else (prompts, shots)
+    texts, size, choices = (labels, shots * labels, Glossary().choices) if glossary else (prompts, shots, prompts + 1)
 
     def work(subsets: int) -> float:
         scheme = Scheme("fixed", subsets, 1.0, even=True)
         return to_evaluate(
             scheme, calls=texts * tokens, texts=texts, length=tokens, training=subsets * size,
-            judged=(texts + 1) * judges, lengths=_USUAL, answered=not glossary,
+            judged=choices * judges, lengths=_USUAL, answered=not glossary,
         ).work()  # fmt: skip
 
     fixed = work(1)
@@ -165,7 +166,7 @@ def _by_clip(
     """Likewise, where a text is written by members that are drawn for it: those of all labels in one draw."""
     prompts, tokens, shots, temperature = writing
     glossary = method == "glossary"
-    rounds, texts, sharing = (1, labels, labels) if glossary else (prompts, prompts, 1)
+    rounds, sharing, choices = (1, labels, Glossary().choices) if glossary else (prompts, 1, prompts + 1)
     count = min(count, _MOST_ROWS)
     there = (count - judges) // shots
 
@@ -175,7 +176,7 @@ def _by_clip(
             return False
         scheme = Scheme("fixed", there, drawn / there, even=True)
         return _TOKENS[effort] >= to_evaluate(
-            scheme, calls=rounds, texts=rounds, length=tokens, training=there * shots, judged=(texts + 1) * judges,
+            scheme, calls=rounds, texts=rounds, length=tokens, training=there * shots, judged=choices * judges,
             lengths=_USUAL, answered=not glossary, drawn=tokens,
         ).work()  # fmt: skip
 

@@ -11,13 +11,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from langchain_dp._util import validate
-from langchain_dp.ensemble.describing import CUE, SHOWN, TASK, Shown, check_shown, says_nothing, turns, words_of
+from langchain_dp.ensemble.describing import TOPIC, Shown, says_nothing, turns, wording, words_of
 from langchain_dp.ensemble.subsets import Subset
-from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.filters import echoes
 from langchain_dp.opt.templates import OptPrompts
 from langchain_dp.ports import MemberPrompt
 from langchain_dp.records import PrivateRecords
+
+_USUAL = {
+    "instruction": "Say what the {kind} of the text is.",
+    "task": "The {kind} of each text in one or two words.",
+    "cue": "{Kind}:",
+    "opening": "These texts were sorted into the same folder{label}:",
+    "question": "What {kind} do the texts in this folder share? Answer with a few words, not with a sentence.",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,44 +34,55 @@ class Glossary:
     Args:
         show_labels: Tell the model the name of the label that it describes. Without, it sees a folder of texts: for
             names that mislead, or say nothing.
-        named: Also try a prompt that asks for names taken from the descriptions ("sports") instead of the labels' own
-            words ("team A"), which says more to a model; ``OptimizedPrompt.chain`` puts the labels back. Which of the
-            two is handed over, or the initial instruction, is selected on validation records.
+        named: Also try prompts that ask for names taken from the descriptions ("sports") instead of the labels' own
+            words ("team A"), which says more to a model; ``OptimizedPrompt.chain`` puts the labels back. What is
+            handed over, such a prompt, one with the labels' words, or the initial one, is selected on validation
+            records.
+        kind: What tells the labels apart, such as "topic", "mood" or "urgency": the texts below are made of it where
+            they are left out.
+        instruction: What a prompt with names asks for. It is tried beside the optimizer's own, which was written for
+            other words: "Choose the team" goes ill with names of topics.
         task: What is asked of a model that continues plain text, before the texts.
         cue: What stands before each answer.
         shown: Public texts with their answers, which show such a model what is asked. They must not be taken from the
-            records, nor be of their topics: a description that repeats one of these answers is dropped.
+            records, nor be of their kinds: a description that repeats one of these answers is dropped. None: three
+            topics, where ``kind`` is "topic".
         opening: What stands before the texts in a chat template (``Decoding(chat=True)``), where nothing is shown. With
             ``show_labels``, ``{label}`` stands for the name.
         question: What stands after them.
 
     Raises:
-        InvalidParameter: A text is empty.
+        InvalidParameter: A text is none, or ``shown`` is missing.
 
     Examples:
-        >>> Glossary(show_labels=True).show_labels
-        True
+        >>> Glossary(kind="mood", shown=[("Closed again, and nobody had told us.", "annoyed")]).instruction
+        'Say what the mood of the text is.'
     """
 
     show_labels: bool = False
     named: bool = True
-    task: str = TASK
-    cue: str = CUE
-    shown: Shown = SHOWN
-    opening: str = "These texts were sorted into the same folder{label}:"
-    question: str = "What kind of texts are in this folder? Answer with a short list of topics, not with a sentence."
+    kind: str = TOPIC
+    instruction: str = ""
+    task: str = ""
+    cue: str = ""
+    shown: Shown | None = None
+    opening: str = ""
+    question: str = ""
 
     def __post_init__(self) -> None:
         validate.one_of("show_labels", self.show_labels, (True, False))
         validate.one_of("named", self.named, (True, False))
-        check_shown(self.shown)
-        for name in ("task", "cue", "opening", "question"):
-            if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
-                raise InvalidParameter(f"Expected {name}={getattr(self, name)!r} to be a sentence.")
+        for name, value in wording(dataclasses.asdict(self), _USUAL).items():
+            object.__setattr__(self, name, value)
 
     def public(self) -> dict[str, Any]:
         """Plain values, as JSON gives them back."""
-        return {**dataclasses.asdict(self), "shown": [list(pair) for pair in self.shown]}
+        return {**dataclasses.asdict(self), "shown": [list(pair) for pair in self.shown or ()]}
+
+    @property
+    def choices(self) -> int:
+        """Prompts among which is selected."""
+        return 4 if self.named else 2
 
     def asking(self, word: str, *, chat: bool) -> LabelRequest:
         """The public texts around the records of one label, whose word is ``word``."""
@@ -72,7 +90,7 @@ class Glossary:
             shown = f', "{word}"' if self.show_labels else ""
             return LabelRequest(self.opening.replace("{label}", shown) + "\n\n", f"\n{self.question}")
         label = f'The next texts were sorted into the folder "{word}".\n\n' if self.show_labels else ""
-        return LabelRequest(f"{self.task}\n\n{turns(self.shown, _line, self.cue)}{label}", self.cue)
+        return LabelRequest(f"{self.task}\n\n{turns(self.shown or (), _line, self.cue)}{label}", self.cue)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,10 +181,10 @@ def description_fault(text: str, glossary: Glossary, *, complete: bool = True) -
     words = words_of(text)
     if not words:
         return "it has no text"
-    answers = {answer.casefold() for _, answer in glossary.shown}
+    answers = {answer.casefold() for _, answer in glossary.shown or ()}
     if echoes(text, [glossary.task, glossary.opening, glossary.question]) or text.strip(" .").casefold() in answers:
         return "it repeats the request"
-    if says_nothing(words):
+    if says_nothing(words, glossary.kind):
         return "it says nothing of the texts"
     return "" if complete or len(words) > 1 else "it stops in mid-sentence"
 

@@ -171,7 +171,7 @@ def report(
         texts=settings.max_calls if settings.calls.tokens else settings.texts,
         length=settings.max_new_tokens,
         training=training,
-        judged=(settings.texts + 1) * validation,
+        judged=settings.choices * validation,
         lengths=lengths,
         answered=settings.glossary is None,
         drawn=settings.calls.tokens,

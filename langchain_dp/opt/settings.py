@@ -198,6 +198,11 @@ class Settings:
         return self.num_prompts if self.glossary is None else len(self.labels)
 
     @property
+    def choices(self) -> int:
+        """Prompts among which is selected, at most: the initial instruction is one."""
+        return self.num_prompts + 1 if self.glossary is None else self.glossary.choices
+
+    @property
     def subset_size(self) -> int:
         """Records of one subset, expected: a glossary's has ``shots`` of every label, if labels are equally many.
 

@@ -12,9 +12,15 @@ from collections.abc import Mapping
 
 from langchain_dp._util import validate
 from langchain_dp.accounting.events import MOST_TOKENS
-from langchain_dp.ensemble.describing import CUE, SHOWN, TASK, Shown, check_shown, says_nothing, turns, words_of
-from langchain_dp.errors import InvalidParameter
+from langchain_dp.ensemble.describing import TOPIC, Shown, says_nothing, turns, wording, words_of
 from langchain_dp.synth.prompts import SynthesisPrompts
+
+_USUAL = {
+    "task": "The {kind} of each text in one or two words.",
+    "cue": "{Kind}:",
+    "opening": "Texts were sorted into folders by {kind}. A text of one folder:",
+    "question": "Name the {kind} of this folder in one or two words.",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,15 +35,17 @@ class Describing:
         temperature: Of the distribution that a token of a description is drawn from.
         show_labels: Show the model, before and after, what ``labels=`` says of a label too. Without, it sees texts, and
             then the description alone: for names that mislead, or say nothing.
+        kind: What tells the labels apart, such as "topic", "mood" or "urgency": the texts below are made of it where
+            they are left out.
         task: What is asked of a model that continues plain text, before the texts.
         cue: What stands before each answer.
         shown: Public texts with their answers, which show such a model what is asked. They must not be taken from the
-            records, nor be of their topics.
+            records, nor be of their kinds. None: three topics, where ``kind`` is "topic".
         opening: What stands before the text in a chat template, where nothing is shown.
         question: What stands after it.
 
     Raises:
-        InvalidParameter: A value is out of bounds, or a text is empty.
+        InvalidParameter: A value is out of bounds, a text is none, or ``shown`` is missing.
 
     Examples:
         >>> Describing(max_new_tokens=12).members
@@ -49,11 +57,12 @@ class Describing:
     clip_ratio: float = 2.0
     temperature: float = 0.5
     show_labels: bool = False
-    task: str = TASK
-    cue: str = CUE
-    shown: Shown = SHOWN
-    opening: str = "Texts were sorted into folders by topic. A text of one folder:"
-    question: str = "Name the topic of this folder in one or two words."
+    kind: str = TOPIC
+    task: str = ""
+    cue: str = ""
+    shown: Shown | None = None
+    opening: str = ""
+    question: str = ""
 
     def __post_init__(self) -> None:
         validate.integer("max_new_tokens", self.max_new_tokens, at_least=1, at_most=MOST_TOKENS)
@@ -61,17 +70,15 @@ class Describing:
         validate.number("clip_ratio", self.clip_ratio, at_least=0.01, at_most=100.0)
         validate.number("temperature", self.temperature, at_least=0.05, at_most=100.0)
         validate.one_of("show_labels", self.show_labels, (True, False))
-        for name in ("task", "cue", "opening", "question"):
-            if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
-                raise InvalidParameter(f"Expected {name}={getattr(self, name)!r} to be a sentence.")
-        check_shown(self.shown)
+        for name, value in wording(dataclasses.asdict(self), _USUAL).items():
+            object.__setattr__(self, name, value)
 
     def asking(self, given: str, prompts: SynthesisPrompts, *, chat: bool) -> tuple[str, str]:
         """Public text before and after the record of a label of which ``given`` is said."""
         label = f'The next text was sorted under "{given}".\n\n' if self.show_labels else ""
         if chat:
             return f"{self.opening}\n\n{label}", f"\n{self.question}"
-        return f"{self.task}\n\n{turns(self.shown, prompts.body_of, self.cue)}{label}", self.cue
+        return f"{self.task}\n\n{turns(self.shown or (), prompts.body_of, self.cue)}{label}", self.cue
 
     def joined(self, given: str, description: str) -> str:
         """What the model is told of a label: ``description``, where one was released that says something."""

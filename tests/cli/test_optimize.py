@@ -468,6 +468,21 @@ def test_a_glossary_from_the_command_line(
     assert "glossary=" in capsys.readouterr().err
 
 
+def test_what_tells_the_labels_apart_is_said_on_the_command_line(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, labels that are no topics are described as topics, or a kind that nothing shows is asked for."""
+    public = tmp_path / "public.jsonl"
+    public.write_text('{"text": "Come at once!", "label": "at once"}\n', encoding="utf-8")
+    asked = {"method": "glossary", "subsets": 20, "tokens": 4, "prompts": None, "kind": "urgency"}
+    assert main(command(**asked)) == 2
+    assert "--kind and --shown together" in capsys.readouterr().err
+    assert main(command(**asked, shown=public)) == 0
+    saved = load_prompt(tmp_path / "prompt.json").settings["glossary"]
+    assert saved["shown"] == [["Come at once!", "at once"]]
+    assert (saved["cue"], saved["instruction"]) == ("Urgency:", "Say what the urgency of the text is.")
+
+
 def test_a_glossary_by_clipped_sums_from_the_command_line(
     command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

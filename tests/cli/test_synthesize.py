@@ -94,6 +94,12 @@ def test_labels_are_described_first_where_that_is_asked_for(
     assert sum(entry.count for entry in ledger.entries()) == 4
     assert main(command("--describe-first", "--ledger", str(tmp_path / "other.ledger"))) == 0
     assert "delivery was described as: " in capsys.readouterr().out
+    public = tmp_path / "public.jsonl"
+    public.write_text('{"text": "Come at once!", "label": "at once"}\n', encoding="utf-8")
+    kind = ("--kind", "urgency", "--shown", str(public), "--ledger", str(tmp_path / "third.ledger"))
+    assert main(command(*kind)) == 2
+    assert "--describe-first" in capsys.readouterr().err
+    assert main(command(*kind, "--describe-first")) == 0
 
 
 def test_a_plan_costs_nothing(

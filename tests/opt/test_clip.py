@@ -431,8 +431,10 @@ def test_a_prompt_that_answers_by_names_gives_labels_back(tmp_path: Path) -> Non
 
     made = clipped(method="glossary", labels=["A", "B"], prompts=OptPrompts(system=True), shots=1, partitions=None)
     written = [Candidate("sports, such as soccer", label="A"), Candidate("money", label="B")]
-    named, lines, initial = choices(made.settings, written)
-    assert named.words == ("sports", "money")
+    asked, named, lines, initial = choices(made.settings, written)
+    assert asked.instruction.startswith("Say what the topic of the text is.\n")
+    assert named.instruction.startswith(made.settings.instruction)
+    assert named.words == asked.words == ("sports", "money")
     assert named.instruction.endswith("\nsports: sports, such as soccer\nmoney")
     assert lines.words == initial.words == ("A", "B")
     assert choices(dataclasses.replace(made.settings, glossary=Glossary(named=False)), written) == [lines, initial]

@@ -60,6 +60,7 @@ def test_each_label_is_described_and_the_lines_stand_in_the_prompt(tmp_path: Pat
     names = dict(zip(THREE, ("Dull film", "Great movie", "Good review"), strict=True))
     # by the choice on validation records
     assert (made.instruction, made.words) in [
+        ("Say what the topic of the text is.", names),
         ("Classify this text.", names),
         (whole, dict(zip(THREE, THREE, strict=True))),
         ("Classify this text.", dict(zip(THREE, THREE, strict=True))),
@@ -227,6 +228,23 @@ def test_what_a_glossary_cannot_do_is_refused(changes: dict[str, Any], said: str
         optimizer(writer(), **settings)
     with pytest.raises(InvalidParameter, match="question"):
         Glossary(question=" ")
+    with pytest.raises(InvalidParameter, match="shown="):
+        Glossary(kind="mood")
+    with pytest.raises(InvalidParameter, match="pairs"):
+        Glossary(kind="mood", shown=[("Closed again.", "")])
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_labels_that_are_no_topics_are_asked_for_by_their_kind(chat: bool) -> None:
+    """If it breaks, labels that tell moods apart are described by topics, and names are asked for as topics."""
+    mood = Glossary(kind="mood", shown=[("Closed again.", "annoyed")])
+    asking = mood.asking("team A", chat=chat)
+    assert "mood" in asking.whole(["x"])
+    assert "topic" not in asking.whole(["x"]).casefold()
+    assert ("Closed again." in asking.head) is not chat  # nothing is shown in a chat template
+    assert description_fault("The mood", mood) == "it says nothing of the texts"
+    made = glossary(glossary=mood, not_private_seed=3).optimize(rows())
+    assert made.settings["glossary"]["instruction"] == "Say what the mood of the text is."
 
 
 @pytest.mark.parametrize(
@@ -237,7 +255,8 @@ def test_what_a_glossary_cannot_do_is_refused(changes: dict[str, Any], said: str
         ("", True, "no text"),
         (" ...", True, "no text"),
         ("These texts were sorted into the same folder.", True, "repeats"),
-        ("The texts in this folder are:", True, "nothing"),
+        ("The texts in this folder are:", True, "repeats"),
+        ("Texts of this kind are the following", True, "nothing"),
         ("Various topics", True, "nothing"),
         ("Financial", False, "mid-sentence"),
         ("Financial", True, ""),
