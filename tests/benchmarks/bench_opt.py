@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -22,12 +23,13 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from bench_codes import GLOSSARIES
 from fakes.llama_server import llama_server
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
 from langchain_openai import ChatOpenAI
@@ -115,7 +117,7 @@ def main() -> None:
                 key = [source, target, task, seed, arm]
                 if any(row["key"] == key for row in done) or (arm == "0-shot" and seed != options.seeds[0]):
                     continue
-                chat = None if address is None else chat_on(address, target, TASKS[task])
+                chat = None if address is None else functools.partial(chat_on, address, target)
                 row = {"key": key, "settings": _settings(options)}
                 row |= {**_one(engine, other, chat, Path(data), task, arm, seed, options), **made()}
                 done.append(row)
@@ -125,16 +127,15 @@ def main() -> None:
     _table(done, options)
 
 
-def chat_on(address: str, target: str, task: OptTask) -> ChatOpenAI:
-    """A model on loopback, held to the label words."""
-    words = " | ".join(json.dumps(task.prompts.word(label)) for label in task.labels)
+def chat_on(address: str, target: str, words: Sequence[str]) -> ChatOpenAI:
+    """A model on loopback, held to the words of the labels."""
     return ChatOpenAI(
         base_url=f"{address}/v1",
         api_key="-",
         model=target,
         temperature=0,
         max_tokens=8,
-        extra_body={"grammar": f"root ::= {words}"},
+        extra_body={"grammar": f"root ::= {' | '.join(map(json.dumps, words))}"},
     )
 
 
@@ -152,7 +153,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--model", help="path of a GGUF to use as well")
     parser.add_argument("--name", default="qwen", help="what the results call it (default: %(default)s)")
     parser.add_argument(
-        "--arms", nargs="+", default=list(ARMS), help="of 0-shot, dln-1, opt, 'dp-opt EPSILON' and 'clip EPSILON'"
+        "--arms",
+        nargs="+",
+        default=list(ARMS),
+        help="of 0-shot, dln-1, opt, 'dp-opt EPSILON', 'clip EPSILON' and 'glossary EPSILON'",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--rows", type=int, default=400, help="private rows (default: %(default)s)")
@@ -196,7 +200,7 @@ def _engine(source: str, path: str, options: argparse.Namespace) -> Iterator[Lla
 def _one(
     engine: Remembering,
     other: Remembering,
-    chat: ChatOpenAI | None,
+    chat: Callable[[Sequence[str]], ChatOpenAI] | None,
     data: Path,
     name: str,
     arm: str,
@@ -204,7 +208,7 @@ def _one(
     options: Any,
 ) -> dict[str, Any]:
     folder, task = data / name, TASKS[name]
-    options = argparse.Namespace(**vars(options), calibrate=CALIBRATE[name])
+    options = argparse.Namespace(**vars(options), calibrate=CALIBRATE[name], glossary=GLOSSARIES.get(name))
     rows, test = read_jsonl(folder / "train.jsonl"), read_jsonl(folder / "test.jsonl")
     random.Random(seed).shuffle(rows)
     random.Random(0).shuffle(test)
@@ -213,6 +217,8 @@ def _one(
     seconds = time.perf_counter() - began
     optimizer = _optimizer(engine, task, options, method="opt")
     instruction = task.instruction if prompt is None else prompt.instruction
+    called = optimizer.settings.prompts.words if prompt is None else prompt.words
+    words = [called.get(label, label) for label in task.labels]
     test = test[: options.test_rows]
     asked = [task.prompts.render(row) for row in test]
 
@@ -220,13 +226,14 @@ def _one(
         found = {}
         for name, calibrate in (("plain", False), ("calibrated", True)):
             answers = Forward.of(model, dataclasses.replace(optimizer.settings, calibrate=calibrate))
-            predicted = answers.predict(instruction, asked)
+            predicted = answers.predict(instruction, asked, words)
             found[name] = PromptScore.of(predicted, [row["label"] for row in test], task.labels).accuracy
         return found
 
     scores = {"source": scored(engine), **({} if other is engine else {"target": scored(other)})}
     found: dict[str, Any] = {
         "instruction": instruction,
+        **({} if words == optimizer.settings.words else {"words": words}),
         "source_accuracy": scores["source"]["calibrated" if options.calibrate else "plain"],
         "scored": scores,
         "seconds": round(seconds, 1),
@@ -242,11 +249,11 @@ def _one(
             "delta": prompt.certificate.delta,
             **prompt.certificate.parameters,
         }
-        found["candidates"] = [{"text": each.text, "dropped": each.dropped} for each in prompt.candidates]
+        found["candidates"] = [dataclasses.asdict(each) for each in prompt.candidates]
     if chat is not None:
         template = (prompt or dataclasses.replace(_blank(optimizer), instruction=instruction)).template()
         score = evaluate_prompt(
-            template, chat, test[: options.target_rows], task.labels, words=task.prompts.words, max_concurrency=2
+            template, chat(words), test[: options.target_rows], task.labels, words=called, max_concurrency=2
         )
         found["target_accuracy"], found["target_answered"] = score.accuracy, score.answered
     return found
@@ -264,7 +271,7 @@ def _blank(optimizer: DPPromptOptimizer) -> OptimizedPrompt:
     from langchain_dp.opt.plain import not_private
 
     settings = optimizer.settings
-    prompt = settings.prompts.forward(settings.instruction)
+    prompt = settings.prompts.forward(settings.instruction, settings.words)
     return OptimizedPrompt(prompt, settings.instruction, not_private(settings, optimizer._engine), {}, {})
 
 
@@ -299,6 +306,10 @@ def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], optio
     if arm == "opt":
         return _optimizer(engine, task, options, method="opt").optimize(rows)
     epsilon = float(arm.split()[1])
+    if arm.startswith("glossary"):
+        few = {"method": "glossary", "shots": 1, "subsets": 60, "max_new_tokens": 8, "calibrate": True}
+        few |= {"glossary": options.glossary}
+        return _optimizer(engine, task, options, budget=PrivacyBudget(epsilon), decoder="clip", **few).optimize(rows)
     if arm.startswith("clip"):
         return _optimizer(engine, task, options, budget=PrivacyBudget(epsilon), decoder="clip").optimize(rows)
     # Below epsilon 8 and with so few records a token needs every vote it can get: one example a subset, and few calls.

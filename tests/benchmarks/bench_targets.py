@@ -118,7 +118,7 @@ def _score(address: str, row: dict[str, Any], data: Path, options: argparse.Name
     began = time.perf_counter()
     score = evaluate_prompt(
         template,
-        chat_on(address, options.name, task),
+        chat_on(address, options.name, [task.prompts.word(label) for label in task.labels]),
         test[: options.target_rows],
         task.labels,
         words=task.prompts.words,
