@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from dp_accounting import NeighboringRelation
+from dp_accounting.dp_event import GaussianDpEvent
+from dp_accounting.pld import PLDAccountant
 from fakes.canary import CANARY
 from fakes.voters import VotingEngine
 
@@ -242,3 +247,37 @@ def test_every_benchmark_of_speed_keeps_its_figures(name: str) -> None:
     source = (Path(made.__file__).parent / name).read_text(encoding="utf-8")
     assert 'parser.add_argument("--out"' in source
     assert source.count("keep(options.out,") == 1
+
+
+# ---------------------------------------------------------------------------------------------------- comparators
+
+
+def test_a_private_head_is_moved_by_one_row_as_far_as_its_noise_is_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, DP-SGD stands in our tables with an epsilon that it does not keep, and looks better than it is."""
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    from comparators import heads
+
+    for name, value in {"STEPS": 1, "RATE": 1.0, "LEARNING": 1.0}.items():
+        monkeypatch.setattr(heads, name, value)
+    vectors = 10 * np.eye(3)[[0, 1, 2, 0]]  # long rows: their gradients are clipped to a length of one
+    one, other = np.array([0, 1, 0, 0]), np.array([0, 1, 0, 1])
+    settings = {"count": 2, "epsilon": math.inf, "delta": 1e-5, "seed": 1}
+    moved = heads.dp_sgd(vectors, one, **settings) - heads.dp_sgd(vectors, other, **settings)
+    assert np.linalg.norm(moved) * len(vectors) == pytest.approx(2.0)
+    sigma = heads.noise_multiplier(3.0, 1e-5)  # one step, all rows, of which one moves the sum by two clips
+    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
+    accountant.compose(GaussianDpEvent(sigma / 2))
+    assert 2.98 <= accountant.get_epsilon(1e-5) <= 3.0
+    noisy = heads.dp_sgd(vectors, one, **settings | {"epsilon": 3.0}) - heads.dp_sgd(vectors, one, **settings)
+    assert 0.3 * sigma < np.std(noisy * len(vectors)) < 3 * sigma
+
+
+def test_noised_vectors_are_charged_for_all_their_coordinates() -> None:
+    """If it breaks, vectors are noised for one coordinate and sent with all: the published slip."""
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    from comparators import heads
+
+    public = np.random.default_rng(0).normal(size=(50, 8))
+    sent = heads.noised(np.zeros((4000, 8)), epsilon=2.0, kept=4, seed=1, public=public)
+    assert sent.shape == (4000, 4)
+    assert np.abs(sent - np.median(sent, axis=0)).mean() == pytest.approx(4 / 2.0, rel=0.1)

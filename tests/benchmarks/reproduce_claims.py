@@ -61,7 +61,10 @@ CLAIMS = (
         "DP-ICL",
         "It beats private fine-tuning on SST-2.",
         "not testable here",
-        "Private fine-tuning of RoBERTa-large takes a GPU.",
+        "Private fine-tuning of RoBERTa-large takes a GPU. A linear head that is trained privately on sentence vectors "
+        "is a strong baseline where rows may be trained on: with epsilon = 3 it has on SST-2 {}, AG News {}, TREC {}, "
+        "and on Amazon, where DP-ICL wins, {}.",
+        tuple(reproduce_icl.compared(task, "head 3") for task in ("sst2", "agnews", "trec", "amazon")),
     ),
     Claim(
         "DP-OPT",

@@ -280,6 +280,14 @@ def _tuning(row: Mapping[str, Any]) -> Iterator[Measured]:
     yield Measured(key, seed, values, None, {}, {name: key[name] for name in names}, **_made(row))
 
 
+def _comparators(row: Mapping[str, Any]) -> Iterator[Measured]:
+    """A row of bench_comparators: one arm under one seed."""
+    key = dict(row["key"])
+    seed = key.pop("seed")
+    settings = {name: row[name] for name in ("train_rows", "test_rows")}
+    yield Measured(key, seed, {"accuracy": row["accuracy"]}, row["test_rows"], {}, settings, **_made(row))
+
+
 def _made(row: Mapping[str, Any]) -> dict[str, str]:
     return {"made": row.get("made", UNKNOWN), "commit": row.get("commit", UNKNOWN)}
 
@@ -289,4 +297,5 @@ READERS: dict[str, Callable[[Mapping[str, Any]], Iterator[Measured]]] = {
     "bench_opt.py": _opt,
     "bench_targets.py": _opt,
     "bench_tuning.py": _tuning,
+    "bench_comparators.py": _comparators,
 }
