@@ -167,17 +167,21 @@ print("names:             ", tried(examples.chain(cloud, 0)))
 print("names and examples:", tried(examples.chain(cloud)))
 
 # %% [markdown]
+# So small a reader answers nothing in words until examples show it how, and then leans on what little they say: 59 of
+# 80 in one run of this notebook and 48 in the next. What names do for a larger one is in `docs/benchmarks.md`.
+#
 # ## What the provider got
 #
-# All bodies are searched for runs of words of the private messages. The messages of the test must be found, or the
-# search would be blind.
+# All that left is searched for what private messages alone hold: names, numbers, rare words, and runs of words. The
+# messages of the test must be found, or the search would be blind. A run of four everyday words turns up by chance now
+# and then; a name or a reference would be another matter.
 
 # %%
-bodies = "\n".join(message["content"] for body in sent for message in json.loads(body)["messages"])
+bodies = "\n".join({message["content"]: None for body in sent for message in json.loads(body)["messages"]})
 known = {"public": [row["text"] for row in asked], "held_out": [row["text"] for row in test]}
 print(len(sent), "bodies left")
 leaks = find_leaks(bodies, [row["text"] for row in train], **known)
-print("runs of private messages:", [span.text for span in leaks.spans])
+print("found of private messages:", [span.text for span in leaks.spans])
 print("test messages, which must be there:", sum(row["text"] in bodies for row in asked), "of", len(asked))
 
 # %% [markdown]

@@ -86,7 +86,7 @@ def test_the_chain_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 def test_the_prompt_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, the example that writes a prompt on this machine is wrong (here a small scripted model writes)."""
-    (code, _), (glossary, _) = blocks("docs/private-prompts.md")
+    (code, _), (glossary, _), (kind, _) = blocks("docs/private-prompts.md")
     names: dict[str, Any] = {}
     engine = WordEngine(agreeing(" Say yes or no."))
     monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: engine)
@@ -100,6 +100,8 @@ def test_the_prompt_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert names["described"].certificate.epsilon == 5.0
     assert names["described"].descriptions == dict.fromkeys(["queue A", "queue B"], "Say yes or no.")
     assert "queue A: 'Say yes or no.'\nqueue B: " in capsys.readouterr().out
+    exec(compile(kind, "private-prompts.md", "exec"), names)
+    assert capsys.readouterr().out.endswith("Say what the urgency of the text is.\n")
 
 
 def test_the_examples_of_private_texts_run(
@@ -108,7 +110,7 @@ def test_the_examples_of_private_texts_run(
     """If it breaks, the page on synthetic examples and free text is wrong (here a model of a dozen words writes)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: WordScorer())
-    (synthesis, _), (described, _), (answers, _) = blocks("docs/private-examples.md")
+    (synthesis, _), (described, _), (kind, _), (answers, _) = blocks("docs/private-examples.md")
     names: dict[str, Any] = {}
     exec(compile(synthesis, "private-examples.md", "exec"), names)
     assert "worth it?" in capsys.readouterr().out
@@ -118,6 +120,8 @@ def test_the_examples_of_private_texts_run(
     assert "described" in capsys.readouterr().out
     assert list(names["examples"].descriptions) == ["team A", "team B"]
     assert names["prompt"].input_variables == ["text"]
+    exec(compile(kind, "private-examples.md", "exec"), names)
+    assert names["mood"].cue == "Mood:"
     exec(compile(answers, "private-examples.md", "exec"), names)
     assert capsys.readouterr().out.endswith("8.0 19\n")
 
@@ -204,8 +208,8 @@ def pages() -> Iterator[str]:
 
 def test_no_block_is_left_out() -> None:
     """If it breaks, a page shows code that no test runs."""
-    run = {"README.md": 1, "docs/private-answers.md": 2, "docs/private-prompts.md": 2, "docs/private-text.md": 2}
-    run["docs/private-examples.md"] = 3
+    run = {"README.md": 1, "docs/private-answers.md": 2, "docs/private-prompts.md": 3, "docs/private-text.md": 2}
+    run["docs/private-examples.md"] = 4
     run["docs/support-agent.md"] = 1  # test_support_agent.py
     run |= {path.relative_to(ROOT).as_posix(): len(blocks(str(path))) for path in HOW_TO}
     assert all(run.values())
