@@ -88,7 +88,9 @@ class SynthesisSettings:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del fields["describe"], fields["shots"]  # a run without is the same as before there were any
         plain = {**fields, "labels": dict(self.labels), "prompts": dataclasses.asdict(self.prompts)}
-        plain |= {} if self.describe is None else {"describe": dataclasses.asdict(self.describe)}
+        if self.describe is not None:
+            plain["describe"] = dataclasses.asdict(self.describe)
+            del plain["describe"]["kind"]  # the texts that were made of it are there
         return plain | ({} if self.shots == 1 else {"shots": self.shots})
 
 

@@ -94,7 +94,8 @@ def main() -> None:
                     asked = {"asked for": asked_for, "names": names, "lines": lines}
                     given = {value: label for label, value in codes.items()}
                     row |= {"descriptions": {given[code]: said for code, said in prompt.descriptions.items()}}
-                    row |= {"chosen": list(prompt.words.values()), "noise": dict(prompt.certificate.parameters)}
+                    row |= {"chosen": list(prompt.words.values()), "instruction": prompt.instruction}
+                    row |= {"noise": dict(prompt.certificate.parameters)}
                 row |= {"seconds": round(time.perf_counter() - began, 1)}
                 for name, choice in asked.items():
                     row[name] = _score(engine, forward, choice, test, optimizer.settings.labels, options)
