@@ -54,6 +54,8 @@ but not from within the last step, "selecting"; a finished one gives the same pr
 Without --shots, --subsets, --prompts, --tokens and --validation as many rows, votes and tokens are taken as fit the
 budget and a few minutes (--effort); where nothing fits, it says what would, and spends nothing. With one of them, the
 others are those of --task, or of DPPromptOptimizer.
+--method glossary describes labels that mean nothing to a model ("team A"); where they are no topics, --kind and --shown
+say what tells them apart.
 --json: what the file holds, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
 "after"}} under --test. --plan is `langchain-dp plan opt` with the tokens counted by the model that would write.
 """

@@ -5,10 +5,11 @@ tickets are. A model describes label by label what the texts have in common (``m
 clipped sums; test rows are then answered by the same model (label scores, calibrated) under
 
 - "codes": the instruction alone;
-- "true": the labels' true names as answers, which nobody would have;
+- "true": the labels' true names as answers, which nobody would have; "true, asked for": those, under the glossary's
+  own instruction;
 - "lines": the glossary's lines, answered by codes;
 - "names": names taken from the descriptions as answers, from which the codes follow;
-- "asked for": those, under the glossary's own instruction, which asks for what they are.
+- "asked for": those, under the instruction that asks for what they are.
 
 Every arm is appended to the results file, and a restart skips it. A prompt that several arms share is scored once.
 """
@@ -85,9 +86,10 @@ def main() -> None:
                 optimizer = _optimizer(engine, instruction, list(codes.values()), arm, options)
                 forward = Forward.of(engine, optimizer.settings)
                 row: dict[str, Any] = {"key": key, **made(), "load": round(os.getloadavg()[0], 1)}
-                if arm in ("codes", "true"):
-                    words = tuple(labels if arm == "true" else codes.values())
-                    asked = {arm: PromptChoice(instruction, words)}
+                if arm in ("codes", "true", "true, asked for"):
+                    words = tuple(codes.values() if arm == "codes" else labels)
+                    said = GLOSSARIES[options.task].instruction if arm.endswith("asked for") else instruction
+                    asked = {arm: PromptChoice(said, words)}
                 else:
                     prompt = optimizer.optimize(train)
                     asked_for, names, lines, _ = choices(optimizer.settings, prompt.candidates)
