@@ -114,15 +114,15 @@ def _optimizer(
     engine: LlamaCppEnsemble, instruction: str, codes: list[str], arm: str, options: Any
 ) -> DPPromptOptimizer:
     """That of an arm such as "clip 3" or "votes 3"; of any other, one whose templates are used."""
-    decoder, _, epsilon = arm.partition(" ")
+    decoder, _, epsilon = arm.partition(" ") if arm.startswith(("clip", "votes")) else ("clip", "", "1")
     return DPPromptOptimizer(
         model=engine,
         method="glossary",
         glossary=GLOSSARIES[options.task],
-        decoder=decoder if decoder in ("clip", "votes") else "clip",
+        decoder=decoder,
         labels=codes,
         instruction=instruction,
-        budget=PrivacyBudget(float(epsilon or 1), DELTA),
+        budget=PrivacyBudget(float(epsilon), DELTA),
         shots=options.shots,
         subsets=options.subsets,
         max_new_tokens=options.tokens,
