@@ -404,6 +404,23 @@ def test_the_readme_quotes_what_was_measured_on_a_larger_model() -> None:
         assert f"{before}{private}, alone {plain}" in text
 
 
+def test_the_page_quotes_what_a_larger_writer_wrote() -> None:
+    """If it breaks, the page shows of a larger writer's prompts what no row in the results has."""
+    rows = made.so_far(RESULTS / "opt_qwen.jsonl")
+
+    def line(task: str, arm: str) -> str:
+        (row,) = (row for row in rows if row["key"] == ["qwen", "smollm2", task, 1, arm])
+        scored = [f"{found[how]:.2f}" for found in row["scored"].values() for how in ("plain", "calibrated")]
+        return " | ".join([*scored, f"{row['target_accuracy']:.2f}"]).replace("0.", ".")
+
+    for task, name in {"sst2": "SST-2", "trec": "TREC", "mpqa": "MPQA", "disaster": "Disaster"}.items():
+        assert f"| {name} | initial instruction | {line(task, '0-shot')} |" in PAGE
+        assert f"| | clipped sums, epsilon 3 | {line(task, 'clip 3')} |" in PAGE
+    written = [each for row in rows if row["key"][4] == "clip 3" for each in row["candidates"]]
+    assert f"Of {len(written)} released candidates none repeats the request" in " ".join(PAGE.split())
+    assert not [each for each in written if "repeats" in each["dropped"]]
+
+
 def test_the_page_quotes_what_a_private_head_does() -> None:
     """If it breaks, we hide how good the plain alternative is, or make it better than it was."""
     head = {task: quoted(reproduce_icl.compared(task, "head 3")).split()[0] for task in reproduce_icl.NAMES}
