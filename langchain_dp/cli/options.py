@@ -74,10 +74,12 @@ class KindOptions(Options):
         None, help="JSONL of {text, label}: public texts with the --kind of each; three of them show what is asked"
     )
 
+    def __post_init__(self) -> None:
+        if (self.kind is None) is not (self.shown is None):
+            raise typer.BadParameter("expected --kind and --shown together: public texts show what the kind means")
+
     def asked(self) -> dict[str, Any]:
         """How descriptions are asked for, as far as it was given."""
-        if (self.kind is None) is not (self.shown is None):
-            raise WrongArguments("Expected --kind and --shown together: public texts show what is meant by the kind.")
         if self.kind is None or self.shown is None:
             return {}
         from langchain_dp.records import read_jsonl

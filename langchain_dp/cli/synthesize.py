@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import typer
 from typer import Option
 
 from langchain_dp.cli.options import (
@@ -79,6 +80,11 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
     max_tokens: int | None = Option(None, min=1, help="context of one row, in tokens (default: the engine's)")
     plan: bool = Option(False, "--plan", help="say what it would cost and whether it is worth it, and stop")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kind is not None and not self.describe_first:
+            raise typer.BadParameter("expected --kind with --describe-first: it says what is described")
+
     def run(self) -> int:
         """Run the command; returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
@@ -139,10 +145,6 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
     def _synthesizer(self, engine: Any, labels: dict[str, str], **promise: Any) -> DPExampleSynthesizer:
         from langchain_dp.synth import Describing, DPExampleSynthesizer, Filters
 
-        asked = self.asked()
-        if asked and not self.describe_first:
-            raise WrongArguments("Expected --kind with --describe-first: it says what is described.")
-        describe = Describing(**asked) if asked else self.describe_first
         return DPExampleSynthesizer(
             model=engine,
             labels=labels,
@@ -154,7 +156,7 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             scheme=self.scheme,
             temperature=self.temperature,
             chat=self.chat,
-            describe=describe,
+            describe=self.describe_first and Describing(**self.asked()),
             filters=Filters(check_labels=self.check_labels),
             **promise,
         )

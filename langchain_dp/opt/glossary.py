@@ -23,7 +23,7 @@ _USUAL = {
     "task": "The {kind} of each text in one or two words.",
     "cue": "{Kind}:",
     "opening": "These texts were sorted into the same folder{label}:",
-    "question": "What {kind} do the texts in this folder share? Answer with a few words, not with a sentence.",
+    "question": "What kind of texts are in this folder? Answer with a short list of {kind}s, not with a sentence.",
 }
 
 

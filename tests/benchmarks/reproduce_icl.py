@@ -246,7 +246,7 @@ OTHERS = Table(
         line
         for task, name in NAMES.items()
         for line in (
-            Line(f"{name}: DP-ICL, SmolLM2-135M", "here", tuple(cell(task, method) for method in (*_METHODS[1:],))),
+            Line(f"{name}: DP-ICL, SmolLM2-135M", "here", tuple(cell(task, method) for method in _METHODS[1:])),
             Line(
                 f"{name}: linear head, DP-SGD",
                 "here",

@@ -475,7 +475,9 @@ def test_what_tells_the_labels_apart_is_said_on_the_command_line(
     public = tmp_path / "public.jsonl"
     public.write_text('{"text": "Come at once!", "label": "at once"}\n', encoding="utf-8")
     asked = {"method": "glossary", "subsets": 20, "tokens": 4, "prompts": None, "kind": "urgency"}
-    assert main(command(**asked)) == 2
+    with pytest.raises(SystemExit, match="2"):  # as it is read, before a model is loaded
+        main(command(**asked))
+    assert not engines
     assert "--kind and --shown together" in capsys.readouterr().err
     assert main(command(**asked, shown=public)) == 0
     saved = load_prompt(tmp_path / "prompt.json").settings["glossary"]

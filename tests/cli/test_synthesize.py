@@ -97,7 +97,8 @@ def test_labels_are_described_first_where_that_is_asked_for(
     public = tmp_path / "public.jsonl"
     public.write_text('{"text": "Come at once!", "label": "at once"}\n', encoding="utf-8")
     kind = ("--kind", "urgency", "--shown", str(public), "--ledger", str(tmp_path / "third.ledger"))
-    assert main(command(*kind)) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(command(*kind))
     assert "--describe-first" in capsys.readouterr().err
     assert main(command(*kind, "--describe-first")) == 0
 

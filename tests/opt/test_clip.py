@@ -432,6 +432,7 @@ def test_a_prompt_that_answers_by_names_gives_labels_back(tmp_path: Path) -> Non
     made = clipped(method="glossary", labels=["A", "B"], prompts=OptPrompts(system=True), shots=1, partitions=None)
     written = [Candidate("sports, such as soccer", label="A"), Candidate("money", label="B")]
     asked, named, lines, initial = choices(made.settings, written)
+    assert made.settings.choices == 4
     assert asked.instruction.startswith("Say what the topic of the text is.\n")
     assert named.instruction.startswith(made.settings.instruction)
     assert named.words == asked.words == ("sports", "money")
