@@ -26,6 +26,9 @@ class Asking:
             label, the release raises ``ModelUnavailable``; it has cost one answer, and the next release asks a public
             test question before it is charged. "answer": no such call, and an answer may be noise alone.
         max_question_chars: Longest question, with its template, for models without a known limit.
+        max_example_chars: Longest example for such models; a longer one is shown by its beginning. Choose it so that
+            the examples of a subset and the question fit into the model's context: a subset that does not fit
+            abstains, and nobody can be told. An engine knows its limit and cuts by itself.
         answer_seconds: Hold every new answer until this long after its question (a side channel narrowed).
 
     Raises:
@@ -41,6 +44,7 @@ class Asking:
     max_concurrency: int = CALLS
     on_unhealthy: OnUnhealthy = "raise"
     max_question_chars: int = 20_000
+    max_example_chars: int = 20_000
     answer_seconds: float | None = None
 
     def __post_init__(self) -> None:
@@ -49,6 +53,7 @@ class Asking:
         validate.integer("max_concurrency", self.max_concurrency, at_least=1)
         validate.one_of("on_unhealthy", self.on_unhealthy, get_args(OnUnhealthy))
         validate.integer("max_question_chars", self.max_question_chars, at_least=1)
+        validate.integer("max_example_chars", self.max_example_chars, at_least=1)
         if self.answer_seconds is not None:
             validate.number("answer_seconds", self.answer_seconds, above=0.0)
 

@@ -84,7 +84,15 @@ class ICLPrompt:
         if odd:
             raise InvalidParameter(f"Expected the input's {odd} to be text or numbers. Convert them first.")
         values = {name: str(fields[name]).strip() for name in self.variables}
-        return f"{self.question.format_map(values)}\n{self.answer}"
+        return self.cued(self.question.format_map(values))
+
+    def cued(self, text: str) -> str:
+        """An input's text with the cue after it."""
+        return f"{text}\n{self.answer}"
+
+    def input_of(self, asked: str) -> str:
+        """The text of an input, without the cue that follows it."""
+        return asked.removesuffix(f"\n{self.answer}")
 
     def head(self) -> str:
         """Public text before the first example."""

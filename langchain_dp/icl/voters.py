@@ -18,6 +18,7 @@ from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.runnables import Runnable
 
 from langchain_dp.ensemble.asking import ask_together, count_quietly, is_remote
+from langchain_dp.ensemble.room import Room, beginning
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl.asking import Asking, OnUnhealthy
 from langchain_dp.icl.prompts import ICLPrompt
@@ -147,15 +148,18 @@ class ModelVoter:
         self._words = list(words)
         self._timeout = asking.timeout
         self._max_question_chars = asking.max_question_chars
+        self._max_example_chars = asking.max_example_chars
 
     def check_environment(self) -> None:
         """A memory that the model made with its first call is found here, and not after the charge."""
         self._model.check_environment()
 
     def _render(self, subset_prompt: SubsetPrompt) -> Any:
+        prompt, most = self._prompt, self._max_example_chars
+        shots = [(prompt.cued(beginning(prompt.input_of(asked), most)), word) for asked, word in subset_prompt.shots]
         if self._chat:
-            return self._prompt.messages(subset_prompt.shots, subset_prompt.question, self._words)
-        return self._prompt.head() + self._prompt.body(subset_prompt.shots) + subset_prompt.question
+            return prompt.messages(shots, subset_prompt.question, self._words)
+        return prompt.head() + prompt.body(shots) + subset_prompt.question
 
     def check(self, question: str) -> None:
         """Raise InvalidParameter if the question is longer than ``max_question_chars``."""
@@ -258,6 +262,7 @@ class EngineVoter:
         self._labels = list(words)
         self._words = [f" {word}" for word in words]
         self._content_free = prompt.content_free() if calibrate else ()
+        self._room = Room(engine)
         self._stale: set[Hashable] = set()
         watched = () if not remote else (_RAISE_NOTE if self.companions else _ANSWER_NOTE,)
         self.notes: tuple[str, ...] = (*watched, *getattr(engine, "notes", ()))
@@ -316,9 +321,20 @@ class EngineVoter:
         return self._engine.score_labels(members, self._words, content_free=self._content_free)
 
     def _member(self, subset_prompt: SubsetPrompt) -> MemberPrompt:
-        return MemberPrompt(
-            self._prompt.head(), self._prompt.body(subset_prompt.shots), subset_prompt.question, subset_prompt.member
+        prompt, shots = self._prompt, subset_prompt.shots
+        words = [word for _, word in shots]
+        shown = self._room.fitting(
+            [prompt.input_of(asked) for asked, _ in shots],
+            whole=lambda texts: prompt.body(tuple(zip(map(prompt.cued, texts), words, strict=True))),
+            tokens=self._tokens,
         )
+        body = prompt.body(tuple(zip(map(prompt.cued, shown), words, strict=True)))
+        return MemberPrompt(prompt.head(), body, subset_prompt.question, subset_prompt.member)
+
+    @functools.cached_property
+    def _tokens(self) -> int:
+        """What examples may have: head and examples have the half of the context that no question takes. Public."""
+        return self._room.beside(self._engine.max_tail_tokens, self._prompt.head(), max(self._words, key=len))
 
     async def aask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from langchain_dp.ensemble.asking import ask_together, is_remote
+from langchain_dp.ensemble.room import Room
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CONTENT_FREE, OptPrompts
@@ -36,6 +37,7 @@ class Forward:
         self._prompts = prompts
         self._shown = tuple(words)
         self._calibrate = calibrate
+        self._room = Room(engine)
         self._priors: dict[tuple[str, tuple[str, ...]], Row] = {}
 
     @classmethod
@@ -95,22 +97,22 @@ class Forward:
     def _scores(self, instruction: str, texts: Sequence[str], words: Sequence[str] = ()) -> list[Row | None]:
         shown = tuple(words) or self._shown
         nonce = secrets.token_hex(8)  # a record's prompt comes once: its cache must not be found again
+        prompts, answers = self._prompts, [f" {word}" for word in shown]
+        head = prompts.forward_head(instruction, shown)
+        most = self._room.beside(self._engine.max_tail_tokens, head, max(answers, key=len))
         members = [
-            MemberPrompt(
-                self._prompts.forward_head(instruction, shown),
-                self._prompts.forward_body(text),
-                self._prompts.forward_tail,
-                (nonce, i),
-            )
+            MemberPrompt(head, prompts.forward_body(*self._fitting(text, most)), prompts.forward_tail, (nonce, i))
             for i, text in enumerate(texts)
         ]
         try:
-            answers = [f" {word}" for word in shown]
             rows = ask_together(lambda some: self._engine.score_labels(some, answers), members)
         finally:
             keys: list[Hashable] = [member.member for member in members]
             self._engine.forget(*keys)
         return [_row(row, len(shown)) for row in rows]
+
+    def _fitting(self, text: str, tokens: int) -> list[str]:
+        return self._room.fitting([text], whole=lambda one: self._prompts.forward_body(*one), tokens=tokens)
 
     def _prior(self, instruction: str, words: Sequence[str] = ()) -> Row | None:
         key = instruction, tuple(words)

@@ -12,10 +12,11 @@ from typing import Any
 
 from langchain_dp._util import validate
 from langchain_dp.ensemble.describing import TOPIC, Shown, says_nothing, turns, wording, words_of
+from langchain_dp.ensemble.room import Room
 from langchain_dp.ensemble.subsets import Subset
 from langchain_dp.opt.filters import echoes
 from langchain_dp.opt.templates import OptPrompts
-from langchain_dp.ports import MemberPrompt
+from langchain_dp.ports import MemberPrompt, WritesText
 from langchain_dp.records import PrivateRecords
 
 _USUAL = {
@@ -128,18 +129,30 @@ class LabelTexts:
         prompts: Templates.
         labels: Public labels; text number i of a run describes label i.
         asking: What stands around the records of each.
+        engine: The model, whose context a subset has to fit into.
+        max_new_tokens: Longest description.
     """
 
     apart = True
     """Each text of a run shows other records: caches do not outlive it."""
 
     def __init__(
-        self, records: PrivateRecords, prompts: OptPrompts, labels: Sequence[str], asking: Sequence[LabelRequest]
+        self,
+        records: PrivateRecords,
+        prompts: OptPrompts,
+        labels: Sequence[str],
+        asking: Sequence[LabelRequest],
+        *,
+        engine: WritesText,
+        max_new_tokens: int,
     ) -> None:
         self._records = records
         self._prompts = prompts
         self._labels = list(labels)
         self._asking = list(asking)
+        self._room = Room(engine)
+        longest = max(self._asking, key=lambda one: len(one.head))
+        self._tokens = self._room.beside(engine.max_prompt_tokens, longest.head, longest.tail, more=max_new_tokens)
 
     @property
     def texts(self) -> int:
@@ -155,7 +168,8 @@ class LabelTexts:
             texts = [self._prompts.render(row) for row in rows if str(row["label"]) == self._labels[message]]
             if texts:
                 key = (subset.member, message)
-                body = self._asking[message].body(texts)
+                whole = self._asking[message].body
+                body = whole(self._room.fitting(texts, whole=whole, tokens=self._tokens))
                 found.append(dataclasses.replace(public, body=body, member=key))
         return found
 

@@ -43,7 +43,7 @@ def run_opt(
     subset_votes = SubsetVotes(
         engine,
         sampler,
-        Demonstrations(records, forward, settings),
+        Demonstrations(records, forward, settings, engine),
         watch=lambda: forward.watch(settings.instruction),
         text=text,
         rng=rng,

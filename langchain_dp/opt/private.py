@@ -277,9 +277,12 @@ class PrivateRuns:
 
     def _write(self, data: Data, journal: Journal, reservation: PromptReservation, halted: Callable[[], bool]) -> Run:
         settings = self._settings
-        shown: ShowsRecords = Demonstrations(data.records, self._forward, settings)
+        shown: ShowsRecords = Demonstrations(data.records, self._forward, settings, self._engine)
         if settings.glossary is not None:
-            shown = LabelTexts(data.records, settings.prompts, settings.labels, settings.asking())
+            shown = LabelTexts(
+                data.records, settings.prompts, settings.labels, settings.asking(),
+                engine=self._engine, max_new_tokens=settings.max_new_tokens,
+            )  # fmt: skip
         run = Run(
             settings,
             text=self._text,

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from langchain_dp.accounting import LimitedDomainEvent
 from langchain_dp.ensemble.asking import ask_together
+from langchain_dp.ensemble.room import Room
 from langchain_dp.ensemble.subsets import KeyedCoins, Subset, SubsetSampler
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.mechanisms import LimitedDomain, Randomness
@@ -29,16 +30,23 @@ _COIN = 2**53
 class Demonstrations:
     """What the subsets show: records with the model's answers to them, found when first needed.
 
-    Each answer depends on its own record, the instruction and the model alone.
+    Each answer depends on its own record, the instruction and the model alone. Long records are cut so that the subset
+    fits into the model's context.
     """
 
-    def __init__(self, records: PrivateRecords, forward: Forward, settings: Settings) -> None:
+    def __init__(
+        self, records: PrivateRecords, forward: Forward, settings: Settings, engine: VotesNextToken
+    ) -> None:  # fmt: skip
         self._records = records
         self._forward = forward
         self._instruction = settings.instruction
         self._prompts = settings.prompts
         self._words = settings.words
         self._shown: dict[str, Demonstration] = {}
+        self._room = Room(engine)
+        tails = [self._prompts.backward_tail(i, self._instruction) for i in range(len(self._prompts.messages))]
+        public = self._prompts.backward_head(self._instruction), max(tails, key=len), CUE
+        self._tokens = self._room.beside(engine.max_prompt_tokens, *public, more=settings.max_new_tokens)
 
     apart = False
 
@@ -65,7 +73,14 @@ class Demonstrations:
             missing, rows, texts, self._forward.predict(self._instruction, texts), strict=True
         ):
             self._shown[name] = self._shot(row, text, answer)
-        return [self._prompts.backward_body([self._shown[name] for name in subset.record_ids]) for subset in subsets]
+        return [self._body([self._shown[name] for name in subset.record_ids]) for subset in subsets]
+
+    def _body(self, shown: Sequence[Demonstration]) -> str:
+        def whole(texts: Sequence[str]) -> str:
+            cut = [dataclasses.replace(one, text=text) for one, text in zip(shown, texts, strict=True)]
+            return self._prompts.backward_body(cut)
+
+        return whole(self._room.fitting([one.text for one in shown], whole=whole, tokens=self._tokens))
 
     def _shot(self, row: Mapping[str, Any], text: str, answer: int | None) -> Demonstration:
         word = self._prompts.word(str(row["label"]))

@@ -6,7 +6,7 @@ import dataclasses
 import string
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -21,6 +21,7 @@ from langchain_dp.accounting.budget import warn_of
 from langchain_dp.ensemble.journal import secret_key
 from langchain_dp.ensemble.questions import HISTORY, Question, asker_of, question_fields
 from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
+from langchain_dp.ensemble.room import Room
 from langchain_dp.ensemble.tools import ExitBehavior, Remaining, private_tool
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError, PrivateDataError
@@ -79,9 +80,21 @@ class AnswerPrompts:
         parsed = string.Formatter().parse(getattr(self, template))
         return tuple(dict.fromkeys(name for _, name, _, _ in parsed if name is not None))
 
-    def shown(self, record: Mapping[str, Any]) -> str:
-        """One record. Private."""
-        return self.record.format_map({name: str(record[name]).strip() for name in self.variables("record")})
+    def shown(self, record: Mapping[str, Any], *, room: Room | None = None, tokens: int = 0) -> str:
+        """One record. Private.
+
+        Args:
+            record: The record.
+            room: Cuts long fields, so that the record has at most ``tokens``. None: nothing is cut.
+            tokens: See ``room``.
+        """
+        names = self.variables("record")
+
+        def whole(texts: Sequence[str]) -> str:
+            return self.record.format_map(dict(zip(names, texts, strict=True)))
+
+        texts = [str(record[name]).strip() for name in names]
+        return whole(texts if room is None else room.fitting(texts, whole=whole, tokens=tokens))
 
     def asked(self, question: Question, *, text_key: str = "text") -> str:
         """The question as it stands before the answer."""
@@ -202,6 +215,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         self._engine = model
         self._rng = SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed)
         self._key = secret_key(self._rng)
+        self._room = Room(self._engine)
         self._ledger = ledger_for(budget, ledger)
         self._lock = threading.Lock()
         forks.renew_lock(self)
@@ -339,13 +353,17 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         """The order of every release: charge, draw who takes part, ask, draw a token."""
         check_environment()
         self._writer.check_room(self.prompts.head, asked)
+        # The same for every question: what is shown of a record never changes.
+        most = self._room.beside(self._engine.max_prompt_tokens // 2, self.prompts.head)
         self._plan.spend(self._design.charged(0), chain=self._name, asker=asker)
+        event = self._design.noise.event
         with self._lock:
             forgotten = self._forgotten
             fresh = self._rng.randbelow(2**128)  # of this answer alone, also in a process that was forked
-            drawn = Members(self._key, self._slots).drawn(fresh, self._design.noise.event.sampling_probability)
+            drawn = Members(self._key, self._slots).drawn(fresh, event.sampling_probability)
             bodies: dict[Hashable, str] = {
-                (self._key, name): self.prompts.shown(self._records.get(name)) for name in drawn
+                (self._key, name): self.prompts.shown(self._records.get(name), room=self._room, tokens=most)
+                for name in drawn
             }
         tokens: list[Token] = []
         said = ""

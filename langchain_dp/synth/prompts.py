@@ -7,6 +7,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from langchain_dp.ensemble.room import Room
 from langchain_dp.errors import InvalidParameter
 
 
@@ -60,9 +61,21 @@ class SynthesisPrompts:
         """Public text before the records."""
         return self.head.format(description=description)
 
-    def body(self, records: Sequence[Mapping[str, Any]]) -> str:
-        """The private part: each record on a line of its own, as a text that is written ends with its line."""
-        return "".join(self.body_of(self._filled(record)) for record in records)
+    def body(
+        self, records: Sequence[Mapping[str, Any]], *, room: Room | None = None, tokens: int = 0
+    ) -> str:  # fmt: skip
+        """The private part: each record on a line of its own, as a text that is written ends with its line.
+
+        Args:
+            records: Those of one member. Private.
+            room: Cuts long ones, so that together they have at most ``tokens``. None: nothing is cut.
+            tokens: See ``room``.
+        """
+        texts = [self._filled(record) for record in records]
+        return self._lines(texts if room is None else room.fitting(texts, whole=self._lines, tokens=tokens))
+
+    def _lines(self, texts: Sequence[str]) -> str:
+        return "".join(map(self.body_of, texts))
 
     def body_of(self, text: str) -> str:
         """One text as a record's stands there."""

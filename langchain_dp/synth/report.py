@@ -155,4 +155,5 @@ def _body(engine: ScoresNextToken, settings: SynthesisSettings, records: Private
     if records is None:
         return 40.0
     rows = [records.get(name) for name in records.ids()[:: max(1, len(records) // 100)]]
-    return sum(count_quietly(engine, settings.prompts.body([row])) for row in rows) / max(len(rows), 1)
+    most = engine.max_prompt_tokens  # what is longer is cut
+    return sum(min(count_quietly(engine, settings.prompts.body([row])), most) for row in rows) / max(len(rows), 1)

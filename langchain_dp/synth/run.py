@@ -16,6 +16,7 @@ from langchain_dp.accounting import (
 from langchain_dp.accounting.budget import weak_points
 from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable
+from langchain_dp.ensemble.room import Room
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Randomness
@@ -155,7 +156,7 @@ class SynthesisRuns:
         design, journal, settings = opened.design, opened.journal, self._settings
         writers = self._writers(design)
         self._check_room(design, writers)
-        members = Members(journal.key, slots_of(records, self.neighbors))
+        members, room = Members(journal.key, slots_of(records, self.neighbors)), Room(self._engine)
         there, seen = journal.there(), set[Hashable]()
         try:
             for number in design.numbers:
@@ -166,13 +167,17 @@ class SynthesisRuns:
                     self._charge(opened, number)
                 writer = writers[number == DESCRIBED]
                 for label in missing:
+                    head, tail = self._asking(number, label, journal)
+                    most = room.beside(
+                        self._engine.max_prompt_tokens, head, tail, more=design.noise_of(number).event.tokens
+                    )
                     bodies: dict[Hashable, str] = {}
                     for names in members.of_text(design, number, label):
                         rows = {name: row for name in names if (row := records.get(name))["label"] == label}
                         if rows:
-                            bodies[journal.data, *rows] = settings.prompts.body(list(rows.values()))
+                            key = journal.data, number == DESCRIBED, *rows
+                            bodies[key] = settings.prompts.body(list(rows.values()), room=room, tokens=most)
                     seen.update(bodies)
-                    head, tail = self._asking(number, label, journal)
                     tokens: list[Token] = []
                     try:
                         tokens.extend(writer.tokens(head, tail, bodies))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fakes.canary import CANARY
-from fakes.voters import LABELS, VotingEngine, classifier, left
+from fakes.voters import LABELS, VotingEngine, classifier, left, private_examples
 
 from langchain_dp.ensemble.asking import ask_together
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
@@ -188,3 +188,18 @@ def test_a_certificate_carries_what_the_engine_has_to_say() -> None:
     assert "the server saw them" not in classifier(engine).certificate().notes
     engine.notes = ("the server saw them",)  # type: ignore[attr-defined]
     assert "the server saw them" in classifier(engine).invoke_with_certificate("x").certificate.notes
+
+
+def test_subsets_of_long_examples_vote(histograms: list[list[int]]) -> None:
+    """If it breaks, all abstain where notes are long, and the answer is noise alone at full price."""
+
+    def full(prompt: MemberPrompt) -> None:
+        if len(f"{prompt.head} {prompt.body}".split()) > engine.max_tail_tokens:
+            raise RuntimeError("too long")
+
+    engine = VotingEngine(spoil=full)
+    records = [{**row, "text": f"{row['text']} {'and so on ' * 400}"} for row in private_examples(24)]
+    classifier(engine, examples=records).invoke("x")
+    assert histograms == [[8, 0]]
+    for prompt in engine.calls[0]:
+        assert prompt.body.count("Text: note ") == prompt.body.count("Label: positive\n\n") == 3

@@ -21,6 +21,7 @@ from fakes.voters import (
     is_invented,
     left,
     nonsense,
+    private_examples,
 )
 from langchain_core.caches import InMemoryCache
 from langchain_core.chat_history import InMemoryChatMessageHistory
@@ -297,3 +298,15 @@ def test_a_model_that_cannot_be_looked_into_is_said_in_the_certificate() -> None
     assert len(notes) == 1
     assert "acme_compiled.count" in notes[0]
     assert not [note for note in classifier().certificate().notes if "accept_unchecked_model" in note]
+
+
+@pytest.mark.parametrize("kind", [VotingChat, VotingLLM])
+def test_long_examples_are_shown_by_their_beginnings(kind: Any, histograms: list[list[int]]) -> None:
+    """If it breaks, a few long examples are more than a model's context holds, and their subsets abstain."""
+    model = kind()
+    records = [{**row, "text": f"{row['text']} {'and so on ' * 400}"} for row in private_examples(24)]
+    classifier(model, examples=records, max_example_chars=60).invoke("x")
+    assert histograms == [[8, 0]]
+    assert len(model.asked.shots) == 8
+    for shots in model.asked.shots:
+        assert all("note " in asked and len(asked) < 80 and word == "positive" for asked, word in shots)

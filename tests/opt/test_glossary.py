@@ -277,3 +277,11 @@ def test_a_description_never_ends_before_it_begins() -> None:
     ]
     assert all(engine.end_tokens <= rule.banned for rule in openings)
     assert LABELS != THREE
+
+
+def test_long_records_describe_their_label() -> None:
+    """If it breaks, every subset is too long for the model where records are, and no label has a description."""
+    script = by_text({f"kind{i}": said for i, said in enumerate(SAID.values())})
+    engine = WordEngine(script=script, extra="\n".join(["", *SAID.values(), *THREE]), max_prompt_tokens=400)
+    long = [{**row, "text": f"{row['text']} {'and so on ' * 400}"} for row in rows()]
+    assert glossary(engine).optimize(long).descriptions == SAID

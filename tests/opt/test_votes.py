@@ -57,7 +57,7 @@ def subset_votes(engine: WordEngine, rows: list[dict[str, str]], *, seed: int = 
     records = PrivateRecords(rows)
     rng = NotPrivateSeededRandomness(seed)
     ensemble = SubsetSampler(records.ids(), Scheme("fixed", 8, 1.0, True), rng)
-    demonstrations = Demonstrations(records, Forward.of(engine, settings), settings)
+    demonstrations = Demonstrations(records, Forward.of(engine, settings), settings, engine)
     text = Text(engine, settings.decoding, settings.writing.stop)
     return SubsetVotes(engine, ensemble, demonstrations, watch=lambda: None, text=text, rng=rng)
 
@@ -319,3 +319,14 @@ def test_an_odd_answer_of_one_member_is_an_abstention(odd: object) -> None:
 def test_whole_numbers_of_another_kind_are_tokens() -> None:
     """If it breaks, an engine that answers with numpy's numbers is taken for one whose members all abstain."""
     assert count_votes([np.int64(7), 7, "a", None, 2.5]) == {7: 2, "a": 1}  # type: ignore[list-item]  # on purpose
+
+
+def test_long_records_have_votes() -> None:
+    """If it breaks, every subset is too long for the model where records are, and none has a vote."""
+    engine = WordEngine(max_prompt_tokens=700)
+    long = [{**row, "text": f"{row['text']} {'and so on ' * 400}"} for row in examples()]
+    votes = votes_of_each(engine, long)
+    assert len(votes) == 8
+    assert None not in votes.values()
+    shown = [one.prompt for call in engine.calls for one in call if "note" in one.prompt.body]
+    assert all(len(re.findall(r"note \d+", prompt.body)) >= 1 for prompt in shown)

@@ -282,3 +282,16 @@ async def test_every_face_charges_the_share_of_who_asks(face: str) -> None:
     assert "askers can pool their answers: the promise is the whole plan's" in chain.certificate().notes
     with pytest.raises(PlanError, match="askers was"):
         generator(engine, ledger=ledger, askers=Askers(each=5))
+
+
+def test_long_replies_teach_an_answer() -> None:
+    """If it breaks, the public model alone answers where replies are long, and the whole budget is spent on it."""
+    engine = WordScorer()
+    long = [{**row, "label": f"{row['label']} {'and so on ' * 9_000}"} for row in rows()]
+    generator(engine, examples=long).invoke("where is it")
+    prompts = [one.prompt for call in engine.asked for one in call]
+    assert len(prompts) > 20
+    for prompt in prompts:
+        assert "Reply: your refund was paid" in prompt.body
+        needed = sum(map(engine.count_tokens, (prompt.head, prompt.body, prompt.tail)))
+        assert needed + 8 <= engine.max_prompt_tokens

@@ -426,3 +426,18 @@ def test_a_finished_run_can_be_looked_at_after_a_restart(tmp_path: Path) -> None
     assert [one.text for one in again.released()] == [one.text for one in made]
     assert again.certificate().spent == made.certificate.spent
     assert "clip" in str(again.plan(120))
+
+
+def test_members_of_long_records_write() -> None:
+    """If it breaks, the public model alone writes where records are long, and the whole budget is spent on it."""
+    engine = WordScorer()
+    long = [{**row, "text": f"{row['text']} {'and so on ' * 9_000}"} for row in rows()]
+    synthesizer(engine, describe=True).invoke(long)
+    synthesizer(engine, shots=2, members=5).invoke(long)
+    prompts = [one.prompt for call in engine.asked for one in call]
+    assert len(prompts) > 100
+    assert any(prompt.body.count("Text: ") == 2 for prompt in prompts)
+    for prompt in prompts:
+        assert prompt.body.startswith("Text: my parcel is late") or prompt.body.startswith("Text: please send the")
+        needed = sum(map(engine.count_tokens, (prompt.head, prompt.body, prompt.tail)))
+        assert engine.max_prompt_tokens // 2 < needed + 8 <= engine.max_prompt_tokens

@@ -1,0 +1,100 @@
+"""Private texts that are longer than the model's context: shown by their beginnings, so that their member takes part.
+
+A member that does not fit would be left out, and as that is private nobody could be told: with long records all would
+be, and only noise would be left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from langchain_dp.ensemble.asking import Counts, count_quietly
+from langchain_dp.errors import ModelUnavailable
+
+_KEPT = 10_000
+_JOINTS = 4  # tokens by which parts may be more when they are put together
+
+
+class Room:
+    """Cuts the texts of one member so that its prompt fits. Not thread-safe in what it remembers, which is harmless.
+
+    Args:
+        engine: Counts tokens.
+
+    Formal guarantee:
+        What is shown of a member hangs on its own texts and on public numbers: a release costs what it cost before.
+
+    Examples:
+        >>> room = Room(engine)
+        >>> room.fitting(["a note of many pages ..."], whole="".join, tokens=400)
+    """
+
+    def __init__(self, engine: Counts) -> None:
+        self._engine = engine
+        self._key = secrets.token_bytes(32)
+        self._found: OrderedDict[bytes, int] = OrderedDict()  # by a digest: no text is kept here
+
+    def beside(self, limit: int, *public: str, more: int = 0) -> int:
+        """Tokens that are left for private texts.
+
+        Args:
+            limit: What the whole prompt may have.
+            public: The public parts of it.
+            more: Tokens that will be written after it.
+
+        Raises:
+            ModelUnavailable: The engine could not count the tokens of a public text.
+        """
+        return limit - sum(map(self._engine.count_tokens, public)) - more - _JOINTS
+
+    def fitting(self, texts: Sequence[str], *, whole: Callable[[Sequence[str]], str], tokens: int) -> list[str]:
+        """The texts, the longest of them cut after equally many characters, at a blank if there is one.
+
+        Args:
+            texts: Those of one member. Private.
+            whole: Puts them together as they stand in the prompt.
+            tokens: What all of it may have. Where the model's counts cannot be had, nothing is cut.
+        """
+        if len(whole(texts).encode()) <= tokens:  # no token is shorter than a byte
+            return list(texts)
+        digest = hashlib.blake2b(f"{tokens} {whole(texts)}".encode(), key=self._key, digest_size=16).digest()
+        if digest not in self._found:
+            self._found[digest] = self._longest(texts, whole, tokens)
+            while len(self._found) > _KEPT:
+                self._found.popitem(last=False)
+        return [beginning(text, self._found[digest]) for text in texts]
+
+    def _longest(self, texts: Sequence[str], whole: Callable[[Sequence[str]], str], tokens: int) -> int:
+        """Characters after which texts are cut."""
+
+        def fits(characters: int) -> bool:
+            return count_quietly(self._engine, whole([beginning(text, characters) for text in texts])) <= tokens
+
+        low, high = 0, max(map(len, texts), default=0)
+        try:
+            if fits(high):
+                return high
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if fits(middle) else (low, middle)
+        except ModelUnavailable:  # of a private text: the engine itself says what becomes of this member
+            return max(map(len, texts))
+        return low
+
+
+def beginning(text: str, characters: int) -> str:
+    """The first ``characters`` of a text, without a word that is cut in two.
+
+    Examples:
+        >>> beginning("a very long story", 8)
+        'a very'
+    """
+    if len(text) <= characters:
+        return text
+    cut = text[:characters]
+    if not text[characters].isspace() and len(words := cut.rsplit(maxsplit=1)) == 2:
+        cut = words[0]
+    return cut.rstrip()

@@ -1,0 +1,89 @@
+"""Texts that are longer than the model's context: what is shown of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from langchain_dp.ensemble.room import Room, beginning
+from langchain_dp.errors import ModelUnavailable
+
+
+class Counting:
+    """Counts words, and how often it was asked."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails = fails
+        self.asked = 0
+
+    def count_tokens(self, text: str) -> int:
+        self.asked += 1
+        if self.fails:
+            raise ModelUnavailable("gone")
+        return len(text.split())
+
+
+def lines(texts: Sequence[str]) -> str:
+    return "".join(f"- {text}\n" for text in texts)
+
+
+WORDS = some.text(alphabet="ab cé\n", max_size=60)
+
+
+@given(some.lists(WORDS, max_size=5), some.integers(0, 40))
+def test_the_whole_fits_and_every_text_is_shown_by_its_beginning(texts: list[str], tokens: int) -> None:
+    """If it breaks, a member is too long all the same, or something else than its own texts is shown."""
+    shown = Room(Counting()).fitting(texts, whole=lines, tokens=tokens)
+    assert all(text.startswith(cut) for text, cut in zip(texts, shown, strict=True))
+    if tokens >= len(texts):  # the dashes count too
+        assert len(lines(shown).split()) <= tokens
+
+
+def test_long_texts_are_cut_and_short_ones_are_whole() -> None:
+    """If it breaks, every text of a member pays for the longest one."""
+    long, short = "word " * 200, "a few words"
+    shown = Room(Counting()).fitting([long, short, long], whole=lines, tokens=50)
+    assert shown[1] == short
+    assert shown[0] == shown[2]
+    assert 18 <= len(shown[0].split()) <= 22
+
+
+@pytest.mark.parametrize(
+    ("text", "characters", "shown"),
+    [
+        ("a very long story", 8, "a very"),
+        ("a very long story", 6, "a very"),
+        ("一二三四五", 3, "一二三"),
+        ("ab", 0, ""),
+    ],
+)
+def test_no_word_is_cut_in_two_where_there_are_blanks(text: str, characters: int, shown: str) -> None:
+    """If it breaks, half a word ends each long text, or a text without blanks is lost."""
+    assert beginning(text, characters) == shown
+
+
+def test_what_is_shown_hangs_on_the_member_alone_and_is_counted_once() -> None:
+    """If it breaks, one member's length shows in another's prompt, or a server counts every member at every token."""
+    one, other = ["word " * 200], ["thing " * 900, "x"]
+    room, engine = Room(Counting()), Counting()
+    room.fitting(other, whole=lines, tokens=50)
+    both = Room(engine)
+    assert both.fitting(one, whole=lines, tokens=50) == room.fitting(one, whole=lines, tokens=50)
+    asked = engine.asked
+    both.fitting(one, whole=lines, tokens=50)
+    assert engine.asked == asked > 1
+
+
+def test_no_text_is_kept() -> None:
+    """If it breaks, a record that was forgotten is still in memory."""
+    room = Room(Counting())
+    room.fitting(["secret " * 200], whole=lines, tokens=50)
+    assert "secret" not in repr(vars(room))
+
+
+def test_texts_are_whole_where_nobody_counts() -> None:
+    """If it breaks, a server that is down raises on private text."""
+    assert Room(Counting(fails=True)).fitting(["word " * 99], whole=lines, tokens=5) == ["word " * 99]
