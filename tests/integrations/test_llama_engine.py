@@ -18,6 +18,9 @@ from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from langchain_dp.integrations.llama_cpp.evaluate import MemberState
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
+from langchain_dp.icl import SST2, Asking
+from langchain_dp.icl.voters import EngineVoter, make_voter
+from langchain_dp.icl.votes import SubsetPrompt
 from langchain_dp.ports import Continuation, Decoding, HasFile, Measured, MemberPrompt, ScoresLabels
 
 HEAD = "Say whether the review is positive or negative.\n\n"
@@ -396,3 +399,23 @@ def test_a_closed_engine_says_so(model_path: str) -> None:
     short_lived.close()
     short_lived.forget(0)
     assert short_lived.cached_bytes == 0
+
+
+def test_long_examples_are_cut_until_their_member_is_scored(engine: LlamaCppEnsemble) -> None:
+    """If it breaks, subsets of long notes abstain, and only noise is left."""
+    text = "the hall was cold, ünd 雪 fell. "
+    long = [(SST2.ask({"text": f"note {i} {text * (90 * i)}"}), "Positive") for i in (1, 2, 3)]
+    question = SST2.ask({"text": "how is it?"})
+    subset = SubsetPrompt(("long", 1), tuple(long), question)
+    voter = make_voter(
+        engine, prompt=SST2, words=["Positive", "Negative"], structured_output=False, calibrate=True,
+        keep_caches=True, asking=Asking(), accept_unchecked_model=False,
+    )  # fmt: skip
+    whole = MemberPrompt(SST2.head(), SST2.body(long), question, ("long", 0))
+    assert engine.score_labels([whole], [" Positive", " Negative"]) == [None]
+    [vote] = voter.ask([subset])
+    assert vote in (0, 1)
+    assert isinstance(voter, EngineVoter)
+    shown = voter._member(subset).body
+    assert [f"note {i} the hall" in shown for i in (1, 2, 3)] == [True] * 3
+    assert engine.max_tail_tokens - 60 < engine.count_tokens(shown) <= engine.max_tail_tokens
