@@ -235,6 +235,17 @@ def test_the_page_quotes_what_bulk_took() -> None:
     assert f"Ray with one worker does {ratios[0]:.2f} x as many, with two {ratios[1]:.2f} x" in text
 
 
+def mean_of(shares: list[float | None], digits: int) -> str:
+    """The mean with its standard error, as the page has it; nothing where there is no value."""
+    values = [value for value in shares if value is not None]
+    if not values:
+        return ""
+    shown = [statistics.mean(values)]
+    if len(values) > 1:
+        shown.append(statistics.stdev(values) / math.sqrt(len(values)))
+    return " ± ".join(f"{value:.{digits}f}".removeprefix("0") for value in shown)
+
+
 def test_the_page_quotes_what_synthetic_examples_were_worth() -> None:
     """If it breaks, the page shows an accuracy that no row in the results has."""
     arms: dict[str, list[dict[str, Any]]] = {}
@@ -243,13 +254,7 @@ def test_the_page_quotes_what_synthetic_examples_were_worth() -> None:
             arms.setdefault(row["key"][5], []).append(row)
 
     def share(arm: str, name: str, digits: int = 2) -> str:
-        values = [row[name] for row in arms[arm] if row.get(name) is not None]
-        if not values:
-            return ""
-        shown = [statistics.mean(values)]
-        if len(values) > 1:
-            shown.append(statistics.stdev(values) / math.sqrt(len(values)))
-        return " ± ".join(f"{value:.{digits}f}".removeprefix("0") for value in shown)
+        return mean_of([row.get(name) for row in arms[arm]], digits)
 
     for label, arm in (
         ("real rows (not private)", "real"), ("none", "none"), ("the public model alone (free)", "public"),
@@ -265,6 +270,22 @@ def test_the_page_quotes_what_synthetic_examples_were_worth() -> None:
     assert all(words == ["politics", "sports", "business"] for words in runs)
     minutes = [round(row["seconds"] / 60) for row in arms["3+described"]]
     assert (min(minutes), max(minutes)) == (15, 19)
+
+
+def test_the_page_quotes_synthetic_examples_of_labels_with_names() -> None:
+    """If it breaks, the page shows an accuracy that no row in the results has."""
+    rows = [row for row in made.so_far(RESULTS / "synth.jsonl") if len(row["key"]) == 8 and row["key"][4] == "named"]
+
+    def share(task: str, arm: str, name: str, digits: int) -> str:
+        found = [row for row in rows if row["key"][1] == task and row["key"][5] == arm]
+        return mean_of([row[name] for row in found if row["key"][0] == "qwen1.5b-q4_k_m"], digits)
+
+    for label, arm in (
+        ("real rows (not private)", "real"), ("none", "none"), ("the public model alone (free)", "public"),
+        ("epsilon 1", "1"), ("epsilon 3", "3"), ("epsilon 8", "8"), ("no clip (not private)", "unclipped"),
+    ):  # fmt: skip
+        cells = [share(task, arm, *how) for task in ("trec", "mpqa") for how in (("prompted", 2), ("regression", 3))]
+        assert re.sub(r"  +", " ", f"| {label} | {' | '.join(cells)} |") in PAGE
 
 
 def test_the_page_quotes_what_writing_examples_took() -> None:
