@@ -76,7 +76,10 @@ def test_bench_accuracy_goes_on_where_it_stopped_and_keeps_no_text(
     found = {one.what["method"]: one for one in reproduce_rows._accuracy(rows[0])}
     # Every subset but one has positive examples only; three of four questions are positive.
     assert found["vote"].values["accuracy"] == 0.75
-    assert {"zero-shot", "single votes", "dp-icl 1", "dp-icl 3", "dp-icl 8"} < set(found)
+    assert {"zero-shot", "balanced", "single votes", "dp-icl 1", "dp-icl 3", "dp-icl 8"} < set(found)
+    assert {"balanced, uncalibrated", "vote, uncalibrated", "dp-icl 3, uncalibrated"} < set(found)
+    assert sum(rows[0]["winners"].values()) == 4
+    assert 0.5 <= rows[0]["agreement"] <= 1.0
     sigmas = {name: one.values.get("sigma") for name, one in found.items()}
     assert sigmas["vote"] is None
     assert sigmas["dp-icl 3"] > sigmas["dp-icl 3, 2 queries"]

@@ -9,6 +9,10 @@ With --together K every K questions are asked of one draw of the subsets, whose 
 question still meets subsets that were drawn by the coins of a release, so no expectation changes; but questions that
 share a draw share its luck, and the standard error is taken over draws. The library itself draws for every question.
 
+Every method is also counted without calibration ("uncalibrated": the paper's own argmax). "balanced" is one prompt of
+as many examples as a subset has, of all labels alike: few-shot prompting without any privacy. What is kept beside the
+accuracies: the share of the subsets that agree with the winner, and how often each label has the most votes.
+
 With --thin the votes are counted again as if fewer subsets had been asked: subsets are asked by independent coins, so
 keeping each vote by a coin of its own gives what a lower rate would have given.
 """
@@ -35,6 +39,7 @@ from tqdm import tqdm
 from langchain_dp import DPICLClassifier, PrivacyBudget
 from langchain_dp.accounting import calibrate_noisy_max
 from langchain_dp.icl import AGNEWS, AMAZON, SST2, TREC, ICLPrompt
+from langchain_dp.icl.voters import EngineVoter
 from langchain_dp.icl.votes import SubsetPrompt
 from langchain_dp.mechanisms import report_noisy_max
 from langchain_dp.records import read_jsonl
@@ -131,18 +136,39 @@ def _arm(folder: Path, task: str, seed: int, options: argparse.Namespace) -> dic
             prompt=TASKS[task],
         )
         noise = _noise(chain.scheme.sampling_probability, options)
+        voters = {"": chain._voter, ", uncalibrated": _uncalibrated(chain, engine)}
         hits: dict[str, list[list[float]]] = {}
+        agreement: list[float] = []
+        winners = dict.fromkeys(labels, 0)
         drawn: list[SubsetPrompt] = []
         for number, row in enumerate(tqdm(test, desc=f"{task}, seed {seed}", unit="question")):
             if new := number % options.together == 0:
                 drawn = chain._subset_prompts.draw("")
-            for method, value in _answers(chain, row, drawn, labels, noise).items():
-                draws = hits.setdefault(method, [])
-                if new:
-                    draws.append([])
-                draws[-1].append(value)
+                (alike,) = chain._subset_prompts.balanced("", random.Random(f"{seed} {number}"))
+                plain = [dataclasses.replace(alike, member=("balanced", number)), SubsetPrompt(None, (), "")]
+            asked = chain._checked_question({name: row[name] for name in chain.prompt.variables})
+            truth = labels.index(row["label"])
+            for suffix, voter in voters.items():
+                everyone = [dataclasses.replace(each, question=asked) for each in (*drawn, *plain)]
+                *votes, balanced, zero = voter.ask(everyone, even_empty=True)
+                cast = [vote for each, vote in zip(drawn, votes, strict=True) if each.shots and vote is not None]
+                found = {"zero-shot": float(zero == truth), "balanced": float(balanced == truth)}
+                found |= _answers(cast, truth, labels, noise)
+                for method, value in found.items():
+                    draws = hits.setdefault(method + suffix, [])
+                    if new:
+                        draws.append([])
+                    draws[-1].append(value)
+                if not suffix:
+                    counts = _counted(cast, labels)
+                    winners[labels[_most(counts)]] += 1
+                    agreement.append(max(counts) / max(sum(counts), 1))
         return {
-            "methods": [_line(method, draws, noise.get(method, {})) for method, draws in hits.items()],
+            "methods": [
+                _line(method, draws, noise.get(method.partition(", unc")[0], {})) for method, draws in hits.items()
+            ],
+            "agreement": round(statistics.fmean(agreement), 4),
+            "winners": winners,
             "groups": chain.scheme.groups,
             "train_rows": len(train),
             "sampling_probability": chain.scheme.sampling_probability,
@@ -170,30 +196,20 @@ def _noise(rate: float, options: argparse.Namespace) -> dict[str, dict[str, Any]
     }
 
 
+def _uncalibrated(chain: DPICLClassifier, engine: LlamaCppEnsemble) -> EngineVoter:
+    """Votes on the same prompts by the label scores as they are."""
+    words = [chain.prompt.word(label) for label in chain.labels]
+    return EngineVoter(
+        engine, prompt=chain.prompt, words=words, calibrate=False, keep_caches=True, on_unhealthy="raise"
+    )  # fmt: skip
+
+
 def _answers(
-    chain: DPICLClassifier,
-    row: dict[str, Any],
-    drawn: Sequence[SubsetPrompt],
-    labels: Sequence[str],
-    noise: dict[str, dict[str, Any]],
+    votes: Sequence[int], truth: int, labels: Sequence[str], noise: dict[str, dict[str, Any]]
 ) -> dict[str, float]:
-    """Whether each method answers one question right, or how often."""
-    asked = chain._checked_question({name: row[name] for name in chain.prompt.variables})
-    subset_prompts = [dataclasses.replace(subset_prompt, question=asked) for subset_prompt in drawn]
-    cast = chain._voter.ask([*subset_prompts, SubsetPrompt(None, (), asked)], even_empty=True)
-    votes = [
-        vote
-        for subset_prompt, vote in zip(subset_prompts, cast, strict=False)
-        if subset_prompt.shots and vote is not None
-    ]
+    """Whether each method answers one question right from these votes, or how often."""
     counts = _counted(votes, labels)
-    truth = labels.index(row["label"])
-    best = max(range(len(labels)), key=lambda i: (counts[i], -i))
-    found = {
-        "zero-shot": float(cast[-1] == truth),
-        "single votes": counts[truth] / max(sum(counts), 1),
-        "vote": float(best == truth),
-    }
+    found = {"single votes": counts[truth] / max(sum(counts), 1), "vote": float(_most(counts) == truth)}
     for method, how in noise.items():
         won = 0
         for _ in range(NOISE_RUNS):
@@ -210,6 +226,11 @@ def _thinned(votes: Sequence[int], share: float) -> list[int]:
 
 def _counted(votes: Sequence[int], labels: Sequence[str]) -> list[int]:
     return [votes.count(label) for label in range(len(labels))]
+
+
+def _most(counts: Sequence[int]) -> int:
+    """The label with most votes, ties to the smaller one."""
+    return max(range(len(counts)), key=lambda i: (counts[i], -i))
 
 
 def _line(method: str, draws: Sequence[Sequence[float]], how: dict[str, Any]) -> dict[str, Any]:

@@ -250,6 +250,7 @@ def _accuracy(row: Mapping[str, Any]) -> Iterator[Measured]:
     for line in row["methods"]:
         values = {name: line[name] for name in ("accuracy", "sigma") if line[name] is not None}
         values |= compared
+        values |= {name: row[name] for name in ("agreement",) if name in row}
         errors = {"accuracy": line["standard_error"]}
         yield Measured({**key, "method": line["method"]}, seed, values, line["n"], errors, settings, **_made(row))
 
