@@ -83,7 +83,7 @@ class Glossary:
     @property
     def choices(self) -> int:
         """Prompts among which is selected."""
-        return 4 if self.named else 2
+        return choices_of(named=self.named)
 
     def asking(self, word: str, *, chat: bool) -> LabelRequest:
         """The public texts around the records of one label, whose word is ``word``."""
@@ -92,6 +92,11 @@ class Glossary:
             return LabelRequest(self.opening.replace("{label}", shown) + "\n\n", f"\n{self.question}")
         label = f'The next texts were sorted into the folder "{word}".\n\n' if self.show_labels else ""
         return LabelRequest(f"{self.task}\n\n{turns(self.shown or (), _line, self.cue)}{label}", self.cue)
+
+
+def choices_of(*, named: bool) -> int:
+    """Prompts among which is selected: lines and the initial one, and with names two more."""
+    return 4 if named else 2
 
 
 @dataclasses.dataclass(frozen=True)

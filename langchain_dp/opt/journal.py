@@ -31,6 +31,7 @@ from langchain_dp.accounting import LedgerPlan, PrivacyLedger
 from langchain_dp.accounting.store.base import is_url
 from langchain_dp.accounting.store.sqlite import beside
 from langchain_dp.ensemble.journal import RunJournal, explained, masked, unmasked
+from langchain_dp.opt.glossary import choices_of
 from langchain_dp.opt.plan import Ended, Written
 
 _VERSION = 4
@@ -48,7 +49,8 @@ class Journal(RunJournal):
         groups: Number of subsets or slots, as derived when the run was started.
         sampling_probability: Rate of subsets or records, likewise.
         written: Candidates, oldest first.
-        winner: Index of the selected candidate, ``len(written)`` for the initial instruction; None before.
+        winner: Index of what was selected, in the order of :func:`langchain_dp.opt.candidates.choices`: the last is
+            the initial instruction. None before.
     """
 
     settings: Mapping[str, Any]
@@ -196,11 +198,19 @@ def _from_fields(fields: Mapping[str, Any], key: bytes, under_mask: str) -> Jour
         and journal.groups > 0
         and 0 < journal.sampling_probability <= 1
         and all(_is_sound(candidate, _requests(journal.settings)) for candidate in journal.written)
-        and (journal.winner is None or journal.winner in range(len(journal.written) + 1))
+        and (journal.winner is None or journal.winner in range(_choices(journal)))
     )
     if not sound:
         raise ValueError
     return journal
+
+
+def _choices(journal: Journal) -> int:
+    """Prompts of a run among which was selected, at most."""
+    glossary = journal.settings.get("glossary")
+    if glossary is None:
+        return len(journal.written) + 1
+    return choices_of(named=glossary["named"])
 
 
 def _requests(settings: Mapping[str, Any]) -> Sequence[str]:

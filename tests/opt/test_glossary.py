@@ -16,7 +16,7 @@ from langchain_dp import PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting import LabelPartEvent, LimitedDomainEvent, PartEvent, epsilon
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.errors import InvalidParameter, PlanError
-from langchain_dp.mechanisms import LimitedDomain
+from langchain_dp.mechanisms import Exponential, LimitedDomain
 from langchain_dp.opt import Glossary, description_fault, load_prompt
 from langchain_dp.opt.glossary import with_glossary
 
@@ -199,6 +199,20 @@ def test_a_run_that_is_stopped_anywhere_is_taken_up(tmp_path: Path) -> None:
             assert glossary(writer(Looking), ledger=ledger, budget=None).optimize(rows()).descriptions == SAID
             with pytest.raises(PlanError, match="settings"):
                 glossary(ledger=ledger, budget=None, max_new_tokens=CALLS + 1).optimize(rows())
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_complete_run_of_two_labels_gives_its_prompt_again_whichever_was_selected(
+    place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, a prompt that was paid for is lost with its process: there are more prompts than descriptions."""
+    monkeypatch.setattr(Exponential, "release", lambda self, counts, **_: range(len(counts))[place])
+    found = []
+    for _ in range(2):
+        with ledger_in(tmp_path) as ledger:
+            made = glossary(ledger=ledger, budget=None, labels=THREE[:2]).optimize(rows(labels=THREE[:2]))
+        found.append((made.prompt, made.instruction, made.words))
+    assert found[0] == found[1]
 
 
 def test_a_label_that_has_used_its_calls_ends_and_the_next_begins() -> None:
