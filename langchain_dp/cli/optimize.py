@@ -245,6 +245,8 @@ def _before(plan: OptPlanReport) -> str:
     if plan.seconds is not None:
         time = f"about {_time(plan.seconds)} on this machine: "
         private = " (the time is estimated from the private rows: keep it to yourself)"
+    if plan.token is None:
+        return f"{time}{plan.choices:,} prompts, asked about {plan.validation:,.0f} records each{private}"
     records = f" of {plan.training:,.0f} records; {plan.validation:,.0f} more select" if plan.scheme.even else ""
     votes = f"{plan.scheme.expected_subsets / plan.sharing:,.0f} {'subsets' if plan.sharing == 1 else 'a label'}"
     most = plan.max_calls * plan.sharing * getattr(plan.token, "tokens", 1)

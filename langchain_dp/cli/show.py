@@ -62,7 +62,7 @@ def _opt_plain(report: Any) -> dict[str, Any]:
     return {
         **{name: str(value.name).lower() if name == "neighbors" else value for name, value in budget.items()},
         **scheme,
-        "epsilon0": report.token.epsilon0,
+        "epsilon0": getattr(report.token, "epsilon0", None),
         "delta0": getattr(report.token, "delta0", None),
         "epsilon_selection": report.selection.epsilon,
         "votes_needed": report.votes_needed,

@@ -12,7 +12,16 @@ from langchain_dp.opt.report import OptPlanReport
 from langchain_dp.opt.runnable import DPPromptOptimizer
 from langchain_dp.opt.scores import PromptScore
 from langchain_dp.opt.settings import Writing
-from langchain_dp.opt.templates import DISASTER, MPQA, PRIVACY_INSTRUCTIONS, SST2, TREC, OptPrompts, OptTask
+from langchain_dp.opt.templates import (
+    DISASTER,
+    MPQA,
+    PRIVACY_INSTRUCTIONS,
+    SST2,
+    TREC,
+    Alternative,
+    OptPrompts,
+    OptTask,
+)
 from langchain_dp.opt.verdict import Verdict
 from langchain_dp.ports import Decoding
 
@@ -22,6 +31,7 @@ __all__ = [
     "PRIVACY_INSTRUCTIONS",
     "SST2",
     "TREC",
+    "Alternative",
     "Candidate",
     "DLNSettings",
     "DPPromptOptimizer",

@@ -10,6 +10,7 @@ from langchain_dp.opt.filters import candidate_fault
 from langchain_dp.opt.glossary import description_fault, with_glossary
 from langchain_dp.opt.plan import Written
 from langchain_dp.opt.settings import Settings
+from langchain_dp.opt.templates import Alternative
 from langchain_dp.opt.text import Text
 
 
@@ -74,18 +75,31 @@ def judged(settings: Settings, text: Text, written: Sequence[Written]) -> list[C
 def choices(settings: Settings, written: Sequence[Candidate]) -> list[PromptChoice]:
     """What may be selected; the initial instruction is the last, and stands for a candidate that is dropped.
 
-    Of a glossary: answered by names from the descriptions, under the instruction that asks for them and under the
-    initial one; answered by the labels' words; and the initial instruction.
+    Before it stand the public alternatives. Of a glossary: answered by names from the descriptions, under the
+    instruction that asks for them and under the initial one; and answered by the labels' words.
     """
     words = tuple(settings.words)
     initial = PromptChoice(settings.instruction, words)
+    public = [*(_alternative(settings, each) for each in settings.alternatives), initial]
     if settings.glossary is None:
-        return [initial if each.dropped else PromptChoice(each.text, words) for each in written] + [initial]
+        return [*(initial if each.dropped else PromptChoice(each.text, words) for each in written), *public]
+    return [*_described(settings, written, initial), *public]
+
+
+def _alternative(settings: Settings, given: Alternative) -> PromptChoice:
+    words = tuple(settings.words_of(given))
+    return PromptChoice(given.instruction or settings.instruction, words)
+
+
+def _described(settings: Settings, written: Sequence[Candidate], initial: PromptChoice) -> list[PromptChoice]:
+    """What a glossary's descriptions make, beside the initial instruction."""
+    assert settings.glossary is not None  # choices
+    words = initial.words
     kept = {each.label: "" if each.dropped else each.text for each in written}
     if not any(kept.values()):
-        return [initial, initial]
+        return [initial]
     said = [kept.get(label, "") for label in settings.labels]
-    found = [PromptChoice(with_glossary(settings.instruction, words, said), words), initial]
+    found = [PromptChoice(with_glossary(settings.instruction, words, said), words)]
     if settings.glossary.named:
         names = tuple(names_of(words, dict(zip(words, said, strict=True))).values())
         asking = settings.glossary.instruction, settings.instruction

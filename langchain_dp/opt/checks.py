@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.settings import Settings
-from langchain_dp.opt.templates import CUE, Demonstration, OptPrompts
+from langchain_dp.opt.templates import CUE, Alternative, Demonstration, OptPrompts
 from langchain_dp.ports import ScoresLabels, ScoresNextToken, VotesNextToken
 
 
@@ -37,6 +37,17 @@ def check_instruction(instruction: object) -> str:
     return instruction.strip()
 
 
+def alternatives(given: object) -> tuple[Alternative, ...]:
+    """Public prompts to choose among, each as an :class:`Alternative`."""
+    several = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) else None
+    if several is None or not all(isinstance(each, (str, Alternative)) for each in several):
+        raise InvalidParameter(
+            f"Expected alternatives of type {type(given).__name__} to be a list of instructions (str), or of "
+            "Alternative(instruction, words)."
+        )
+    return tuple(each if isinstance(each, Alternative) else Alternative(each) for each in several)
+
+
 def label_words(prompts: OptPrompts, labels: Sequence[str]) -> list[str]:
     """Words of the labels; they differ in more than case."""
     words = [prompts.word(label) for label in labels]
@@ -55,6 +66,8 @@ def check_kbar(model: VotesNextToken, kbar: int) -> None:
 
 def check_room(model: VotesNextToken, settings: Settings) -> None:
     """Public text alone, with the shortest examples there can be, must fit into the model's context."""
+    if not settings.writes:
+        return
     prompts = settings.prompts
     if settings.glossary is not None:
         text = max(settings.asking(), key=lambda asking: len(asking.head)).whole(["a"] * settings.shots)

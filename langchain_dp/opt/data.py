@@ -73,7 +73,7 @@ def split(
 
     Args:
         record_ids: All records, in their order.
-        share: Share of the validation records, in (0, 1).
+        share: Share of the validation records, in (0, 1].
         key: Secret key of the coins, at least 16 bytes. The same key splits the same records alike, so a run that is
             taken up again never moves a record from one part to the other.
         even: Take exactly the rounded share of the slots (sound where the number of records is public); otherwise
@@ -111,6 +111,8 @@ def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme
         InvalidParameter: There are too few, or a constant is missing under add/remove.
     """
     records = settings.taking_part(records)
+    if not settings.writes:  # nothing is shown to subsets: one group that holds nobody
+        return Scheme("fixed", 1, 1.0, neighbors is not Neighbors.ADD_OR_REMOVE_ONE)
     apart = round(settings.validation * records)
     if records and not apart and neighbors is not Neighbors.ADD_OR_REMOVE_ONE:
         raise InvalidParameter(

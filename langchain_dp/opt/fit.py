@@ -108,7 +108,10 @@ def fit(
     """
     validate.integer("examples_count", examples_count, at_least=1)
     validate.one_of("effort", effort, EFFORTS)
-    validate.one_of("method", method, PRIVATE, remedy="The others promise nothing: choose their settings yourself.")
+    written = [each for each in PRIVATE if each != "choose"]
+    validate.one_of(
+        "method", method, written, remedy="The others write nothing private: choose their settings yourself."
+    )
     if budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE:
         raise InvalidParameter(
             "Expected neighbors of the budget other than add/remove, under which the number of rows is private and "
@@ -131,6 +134,32 @@ def fit(
             best, nearest = found, share
     assert best is not None  # one shot a subset is always there
     return best
+
+
+def rows_to_choose_by(
+    examples_count: int, budget: PrivacyBudget, *, prompts: int, effort: Effort = "light"
+) -> int | None:
+    """Rows that select among public prompts: as many as a model answers in bounded time.
+
+    Args:
+        examples_count: Number of rows; public.
+        budget: The promise.
+        prompts: Prompts to choose among.
+        effort: As in :func:`fit`.
+
+    Returns:
+        At most ``examples_count``; None under add/remove, where that number is private and all select.
+
+    Raises:
+        InvalidParameter: A value is out of bounds.
+    """
+    validate.integer("examples_count", examples_count, at_least=1)
+    validate.one_of("effort", effort, EFFORTS)
+    if budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE:
+        return None
+    scheme = Scheme("fixed", 1, 1.0, even=True)
+    one = to_evaluate(scheme, calls=0, texts=0, length=0, training=0, judged=prompts, lengths=_USUAL).work()
+    return min(examples_count, math.floor(_TOKENS[effort] / one))
 
 
 def _by_votes(

@@ -207,10 +207,8 @@ def _from_fields(fields: Mapping[str, Any], key: bytes, under_mask: str) -> Jour
 
 def _choices(journal: Journal) -> int:
     """Prompts of a run among which was selected, at most."""
-    glossary = journal.settings.get("glossary")
-    if glossary is None:
-        return len(journal.written) + 1
-    return choices_of(named=glossary["named"])
+    glossary, public = journal.settings.get("glossary"), len(journal.settings.get("alternatives", ()))
+    return public + (len(journal.written) + 1 if glossary is None else choices_of(named=glossary["named"]))
 
 
 def _requests(settings: Mapping[str, Any]) -> Sequence[str]:

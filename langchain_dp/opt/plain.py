@@ -52,12 +52,11 @@ def run_opt(
         settings,
         text=text,
         end_tokens=engine.end_tokens,
-        source=PlainVote(subset_votes, max_calls=settings.max_calls),
         journal=Journal({}, b"", "", "", scheme.groups, scheme.sampling_probability),
         rng=rng,
         progress=progress,
     )
-    run.write()
+    run.write(PlainVote(subset_votes, max_calls=settings.max_calls))
     counts = run.counts(forward, data.rows(data.validation))
     best = run.choices()[max(range(len(counts)), key=counts.__getitem__)]
     return described(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_dp.accounting import (
@@ -31,6 +31,7 @@ from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.glossary import LabelTexts
 from langchain_dp.opt.handover import OptimizedPrompt, described
 from langchain_dp.opt.journal import Journal
+from langchain_dp.opt.plan import Written
 from langchain_dp.opt.reservation import (
     VALIDATION,
     PromptReservation,
@@ -45,6 +46,7 @@ from langchain_dp.opt.reservation import (
 from langchain_dp.opt.run import Run
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
+from langchain_dp.opt.verdict import check_choice
 from langchain_dp.opt.voters import (
     ClippedGlossary,
     ClippedTexts,
@@ -63,6 +65,7 @@ _WRITTEN = {
     True: "Glossary: {how} for every token of one description a label, exponential mechanism among prompts with them "
     "and the initial instruction",
 }
+_CHOSEN = "exponential mechanism among public prompts, by their right answers"
 _LABELS = {
     Neighbors.REPLACE_ONE: "a record pays for the descriptions of two labels: its own, and the one put in its place",
     Neighbors.ADD_OR_REMOVE_ONE: "a record pays for the description of its own label",
@@ -124,7 +127,7 @@ class PrivateRuns:
         """Neighbours of the promise."""
         return self._ledger.budget.neighbors
 
-    def prospect(self, records: int) -> tuple[PrivacyBudget, WritingEvent, ExponentialEvent]:
+    def prospect(self, records: int) -> tuple[PrivacyBudget, WritingEvent | None, ExponentialEvent]:
         """Share of the ledger and noise that a run over so many records would reserve, or has.
 
         Whether any token can win with it is not asked: see :func:`~langchain_dp.opt.reservation.check_reachable`.
@@ -142,8 +145,10 @@ class PrivateRuns:
             delta0=settings.writing.delta0,
         )
 
-    def check_reachable(self, token: WritingEvent, share: PrivacyBudget, scheme: Scheme) -> None:
+    def check_reachable(self, token: WritingEvent | None, share: PrivacyBudget, scheme: Scheme, records: int) -> None:
         """Refuse noise that no token can win against, or, where settings were chosen to fit, so small a clip.
+
+        Likewise a choice among public prompts that would be one at random, where the number of records is public.
 
         Raises:
             InvalidParameter: It is such noise.
@@ -152,8 +157,10 @@ class PrivateRuns:
         given = settings.writing.epsilon0 is not None
         if isinstance(token, LimitedDomainEvent):
             check_reachable(token, share, scheme, settings.calls, given=given, agreement=self.agreement)
-        elif self.agreement < 1:
+        elif token is not None and self.agreement < 1:
             check_clip(self._clipped(token, scheme).clip, share)
+        elif token is None and self.agreement < 1 and scheme.even:
+            check_choice(share, prompts=settings.choices, rows=settings.taking_part(records))
 
     def run(self, records: PrivateRecords, *, halted: Callable[[], bool] = lambda: False) -> OptimizedPrompt:
         """Start a run, or take up the one that was started; ``halted`` is asked before every call."""
@@ -168,7 +175,7 @@ class PrivateRuns:
             self._forward.check(self._settings.instruction)
         even = self.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
         scheme = Scheme(self._settings.sampling.scheme, journal.groups, journal.sampling_probability, even)
-        self._reservation = reservation = self._reserved(journal, scheme)
+        self._reservation = reservation = self._reserved(journal, scheme, len(records))
         self._journal = journal
         budget = reservation.budget
         self._weak = weak_points(budget.epsilon, budget.delta, *scheme.least_records(len(records)))
@@ -216,7 +223,7 @@ class PrivateRuns:
         parts = self._split.training, self._split.validation
         return Data(records, *([name for name in seen if name in part] for part in parts))
 
-    def _reserved(self, journal: Journal, scheme: Scheme) -> PromptReservation:
+    def _reserved(self, journal: Journal, scheme: Scheme, records: int) -> PromptReservation:
         reservation = reserve(
             self._ledger,
             self._budget,
@@ -226,7 +233,7 @@ class PrivateRuns:
             epsilon0=self._settings.writing.epsilon0,
             delta0=self._settings.writing.delta0,
             journal=journal.text(),
-            check=lambda token, share: self.check_reachable(token, share, scheme),
+            check=lambda token, share: self.check_reachable(token, share, scheme, records),
         )
         plan = reservation.plan
         if journal.plan is None:
@@ -287,14 +294,14 @@ class PrivateRuns:
             settings,
             text=self._text,
             end_tokens=self._engine.end_tokens,
-            source=self._source(shown, data, journal, reservation),
             journal=journal,
             rng=self._rng,
             progress=self._progress,
             halted=halted,
         )
-        if journal.winner is None:
-            run.write(spent=lambda: reservation.plan.spent(quick=True)[0])
+        if journal.winner is None and settings.writes:
+            source = self._source(shown, data, journal, reservation)
+            run.write(source, spent=lambda: reservation.plan.spent(quick=True)[0])
         return run
 
     def _source(self, shown: ShowsRecords, data: Data, journal: Journal, reservation: PromptReservation) -> TokenSource:
@@ -312,6 +319,7 @@ class PrivateRuns:
             kbar, chain = settings.writing.kbar, self._name
             return PrivateVote(votes, reservation=reservation, kbar=kbar, chain=chain, rng=self._rng)
         assert isinstance(engine, ScoresNextToken)  # check_decoder
+        assert reservation.token is not None  # something is written
         charged: dict[str, Any] = {"reservation": reservation, "chain": self._name, "engine": engine}
         writer = TextWriter(
             engine,
@@ -351,10 +359,9 @@ class PrivateRuns:
         if reservation is None or journal is None:
             raise InvalidParameter("Expected a run to have started. Call invoke(examples) first, or plan(examples).")
         seeded = not self._rng.private
-        written = journal.written
-        glossary = self._settings.glossary is not None
+        glossary, writes = self._settings.glossary is not None, self._settings.writes
         return reservation.plan.certificate(
-            None if glossary else reservation.charged(reservation.token, 0),
+            None if glossary or reservation.token is None else reservation.charged(reservation.token, 0),
             mechanism=self._mechanism(),
             model=self._engine.name,
             private=not seeded,
@@ -362,7 +369,7 @@ class PrivateRuns:
             notes=(
                 "the local model sees the examples; the prompt alone leaves",
                 "only the reserved epsilon and delta are a promise, whatever was used of them",
-                "training and validation records are disjoint: their costs combine by the larger",
+                *(["training and validation records are disjoint: their costs combine by the larger"] * writes),
                 *([_ONE_ROUND if self._settings.decoder == "clip" else _LABELS[self.neighbors]] if glossary else []),
                 *self._weak,
                 *getattr(self._engine, "notes", ()),
@@ -370,15 +377,9 @@ class PrivateRuns:
             parameters={
                 **self._noise(reservation),
                 "epsilon_selection": reservation.selection.epsilon,
-                "sampling": reservation.scheme.sampling,
-                "sampling_probability": reservation.scheme.sampling_probability,
-                "groups": reservation.scheme.groups,
-                "max_calls": reservation.max_calls,
+                **({"alternatives": len(self._settings.alternatives)} if self._settings.alternatives else {}),
+                **(_writing(reservation, journal.written) if writes else {}),
                 **({"calls_paid": reservation.calls.paid(self.neighbors)} if glossary else {}),
-                "prompts": len(written),
-                "tokens_released": sum(len(each.tokens) for each in written),
-                "bottoms": sum(each.bottoms for each in written),
-                "retries": sum(each.retries for each in written),
             },
         )
 
@@ -387,12 +388,16 @@ class PrivateRuns:
         return clip_of(token, scheme, self._settings.writing.clip_temperature, texts=self._settings.sharing)
 
     def _mechanism(self) -> str:
+        if not self._settings.writes:
+            return _CHOSEN
         how = _CLIPPED if self._settings.decoder == "clip" else _VOTED
         return _WRITTEN[self._settings.glossary is not None].format(how=how)
 
     def _noise(self, reservation: PromptReservation) -> dict[str, Any]:
         """What a certificate says of how tokens are drawn."""
         token = reservation.token
+        if token is None:
+            return {}
         if isinstance(token, LimitedDomainEvent):
             needed = math.ceil(votes_needed(token, moved_votes=reservation.moved_votes))
             return {"epsilon0": token.epsilon0, "delta0": token.delta0, "votes_needed": needed}
@@ -404,3 +409,17 @@ class PrivateRuns:
             "members": noise.members,
             "tokens": token.tokens,
         }
+
+
+def _writing(reservation: PromptReservation, written: Sequence[Written]) -> dict[str, Any]:
+    """What a certificate says of what was written, and by whom."""
+    return {
+        "sampling": reservation.scheme.sampling,
+        "sampling_probability": reservation.scheme.sampling_probability,
+        "groups": reservation.scheme.groups,
+        "max_calls": reservation.max_calls,
+        "prompts": len(written),
+        "tokens_released": sum(len(each.tokens) for each in written),
+        "bottoms": sum(each.bottoms for each in written),
+        "retries": sum(each.retries for each in written),
+    }

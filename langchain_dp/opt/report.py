@@ -13,7 +13,7 @@ from langchain_dp.opt.cost import Lengths, shots, to_evaluate
 from langchain_dp.opt.reservation import WritingEvent, chance, choose_noise, clip_of, votes_needed
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration
-from langchain_dp.opt.verdict import Verdict, clip_verdict, verdict
+from langchain_dp.opt.verdict import Verdict, choice_verdict, clip_verdict, verdict
 from langchain_dp.ports import HasCache, Measured, VotesNextToken
 from langchain_dp.records import PrivateRecords
 
@@ -25,7 +25,7 @@ class OptPlanReport:
     Args:
         budget: The promise.
         scheme: Sampling constants of the training records.
-        token: One call: a vote on a token, or a whole text from clipped sums.
+        token: One call: a vote on a token, or a whole text from clipped sums. None where nothing is written.
         selection: The choice among the candidates.
         max_calls: Calls over all texts: the number of tokens that the budget affords at most.
         num_prompts: Candidates; of a glossary, descriptions.
@@ -43,6 +43,7 @@ class OptPlanReport:
             then. The time counts that; ``cache_bytes=`` of the engine mends it.
         clip: With ``decoder="clip"``, how far a subset may move the log-probability of a token, in nats; else None.
         sharing: Texts that share one draw of members, which are split among them by their labels.
+        choices: Prompts among which is selected, at most.
 
     Examples:
         >>> plan = optimizer.plan(20_000)
@@ -52,7 +53,7 @@ class OptPlanReport:
 
     budget: PrivacyBudget
     scheme: Scheme
-    token: WritingEvent
+    token: WritingEvent | None
     selection: ExponentialEvent
     verdict: Verdict
     max_calls: int
@@ -69,6 +70,7 @@ class OptPlanReport:
     crowded: bool = False
     clip: float | None = None
     sharing: int = 1
+    choices: int = 0
 
     @property
     def votes_needed(self) -> float | None:
@@ -94,6 +96,7 @@ class OptPlanReport:
 
     def _noise(self) -> list[str]:
         token = self.token
+        assert token is not None  # __str__
         if not isinstance(token, LimitedDomainEvent):
             return [
                 f"  noise        epsilon0 = {token.epsilon0:.4g} a token, {token.tokens} tokens a text; a subset moves "
@@ -107,6 +110,8 @@ class OptPlanReport:
         ]
 
     def __str__(self) -> str:
+        if self.token is None:
+            return "\n".join([f"DP-OPT plan: {self.budget}", *self._choosing(), *self._said()])
         scheme = self.scheme
         time = "" if self.seconds is None else f", about {self.seconds / 60:,.0f} minutes"
         glossary = self.calls_paid < self.max_calls
@@ -125,11 +130,24 @@ class OptPlanReport:
                 f"  records      about {self.training:,.0f} to learn from, {self.validation:,.0f} to select by",
                 f"  to evaluate  about {self.warm_tokens:,.0f} tokens with caches kept ({self.cold_tokens:,.0f} "
                 f"without){time}{memory}",
-                f"  verdict      {self.verdict}",
-                *(["  WARNING      the engine keeps fewer caches than that: give it cache_bytes="] * self.crowded),
-                *(f"  WARNING      {point}" for point in self.weak),
+                *self._said(),
             ]
         )
+
+    def _choosing(self) -> list[str]:
+        time = "" if self.seconds is None else f", about {self.seconds / 60:,.0f} minutes"
+        return [
+            f"  choice       one, among {self.choices:,} public prompts: epsilon {self.selection.epsilon:.4g} an answer",
+            f"  records      about {self.validation:,.0f} to select by",
+            f"  to evaluate  about {self.cold_tokens:,.0f} tokens{time}",
+        ]
+
+    def _said(self) -> list[str]:
+        return [
+            f"  verdict      {self.verdict}",
+            *(["  WARNING      the engine keeps fewer caches than that: give it cache_bytes="] * self.crowded),
+            *(f"  WARNING      {point}" for point in self.weak),
+        ]
 
 
 def report(
@@ -138,7 +156,7 @@ def report(
     *,
     budget: PrivacyBudget,
     scheme: Scheme,
-    token: WritingEvent,
+    token: WritingEvent | None,
     selection: ExponentialEvent,
     records: PrivateRecords | None,
     count: int,
@@ -179,9 +197,11 @@ def report(
 
     def noise(share: PrivacyBudget, scheme: Scheme = scheme) -> WritingEvent:
         writing = settings.writing
-        return choose_noise(
+        found = choose_noise(
             share, scheme=scheme, calls=settings.calls, epsilon0=writing.epsilon0, delta0=writing.delta0
         )[0]
+        assert found is not None  # asked for where something is written
+        return found
 
     def clip_at(share: PrivacyBudget, times: float) -> float:
         groups = round(scheme.groups * times)
@@ -189,16 +209,18 @@ def report(
         larger = dataclasses.replace(scheme, groups=groups, sampling_probability=rate)
         return _clip(noise(share, larger), larger, settings) or 0.0
 
-    clip = _clip(token, scheme, settings)
+    clip = None if token is None else _clip(token, scheme, settings)
     judged: Verdict
-    if clip is None:
+    if token is None:
+        judged = choice_verdict(selection, budget, prompts=settings.choices, rows=max(1, round(validation)))
+    elif clip is None:
         judged = verdict(token, scheme, budget, rows=rows, taken=count, noise=noise)
     else:
         judged = clip_verdict(clip, budget, rows=rows, taken=count, clip_at=clip_at)
 
     measured = engine if isinstance(engine, Measured) else None
     each = (subset + settings.max_new_tokens) * measured.bytes_per_token() if measured else None
-    cache = None if each is None else scheme.groups * each
+    cache = None if each is None or not settings.writes else scheme.groups * each
     fits = cache is None or not isinstance(engine, HasCache) or cache <= engine.cache_bytes
     return OptPlanReport(
         budget=budget,
@@ -220,6 +242,7 @@ def report(
         calls_paid=settings.calls.paid(budget.neighbors),
         clip=clip,
         sharing=settings.sharing,
+        choices=settings.choices,
     )
 
 

@@ -52,6 +52,9 @@ class CallPlan:
         """Calls of a whole run."""
         return self.each * max(len(self.labels), 1)
 
+    def __bool__(self) -> bool:
+        return self.each > 0
+
     def paid(self, neighbors: Neighbors) -> int:
         """Calls that one record pays for: see :func:`langchain_dp.accounting.epsilon` on events of labels."""
         labels = {Neighbors.REPLACE_ONE: 2, Neighbors.ADD_OR_REMOVE_ONE: 1}.get(neighbors, len(self.labels))
@@ -61,8 +64,11 @@ class CallPlan:
         """What a call for this text is charged as."""
         return PartEvent(TRAINING, LabelPartEvent(self.labels[text], token) if self.labels else token)
 
-    def events(self, token: WritingEvent) -> list[tuple[PartEvent, int]]:
-        """All of them, for a plan."""
+    def events(self, token: WritingEvent | None) -> list[tuple[PartEvent, int]]:
+        """All of them, for a plan; none where nothing is written."""
+        if not self:
+            return []
+        assert token is not None  # choose_noise
         return [(self.charged(token, text), self.each) for text in range(max(len(self.labels), 1))]
 
 
@@ -71,12 +77,13 @@ class PromptReservation(Reservation):
     """A reserved plan of one run.
 
     Args:
-        token: One call: of LimitedDomain a token, an abstention or an end; or a whole text from clipped sums.
+        token: One call: of LimitedDomain a token, an abstention or an end; or a whole text from clipped sums. None
+            where nothing is written.
         selection: The one choice among the candidates.
         calls: Number of calls.
     """
 
-    token: WritingEvent
+    token: WritingEvent | None
     selection: ExponentialEvent
     calls: CallPlan
 
@@ -128,7 +135,7 @@ def reserve(
     epsilon0: float | None,
     delta0: float | None,
     journal: str,
-    check: Callable[[WritingEvent, PrivacyBudget], None] = lambda token, share: None,
+    check: Callable[[WritingEvent | None, PrivacyBudget], None] = lambda token, share: None,
 ) -> PromptReservation:
     """Choose the noise and reserve the plan, or go on with the plan that the ledger holds under this name.
 
@@ -164,17 +171,19 @@ def reserve(
 
 def choose_noise(
     share: PrivacyBudget, *, scheme: Scheme, calls: CallPlan, epsilon0: float | None, delta0: float | None
-) -> tuple[WritingEvent, ExponentialEvent]:
-    """Noise of one call and of the selection, so that all calls and one selection fit into ``share``.
+) -> tuple[WritingEvent | None, ExponentialEvent]:
+    """Noise of one call, if there is any, and of the selection: all calls and one selection fit into ``share``.
 
     Raises:
         InvalidParameter: The noise given does not fit, or clipped sums are not accounted for under these neighbours.
     """
+    if not calls:
+        return None, selection_event(share)
     q, sampling = scheme.sampling_probability, scheme.sampling
     paid = calls.paid(share.neighbors)
     if calls.tokens:
-        return _round_event(share, paid, calls.tokens, q, epsilon0), _selection_event(share)
-    return _token_event(share, paid, q, sampling, epsilon0, delta0), _selection_event(share)
+        return _round_event(share, paid, calls.tokens, q, epsilon0), selection_event(share)
+    return _token_event(share, paid, q, sampling, epsilon0, delta0), selection_event(share)
 
 
 def _round_event(share: PrivacyBudget, rounds: int, tokens: int, q: float, epsilon0: float | None) -> TextRoundEvent:
@@ -308,7 +317,7 @@ def _rounded_up(value: float) -> str:
     return f"{rounded_up(value * 1.001):.3g}"
 
 
-def _selection_event(share: PrivacyBudget) -> ExponentialEvent:
+def selection_event(share: PrivacyBudget) -> ExponentialEvent:
     """The sharpest selection that costs no more than the tokens may: the parts are disjoint, the larger one counts."""
     weight = share.epsilon / (2 if share.neighbors is Neighbors.REPLACE_ONE else 1)
     while epsilon([(ExponentialEvent(weight), 1)], share.delta, neighbors=share.neighbors) > share.epsilon:
@@ -324,12 +333,16 @@ def _resume(
     texts = [(event.event, most) for event, most in parts if event.part == TRAINING]
     tokens = [event.event if isinstance(event, LabelPartEvent) else event for event, _ in texts]
     token = tokens[0] if tokens else None
-    kind = TextRoundEvent if calls.tokens else LimitedDomainEvent
+    kind = (TextRoundEvent if calls.tokens else LimitedDomainEvent) if calls else type(None)
     if not isinstance(token, kind) or not isinstance(selection, ExponentialEvent):
         raise PlanError(
-            f"The ledger's plan {plan.name!r} is not a prompt's, or was made for another decoder=. Give this run "
-            "another name=."
+            f"The ledger's plan {plan.name!r} is not a prompt's, or was made for another method= or decoder=. Give "
+            "this run another name=."
         )
+    share = PrivacyBudget(plan.epsilon, plan.delta, neighbors)
+    if token is None:
+        check_same(plan, {}, budget, "run")
+        return PromptReservation(plan, scheme, share, None, selection, calls)
     assert isinstance(token, WritingEvent)
     sampling = token.sampling if isinstance(token, LimitedDomainEvent) else "fixed"
     asked = {
@@ -343,5 +356,4 @@ def _resume(
         "sampling_probability": (token.sampling_probability, scheme.sampling_probability),
     }
     check_same(plan, asked, budget, "run")
-    share = PrivacyBudget(plan.epsilon, plan.delta, neighbors)
     return PromptReservation(plan, scheme, share, token, selection, calls)

@@ -29,7 +29,6 @@ class Run:
         settings: Public settings.
         text: What tokens spell.
         end_tokens: Tokens with which the model ends a text.
-        source: Where tokens come from.
         journal: What is released so far.
         rng: Public coins: which request ends a candidate's prompts.
         progress: Show a bar; None shows it on a terminal only.
@@ -45,7 +44,6 @@ class Run:
         *,
         text: Text,
         end_tokens: frozenset[Token],
-        source: TokenSource,
         journal: Journal,
         rng: Randomness,
         progress: bool | None,
@@ -54,33 +52,31 @@ class Run:
         self._settings = settings
         self._text = text
         self._end_tokens = end_tokens
-        self._source = source
         self._journal = journal
         self._rng = rng
         self._disabled = None if progress is None else not progress
         self._halted = halted
 
-    def write(self, *, spent: Callable[[], float] | None = None) -> None:
+    def write(self, source: TokenSource, *, spent: Callable[[], float] | None = None) -> None:
         """Write candidates until there are enough or no call is left.
 
         Args:
+            source: Where tokens come from.
             spent: Epsilon spent so far, for the bar.
         """
         made = sum(candidate.calls for candidate in self._journal.written)
-        with tqdm(
-            total=made + self._source.left(), initial=made, desc="writing", unit="call", disable=self._disabled
-        ) as bar:
+        with tqdm(total=made + source.left(), initial=made, desc="writing", unit="call", disable=self._disabled) as bar:
             try:
-                while (candidate := self._current()) is not None:
-                    self._go_on(candidate, bar, spent)
+                while (candidate := self._current(source)) is not None:
+                    self._go_on(source, candidate, bar, spent)
             finally:
-                self._source.close()
+                source.close()
 
-    def _current(self) -> Written | None:
+    def _current(self, source: TokenSource) -> Written | None:
         written = self._journal.written
         if written and not written[-1].ended:
             return written[-1]
-        if len(written) >= self._settings.texts or not self._source.left():
+        if len(written) >= self._settings.texts or not source.left():
             return None
         written.append(Written(self._request() if self._settings.glossary is None else len(written)))
         self._journal.save()
@@ -94,7 +90,7 @@ class Run:
         rare = [request for request in requests if drawn[request] == least]
         return rare[self._rng.randbelow(len(rare))]
 
-    def _go_on(self, candidate: Written, bar: Any, spent: Callable[[], float] | None) -> None:
+    def _go_on(self, source: TokenSource, candidate: Written, bar: Any, spent: Callable[[], float] | None) -> None:
         plan = steps(
             candidate,
             max_new_tokens=self._settings.max_new_tokens,
@@ -107,12 +103,12 @@ class Run:
         if candidate.drawing:
             candidate.ended = "calls"
         while not candidate.ended:
-            if not self._source.left(candidate.message, candidate.tokens):
+            if not source.left(candidate.message, candidate.tokens):
                 candidate.ended = "calls"
                 break
-            if self._halted() and not (candidate.tokens and self._source.whole):
+            if self._halted() and not (candidate.tokens and source.whole):
                 raise PlanError("The run was cancelled. What was released is kept: invoke again to go on with it.")
-            released = self._source.next_token(candidate.message, candidate.tokens)
+            released = source.next_token(candidate.message, candidate.tokens)
             with contextlib.suppress(StopIteration):
                 plan.send(released)
             candidate.drawing = False

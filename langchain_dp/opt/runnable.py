@@ -25,14 +25,14 @@ from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, Syst
 from langchain_dp.opt import checks
 from langchain_dp.opt.data import scheme_for
 from langchain_dp.opt.dln import DLNSettings
-from langchain_dp.opt.fit import Effort, Fit, fit
+from langchain_dp.opt.fit import Effort, Fit, fit, rows_to_choose_by
 from langchain_dp.opt.glossary import Glossary
 from langchain_dp.opt.handover import OptimizedPrompt
 from langchain_dp.opt.plain import run_dln, run_opt
 from langchain_dp.opt.private import PrivateRuns
 from langchain_dp.opt.report import OptPlanReport, report
 from langchain_dp.opt.settings import MOVED_WRITING, PRIVATE, Decoder, Method, Settings, Writing, votes_only
-from langchain_dp.opt.templates import OptPrompts
+from langchain_dp.opt.templates import Alternative, OptPrompts
 from langchain_dp.opt.verdict import NEARLY_ALL
 from langchain_dp.ports import Decoding, ScoresNextToken, VotesNextToken
 from langchain_dp.quiet.run import check_environment
@@ -41,7 +41,7 @@ from langchain_dp.redact import Held, redacted
 
 _INSTRUCTION, _DESCRIPTION = 50, 12
 """Tokens of a candidate, and of a label's description, unless told otherwise."""
-_SHOTS = 5
+_SHOTS, _VALIDATION = 5, 0.1
 _SHOWN = "<private examples>"
 """What callbacks see of the input."""
 
@@ -71,17 +71,22 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         max_new_tokens: Tokens of one candidate at most, 50 by default; of one description, 12 by default: each label
             has so many calls of its own, whatever becomes of them.
         method: "dp-opt"; "glossary", which describes label by label what the texts of one label have in common, and
-            puts the descriptions into the instruction; or, for comparison and NOT private, "opt" (votes without
-            noise) or "dln-1".
+            puts the descriptions into the instruction; "choose", which writes nothing, and chooses between the initial
+            instruction and ``alternatives`` by all examples, of which it needs far fewer; or, for comparison and NOT
+            private, "opt" (votes without noise) or "dln-1".
         decoder: "votes": every subset votes for each next token, and one is released that has votes enough beyond the
             noise. "clip": every subset moves the public model's distribution, each by no more than a clip, and every
             token is drawn from what results; it needs fewer records, and a smaller epsilon. Replace-one only.
         sampling: "fixed": subsets are cut once and each takes part by a coin, so that caches are kept; "resample":
             dealt anew for every token, as in the paper (add/remove neighbours only). Number and rate of the subsets
             follow from the number of training records; under add/remove, where that is private, give a ``Sampling``.
-        validation: Share of the examples that select, in (0, 1); the others teach.
+        validation: Share of the examples that select, in (0, 1), a tenth by default; the others teach. With "choose"
+            all select.
         rows: Examples that take part at most, drawn by coins; None is all. More of them than the votes need cost time.
             Not under add/remove, where their number is private.
+        alternatives: Public prompts that may be handed over, too, each an instruction or an
+            :class:`~langchain_dp.opt.Alternative` with words of its own for the labels: what is chosen among. They cost
+            no epsilon, and the time of answering the validation records once more each.
         writing: Which tokens are released, and when a candidate ends: stop strings, calls, retries, noise of one call.
         decoding: How each member takes the token it votes for. At the temperature of 0, the default, that is its most
             probable one: small models agree on hardly anything at the 1.1 of the paper. ``chat=None``, the default,
@@ -134,8 +139,9 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         method: Method = "dp-opt",
         decoder: Decoder = "votes",
         sampling: SamplingName | Sampling = "fixed",
-        validation: float = 0.1,
+        validation: float | None = None,
         rows: int | None = None,
+        alternatives: Sequence[str | Alternative] = (),
         writing: Writing | None = None,
         decoding: Decoding | None = None,
         calibrate: bool = True,
@@ -167,8 +173,9 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             shots=(1 if describes and decoder == "clip" else _SHOTS) if shots is None else shots,
             subsets=subsets,
             sampling=sampling_from(sampling),
-            validation=validation,
+            validation=(_VALIDATION if method != "choose" else 1.0) if validation is None else validation,
             rows=rows,
+            alternatives=checks.alternatives(alternatives),
             num_prompts=num_prompts,
             max_new_tokens=(_DESCRIPTION if describes else _INSTRUCTION) if max_new_tokens is None else max_new_tokens,
             writing=group("writing", writing, Writing),
@@ -233,7 +240,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             budget: As in the class.
             ledger: As in the class.
             name: As in the class.
-            method: "dp-opt" or "glossary".
+            method: "dp-opt", "glossary" or "choose".
             decoder: As in the class. None: "clip" for a glossary, where engine, neighbours and the other settings admit
                 it, since it needs far fewer rows; else "votes".
             **settings: The other arguments of the class; not those that are chosen here.
@@ -273,10 +280,14 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             voting = votes_only(writing, group("decoding", settings.get("decoding"), Decoding))
             sums = isinstance(model, ScoresNextToken) and share.neighbors is Neighbors.REPLACE_ONE and not voting
             decoder = "clip" if method == "glossary" and sums else "votes"
-        found = fit(
-            examples_count, share, labels=len(check_labels(labels)), method=method, effort=effort, instruction=tokens,
-            clip_temperature=writing.clip_temperature if decoder == "clip" else None,
-        )  # fmt: skip
+        if method == "choose":
+            prompts = len(checks.alternatives(settings.get("alternatives", ()))) + 1
+            fitted: dict[str, Any] = {"rows": rows_to_choose_by(examples_count, share, prompts=prompts, effort=effort)}
+        else:
+            fitted = fit(
+                examples_count, share, labels=len(check_labels(labels)), method=method, effort=effort,
+                instruction=tokens, clip_temperature=writing.clip_temperature if decoder == "clip" else None,
+            ).arguments()  # fmt: skip
         made = cls(
             model=model,
             labels=labels,
@@ -286,7 +297,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             name=name,
             method=method,
             decoder=decoder,
-            **found.arguments(),
+            **fitted,
             **settings,
         )
         assert made._private is not None  # fit takes private methods alone
@@ -416,11 +427,13 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         """As :meth:`plan`, but refuses, as :meth:`invoke` would, a run in which no token can win.
 
         Raises:
-            InvalidParameter: No token can win; it names what would help.
+            InvalidParameter: No token can win, or a choice that was fitted (:meth:`auto`) would be one at random; it
+                names what would help.
         """
         found = self.plan(examples)
         assert self._private is not None  # or there would be no plan
-        self._private.check_reachable(found.token, found.budget, found.scheme)
+        count = examples if isinstance(examples, int) else len(self._checked(examples))
+        self._private.check_reachable(found.token, found.budget, found.scheme, count)
         return found
 
     def plan(self, examples: Examples | int | None = None) -> OptPlanReport:

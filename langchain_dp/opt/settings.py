@@ -11,12 +11,12 @@ from langchain_dp.ensemble.scheme import Sampling
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.glossary import Glossary, LabelRequest
 from langchain_dp.opt.reservation import CallPlan
-from langchain_dp.opt.templates import OptPrompts
+from langchain_dp.opt.templates import Alternative, OptPrompts
 from langchain_dp.ports import Decoding
 
-Method = Literal["dp-opt", "glossary", "opt", "dln-1"]
-METHODS: tuple[Method, ...] = ("dp-opt", "glossary", "opt", "dln-1")
-PRIVATE: tuple[Method, ...] = ("dp-opt", "glossary")
+Method = Literal["dp-opt", "glossary", "choose", "opt", "dln-1"]
+METHODS: tuple[Method, ...] = ("dp-opt", "glossary", "choose", "opt", "dln-1")
+PRIVATE: tuple[Method, ...] = ("dp-opt", "glossary", "choose")
 """Methods that promise something."""
 
 
@@ -133,15 +133,18 @@ class Settings:
     glossary: Glossary | None = None
     rows: int | None = None
     decoder: Decoder = "votes"
+    alternatives: tuple[Alternative, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_decoder()
+        self._check_alternatives()
         if self.rows is not None:
             validate.integer("rows", self.rows, at_least=2)
         validate.one_of("method", self.method, METHODS)
         for name in ("shots", "subsets", "num_prompts", "max_new_tokens"):
             validate.integer(name, getattr(self, name), at_least=1)
-        validate.number("validation", self.validation, above=0.0, below=1.0)
+        if self.writes:
+            validate.number("validation", self.validation, above=0.0, below=1.0)
         if (self.glossary is not None) is not (self.method == "glossary"):
             raise InvalidParameter(f'Expected glossary= with method="glossary" only, not with method={self.method!r}.')
         if self.glossary is None:
@@ -156,6 +159,32 @@ class Settings:
                 f'Expected max_calls={self.writing.max_calls} to be absent with method="glossary": every label has '
                 "max_new_tokens= calls of its own."
             )
+
+    def _check_alternatives(self) -> None:
+        if self.method == "choose" and not self.alternatives:
+            raise InvalidParameter(
+                'Expected alternatives= with method="choose": it writes nothing, and chooses among them and the '
+                'initial instruction. Write for example alternatives=["Say what the question asks for."].'
+            )
+        if self.method == "dln-1" and self.alternatives:
+            raise InvalidParameter('Expected alternatives= to be left out with method="dln-1", which has its own.')
+        if not self.writes and self.validation != 1.0:
+            raise InvalidParameter(
+                f'Expected validation={self.validation} to be left out with method="choose": all examples select.'
+            )
+        for each in self.alternatives:
+            if unknown := sorted(set(each.words) - set(self.labels)):
+                raise InvalidParameter(
+                    f"Expected words of an alternative to be for labels, but {unknown[0]!r} is none of "
+                    f"{list(self.labels)}. Mend its spelling."
+                )
+            words = self.words_of(each)
+            if not all(isinstance(word, str) and word.strip() for word in words):
+                raise InvalidParameter(f"Expected every word of an alternative to be a text, not {words}.")
+            if len({word.casefold() for word in words}) < len(words):
+                raise InvalidParameter(
+                    f"Expected the words {words} of an alternative to differ in more than case. Give another one."
+                )
 
     def _check_decoder(self) -> None:
         validate.one_of("decoder", self.decoder, DECODERS)
@@ -193,14 +222,26 @@ class Settings:
         return records if self.rows is None else min(self.rows, records)
 
     @property
+    def writes(self) -> bool:
+        """Whether anything is written, or only chosen."""
+        return self.method != "choose"
+
+    def words_of(self, alternative: Alternative) -> list[str]:
+        """Word of every label under an alternative, in the public order."""
+        return [alternative.words.get(label, word) for label, word in zip(self.labels, self.words, strict=True)]
+
+    @property
     def texts(self) -> int:
         """Texts that are written at most: candidates, or a description of each label."""
+        if not self.writes:
+            return 0
         return self.num_prompts if self.glossary is None else len(self.labels)
 
     @property
     def choices(self) -> int:
         """Prompts among which is selected, at most: the initial instruction is one."""
-        return self.num_prompts + 1 if self.glossary is None else self.glossary.choices
+        own = self.texts + 1 if self.glossary is None else self.glossary.choices
+        return own + len(self.alternatives)
 
     @property
     def subset_size(self) -> int:
@@ -229,6 +270,8 @@ class Settings:
     @property
     def calls(self) -> CallPlan:
         """Calls of the mechanism: for each label's description, or for all candidates together."""
+        if not self.writes:
+            return CallPlan(0)
         if self.decoder == "clip":
             return CallPlan(self.num_prompts if self.glossary is None else 1, tokens=self.max_new_tokens)
         if self.glossary is not None:
@@ -276,5 +319,6 @@ class Settings:
             },
             **({} if self.glossary is None else {"glossary": self.glossary.public()}),
             **({} if self.rows is None else {"rows": self.rows}),
+            **({"alternatives": [each.public() for each in self.alternatives]} if self.alternatives else {}),
             **decoder,
         }

@@ -180,6 +180,41 @@ class OptPrompts:
         return f"{self.messages[message]}\n\nOld instruction: {instruction}\n"
 
 
+@dataclasses.dataclass(frozen=True)
+class Alternative:
+    """A public prompt that may be handed over instead of the initial one: its instruction, its words, or both.
+
+    Args:
+        instruction: What it asks; empty is the initial instruction.
+        words: Label -> word that it asks for; a label that is left out keeps its word.
+
+    Raises:
+        InvalidParameter: It says nothing of its own.
+
+    Examples:
+        >>> Alternative("Say whom or what the question asks for.", {"human": "person", "location": "place"}).instruction
+        'Say whom or what the question asks for.'
+    """
+
+    instruction: str = ""
+    words: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.instruction, str) or not isinstance(self.words, Mapping):
+            raise InvalidParameter(
+                f"Expected an alternative of {type(self.instruction).__name__} and {type(self.words).__name__} to be "
+                "an instruction (str) and words (label -> word)."
+            )
+        object.__setattr__(self, "instruction", self.instruction.strip())
+        object.__setattr__(self, "words", MappingProxyType(dict(self.words)))
+        if not self.instruction and not self.words:
+            raise InvalidParameter("Expected an alternative to have an instruction, or words, of its own. It is empty.")
+
+    def public(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"instruction": self.instruction, "words": dict(self.words)}
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Demonstration:
     """One private record in a backward prompt.

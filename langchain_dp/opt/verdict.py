@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Literal
 
 from langchain_dp._util.rounding import rounded_up
-from langchain_dp.accounting import LimitedDomainEvent, Neighbors, PrivacyBudget
+from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighbors, PrivacyBudget
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.fit import AGREED, ENOUGH_CLIP
-from langchain_dp.opt.reservation import LEAST_CLIP, chance, votes_needed
+from langchain_dp.opt.reservation import LEAST_CLIP, chance, selection_event, votes_needed
 
 Worth = Literal["yes", "hardly", "no"]
 NEARLY_ALL = 0.9
@@ -26,7 +26,8 @@ class Verdict:
 
     Args:
         worth: "yes": a token with 70% of the votes is released at least half of the time; "hardly": one with 90% is;
-            "no": not even that.
+            "no": not even that. Where nothing is written: whether a prompt that is ahead by 5, or 15, percent of the
+            rows is chosen 95% of the time.
         said: The same as a sentence, with what would help.
 
     Examples:
@@ -39,6 +40,46 @@ class Verdict:
 
     def __str__(self) -> str:
         return self.said
+
+
+_FINE, _COARSE = 0.05, 0.15
+"""Shares of the rows: a choice that tells prompts apart by the first is of use, by no less than the second of none."""
+_SURE = 0.95
+
+
+def choice_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompts: int, rows: int) -> Verdict:
+    """Judge a plan that chooses among public prompts, by how far ahead one has to be.
+
+    Args:
+        selection: The choice.
+        budget: The promise.
+        prompts: Prompts to choose among.
+        rows: Rows that select.
+    """
+    ahead = math.ceil(math.log(_SURE / (1 - _SURE) * (prompts - 1)) / selection.epsilon)
+    share = ahead / rows
+    said = f"the prompt that answers {ahead:,} more of {rows:,} rows right than any other wins {_SURE:.0%} of the time"
+    if share <= _FINE:
+        return Verdict("yes", f"yes: {said}")
+    helps = f"About {rounded_up(ahead / _FINE, digits=2):,.0f} rows or epsilon {budget.epsilon * share / _FINE:.2g}"
+    if share <= _COARSE:
+        return Verdict("hardly", f"hardly: {said}. {helps} would tell prompts apart better")
+    return Verdict(
+        "no",
+        f"not with {rows:,} rows at epsilon {budget.epsilon:g}: keep your instruction, spend nothing. Only {said}. "
+        f"{helps} would do",
+    )
+
+
+def check_choice(budget: PrivacyBudget, *, prompts: int, rows: int) -> None:
+    """Refuse a choice among public prompts that would be one at random.
+
+    Raises:
+        InvalidParameter: The verdict is "no".
+    """
+    found = choice_verdict(selection_event(budget), budget, prompts=prompts, rows=rows)
+    if found.worth == "no":
+        raise InvalidParameter(f"Expected rows and epsilon to be enough for a choice: {found.said}.")
 
 
 def clip_verdict(
