@@ -31,7 +31,7 @@ from langchain_dp.errors import InvalidParameter, PlanError
 
 if TYPE_CHECKING:
     from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
-    from langchain_dp.opt import DPPromptOptimizer, OptimizedPrompt, OptPlanReport, OptTask, PromptScore
+    from langchain_dp.opt import Alternative, DPPromptOptimizer, OptimizedPrompt, OptPlanReport, OptTask, PromptScore
     from langchain_dp.opt.settings import Settings
     from langchain_dp.ports import VotesNextToken
 
@@ -44,6 +44,8 @@ class Optimize(JsonOptions, ModelOptions, KindOptions, WriterOptions):
     examples = """\
   langchain-dp optimize --data train.jsonl --task sst2 --epsilon 8 --out prompt.json --plan
   langchain-dp optimize --data train.jsonl --task sst2 --epsilon 8 --out prompt.json --test test.jsonl
+  langchain-dp optimize --data train.jsonl --task trec --epsilon 1 --out prompt.json --method choose \\
+      --alternatives prompts.jsonl
   langchain-dp optimize --data tickets.jsonl --labels praise complaint --epsilon 8 --out prompt.json \\
       --instruction "Classify the message as praise or complaint." --shots 3 --subsets 48 --prompts 3 --tokens 20
 """
@@ -54,6 +56,8 @@ but not from within the last step, "selecting"; a finished one gives the same pr
 Without --shots, --subsets, --prompts, --tokens and --validation as many rows, votes and tokens are taken as fit the
 budget and a few minutes (--effort); where nothing fits, it says what would, and spends nothing. With one of them, the
 others are those of --task, or of DPPromptOptimizer.
+--method choose writes nothing: it chooses between the instruction and those of --alternatives, and needs far fewer
+rows. With the other methods they are candidates, too.
 --method glossary describes labels that mean nothing to a model ("team A"); where they are no topics, --kind and --shown
 say what tells them apart.
 --json: what the file holds, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
@@ -72,8 +76,13 @@ say what tells them apart.
     )
     name: str = promised("dp-opt", help="name of the run in the ledger")
     seed_not_private: int | None = promised(None, min=0, help="reproducible coins, noise: the result is NOT private")
-    method: Literal["dp-opt", "glossary", "opt", "dln-1"] = of_run(
-        "dp-opt", help="glossary: say what the texts of each label have in common; opt, dln-1: NOT private"
+    method: Literal["dp-opt", "glossary", "choose", "opt", "dln-1"] = of_run(
+        "dp-opt",
+        help="glossary: say what the texts of each label have in common; choose: write nothing, choose among "
+        "--alternatives; opt, dln-1: NOT private",
+    )
+    alternatives: Path | None = of_run(
+        None, help="JSONL of {instruction, words}: public prompts that may be handed over, too; words are by label"
     )
     show_labels: bool = of_run(False, "--show-labels", help="tell the model the label that it describes (glossary)")
     steps: int | None = of_run(None, min=1, help="rounds of dln-1")
@@ -218,6 +227,7 @@ def optimizer_for(
         own |= _given(not_private_seed=options.seed_not_private)
         if options.method == "glossary" or options.show_labels or options.kind:
             own |= {"glossary": Glossary(show_labels=options.show_labels, **options.asked())}
+        own |= {"alternatives": _alternatives(options.alternatives)}
         dln |= _given(steps=options.steps, temperature=options.temperature)
     instruction = options.instruction if options.instruction is not None else task and task.instruction
     own |= _given(decoder=options.decoder)
@@ -237,6 +247,25 @@ def optimizer_for(
             validation=options.validation,
         ),
     )
+
+
+def _alternatives(path: Path | None) -> list[Alternative]:
+    """The public prompts of a file.
+
+    Raises:
+        WrongArguments: A line is none.
+    """
+    from langchain_dp.opt import Alternative
+    from langchain_dp.records import read_jsonl
+
+    found = []
+    for number, row in enumerate([] if path is None else read_jsonl(path), start=1):
+        if not row or row.keys() - {"instruction", "words"}:
+            raise WrongArguments(
+                f"Expected prompt {number} of --alternatives to hold instruction, words or both, not {sorted(row)}."
+            )
+        found.append(Alternative(**row))
+    return found
 
 
 def _before(plan: OptPlanReport) -> str:
@@ -328,7 +357,7 @@ def _show(
     if called := [f"{word} -> {label}" for label, word in prompt.words.items() if word != label]:
         print(f"Its answers are names: {', '.join(called)}. OptimizedPrompt.chain(model) puts the labels back.\n")
     if prompt.instruction == instruction and list(prompt.words.values()) == words:
-        print("The initial instruction was selected: no candidate did better by enough.\n")
+        print("The initial instruction was selected: no other prompt did better by enough.\n")
     if prompt.candidates:
         print("written:" if options.method == "opt" else "written, and paid for:")
         print("\n".join(f"  {candidate}" for candidate in prompt.candidates) + "\n")

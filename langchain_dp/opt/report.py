@@ -137,7 +137,7 @@ class OptPlanReport:
     def _choosing(self) -> list[str]:
         time = "" if self.seconds is None else f", about {self.seconds / 60:,.0f} minutes"
         return [
-            f"  choice       one, among {self.choices:,} public prompts: epsilon {self.selection.epsilon:.4g} an answer",
+            f"  choice       one, among {self.choices:,} prompts; epsilon {self.selection.epsilon:.4g} an answer",
             f"  records      about {self.validation:,.0f} to select by",
             f"  to evaluate  about {self.cold_tokens:,.0f} tokens{time}",
         ]

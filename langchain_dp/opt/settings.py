@@ -190,6 +190,8 @@ class Settings:
         validate.one_of("decoder", self.decoder, DECODERS)
         if self.decoder == "votes":
             return
+        if not self.writes:
+            raise InvalidParameter('Expected decoder="clip" to be left out with method="choose", which writes nothing.')
         if self.method not in PRIVATE:
             raise InvalidParameter(f'Expected decoder="clip" with {list(PRIVATE)} only, not with {self.method!r}.')
         if self.sampling.scheme != "fixed":

@@ -485,6 +485,29 @@ def test_what_tells_the_labels_apart_is_said_on_the_command_line(
     assert (saved["cue"], saved["instruction"]) == ("Urgency:", "Say what the urgency of the text is.")
 
 
+def test_a_choice_among_public_prompts_from_the_command_line(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, prompts of a file are not tried, or something is written that nobody asked for."""
+    sizes = dict.fromkeys(("shots", "subsets", "prompts", "tokens"))
+    public = tmp_path / "prompts.jsonl"
+    public.write_text('{"instruction": "Is it spam?"}\n{"words": {"no": "ham", "yes": "spam"}}\n', encoding="utf-8")
+    assert main(command(method="choose", alternatives=public, **sizes)) == 0
+    shown = capsys.readouterr()
+    assert re.search(r"3 prompts, asked about \d+ records each", shown.err)
+    assert "paid for" not in shown.out
+    saved = load_prompt(tmp_path / "prompt.json")
+    assert (saved.settings["method"], len(saved.settings["alternatives"])) == ("choose", 2)
+    assert main(command(method="choose", alternatives=public, plan=True, json=True, **sizes)) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["max_calls"], plan["epsilon0"], plan["choices"]) == (0, None, 3)
+    assert main(command(method="choose", out=tmp_path / "other.json", **sizes)) == 1
+    assert "--alternatives" in capsys.readouterr().err
+    public.write_text('{"text": "Is it spam?"}\n', encoding="utf-8")
+    assert main(command(method="choose", alternatives=public, out=tmp_path / "other.json", **sizes)) == 2
+    assert "prompt 1 of --alternatives" in capsys.readouterr().err
+
+
 def test_a_glossary_by_clipped_sums_from_the_command_line(
     command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,6 +45,7 @@ from langchain_dp.opt.templates import Demonstration
 _R1, _ADD, _ZERO = Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL
 _INSTRUCTION = "Say which."
 _KBAR = 8
+_ALTERNATIVES = [f"Say which, the {k}." for k in ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -436,10 +437,54 @@ def _describing(witness: Witness, ledger: PrivacyLedger) -> DPPromptOptimizer:
     )
 
 
+def public_prompts(runs: int = 12) -> Finding:
+    """Whole runs that choose among public prompts: one charge before any record is shown, all are asked, who wins."""
+    won, laws = [], []
+    for setting, face in itertools.product((_R1, _ADD, _ZERO), range(runs)):
+        with PrivacyLedger(PrivacyBudget(0.4, 0.5, setting)) as ledger:
+            witness, rows = Witness(functools.partial(_charges, ledger), right=_right), examples(128)
+            optimizer = DPPromptOptimizer(
+                model=witness,
+                method="choose",
+                labels=LABELS,
+                instruction=_INSTRUCTION,
+                alternatives=_ALTERNATIVES,
+                ledger=ledger,
+                calibrate=False,
+                progress=False,
+            )
+            prompt = asyncio.run(optimizer.aoptimize(rows)) if face % 2 else optimizer.optimize(rows)
+            paid = [event_from_json(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
+        asked = collections.Counter(each.records for each in witness.shown)
+        cost = epsilon(list(collections.Counter(paid).items()), prompt.certificate.delta, neighbors=setting)
+        wrong = [
+            len(paid) != 1 or not isinstance(paid[0].event, ExponentialEvent),
+            cost > prompt.certificate.epsilon,
+            any(each.charged < 1 for each in witness.shown),
+            asked != dict.fromkeys([(record,) for record in range(128)], len(_ALTERNATIVES) + 1),
+        ]
+        if any(wrong):
+            said = ("other charges", "more spent than promised", "asked before the charge", "not each record alone")
+            return Finding(True, f"{setting.name}, run {face}: {said[wrong.index(True)]}")
+        right = collections.Counter[str]()
+        for each in witness.shown:
+            right[each.head] += each.said == LABELS[label_of(each.records[0])]
+        texts = [*_ALTERNATIVES, _INSTRUCTION]
+        heights = {k: right[OptPrompts().forward_head(text, LABELS)] for k, text in enumerate(texts)}
+        law: dict[int, float] = collections.defaultdict(float)
+        for k, chance in softmax(heights, paid[0].event.epsilon).items():
+            law[heights[k]] += chance
+        won.append(heights[texts.index(prompt.instruction)])
+        laws.append(law)
+    seen = f"{sum(won)} right answers of {len(won)} chosen prompts, {sum(map(_mean, laws)):.0f} expected"
+    return likely({seen: total(sum(won), laws)})
+
+
 CHECKS = [
     Check("tokens", "DP-OPT at q < 1: charges, coins, votes", tokens),
     Check("clipped", "DP-OPT by clipped sums at q < 1", clipped),
     Check("glossary", "one round for all labels", glossaries),
     Check("choice", "the chosen candidate hides a record", choice),
+    Check("choose", "a choice among public prompts", public_prompts),
 ]
 """In the order of the table."""

@@ -1,0 +1,216 @@
+"""A choice among public prompts: what is chosen among, by whom, what it costs, and that it can be taken up."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.canary import CANARY
+from fakes.next_token import WordEngine
+from fakes.optimizers import (
+    ADD_OR_REMOVE,
+    BUDGET,
+    INSTRUCTION,
+    LABELS,
+    ZERO_OUT,
+    Looking,
+    examples,
+    ledger_in,
+    notes,
+    optimizer,
+)
+
+from langchain_dp import PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting import ExponentialEvent, PartEvent, epsilon
+from langchain_dp.accounting.events import event_from_json
+from langchain_dp.errors import InvalidParameter, PlanError
+from langchain_dp.mechanisms import Exponential
+from langchain_dp.opt import Alternative, DPPromptOptimizer, load_prompt
+from langchain_dp.opt.fit import rows_to_choose_by
+
+GOOD = Alternative("Is it good?", {"negative": "dull", "positive": "great"})
+OTHERS = ["Say yes or no.", GOOD]
+
+
+def chooser(engine: Any = None, **changes: Any) -> DPPromptOptimizer:
+    """Chooses between the initial instruction and two others."""
+    settings: dict[str, Any] = {"model": engine or WordEngine(), "labels": LABELS, "instruction": INSTRUCTION}
+    settings |= {"method": "choose", "alternatives": OTHERS, "progress": False}
+    if "ledger" not in changes:
+        settings["budget"] = BUDGET
+    return DPPromptOptimizer(**settings | changes)
+
+
+class Preferring(WordEngine):
+    """Answers right under one head alone: whoever holds a note of an even number is the first label."""
+
+    def __init__(self, marker: str) -> None:
+        super().__init__()
+        self.marker = marker
+
+    def score_labels(self, prompts: Any, words: Any, *, content_free: Any = ()) -> Any:
+        found = []
+        for prompt in prompts:
+            first = bool(notes([prompt.body])) and int(notes([prompt.body]).pop()) % 2 == 0
+            found.append([0.0, -1.0] if first is (self.marker in prompt.head) else [-1.0, 0.0])
+        return found
+
+
+@pytest.mark.parametrize(
+    ("marker", "instruction", "words"),
+    [
+        ("Say yes or no.", "Say yes or no.", LABELS),
+        ("Is it good?", "Is it good?", ["dull", "great"]),
+        (INSTRUCTION, INSTRUCTION, LABELS),
+    ],
+)
+def test_the_prompt_that_answers_best_is_handed_over(
+    marker: str, instruction: str, words: list[str], tmp_path: Path
+) -> None:
+    """If it breaks, the choice is one at random, or words and instruction of two prompts are mixed up."""
+    engine = Preferring(marker)
+    made = chooser(engine, calibrate=False).optimize(examples())
+    assert (made.instruction, list(made.words.values())) == (instruction, words)
+    assert made.candidates == ()  # nothing was written
+    [message] = made.template().format_messages(text="a film")
+    assert message.content.startswith(f"Instruction: {instruction}\nAnswer with one of: {', '.join(words)}.")
+    made.save(tmp_path / "prompt.json")
+    assert load_prompt(tmp_path / "prompt.json") == made
+    assert CANARY not in (tmp_path / "prompt.json").read_text()
+
+
+def test_all_records_select_and_no_token_is_written() -> None:
+    """If it breaks, most records pay and are not asked, or a model writes what nobody paid for."""
+    engine = Looking()
+    chooser(engine).optimize(examples())
+    assert engine.calls == []
+    assert len(notes(engine.shown)) == 40
+    assert len(engine.shown) == 3 * 40
+
+
+@pytest.mark.parametrize("budget", [BUDGET, ADD_OR_REMOVE, ZERO_OUT, PrivacyBudget(0.5, 1e-6)])
+def test_one_choice_is_charged_before_any_record_is_shown(budget: PrivacyBudget) -> None:
+    """If it breaks, a choice is drawn that nobody paid for, costs more than the budget, or wastes much of it."""
+    ledger = PrivacyLedger(budget)
+    charged: list[int] = []
+    engine = Looking(lambda bodies: charged.append(len(list(ledger.entries()))))
+    made = chooser(engine, ledger=ledger).optimize(examples())
+    [entry] = ledger.entries()
+    event = event_from_json(entry.event)
+    assert isinstance(event, PartEvent)
+    assert isinstance(event.event, ExponentialEvent)
+    assert set(charged) == {1}
+    cost = epsilon([(event, 1)], budget.delta, neighbors=budget.neighbors)
+    assert 0.9 * min(budget.epsilon, cost + 1) <= cost <= budget.epsilon
+    assert made.certificate.epsilon == budget.epsilon
+    assert made.certificate.parameters == {"epsilon_selection": event.event.epsilon, "alternatives": 2}
+    assert "public prompts" in made.certificate.mechanism
+    assert not any("training" in note for note in made.certificate.notes)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_complete_choice_is_given_again_at_no_cost(
+    place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, a choice that was paid for is lost with its process, or drawn a second time."""
+    monkeypatch.setattr(Exponential, "release", lambda self, counts, **_: range(len(counts))[place])
+    with ledger_in(tmp_path) as ledger:
+        first = chooser(ledger=ledger).optimize(examples())
+    engine = Looking()
+    with ledger_in(tmp_path) as ledger:
+        again = chooser(engine, ledger=ledger).optimize(examples())
+        assert sum(entry.count for entry in ledger.entries()) == 1
+        with pytest.raises(PlanError, match="settings"):
+            chooser(ledger=ledger, alternatives=OTHERS[:1]).optimize(examples())
+        with pytest.raises(PlanError, match="over other examples"):
+            chooser(ledger=ledger).optimize(examples(start=1))
+    assert engine.shown == []
+    assert dataclasses.replace(first, created="") == dataclasses.replace(again, created="")
+
+
+def test_a_choice_whose_process_ended_is_lost_and_not_drawn_again(tmp_path: Path) -> None:
+    """If it breaks, whoever holds the ledger has as many winners as he likes for one charge."""
+
+    def stop(bodies: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    with ledger_in(tmp_path) as ledger, pytest.raises(KeyboardInterrupt):
+        chooser(Looking(stop), ledger=ledger).optimize(examples())
+    with ledger_in(tmp_path) as ledger, pytest.raises(PlanError, match="is charged"):
+        chooser(ledger=ledger).optimize(examples())
+
+
+def test_a_plan_of_another_method_is_refused(tmp_path: Path) -> None:
+    """If it breaks, a choice goes on with the noise of a run that wrote, or the other way round."""
+    with ledger_in(tmp_path, PrivacyBudget(400.0, 0.3)) as ledger:
+        chooser(ledger=ledger, budget=PrivacyBudget(10.0, 1e-3)).optimize(examples())
+        with pytest.raises(PlanError):
+            optimizer(ledger=ledger, budget=PrivacyBudget(10.0, 1e-3)).optimize(examples())
+        optimizer(ledger=ledger, name="other", budget=BUDGET).optimize(examples())
+        with pytest.raises(PlanError):
+            chooser(ledger=ledger, name="other", budget=BUDGET).optimize(examples())
+
+
+@pytest.mark.parametrize("method", ["dp-opt", "glossary", "opt"])
+def test_alternatives_are_candidates_of_what_is_written(method: str) -> None:
+    """If it breaks, a prompt that answers better than what was written is not considered."""
+    engine = Preferring("Is it good?")
+    private = {} if method == "opt" else {"budget": BUDGET}
+    made = optimizer(engine, method=method, alternatives=OTHERS, calibrate=False, **private).optimize(examples())
+    assert (made.instruction, list(made.words.values())) == ("Is it good?", ["dull", "great"])
+    assert made.settings["alternatives"] == [
+        {"instruction": "Say yes or no.", "words": {}},
+        {"instruction": GOOD.instruction, "words": dict(GOOD.words)},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"alternatives": ()}, "alternatives="),
+        ({"alternatives": "Say yes or no."}, "list of instructions"),
+        ({"alternatives": [7]}, "list of instructions"),
+        ({"alternatives": [Alternative(words={"great": "good"})]}, "none of"),
+        ({"alternatives": [Alternative(words={"positive": "Negative"})]}, "differ in more than case"),
+        ({"alternatives": [Alternative(words={"positive": " "})]}, "a text"),
+        ({"validation": 0.5}, "all examples select"),
+        ({"decoder": "clip"}, "writes nothing"),
+        ({"method": "dln-1", "budget": None}, "dln-1"),
+    ],
+)
+def test_what_cannot_be_chosen_among_is_refused(changes: dict[str, Any], said: str) -> None:
+    """If it breaks, an argument is ignored, or a run ends in a traceback after it has paid."""
+    with pytest.raises(InvalidParameter, match=said):
+        chooser(**changes)
+    with pytest.raises(InvalidParameter, match="empty"):
+        Alternative(" ")
+
+
+def test_a_plan_says_how_far_ahead_a_prompt_has_to_be() -> None:
+    """If it breaks, a choice at random looks like one of use, or rows are asked for that nobody needs."""
+    sound = chooser(budget=PrivacyBudget(1.0)).plan(500)
+    assert (sound.verdict.worth, sound.max_calls, sound.validation) == ("yes", 0, 500)
+    assert "among 3 prompts" in str(sound)
+    assert "votes" not in str(sound)
+    assert "8 more of 500" in sound.verdict.said  # ln(19 * 2) / (1 / 2) is 7.3
+    assert chooser(budget=PrivacyBudget(1.0)).plan(100).verdict.worth == "hardly"
+    assert chooser(budget=PrivacyBudget(1.0)).plan(20).verdict.worth == "no"
+
+
+def test_a_choice_that_fits_is_refused_where_it_would_be_one_at_random() -> None:
+    """If it breaks, a budget is spent on coins; or a run takes hours because there are many rows."""
+    fitted = {"model": WordEngine(), "labels": LABELS, "instruction": INSTRUCTION, "method": "choose"}
+    fitted |= {"alternatives": OTHERS, "progress": False}
+    ledger = PrivacyLedger(PrivacyBudget(0.2))
+    with pytest.raises(InvalidParameter, match="keep your instruction"):
+        DPPromptOptimizer.auto(**fitted, examples_count=40, ledger=ledger).optimize(examples())
+    assert list(ledger.plans()) == []
+    made = DPPromptOptimizer.auto(**fitted, examples_count=40, budget=PrivacyBudget(8.0))
+    assert made.check(40).verdict.worth in ("yes", "hardly")
+    assert made.optimize(examples()).settings["rows"] == 40
+    few = rows_to_choose_by(10**6, PrivacyBudget(8.0), prompts=3)
+    assert few is not None
+    assert 500 < few < 10_000
+    assert rows_to_choose_by(10**6, ADD_OR_REMOVE, prompts=3) is None
