@@ -109,6 +109,7 @@ def faults() -> Faults:
         },
         "glossary": under(opt.glossaries, swaps.GLOSSARIES),
         "choice": under(opt.choice, swaps.CHOICE),
+        "choose": under(opt.public_prompts, swaps.PUBLIC),
         "text rounds": {
             **under(functools.partial(synth.rounds, ["rounds"]), texts.ROUNDS),
             **under(functools.partial(synth.rounds, ["answers"]), texts.TEXTS),

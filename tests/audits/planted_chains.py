@@ -622,6 +622,13 @@ CHOICE: dict[str, list[Swap]] = {
 }
 """Faults of a run that chooses."""
 
+PUBLIC: dict[str, list[Swap]] = {
+    "the best public prompt": [(Exponential, "release", method(best_candidate))],
+    "a public choice for free": [(LedgerPlan, "spend", method(choice_for_free))],
+    "chosen by nobody": [(Data, "rows", method(teaching_rows))],
+}
+"""Faults of a run that writes nothing."""
+
 FACES: dict[str, list[Swap]] = {
     "a billionth is charged": [(MetricLedger, "spend", method(charged_nothing))],
     "every third text free": [(MetricLedger, "spend", every_third_free)],

@@ -437,12 +437,17 @@ def _describing(witness: Witness, ledger: PrivacyLedger) -> DPPromptOptimizer:
     )
 
 
-def public_prompts(runs: int = 12) -> Finding:
+def _better(record: int, head: str) -> bool:
+    """The later an alternative, the more records are answered right under it."""
+    return record < 100 + 2 * sum(place for place, text in enumerate(_ALTERNATIVES, 1) if text in head)
+
+
+def public_prompts(runs: int = 25) -> Finding:
     """Whole runs that choose among public prompts: one charge before any record is shown, all are asked, who wins."""
     won, laws = [], []
     for setting, face in itertools.product((_R1, _ADD, _ZERO), range(runs)):
         with PrivacyLedger(PrivacyBudget(0.4, 0.5, setting)) as ledger:
-            witness, rows = Witness(functools.partial(_charges, ledger), right=_right), examples(128)
+            witness, rows = Witness(functools.partial(_charges, ledger), right=_better), examples(128)
             optimizer = DPPromptOptimizer(
                 model=witness,
                 method="choose",
