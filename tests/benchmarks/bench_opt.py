@@ -42,6 +42,7 @@ from langchain_dp.opt import (
     MPQA,
     SST2,
     TREC,
+    Alternative,
     Decoding,
     DLNSettings,
     DPPromptOptimizer,
@@ -59,6 +60,38 @@ TASKS = {"sst2": SST2, "trec": TREC, "mpqa": MPQA, "disaster": DISASTER}
 CALIBRATE = {"sst2": False, "trec": True, "mpqa": False, "disaster": False}
 """What suits the initial instruction: on SST-2 calibration costs both models more than ten points, on Trec it adds five
 (100 rows each)."""
+_SHORT = {"description": "Description", "entity": "Entity", "expression": "Abbreviation", "human": "Person",
+          "location": "Location", "number": "Number"}  # fmt: skip
+ALTERNATIVES: dict[str, list[str | Alternative]] = {
+    "sst2": [
+        Alternative(words={"negative": "Negative", "positive": "Positive"}),
+        Alternative("Is the review good or bad?", {"negative": "bad", "positive": "good"}),
+        Alternative("Say how the film is.", {"negative": "terrible", "positive": "great"}),
+    ],
+    "trec": [
+        Alternative(words=_SHORT),
+        Alternative(words={"expression": "abbreviation", "human": "person"}),
+        Alternative("Classify the question by the kind of its answer.", _SHORT),
+        Alternative(
+            "Say what the question asks for.",
+            {"entity": "thing", "expression": "abbreviation", "human": "person", "location": "place"},
+        ),
+    ],
+    "mpqa": [
+        Alternative(words={"negative": "Negative", "positive": "Positive"}),
+        Alternative("Does the phrase say something good or bad?", {"negative": "bad", "positive": "good"}),
+        "Say whether the phrase is a negative or a positive opinion.",
+    ],
+    "disaster": [
+        "Does the post report a real disaster, such as a fire, a flood or an accident?",
+        Alternative("Say what the post is about.", {"not relevant": "other", "relevant": "disaster"}),
+        Alternative(
+            "Is the post news of a real emergency, or only a figure of speech?",
+            {"not relevant": "figure of speech", "relevant": "emergency"},
+        ),
+    ],
+}
+"""What "choose" chooses among beside the initial instruction: written once, by hand, from the names of the tasks."""
 ARMS = ("0-shot", "dln-1", "opt", "dp-opt 8", "dp-opt 1")
 
 
@@ -156,7 +189,7 @@ def _options() -> argparse.Namespace:
         "--arms",
         nargs="+",
         default=list(ARMS),
-        help="of 0-shot, dln-1, opt, 'dp-opt EPSILON', 'clip EPSILON' and 'glossary EPSILON'",
+        help="of 0-shot, dln-1, opt, 'dp-opt EPSILON', 'clip EPSILON', 'glossary EPSILON' and 'choose EPSILON'",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--rows", type=int, default=400, help="private rows (default: %(default)s)")
@@ -208,7 +241,9 @@ def _one(
     options: Any,
 ) -> dict[str, Any]:
     folder, task = data / name, TASKS[name]
-    options = argparse.Namespace(**vars(options), calibrate=CALIBRATE[name], glossary=GLOSSARIES.get(name))
+    options = argparse.Namespace(
+        **vars(options), calibrate=CALIBRATE[name], glossary=GLOSSARIES.get(name), alternatives=ALTERNATIVES[name]
+    )
     rows, test = read_jsonl(folder / "train.jsonl"), read_jsonl(folder / "test.jsonl")
     random.Random(seed).shuffle(rows)
     random.Random(0).shuffle(test)
@@ -306,6 +341,11 @@ def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], optio
     if arm == "opt":
         return _optimizer(engine, task, options, method="opt").optimize(rows)
     epsilon = float(arm.split()[1])
+    if arm.startswith("choose"):
+        return _optimizer(
+            engine, task, options, method="choose", budget=PrivacyBudget(epsilon), alternatives=options.alternatives,
+            validation=None,
+        ).optimize(rows)  # fmt: skip
     if arm.startswith("glossary"):
         few = {"method": "glossary", "shots": 1, "subsets": 60, "max_new_tokens": 8, "calibrate": True}
         few |= {"glossary": options.glossary}
