@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import typer
 from typer import Option
 
 from langchain_dp.cli.options import JsonOptions, KindOptions, ModelOptions, WriterOptions, ledger_at, of_run, promised
@@ -92,6 +93,14 @@ say what tells them apart.
     )
     test: Path | None = Option(None, help="JSONL to score the local model on, before and after")
     plan: bool = Option(False, "--plan", help="say what it would cost, and stop: nothing is spent")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        unused = self.given(("shots", "subsets", "prompts", "tokens", "decoder", "temperature"))
+        if self.method == "choose" and unused:
+            raise typer.BadParameter(f"expected {unused[0]} to be left out with --method choose, which writes nothing")
+        if self.method == "choose" and self.alternatives is None:
+            raise typer.BadParameter("expected --alternatives with --method choose: public prompts to choose among")
 
     def run(self) -> int:
         """Run the command; returns the exit code."""

@@ -501,8 +501,10 @@ def test_a_choice_among_public_prompts_from_the_command_line(
     assert main(command(method="choose", alternatives=public, plan=True, json=True, **sizes)) == 0
     plan = json.loads(capsys.readouterr().out)
     assert (plan["max_calls"], plan["epsilon0"], plan["choices"]) == (0, None, 3)
-    assert main(command(method="choose", out=tmp_path / "other.json", **sizes)) == 1
-    assert "--alternatives" in capsys.readouterr().err
+    for changes, said in (({"alternatives": None}, "--alternatives"), ({"shots": 3}, "--shots to be left out")):
+        with pytest.raises(SystemExit, match="2"):  # as it is read, before a model is loaded
+            main(command(**{"method": "choose", "alternatives": public, **sizes, **changes}))
+        assert said in " ".join(capsys.readouterr().err.split())
     public.write_text('{"text": "Is it spam?"}\n', encoding="utf-8")
     assert main(command(method="choose", alternatives=public, out=tmp_path / "other.json", **sizes)) == 2
     assert "prompt 1 of --alternatives" in capsys.readouterr().err
