@@ -58,11 +58,12 @@ Without --shots, --subsets, --prompts, --tokens and --validation as many rows, v
 budget and a few minutes (--effort); where nothing fits, it says what would, and spends nothing. With one of them, the
 others are those of --task, or of DPPromptOptimizer.
 --method choose writes nothing: it chooses between the instruction and those of --alternatives, and needs far fewer
-rows. With the other methods they are candidates, too.
+rows. With the other methods they are candidates, too. Its one step is "selecting": Ctrl-C there loses the budget.
 --method glossary describes labels that mean nothing to a model ("team A"); where they are no topics, --kind and --shown
 say what tells them apart.
 --json: what the file holds, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
-"after"}} under --test. --plan is `langchain-dp plan opt` with the tokens counted by the model that would write.
+"after"}} under --test. --plan is `langchain-dp plan opt` with the tokens counted by the model that would write, and has
+--method choose, too.
 """
     said: ClassVar = WriterOptions.said | {"examples_count": "the number of rows of --data,"}
     data: Path = Option(help="JSONL of {text, label}: the private rows")
@@ -96,7 +97,8 @@ say what tells them apart.
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        unused = self.given(("shots", "subsets", "prompts", "tokens", "decoder", "temperature"))
+        unused = self.given(("shots", "subsets", "prompts", "tokens", "validation", "decoder", "temperature", "chat",
+                             "steps", "partitions", "sampling_probability", "kind", "show_labels"))  # fmt: skip
         if self.method == "choose" and unused:
             raise typer.BadParameter(f"expected {unused[0]} to be left out with --method choose, which writes nothing")
         if self.method == "choose" and self.alternatives is None:
@@ -184,7 +186,8 @@ def _budget(options: Optimize) -> PrivacyBudget | None:
     from langchain_dp.accounting import PrivacyBudget
 
     if options.epsilon is not None:
-        options.check_constants()
+        if options.method != "choose":
+            options.check_constants()
         return PrivacyBudget(options.epsilon, options.delta, options.neighbors)
     if _is_private(options):
         raise WrongArguments("Expected --epsilon to be given: it is the promise. Usual budgets are 1 to 10.")
@@ -232,7 +235,8 @@ def optimizer_for(
     dln = _given(prompts_per_step=options.prompts, max_new_tokens=options.tokens)
     if isinstance(options, Optimize):
         decoding = Decoding(chat=options.chat, **_given(temperature=options.temperature))
-        own = {"method": options.method, "name": options.name, "decoding": decoding}
+        own = {"method": options.method, "name": options.name}
+        own |= {} if options.method == "choose" else {"decoding": decoding}
         own |= _given(not_private_seed=options.seed_not_private)
         if options.method == "glossary" or options.show_labels or options.kind:
             own |= {"glossary": Glossary(show_labels=options.show_labels, **options.asked())}
@@ -242,7 +246,8 @@ def optimizer_for(
     own |= _given(decoder=options.decoder)
     own |= {"model": engine, "labels": labels, "budget": budget, "ledger": ledger, "instruction": instruction}
     own |= _given(prompts=task and task.prompts)
-    if options.fits and own.get("method", "dp-opt") in PRIVATE:
+    method = own.get("method", "dp-opt")
+    if method == "choose" or (options.fits and method in PRIVATE):
         return DPPromptOptimizer.auto(examples_count=count, effort=options.effort, **own)
     return DPPromptOptimizer(
         sampling=Sampling("fixed", options.partitions, options.sampling_probability),
@@ -273,7 +278,12 @@ def _alternatives(path: Path | None) -> list[Alternative]:
             raise WrongArguments(
                 f"Expected prompt {number} of --alternatives to hold instruction, words or both, not {sorted(row)}."
             )
-        found.append(Alternative(**row))
+        try:
+            found.append(Alternative(**row))
+        except InvalidParameter as error:
+            raise WrongArguments(f"Prompt {number} of --alternatives: {error}") from None
+    if path is not None and not found:
+        raise WrongArguments("Expected --alternatives to hold a prompt a line, but it is empty.")
     return found
 
 
@@ -284,7 +294,8 @@ def _before(plan: OptPlanReport) -> str:
         time = f"about {_time(plan.seconds)} on this machine: "
         private = " (the time is estimated from the private rows: keep it to yourself)"
     if plan.token is None:
-        return f"{time}{plan.choices:,} prompts, asked about {plan.validation:,.0f} records each{private}"
+        asked = f", asked about {plan.validation:,.0f} records each" if plan.scheme.even else ""
+        return f"{time}{plan.choices:,} prompts{asked}{private}"
     records = f" of {plan.training:,.0f} records; {plan.validation:,.0f} more select" if plan.scheme.even else ""
     votes = f"{plan.scheme.expected_subsets / plan.sharing:,.0f} {'subsets' if plan.sharing == 1 else 'a label'}"
     most = plan.max_calls * plan.sharing * getattr(plan.token, "tokens", 1)
@@ -323,6 +334,10 @@ def _interrupted(optimizer: DPPromptOptimizer, ledger: PrivacyLedger | None, pat
     plan = ledger.plan(str(optimizer.name))
     parts = [] if plan is None else [event for event, _ in plan.events if getattr(event, "part", "") == VALIDATION]
     if plan is not None and not all(plan.remaining(event) for event in parts):
+        if not optimizer.settings.writes:
+            return (
+                "interrupted while prompts were compared; the one choice among them is charged and cannot be made again"
+            )
         return (
             "interrupted while candidates were compared; the one choice among them is charged and cannot be made "
             f"again. Kept in {path}: {_candidates(optimizer)}"

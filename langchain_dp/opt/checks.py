@@ -37,6 +37,15 @@ def check_instruction(instruction: object) -> str:
     return instruction.strip()
 
 
+def check_unused(**given: object) -> None:
+    """What only a method that writes reads."""
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidParameter(
+                f'Expected {name}={value!r} to be left out with method="choose", which writes nothing.'
+            )
+
+
 def alternatives(given: object) -> tuple[Alternative, ...]:
     """Public prompts to choose among, each as an :class:`Alternative`."""
     several = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) else None

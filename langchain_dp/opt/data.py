@@ -111,6 +111,8 @@ def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme
         InvalidParameter: There are too few, or a constant is missing under add/remove.
     """
     records = settings.taking_part(records)
+    if not (settings.writes or records or neighbors is Neighbors.ADD_OR_REMOVE_ONE):
+        raise InvalidParameter("Expected at least one example, but there are none. Give examples=[{text, label}, ...].")
     if not settings.writes:  # nothing is shown to subsets: one group that holds nobody
         return Scheme("fixed", 1, 1.0, neighbors is not Neighbors.ADD_OR_REMOVE_ONE)
     apart = round(settings.validation * records)

@@ -86,6 +86,7 @@ def fit(
     effort: Effort = "light",
     instruction: int = 0,
     clip_temperature: float | None = None,
+    alternatives: int = 0,
 ) -> Fit:
     """The most writing of which a token that 70% of the subsets vote for is released at least half of the time.
 
@@ -102,6 +103,7 @@ def fit(
         instruction: Tokens of the initial instruction: a candidate that says as much needs as many.
         clip_temperature: Temperature of a draw where texts are written from clipped sums, so that a subset may move a
             token by two nats; None where subsets vote.
+        alternatives: Public prompts that every validation record answers, too.
 
     Raises:
         InvalidParameter: A value is out of bounds, the number of rows is private, or there are too few rows.
@@ -124,15 +126,20 @@ def fit(
     best, nearest = None, 0.0
     for prompts, tokens, shots in _writings(method, effort, instruction, clipped=clip_temperature is not None):
         if clip_temperature is None:
-            found, share = _by_votes(examples_count, budget, labels, method, effort, (prompts, tokens, shots), judges)
+            writing: tuple[Any, ...] = prompts, tokens, shots
+            found, share = _by_votes(examples_count, budget, labels, method, effort, writing, judges, alternatives)
         else:
             writing = prompts, tokens, shots, clip_temperature
-            found, share = _by_clip(examples_count, budget, labels, method, effort, writing, judges)
+            found, share = _by_clip(examples_count, budget, labels, method, effort, writing, judges, alternatives)
         if share >= 1:
             return found
         if share > nearest:
             best, nearest = found, share
-    assert best is not None  # one shot a subset is always there
+    if best is None:  # one shot a subset is always there
+        raise InvalidParameter(
+            f"Expected alternatives= to be so few that the validation records answer all of them in bounded time, but "
+            f"there are {alternatives}. Leave out some."
+        )
     return best
 
 
@@ -159,12 +166,18 @@ def rows_to_choose_by(
         return None
     scheme = Scheme("fixed", 1, 1.0, even=True)
     one = to_evaluate(scheme, calls=0, texts=0, length=0, training=0, judged=prompts, lengths=_USUAL).work()
-    return min(examples_count, math.floor(_TOKENS[effort] / one))
+    rows = min(examples_count, math.floor(_TOKENS[effort] / one))
+    if rows < 2:
+        raise InvalidParameter(
+            f"Expected examples_count={examples_count} and {prompts} prompts to leave two rows at least that judge all "
+            "prompts in bounded time. Give more examples, or fewer alternatives=."
+        )
+    return rows
 
 
 def _by_votes(
     count: int, budget: PrivacyBudget, labels: int, method: Method, effort: Effort, writing: tuple[int, int, int],
-    judges: int,
+    judges: int, alternatives: int,
 ) -> tuple[Fit, float]:  # fmt: skip
     """Settings of one writing, and how near their votes come to what is wanted, which is one."""
     prompts, tokens, shots = writing
@@ -176,7 +189,7 @@ def _by_votes(
         scheme = Scheme("fixed", subsets, 1.0, even=True)
         return to_evaluate(
             scheme, calls=texts * tokens, texts=texts, length=tokens, training=subsets * size,
-            judged=choices * judges, lengths=_USUAL, answered=not glossary,
+            judged=(choices + alternatives) * judges, lengths=_USUAL, answered=not glossary,
         ).work()  # fmt: skip
 
     fixed = work(1)
@@ -190,7 +203,7 @@ def _by_votes(
 
 def _by_clip(
     count: int, budget: PrivacyBudget, labels: int, method: Method, effort: Effort,
-    writing: tuple[int, int, int, float], judges: int,
+    writing: tuple[int, int, int, float], judges: int, alternatives: int,
 ) -> tuple[Fit, float]:  # fmt: skip
     """Likewise, where a text is written by members that are drawn for it: those of all labels in one draw."""
     prompts, tokens, shots, temperature = writing
@@ -205,8 +218,8 @@ def _by_clip(
             return False
         scheme = Scheme("fixed", there, drawn / there, even=True)
         return _TOKENS[effort] >= to_evaluate(
-            scheme, calls=rounds, texts=rounds, length=tokens, training=there * shots, judged=choices * judges,
-            lengths=_USUAL, answered=not glossary, drawn=tokens,
+            scheme, calls=rounds, texts=rounds, length=tokens, training=there * shots,
+            judged=(choices + alternatives) * judges, lengths=_USUAL, answered=not glossary, drawn=tokens,
         ).work()  # fmt: skip
 
     members = next(filter(fits, _CLIPPED), max(1, min(there // sharing, _SUBSETS)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import textwrap
 from collections.abc import Hashable, Sequence
 
 import numpy as np
@@ -47,16 +48,21 @@ class Forward:
         words = [settings.prompts.word(label) for label in settings.labels]
         return cls(engine, settings.prompts, words, calibrate=settings.calibrate)
 
-    def check(self, instruction: str) -> None:
+    def check(self, instruction: str, words: Sequence[str] = ()) -> None:
         """Score public texts without content, so that a model that cannot is found before anything is spent.
+
+        Args:
+            instruction: Public.
+            words: What the labels are called, public; those of the task by default.
 
         Raises:
             ModelUnavailable: It cannot. Public: no record was shown.
         """
-        if self._prior(instruction) is None:
+        if self._prior(instruction, words) is None:
             raise ModelUnavailable(
-                "The model could not score the labels after a public text without content. Is the instruction longer "
-                "than its context? Shorten it, or give the engine more room."
+                "The model could not score the labels after a public text without content, under the instruction "
+                f"{textwrap.shorten(instruction, 60)!r}. Is it longer than the model's context? Shorten it, or give "
+                "the engine more room."
             )
 
     def watch(self, instruction: str) -> None:
@@ -115,7 +121,7 @@ class Forward:
         return self._room.fitting([text], whole=lambda one: self._prompts.forward_body(*one), tokens=tokens)
 
     def _prior(self, instruction: str, words: Sequence[str] = ()) -> Row | None:
-        key = instruction, tuple(words)
+        key = instruction, tuple(words) or self._shown
         if key not in self._priors:
             rows = [row for row in self._scores(instruction, CONTENT_FREE, words) if row is not None]
             if len(rows) < len(CONTENT_FREE):

@@ -208,7 +208,7 @@ def _from_fields(fields: Mapping[str, Any], key: bytes, under_mask: str) -> Jour
 def _choices(journal: Journal) -> int:
     """Prompts of a run among which was selected, at most."""
     glossary, public = journal.settings.get("glossary"), len(journal.settings.get("alternatives", ()))
-    return public + (len(journal.written) + 1 if glossary is None else choices_of(named=glossary["named"]))
+    return public + (len(journal.written) + 1 if glossary is None else choices_of(named=glossary.get("named", False)))
 
 
 def _requests(settings: Mapping[str, Any]) -> Sequence[str]:

@@ -26,6 +26,7 @@ from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum, Exponential, Randomness
 from langchain_dp.opt import journal as journals
+from langchain_dp.opt.candidates import choices
 from langchain_dp.opt.data import Data, Split, prepare, scheme_for
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.glossary import LabelTexts
@@ -43,7 +44,7 @@ from langchain_dp.opt.reservation import (
     reserve,
     votes_needed,
 )
-from langchain_dp.opt.run import Run
+from langchain_dp.opt.run import CANCELLED, Run
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
 from langchain_dp.opt.verdict import check_choice
@@ -172,7 +173,8 @@ class PrivateRuns:
         seen = marks(records, journal.split_key)
         data = self._seated(records, seen, journal)
         if journal.winner is None:
-            self._forward.check(self._settings.instruction)
+            for choice in dict.fromkeys(reversed(choices(self._settings, []))):  # the initial one first
+                self._forward.check(choice.instruction, choice.words)
         even = self.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
         scheme = Scheme(self._settings.sampling.scheme, journal.groups, journal.sampling_probability, even)
         self._reservation = reservation = self._reserved(journal, scheme, len(records))
@@ -180,16 +182,18 @@ class PrivateRuns:
         budget = reservation.budget
         self._weak = weak_points(budget.epsilon, budget.delta, *scheme.least_records(len(records)))
         warn_of(self._weak)
+        writes = self._settings.writes
         if journal.winner is None and not self._may_choose(reservation):
             raise PlanError(
                 f"The choice among the candidates of the run {self._name!r} is charged, but the process that made it "
-                "ended before its outcome was kept. To draw it again would be a release that nobody paid for. The "
-                "candidates are released: see released(), and take one by what is public. Or give a new run another "
-                "name= and a budget of its own."
+                "ended before its outcome was kept. To draw it again would be a release that nobody paid for. "
+                + ("The candidates are released: see released(), and take one by what is public. Or give" * writes)
+                + ("Give" * (not writes))
+                + " a new run another name= and a budget of its own."
             )
         candidates = self._write(data, journal, reservation, halted)
         if journal.winner is None:
-            chosen = self._select(data, candidates, reservation)
+            chosen = self._select(data, candidates, reservation, halted)
             journal.complete(chosen, fingerprint(seen, journal.split_key))
         assert journal.winner is not None
         return described(
@@ -335,11 +339,15 @@ class PrivateRuns:
             return ClippedGlossary(writer, coins, shown, mark=journal.mark, **charged)
         return ClippedTexts(writer, SubsetSampler(data.training, reservation.scheme, self._rng), shown, **charged)
 
-    def _select(self, data: Data, run: Run, reservation: PromptReservation) -> int:
+    def _select(
+        self, data: Data, run: Run, reservation: PromptReservation, halted: Callable[[], bool] = lambda: False
+    ) -> int:
         if self._drawn is None:
             mechanism = Exponential(reservation.selection)
             charged = PartEvent(VALIDATION, mechanism.event)
             if reservation.plan.remaining(charged):
+                if halted():  # later it would lose what is paid for, if this process ends
+                    raise PlanError(CANCELLED)
                 self._forward.watch(self._settings.instruction)  # a server that is gone already costs nothing
                 reservation.plan.spend(charged, chain=self._name)
                 self._undrawn = os.getpid()

@@ -212,7 +212,7 @@ def report(
     clip = None if token is None else _clip(token, scheme, settings)
     judged: Verdict
     if token is None:
-        judged = choice_verdict(selection, budget, prompts=settings.choices, rows=max(1, round(validation)))
+        judged = choice_verdict(selection, budget, prompts=settings.choices, rows=round(validation))
     elif clip is None:
         judged = verdict(token, scheme, budget, rows=rows, taken=count, noise=noise)
     else:

@@ -21,6 +21,8 @@ from langchain_dp.opt.text import Text
 from langchain_dp.opt.voters import TokenSource
 from langchain_dp.ports import Token
 
+CANCELLED = "The run was cancelled. What was released is kept: invoke again to go on with it."
+
 
 class Run:
     """Writes candidates and counts their correct answers.
@@ -107,7 +109,7 @@ class Run:
                 candidate.ended = "calls"
                 break
             if self._halted() and not (candidate.tokens and source.whole):
-                raise PlanError("The run was cancelled. What was released is kept: invoke again to go on with it.")
+                raise PlanError(CANCELLED)
             released = source.next_token(candidate.message, candidate.tokens)
             with contextlib.suppress(StopIteration):
                 plan.send(released)

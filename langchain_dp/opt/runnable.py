@@ -41,7 +41,7 @@ from langchain_dp.redact import Held, redacted
 
 _INSTRUCTION, _DESCRIPTION = 50, 12
 """Tokens of a candidate, and of a label's description, unless told otherwise."""
-_SHOTS, _VALIDATION = 5, 0.1
+_SHOTS, _SUBSETS, _PROMPTS, _VALIDATION = 5, 205, 5, 0.1
 _SHOWN = "<private examples>"
 """What callbacks see of the input."""
 
@@ -133,8 +133,8 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         name: str = "dp-opt",
         prompts: OptPrompts | None = None,
         shots: int | None = None,
-        subsets: int = 205,
-        num_prompts: int = 5,
+        subsets: int = _SUBSETS,
+        num_prompts: int = _PROMPTS,
         max_new_tokens: int | None = None,
         method: Method = "dp-opt",
         decoder: Decoder = "votes",
@@ -162,6 +162,13 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             raise InvalidParameter(f"Expected name of type {type(name).__name__} to be a str.")
         self.name = name
         describes = method == "glossary"
+        if method == "choose":
+            checks.check_unused(
+                shots=shots, max_new_tokens=max_new_tokens, writing=writing, decoding=decoding,
+                subsets=None if subsets == _SUBSETS else subsets,
+                num_prompts=None if num_prompts == _PROMPTS else num_prompts,
+                sampling=None if sampling in ("fixed", Sampling()) else sampling,
+            )  # fmt: skip
         decoding = group("decoding", decoding, Decoding)
         if decoding.chat is None:  # no template has a place for the public examples that a glossary shows
             decoding = dataclasses.replace(decoding, chat=not describes and bool(getattr(model, "chats", False)))
@@ -186,7 +193,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         )
         checks.check_decoder(model, decoder)
         checks.label_words(self.settings.prompts, self.settings.labels)
-        if decoder == "votes":
+        if decoder == "votes" and self.settings.writes:
             checks.check_kbar(model, self.settings.writing.kbar)
         checks.check_room(model, self.settings)
         self._engine = model
@@ -280,13 +287,15 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             voting = votes_only(writing, group("decoding", settings.get("decoding"), Decoding))
             sums = isinstance(model, ScoresNextToken) and share.neighbors is Neighbors.REPLACE_ONE and not voting
             decoder = "clip" if method == "glossary" and sums else "votes"
+        public = len(checks.alternatives(settings.get("alternatives", ())))
         if method == "choose":
-            prompts = len(checks.alternatives(settings.get("alternatives", ()))) + 1
+            prompts = public + 1
             fitted: dict[str, Any] = {"rows": rows_to_choose_by(examples_count, share, prompts=prompts, effort=effort)}
         else:
             fitted = fit(
                 examples_count, share, labels=len(check_labels(labels)), method=method, effort=effort,
                 instruction=tokens, clip_temperature=writing.clip_temperature if decoder == "clip" else None,
+                alternatives=public,
             ).arguments()  # fmt: skip
         made = cls(
             model=model,
@@ -359,7 +368,10 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
     async def aoptimize(
         self, examples: Examples | None = None, config: RunnableConfig | None = None
     ) -> OptimizedPrompt:
-        """Async twin of :meth:`optimize`, in a worker thread, which stops before its next call when cancelled."""
+        """Async twin of :meth:`optimize`, in a worker thread, which stops before its next call when cancelled.
+
+        A choice that is charged is made all the same: a process that ended before it would lose it.
+        """
         cancelled = threading.Event()
         try:
             return await run_in_executor(config, self._optimize, examples, config, cancelled.is_set)
@@ -418,7 +430,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         """
         if self._private is None:
             raise InvalidParameter(
-                f"Expected method={self.settings.method!r} to be 'dp-opt' or 'glossary': the others promise nothing, "
+                f"Expected method={self.settings.method!r} to be one of {list(PRIVATE)}: the others promise nothing, "
                 "which the prompt they return says."
             )
         return self._private.certificate()
@@ -430,9 +442,10 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             InvalidParameter: No token can win, or a choice that was fitted (:meth:`auto`) would be one at random; it
                 names what would help.
         """
-        found = self.plan(examples)
+        given = examples if isinstance(examples, int) else self._checked(examples)
+        found = self.plan(given)
         assert self._private is not None  # or there would be no plan
-        count = examples if isinstance(examples, int) else len(self._checked(examples))
+        count = given if isinstance(given, int) else len(given)
         self._private.check_reachable(found.token, found.budget, found.scheme, count)
         return found
 
@@ -449,7 +462,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         """
         if self._private is None:
             raise InvalidParameter(
-                f"Expected method={self.settings.method!r} to be 'dp-opt' or 'glossary' to plan a budget."
+                f"Expected method={self.settings.method!r} to be one of {list(PRIVATE)} to plan a budget."
             )
         records = None if isinstance(examples, int) else self._checked(examples)
         count = examples if isinstance(examples, int) else len(records or ())

@@ -172,6 +172,7 @@ class Settings:
             raise InvalidParameter(
                 f'Expected validation={self.validation} to be left out with method="choose": all examples select.'
             )
+        said = [(self.instruction, tuple(self.words))]
         for each in self.alternatives:
             if unknown := sorted(set(each.words) - set(self.labels)):
                 raise InvalidParameter(
@@ -179,11 +180,15 @@ class Settings:
                     f"{list(self.labels)}. Mend its spelling."
                 )
             words = self.words_of(each)
-            if not all(isinstance(word, str) and word.strip() for word in words):
-                raise InvalidParameter(f"Expected every word of an alternative to be a text, not {words}.")
             if len({word.casefold() for word in words}) < len(words):
                 raise InvalidParameter(
                     f"Expected the words {words} of an alternative to differ in more than case. Give another one."
+                )
+            said.append((each.instruction or self.instruction, tuple(words)))
+            if said[-1] in said[:-1]:
+                raise InvalidParameter(
+                    f"Expected every alternative to be another prompt than the initial one and the others, but "
+                    f"{said[-1][0]!r} with the words {words} comes twice. Leave it out."
                 )
 
     def _check_decoder(self) -> None:

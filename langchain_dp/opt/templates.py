@@ -205,8 +205,14 @@ class Alternative:
                 f"Expected an alternative of {type(self.instruction).__name__} and {type(self.words).__name__} to be "
                 "an instruction (str) and words (label -> word)."
             )
+        for label, word in self.words.items():
+            if not isinstance(label, str) or not isinstance(word, str) or not word.strip() or "\n" in word.strip():
+                raise InvalidParameter(
+                    f"Expected words of an alternative to be one line of text by label, not {label!r}: {word!r}. "
+                    "Write for example {'human': 'person'}."
+                )
         object.__setattr__(self, "instruction", self.instruction.strip())
-        object.__setattr__(self, "words", MappingProxyType(dict(self.words)))
+        object.__setattr__(self, "words", {label: word.strip() for label, word in self.words.items()})
         if not self.instruction and not self.words:
             raise InvalidParameter("Expected an alternative to have an instruction, or words, of its own. It is empty.")
 

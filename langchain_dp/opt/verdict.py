@@ -57,7 +57,7 @@ def choice_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompt
         rows: Rows that select.
     """
     ahead = math.ceil(math.log(_SURE / (1 - _SURE) * (prompts - 1)) / selection.epsilon)
-    share = ahead / rows
+    share = ahead / max(rows, 1)
     said = f"the prompt that answers {ahead:,} more of {rows:,} rows right than any other wins {_SURE:.0%} of the time"
     if share <= _FINE:
         return Verdict("yes", f"yes: {said}")

@@ -508,6 +508,14 @@ def test_a_choice_among_public_prompts_from_the_command_line(
     public.write_text('{"text": "Is it spam?"}\n', encoding="utf-8")
     assert main(command(method="choose", alternatives=public, out=tmp_path / "other.json", **sizes)) == 2
     assert "prompt 1 of --alternatives" in capsys.readouterr().err
+    for wrong, said in (('{"instruction": null}', "Prompt 1 of --alternatives"), ("", "it is empty")):
+        public.write_text(f"{wrong}\n", encoding="utf-8")
+        assert main(command(method="choose", alternatives=public, out=tmp_path / "other.json", **sizes)) == 2
+        assert said in capsys.readouterr().err
+    public.write_text('{"instruction": "Is it spam?"}\n', encoding="utf-8")
+    of_number = {"alternatives": public, "neighbors": "add-or-remove-one", "out": tmp_path / "third.json"}
+    assert main(command(method="choose", **of_number, **sizes)) == 0
+    assert "records each" not in capsys.readouterr().err  # their number is private there
 
 
 def test_a_glossary_by_clipped_sums_from_the_command_line(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,12 @@ from fakes.optimizers import (
     optimizer,
 )
 
-from langchain_dp import PrivacyBudget, PrivacyLedger
+from langchain_dp import PrivacyBudget, PrivacyLedger, PrivateRecords
 from langchain_dp.accounting import ExponentialEvent, PartEvent, epsilon
 from langchain_dp.accounting.events import event_from_json
-from langchain_dp.errors import InvalidParameter, PlanError
+from langchain_dp.errors import InvalidParameter, ModelUnavailable, PlanError
 from langchain_dp.mechanisms import Exponential
-from langchain_dp.opt import Alternative, DPPromptOptimizer, load_prompt
+from langchain_dp.opt import Alternative, DPPromptOptimizer, Writing, load_prompt
 from langchain_dp.opt.fit import rows_to_choose_by
 
 GOOD = Alternative("Is it good?", {"negative": "dull", "positive": "great"})
@@ -174,7 +175,12 @@ def test_alternatives_are_candidates_of_what_is_written(method: str) -> None:
         ({"alternatives": [7]}, "list of instructions"),
         ({"alternatives": [Alternative(words={"great": "good"})]}, "none of"),
         ({"alternatives": [Alternative(words={"positive": "Negative"})]}, "differ in more than case"),
-        ({"alternatives": [Alternative(words={"positive": " "})]}, "a text"),
+        ({"alternatives": [INSTRUCTION]}, "comes twice"),
+        ({"alternatives": ["Say yes.", Alternative("Say yes. ", {"positive": "positive"})]}, "comes twice"),
+        ({"shots": 3}, "shots=3"),
+        ({"subsets": 9}, "subsets=9"),
+        ({"writing": Writing(epsilon0=2.0)}, "writing="),
+        ({"sampling": "resample"}, "sampling="),
         ({"validation": 0.5}, "all examples select"),
         ({"decoder": "clip"}, "writes nothing"),
         ({"method": "dln-1", "budget": None}, "dln-1"),
@@ -186,6 +192,46 @@ def test_what_cannot_be_chosen_among_is_refused(changes: dict[str, Any], said: s
         chooser(**changes)
     with pytest.raises(InvalidParameter, match="empty"):
         Alternative(" ")
+    for words in ({"positive": " "}, {1: "a", "x": "b"}, {"positive": "gr\neat"}):
+        with pytest.raises(InvalidParameter, match="one line of text"):
+            Alternative(words=words)  # type: ignore[arg-type]
+    assert pickle.loads(pickle.dumps(GOOD)) == GOOD  # of our own
+
+
+def test_no_examples_cost_nothing() -> None:
+    """If it breaks, a budget is spent on a choice by nobody, or ends in a division by zero."""
+    ledger = PrivacyLedger(BUDGET)
+    with pytest.raises(InvalidParameter, match="at least one example"):
+        chooser(ledger=ledger).optimize([])
+    fitted = {"model": WordEngine(), "labels": LABELS, "instruction": INSTRUCTION, "method": "choose"}
+    made = DPPromptOptimizer.auto(**fitted, alternatives=OTHERS, examples_count=40, ledger=ledger)
+    with pytest.raises(InvalidParameter, match="at least one example"):
+        made.optimize([])
+    assert list(ledger.plans()) == []
+    assert made.check(row for row in examples()).validation == 40  # read once
+
+
+@pytest.mark.parametrize("calibrate", [True, False])
+@pytest.mark.parametrize("method", ["choose", "dp-opt"])
+def test_a_prompt_that_the_model_cannot_answer_is_found_before_the_charge(calibrate: bool, method: str) -> None:
+    """If it breaks, a budget buys a choice that one of the prompts could never win, and nobody is told."""
+    ledger = PrivacyLedger(BUDGET)
+    engine = WordEngine(max_prompt_tokens=300)
+    kind = chooser if method == "choose" else optimizer
+    made = kind(engine, ledger=ledger, alternatives=["Say " * 400], calibrate=calibrate)
+    with pytest.raises(ModelUnavailable, match="'Say Say"):
+        made.optimize(examples())
+    assert list(ledger.plans()) == []
+
+
+def test_a_choice_that_is_cancelled_before_its_charge_costs_nothing() -> None:
+    """If it breaks, a cancelled call spends the whole budget."""
+    ledger = PrivacyLedger(BUDGET)
+    made = chooser(ledger=ledger)
+    with pytest.raises(PlanError, match="cancelled"):
+        made._private.run(PrivateRecords(examples()), halted=lambda: True)
+    assert list(ledger.entries()) == []
+    assert made.optimize(examples()).certificate.epsilon == BUDGET.epsilon
 
 
 def test_a_plan_says_how_far_ahead_a_prompt_has_to_be() -> None:
