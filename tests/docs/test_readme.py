@@ -86,7 +86,7 @@ def test_the_chain_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 def test_the_prompt_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, the example that writes a prompt on this machine is wrong (here a small scripted model writes)."""
-    (code, _), (glossary, _), (kind, _) = blocks("docs/private-prompts.md")
+    (code, _), (choice, _), (glossary, _), (kind, _) = blocks("docs/private-prompts.md")
     names: dict[str, Any] = {}
     engine = WordEngine(agreeing(" Say yes or no."))
     monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: engine)
@@ -96,6 +96,10 @@ def test_the_prompt_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     out = capsys.readouterr().out
     assert out.startswith("DP-OPT plan: epsilon=8")
     assert "Thank you all!" in out
+    exec(compile(choice, "private-prompts.md", "exec"), names)
+    assert names["chosen"].certificate.epsilon == 1.0
+    assert len(names["chosen"].settings["alternatives"]) == 3
+    assert names["chosen"].instruction in capsys.readouterr().out
     exec(compile(glossary, "private-prompts.md", "exec"), names)
     assert names["described"].certificate.epsilon == 5.0
     assert names["described"].descriptions == dict.fromkeys(["queue A", "queue B"], "Say yes or no.")
@@ -208,7 +212,7 @@ def pages() -> Iterator[str]:
 
 def test_no_block_is_left_out() -> None:
     """If it breaks, a page shows code that no test runs."""
-    run = {"README.md": 1, "docs/private-answers.md": 2, "docs/private-prompts.md": 3, "docs/private-text.md": 2}
+    run = {"README.md": 1, "docs/private-answers.md": 2, "docs/private-prompts.md": 4, "docs/private-text.md": 2}
     run["docs/private-examples.md"] = 4
     run["docs/support-agent.md"] = 1  # test_support_agent.py
     run |= {path.relative_to(ROOT).as_posix(): len(blocks(str(path))) for path in HOW_TO}
