@@ -272,6 +272,39 @@ def test_the_page_quotes_what_synthetic_examples_were_worth() -> None:
     assert (min(minutes), max(minutes)) == (15, 19)
 
 
+def test_the_page_quotes_what_a_choice_among_public_prompts_was_worth() -> None:
+    """If it breaks, the page shows an accuracy, or a gain, that no row in the results has."""
+    names = {"trec": "TREC", "disaster": "Disaster", "sst2": "SST-2", "mpqa": "MPQA"}
+    models = {"qwen": "Qwen2.5-Coder-1.5B", "smollm2": "SmolLM2-135M"}
+    rows = {(key[0], key[2], key[4]): row for row in made.so_far(RESULTS / "opt_choose.jsonl") for key in [row["key"]]}
+    assert {(row["settings"]["rows"], row["test_rows"]) for row in rows.values()} == {(200, 200)}
+
+    def right(writer: str, task: str, arm: str, how: str) -> float:
+        accuracy: float = rows[writer, task, arm]["scored"]["source"][how]
+        return accuracy
+
+    shown = {(writer, task) for writer, task, _ in rows}
+    for writer, task in shown:
+        cells = [
+            f"{right(writer, task, arm, how):.3f}"[1:].rstrip("0").ljust(3, "0")
+            for how in ("plain", "calibrated")
+            for arm in ("0-shot", "choose 1", "choose 3")
+        ]
+        assert f"| {names[task]}: {models[writer]} | {' | '.join(cells)} |" in PAGE
+    gain = {
+        (writer, task, how): round(100 * (right(writer, task, "choose 1", how) - right(writer, task, "0-shot", how)))
+        for writer, task in shown
+        for how in ("plain", "calibrated")
+    }
+    text = " ".join(PAGE.split())
+    for task in ("Disaster", "TREC"):
+        plain, calibrated = (gain["qwen", task.lower(), how] for how in ("plain", "calibrated"))
+        assert re.search(rf"on {task} {plain}( points)? \({calibrated} calibrated\)", text)
+    assert rows["qwen", "disaster", "choose 1"]["instruction"].endswith("only a figure of speech?")
+    assert rows["qwen", "trec", "choose 1"]["words"][2:4] == ["Abbreviation", "Person"]
+    assert [gain["smollm2", task, "plain"] for task in names] == [5, 0, 0, 0]
+
+
 def test_the_page_quotes_synthetic_examples_of_labels_with_names() -> None:
     """If it breaks, the page shows an accuracy that no row in the results has."""
     rows = [row for row in made.so_far(RESULTS / "synth.jsonl") if len(row["key"]) == 8 and row["key"][4] == "named"]
