@@ -289,9 +289,11 @@ def _alternatives(path: Path | None) -> list[Alternative]:
 
 def _before(plan: OptPlanReport) -> str:
     """One line: how much will be written, from how much where that is public, and how long that takes."""
+    from langchain_dp.opt.report import took
+
     time, private = "", ""
     if plan.seconds is not None:
-        time = f"about {_time(plan.seconds)} on this machine: "
+        time = f"about {took(plan.seconds)} on this machine: "
         private = " (the time is estimated from the private rows: keep it to yourself)"
     if plan.token is None:
         asked = f", asked about {plan.validation:,.0f} records each" if plan.scheme.even else ""
@@ -310,10 +312,6 @@ def _half_of_memory() -> int:
     with contextlib.suppress(OSError, ValueError):  # of a container; "max" is none
         there = min(there, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     return max(there // 2, 2**30)
-
-
-def _time(seconds: float) -> str:
-    return f"{max(1, round(seconds / 60)):,} min" if seconds >= 90 else f"{max(1, round(seconds))} s"
 
 
 def _given(**values: Any) -> dict[str, Any]:

@@ -135,9 +135,9 @@ class OptPlanReport:
         )
 
     def _choosing(self) -> list[str]:
-        time = "" if self.seconds is None else f", about {self.seconds / 60:,.0f} minutes"
+        time = "" if self.seconds is None else f", about {took(self.seconds)}"
         return [
-            f"  choice       one, among {self.choices:,} prompts; epsilon {self.selection.epsilon:.4g} an answer",
+            f"  choice       one, among {self.choices:,} prompts; {self.selection.epsilon:.4g} nats a right answer",
             f"  records      about {self.validation:,.0f} to select by",
             f"  to evaluate  about {self.cold_tokens:,.0f} tokens{time}",
         ]
@@ -148,6 +148,11 @@ class OptPlanReport:
             *(["  WARNING      the engine keeps fewer caches than that: give it cache_bytes="] * self.crowded),
             *(f"  WARNING      {point}" for point in self.weak),
         ]
+
+
+def took(seconds: float) -> str:
+    """A time as it is said: in minutes, or in seconds where that is one or less."""
+    return f"{max(1, round(seconds / 60)):,} min" if seconds >= 90 else f"{max(1, round(seconds))} s"
 
 
 def report(

@@ -66,8 +66,9 @@ def choice_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompt
         return Verdict("hardly", f"hardly: {said}. {helps} would tell prompts apart better")
     return Verdict(
         "no",
-        f"not with {rows:,} rows at epsilon {budget.epsilon:g}: keep your instruction, spend nothing. Only {said}. "
-        f"{helps} would do",
+        f"not with {rows:,} rows at epsilon {budget.epsilon:g}: keep your instruction, spend nothing. To win "
+        f"{_SURE:.0%} of the time a prompt would have to answer {ahead:,} rows more right than any other. {helps} "
+        "would do",
     )
 
 
