@@ -303,6 +303,13 @@ def test_the_page_quotes_what_a_choice_among_public_prompts_was_worth() -> None:
     assert rows["qwen", "disaster", "choose 1"]["instruction"].endswith("only a figure of speech?")
     assert rows["qwen", "trec", "choose 1"]["words"][2:4] == ["Abbreviation", "Person"]
     assert [gain["smollm2", task, "plain"] for task in names] == [5, 0, 0, 0]
+    handed = {
+        (task, arm): rows["qwen", task, arm]["scored"]["target"]["plain"]
+        for task in ("trec", "sst2")
+        for arm in ("0-shot", "choose 1")
+    }
+    assert handed == {("trec", "0-shot"): 0.28, ("trec", "choose 1"): 0.17,
+                      ("sst2", "0-shot"): 0.555, ("sst2", "choose 1"): 0.48}  # fmt: skip
 
 
 def test_the_page_quotes_synthetic_examples_of_labels_with_names() -> None:
