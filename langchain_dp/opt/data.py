@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from langchain_dp.accounting import Neighbors
-from langchain_dp.ensemble.scheme import Scheme, choose_scheme
+from langchain_dp.ensemble.scheme import Sampling, Scheme, choose_scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.settings import Settings
 from langchain_dp.records import PrivateRecords
@@ -111,10 +111,9 @@ def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme
         InvalidParameter: There are too few, or a constant is missing under add/remove.
     """
     records = settings.taking_part(records)
-    if not (settings.writes or records or neighbors is Neighbors.ADD_OR_REMOVE_ONE):
-        raise InvalidParameter("Expected at least one example, but there are none. Give examples=[{text, label}, ...].")
-    if not settings.writes:  # nothing is shown to subsets: one group that holds nobody
-        return Scheme("fixed", 1, 1.0, neighbors is not Neighbors.ADD_OR_REMOVE_ONE)
+    if not settings.writes:  # nothing is shown to subsets: one that holds nobody
+        alone = Sampling("fixed", partitions=1, probability=1.0)
+        return choose_scheme(alone, neighbors=neighbors, records=records, shots=1, subsets=1)
     apart = round(settings.validation * records)
     if records and not apart and neighbors is not Neighbors.ADD_OR_REMOVE_ONE:
         raise InvalidParameter(

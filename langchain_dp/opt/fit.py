@@ -124,13 +124,10 @@ def fit(
     validate.integer("examples_count", examples_count, at_least=least)
     judges = min(max(1, round(_VALIDATION * examples_count)), _JUDGES)
     best, nearest = None, 0.0
-    for prompts, tokens, shots in _writings(method, effort, instruction, clipped=clip_temperature is not None):
-        if clip_temperature is None:
-            writing: tuple[Any, ...] = prompts, tokens, shots
-            found, share = _by_votes(examples_count, budget, labels, method, effort, writing, judges, alternatives)
-        else:
-            writing = prompts, tokens, shots, clip_temperature
-            found, share = _by_clip(examples_count, budget, labels, method, effort, writing, judges, alternatives)
+    for writing in _writings(method, effort, instruction, clipped=clip_temperature is not None):
+        choices = alternatives + (Glossary().choices if method == "glossary" else writing[0] + 1)
+        asked = examples_count, budget, labels, method, effort, writing, judges, choices * judges
+        found, share = _by_votes(*asked) if clip_temperature is None else _by_clip(*asked, clip_temperature)
         if share >= 1:
             return found
         if share > nearest:
@@ -177,19 +174,19 @@ def rows_to_choose_by(
 
 def _by_votes(
     count: int, budget: PrivacyBudget, labels: int, method: Method, effort: Effort, writing: tuple[int, int, int],
-    judges: int, alternatives: int,
+    judges: int, judged: int,
 ) -> tuple[Fit, float]:  # fmt: skip
     """Settings of one writing, and how near their votes come to what is wanted, which is one."""
     prompts, tokens, shots = writing
     glossary = method == "glossary"
     names = tuple(map(str, range(labels))) if glossary else ()
-    texts, size, choices = (labels, shots * labels, Glossary().choices) if glossary else (prompts, shots, prompts + 1)
+    texts, size = (labels, shots * labels) if glossary else (prompts, shots)
 
     def work(subsets: int) -> float:
         scheme = Scheme("fixed", subsets, 1.0, even=True)
         return to_evaluate(
             scheme, calls=texts * tokens, texts=texts, length=tokens, training=subsets * size,
-            judged=(choices + alternatives) * judges, lengths=_USUAL, answered=not glossary,
+            judged=judged, lengths=_USUAL, answered=not glossary,
         ).work()  # fmt: skip
 
     fixed = work(1)
@@ -203,12 +200,12 @@ def _by_votes(
 
 def _by_clip(
     count: int, budget: PrivacyBudget, labels: int, method: Method, effort: Effort,
-    writing: tuple[int, int, int, float], judges: int, alternatives: int,
+    writing: tuple[int, int, int], judges: int, judged: int, temperature: float,
 ) -> tuple[Fit, float]:  # fmt: skip
     """Likewise, where a text is written by members that are drawn for it: those of all labels in one draw."""
-    prompts, tokens, shots, temperature = writing
+    prompts, tokens, shots = writing
     glossary = method == "glossary"
-    rounds, sharing, choices = (1, labels, Glossary().choices) if glossary else (prompts, 1, prompts + 1)
+    rounds, sharing = (1, labels) if glossary else (prompts, 1)
     count = min(count, _MOST_ROWS)
     there = (count - judges) // shots
 
@@ -219,7 +216,7 @@ def _by_clip(
         scheme = Scheme("fixed", there, drawn / there, even=True)
         return _TOKENS[effort] >= to_evaluate(
             scheme, calls=rounds, texts=rounds, length=tokens, training=there * shots,
-            judged=(choices + alternatives) * judges, lengths=_USUAL, answered=not glossary, drawn=tokens,
+            judged=judged, lengths=_USUAL, answered=not glossary, drawn=tokens,
         ).work()  # fmt: skip
 
     members = next(filter(fits, _CLIPPED), max(1, min(there // sharing, _SUBSETS)))

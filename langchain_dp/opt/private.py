@@ -182,14 +182,13 @@ class PrivateRuns:
         budget = reservation.budget
         self._weak = weak_points(budget.epsilon, budget.delta, *scheme.least_records(len(records)))
         warn_of(self._weak)
-        writes = self._settings.writes
         if journal.winner is None and not self._may_choose(reservation):
+            kept = "The candidates are released: see released(), and take one by what is public. Or give"
+            kept = kept if self._settings.writes else "Give"
             raise PlanError(
                 f"The choice among the candidates of the run {self._name!r} is charged, but the process that made it "
-                "ended before its outcome was kept. To draw it again would be a release that nobody paid for. "
-                + ("The candidates are released: see released(), and take one by what is public. Or give" * writes)
-                + ("Give" * (not writes))
-                + " a new run another name= and a budget of its own."
+                f"ended before its outcome was kept. To draw it again would be a release that nobody paid for. {kept} "
+                "a new run another name= and a budget of its own."
             )
         candidates = self._write(data, journal, reservation, halted)
         if journal.winner is None:
@@ -339,9 +338,7 @@ class PrivateRuns:
             return ClippedGlossary(writer, coins, shown, mark=journal.mark, **charged)
         return ClippedTexts(writer, SubsetSampler(data.training, reservation.scheme, self._rng), shown, **charged)
 
-    def _select(
-        self, data: Data, run: Run, reservation: PromptReservation, halted: Callable[[], bool] = lambda: False
-    ) -> int:
+    def _select(self, data: Data, run: Run, reservation: PromptReservation, halted: Callable[[], bool]) -> int:
         if self._drawn is None:
             mechanism = Exponential(reservation.selection)
             charged = PartEvent(VALIDATION, mechanism.event)

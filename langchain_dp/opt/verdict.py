@@ -18,6 +18,9 @@ Worth = Literal["yes", "hardly", "no"]
 NEARLY_ALL = 0.9
 """Share of the votes beyond which hardly any token of a text has support."""
 _STEP, _STEPS = 1.25, 16
+_FINE, _COARSE = 0.05, 0.15
+"""Shares of the rows: a choice that tells prompts apart by the first is of use, by more than the second of none."""
+_SURE = 0.95
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,11 +43,6 @@ class Verdict:
 
     def __str__(self) -> str:
         return self.said
-
-
-_FINE, _COARSE = 0.05, 0.15
-"""Shares of the rows: a choice that tells prompts apart by the first is of use, by no less than the second of none."""
-_SURE = 0.95
 
 
 def choice_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompts: int, rows: int) -> Verdict:

@@ -91,7 +91,7 @@ ALTERNATIVES: dict[str, list[str | Alternative]] = {
         ),
     ],
 }
-"""What "choose" chooses among beside the initial instruction: written once, by hand, from the names of the tasks."""
+"""What "choose" chooses among beside the initial instruction: written by hand, tried on 100 training rows a task."""
 ARMS = ("0-shot", "dln-1", "opt", "dp-opt 8", "dp-opt 1")
 
 

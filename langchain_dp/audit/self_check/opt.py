@@ -241,10 +241,7 @@ class PromptRun:
         initial = 1 + int(self.certificate.parameters["prompts"]) - len(self.released)
         texts = [*self.released, *[_INSTRUCTION] * initial]
         heights = {k: right[OptPrompts().forward_head(text, LABELS)] for k, text in enumerate(texts)}
-        law: dict[int, float] = collections.defaultdict(float)
-        for k, chance in softmax(heights, self.choice.epsilon).items():
-            law[heights[k]] += chance
-        return right[OptPrompts().forward_head(self.prompt.instruction, LABELS)], law
+        return right[OptPrompts().forward_head(self.prompt.instruction, LABELS)], _law(heights, self.choice)
 
 
 def tokens(settings: Sequence[PromptSetting] = WRITING, runs: int = 1) -> Finding:
@@ -293,6 +290,14 @@ def choice(settings: Sequence[PromptSetting] = CHOOSING, runs: int = 5) -> Findi
     won, laws = zip(*(run.chosen() for run in made), strict=True)
     seen = f"{sum(won)} right answers of {len(made)} chosen candidates, {sum(map(_mean, laws)):.0f} expected"
     return likely({seen: total(sum(won), laws)})
+
+
+def _law(heights: Mapping[int, int], choice: ExponentialEvent) -> dict[int, float]:
+    """How likely a candidate of each height is to be chosen, by what the choice was charged as."""
+    law: dict[int, float] = collections.defaultdict(float)
+    for k, chance in softmax(heights, choice.epsilon).items():
+        law[heights[k]] += chance
+    return law
 
 
 def _mean(law: Mapping[int, float]) -> float:
@@ -476,11 +481,8 @@ def public_prompts(runs: int = 25) -> Finding:
             right[each.head] += each.said == LABELS[label_of(each.records[0])]
         texts = [*_ALTERNATIVES, _INSTRUCTION]
         heights = {k: right[OptPrompts().forward_head(text, LABELS)] for k, text in enumerate(texts)}
-        law: dict[int, float] = collections.defaultdict(float)
-        for k, chance in softmax(heights, paid[0].event.epsilon).items():
-            law[heights[k]] += chance
         won.append(heights[texts.index(prompt.instruction)])
-        laws.append(law)
+        laws.append(_law(heights, paid[0].event))
     seen = f"{sum(won)} right answers of {len(won)} chosen prompts, {sum(map(_mean, laws)):.0f} expected"
     return likely({seen: total(sum(won), laws)})
 
