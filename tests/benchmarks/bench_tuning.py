@@ -1,13 +1,18 @@
 """Prompt tuning on privatized text against its baselines, on real SST-2: `make bench-tuning`.
 
 Reads LANGCHAIN_DP_DATA/sst2/{train,dev,test}.jsonl. Four arms: texts in clear ("clear"), privatized only
-("privatized"), privatized behind plain tokens without L_rec ("plain"), and with it ("reconstruction"). Under one seed
-all arms train on the same rows, and the three private ones on the same release of them; test texts are privatized too,
-once a seed. The learning rate of every arm and method is the one of --rates with the best accuracy on privatized dev
-rows, found with a seed of its own at the first of --replacements, and used at all of them. Every finished run is
-appended to --out, and a restart goes on in the middle of a run (--minutes stops after so long).
+("privatized"), privatized behind plain tokens without L_rec ("plain"), and with it ("reconstruction"). Two more where
+they are named: reconstruction on texts in clear ("reconstruction in clear"), and a model that is not tuned at all,
+asked about privatized texts ("untuned", with --backbone). Under one seed all arms train on the same rows, and the
+private ones on the same release of them; test texts are privatized too, once a seed. The learning rate of every arm
+and method is the one of --rates with the best accuracy on privatized dev rows, found with a seed of its own at the
+first of --replacements, and used at all of them. Every finished run is appended to --out, and a restart goes on in
+the middle of a run (--minutes stops after so long).
 
 --cost instead measures seconds per step against plain prefix tuning with peft alone, steps of both in turn.
+--backbone tunes a model that predicts words (masked_model.py trains one): its own frozen head says which of two words
+stands behind a text, as in the paper, where the runs without it learn a head.
+
 --ablations instead adds the runs of section 4.5: content, number and length of plain tokens, size and vocabulary of the
 head, length of the prefix, reduction of the loss, and other tables for the client.
 """
@@ -34,6 +39,7 @@ import numpy as np
 import peft
 import torch
 from made import made, so_far
+from masked_model import TEMPLATE, VERBALIZER
 
 from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.tuning import (
@@ -41,14 +47,19 @@ from langchain_dp.rapt.tuning import (
     NotSanitized,
     PlainTokens,
     PrivatizedExamples,
+    RAPTClassifier,
     RAPTPromptTuner,
     RAPTProvider,
     Request,
     TuningSettings,
 )
+from langchain_dp.rapt.tuning.model import TunedModel
+from langchain_dp.rapt.tuning.provider import label_words
 from langchain_dp.records import read_jsonl
 
 ARMS = ("clear", "privatized", "plain", "reconstruction")
+MORE_ARMS = ("reconstruction in clear", "untuned")
+IN_CLEAR = ("clear", "reconstruction in clear")
 LABELS = ["negative", "positive"]
 PLAIN_LENGTH = 40
 PROMPT_LENGTHS = {"prefix": 10, "prompt": 20}
@@ -100,7 +111,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--methods", nargs="+", default=["prefix", "prompt"])
     parser.add_argument("--replacements", nargs="+", type=float, default=[0.15, 0.1, 0.3])
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--arms", nargs="+", choices=ARMS + MORE_ARMS, default=list(ARMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--rates", nargs="+", type=float, default=[6e-5, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2])
     parser.add_argument("--rows", type=int, default=2_000)
@@ -113,6 +124,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--reduction", choices=["sum", "mean"], default="mean")
     parser.add_argument("--mechanism", choices=["exponential", "laplace"], default="exponential")
     parser.add_argument("--prompt-length", type=int, default=None, help="10 for a prefix, 20 for a prompt")
+    parser.add_argument("--backbone", type=Path, help="folder of a model whose own head predicts words")
     parser.add_argument("--minutes", type=float, default=0)
     parser.add_argument("--ablations", action="store_true")
     parser.add_argument("--changes", nargs="+", choices=CHANGES, default=list(CHANGES), help="of --ablations")
@@ -144,7 +156,7 @@ def _plans(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _base(method: str, arm: str, replacement: float) -> dict[str, Any]:
-    return {"method": method, "replacement": 0.0 if arm == "clear" else replacement, "arm": arm}
+    return {"method": method, "replacement": 0.0 if arm in IN_CLEAR else replacement, "arm": arm}
 
 
 def _best(options: argparse.Namespace, base: dict[str, Any]) -> float:
@@ -164,7 +176,8 @@ def _settings(options: argparse.Namespace, method: str) -> dict[str, Any]:
     """What all runs of a call share."""
     names = ("rows", "tokens", "batch", "epochs", "choice", "reduction", "mechanism")
     length = options.prompt_length or PROMPT_LENGTHS.get(method)
-    return {**{name: getattr(options, name) for name in names}, "prompt_length": length}
+    own = {"backbone": options.backbone.name} if options.backbone else {}
+    return {**{name: getattr(options, name) for name in names}, "prompt_length": length, **own}
 
 
 def _ablations(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -182,13 +195,13 @@ def _run(plan: dict[str, Any], data: Path, options: argparse.Namespace) -> None:
     if any(row["key"] == key for row in so_far(options.out)):
         return
     arm, seed = plan["arm"], plan["seed"]
-    with_plain = arm in ("plain", "reconstruction")
+    rebuilt = arm.startswith("reconstruction")
     settings = TuningSettings(
-        method=plan["method"],
-        reconstruction=arm == "reconstruction",
+        method="full" if arm == "untuned" else plan["method"],
+        reconstruction=rebuilt,
         prompt_length=key["prompt_length"],
         plain=PlainTokens(
-            length=key.get("plain_length", PLAIN_LENGTH) if with_plain else 0,
+            length=key.get("plain_length", PLAIN_LENGTH) if rebuilt or arm == "plain" else 0,
             choice=key["choice"],
             sets=key.get("sets", 5),
             vocabulary=key.get("vocabulary", 7_630),
@@ -203,42 +216,65 @@ def _run(plan: dict[str, Any], data: Path, options: argparse.Namespace) -> None:
         seed=seed,
     )
     table = key.get("table", "minilm")
-    sanitizer = _sanitizer(table, None if arm == "clear" else plan["replacement"], options.mechanism)
-    tuner = RAPTPromptTuner(sanitizer, labels=LABELS, settings=settings)
+    sanitizer = _sanitizer(table, plan["replacement"] or None, options.mechanism)
+    words: dict[str, Any] = {}
+    if options.backbone:
+        words = {"backbone": _backbone(options.backbone), "verbalizer": VERBALIZER, "template": TEMPLATE}
+    tuner = RAPTPromptTuner(sanitizer, labels=LABELS, settings=settings, **words)
     stored = options.folder / (
         f"{table} {key['mechanism']} {plan['replacement']} {seed} {options.rows} {options.tokens}"
     )
     stored.mkdir(exist_ok=True)
-    rows = random.Random(seed).sample(read_jsonl(data / "train.jsonl"), options.rows)
-    train = _release(tuner, stored / "train.json", rows)
-    state = options.folder / "state"
-    began = time.perf_counter()
-    current = options.folder / "current.json"
-    if not current.exists() or json.loads(current.read_bytes()) != key:  # another run was interrupted last
-        shutil.rmtree(state, ignore_errors=True)
-        current.write_text(json.dumps(key))
-    classifier = tuner.fit(train, checkpoint=state, checkpoint_every=10, progress=False)
-    found = {}
     part, count = ("dev", options.dev_rows) if seed == TRIAL else ("test", options.test_rows)
-    some = read_jsonl(data / f"{part}.jsonl")[:count]
-    found[part] = _accuracy(classifier.provider, tuner, _release(tuner, stored / f"{part}.json", some), seed)
-    report = classifier.report
-    assert report is not None
+    asked = _release(tuner, stored / f"{part}.json", read_jsonl(data / f"{part}.jsonl")[:count])
+    began = time.perf_counter()
+    if arm == "untuned":
+        provider = _untuned(tuner, words)
+        told: dict[str, Any] = {"parameters": 0, "steps": 0}
+    else:
+        rows = random.Random(seed).sample(read_jsonl(data / "train.jsonl"), options.rows)
+        classifier = _tuned(tuner, _release(tuner, stored / "train.json", rows), key, options.folder)
+        provider, report = classifier.provider, classifier.report
+        assert report is not None
+        told = {"train": report.epochs[-1], "parameters": report.parameters, "steps": report.steps}
     row = {
         "key": key,
         **plan,
-        **found,
-        "eta": tuner.client.eta if arm != "clear" else None,
-        "train": report.epochs[-1],
-        "parameters": report.parameters,
-        "steps": report.steps,
+        part: _accuracy(provider, tuner, asked, seed),
+        "eta": tuner.client.eta if plan["replacement"] else None,
+        **told,
         "seconds_since_start": round(time.perf_counter() - began, 1),
         **made(),
     }
-    shutil.rmtree(state)
+    shutil.rmtree(options.folder / "state", ignore_errors=True)
     with options.out.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
     print(json.dumps({name: value for name, value in row.items() if name != "key"}), flush=True)
+
+
+def _tuned(tuner: RAPTPromptTuner, train: PrivatizedExamples, key: dict[str, Any], folder: Path) -> RAPTClassifier:
+    """The tuned model; a run of the same settings that was interrupted last is gone on with."""
+    state, current = folder / "state", folder / "current.json"
+    if not current.exists() or json.loads(current.read_bytes()) != key:
+        shutil.rmtree(state, ignore_errors=True)
+        current.write_text(json.dumps(key))
+    return tuner.fit(train, checkpoint=state, checkpoint_every=10, progress=False)
+
+
+def _untuned(tuner: RAPTPromptTuner, words: dict[str, Any]) -> RAPTProvider:
+    """The backbone as it is, its own head for words the classifier."""
+    given = tuner.backbone
+    spoken = label_words(given, LABELS, words.get("verbalizer"))
+    if spoken is None:
+        sys.exit("Expected --backbone with the arm 'untuned': without tuning only a head for words can answer.")
+    model = TunedModel(given, tuner.settings, labels=len(LABELS), words=spoken).eval()
+    told = {name: words[name] for name in ("verbalizer", "template")}
+    return RAPTProvider(model, given, labels=LABELS, kind=tuner.client.kind, **told)
+
+
+@functools.cache
+def _backbone(folder: Path) -> Backbone:
+    return Backbone(folder, words=True)
 
 
 @functools.cache
@@ -303,7 +339,6 @@ def _mean(values: list[float]) -> str:
 def cost(options: argparse.Namespace) -> None:
     """Seconds per step of prefix tuning with and without our parts, on inputs of one shape, in turn."""
     from langchain_dp.rapt.tuning.batches import Batch
-    from langchain_dp.rapt.tuning.model import TunedModel
 
     torch.manual_seed(0)
     length = options.tokens + PLAIN_LENGTH + 2
