@@ -267,12 +267,72 @@ def test_a_private_head_is_moved_by_one_row_as_far_as_its_noise_is_made_for(monk
     settings = {"count": 2, "epsilon": math.inf, "delta": 1e-5, "seed": 1}
     moved = heads.dp_sgd(vectors, one, **settings) - heads.dp_sgd(vectors, other, **settings)
     assert np.linalg.norm(moved) * len(vectors) == pytest.approx(2.0)
-    sigma = heads.noise_multiplier(3.0, 1e-5)  # one step, all rows, of which one moves the sum by two clips
+    # One step, all rows, of which one moves the sum by two clips.
+    sigma = heads.noise_multiplier(3.0, 1e-5, rate=1.0, steps=1)
     accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
     accountant.compose(GaussianDpEvent(sigma / 2))
     assert 2.98 <= accountant.get_epsilon(1e-5) <= 3.0
     noisy = heads.dp_sgd(vectors, one, **settings | {"epsilon": 3.0}) - heads.dp_sgd(vectors, one, **settings)
     assert 0.3 * sigma < np.std(noisy * len(vectors)) < 3 * sigma
+
+
+@pytest.fixture
+def prompts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A learner of prompts on a model of two small layers, whose tokens are letters."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    import torch
+    import transformers
+    from comparators import soft_prompt
+
+    class Letters:
+        all_special_ids = (0,)
+
+        def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+            return {"input_ids": [ord(letter) % 64 for letter in text]}
+
+        def decode(self, ids: list[int]) -> str:
+            return "".join(map(chr, ids))
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2
+    )
+    model = transformers.LlamaForCausalLM(config)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(100.0)  # gradients that are longer than the clip
+    monkeypatch.setattr(soft_prompt, "from_gguf", lambda path, tokenizer: (model, Letters()))
+    return soft_prompt.PromptLearner("model.gguf", ["a", "b"])
+
+
+def test_a_private_soft_prompt_is_moved_by_one_row_as_far_as_its_noise_is_made_for(prompts: Any) -> None:
+    """If it breaks, PromptDPSGD stands in our tables with an epsilon that it does not keep."""
+    import torch
+
+    rows = [prompts.asked(f" Say it.{letter * (1 + at)}", "Say it.") for at, letter in enumerate("xyzxyzxyzxyz")]
+    classes = [at % 2 for at in range(len(rows))]
+    start = prompts.started("Say it.")
+    alone = torch.cat([prompts.gradients(start, [row], [one]) for row, one in zip(rows, classes, strict=True)])
+    torch.testing.assert_close(prompts.gradients(start, rows, classes), alone)  # whatever company a row has
+    assert (alone.flatten(1).norm(dim=1) > 1.0).any()
+
+    everyone = list(range(len(rows)))
+    moved = []
+    for turned in everyone:
+        other = [1 - one if at == turned else one for at, one in enumerate(classes)]
+        both = [prompts.released(start, everyone, rows, some, 0.0, torch.Generator()) for some in (classes, other)]
+        moved.append(float((both[0] - both[1]).norm()) * len(rows) * prompts.rate)
+    assert 1.0 < max(moved) <= 2.0 + 1e-5
+    noisy = prompts.released(start, [], rows, classes, 3.0, torch.Generator()) * len(rows) * prompts.rate
+    assert float(noisy.std()) == pytest.approx(3.0, rel=0.3)
+
+
+def test_a_prompt_of_words_is_made_of_tokens_alone(prompts: Any) -> None:
+    """If it breaks, PEZ hands over vectors that no other model can read, and its table is one of soft prompts."""
+    rows = [prompts.asked(" Say it.xy", "Say it."), prompts.asked(" Say it.yx", "Say it.")] * 10
+    text = prompts.words(rows, [0, 1] * 10, prompts.started("Say it."), seed=1)
+    assert text
+    assert all(0 < ord(letter) < 64 for letter in text)
 
 
 def test_noised_vectors_are_charged_for_all_their_coordinates() -> None:

@@ -33,12 +33,14 @@ def unit(vectors: Floats) -> Floats:
 
 
 @cache
-def noise_multiplier(epsilon: float, delta: float) -> float:
-    """Standard deviation of the noise in clips, under replace-one neighbours."""
+def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
+    """Standard deviation of the noise of DP-SGD in clips, under replace-one neighbours; 0 for an infinite epsilon."""
+    if math.isinf(epsilon):
+        return 0.0
 
     def excess(sigma: float) -> float:
         accountant = PLDAccountant(NeighboringRelation.REPLACE_ONE)
-        accountant.compose(SelfComposedDpEvent(PoissonSampledDpEvent(RATE, GaussianDpEvent(sigma)), STEPS))
+        accountant.compose(SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(sigma)), steps))
         return float(accountant.get_epsilon(delta)) - epsilon
 
     return float(brentq(excess, 0.5, 200.0, xtol=1e-3)) + 1e-3
@@ -57,7 +59,7 @@ def dp_sgd(vectors: Floats, classes: Classes, *, count: int, epsilon: float, del
     """
     rng = np.random.default_rng(seed)
     shown = np.hstack([vectors, np.ones((len(vectors), 1))])
-    sigma = noise_multiplier(epsilon, delta) if math.isfinite(epsilon) else 0.0
+    sigma = noise_multiplier(epsilon, delta, RATE, STEPS)
     weights, mean = np.zeros((shown.shape[1], count)), np.zeros((shown.shape[1], count))
     expected = RATE * len(shown)
     for step in range(STEPS):
