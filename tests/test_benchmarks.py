@@ -18,6 +18,7 @@ from fakes.canary import CANARY
 from fakes.voters import VotingEngine
 
 from langchain_dp.icl.subset_prompts import SubsetPrompts
+from langchain_dp.opt import OptPrompts, OptTask
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 import made
@@ -289,7 +290,7 @@ def prompts(monkeypatch: pytest.MonkeyPatch) -> Any:
         all_special_ids = (0,)
 
         def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
-            return {"input_ids": [ord(letter) % 64 for letter in text]}
+            return {"input_ids": [ord(letter) % 64 for letter in text.strip(" ")]}
 
         def decode(self, ids: list[int]) -> str:
             return "".join(map(chr, ids))
@@ -302,16 +303,17 @@ def prompts(monkeypatch: pytest.MonkeyPatch) -> Any:
     with torch.no_grad():
         model.lm_head.weight.mul_(100.0)  # gradients that are longer than the clip
     monkeypatch.setattr(soft_prompt, "from_gguf", lambda path, tokenizer: (model, Letters()))
-    return soft_prompt.PromptLearner("model.gguf", ["a", "b"])
+    prompts = OptPrompts(text="{text}", words={"no": "a", "yes": "b"})
+    return soft_prompt.PromptLearner("model.gguf", OptTask(("no", "yes"), "Say it.", 1, 1, prompts))
 
 
 def test_a_private_soft_prompt_is_moved_by_one_row_as_far_as_its_noise_is_made_for(prompts: Any) -> None:
     """If it breaks, PromptDPSGD stands in our tables with an epsilon that it does not keep."""
     import torch
 
-    rows = [prompts.asked(f" Say it.{letter * (1 + at)}", "Say it.") for at, letter in enumerate("xyzxyzxyzxyz")]
+    rows = prompts.asked([{"text": letter * (1 + at)} for at, letter in enumerate("xyzxyzxyzxyz")])
     classes = [at % 2 for at in range(len(rows))]
-    start = prompts.started("Say it.")
+    start = prompts.started()
     alone = torch.cat([prompts.gradients(start, [row], [one]) for row, one in zip(rows, classes, strict=True)])
     torch.testing.assert_close(prompts.gradients(start, rows, classes), alone)  # whatever company a row has
     assert (alone.flatten(1).norm(dim=1) > 1.0).any()
@@ -329,8 +331,8 @@ def test_a_private_soft_prompt_is_moved_by_one_row_as_far_as_its_noise_is_made_f
 
 def test_a_prompt_of_words_is_made_of_tokens_alone(prompts: Any) -> None:
     """If it breaks, PEZ hands over vectors that no other model can read, and its table is one of soft prompts."""
-    rows = [prompts.asked(" Say it.xy", "Say it."), prompts.asked(" Say it.yx", "Say it.")] * 10
-    text = prompts.words(rows, [0, 1] * 10, prompts.started("Say it."), seed=1)
+    rows = prompts.asked([{"text": "xy"}, {"text": "yx"}] * 10)
+    text = prompts.written(rows, [0, 1] * 10, seed=1)
     assert text
     assert all(0 < ord(letter) < 64 for letter in text)
 

@@ -105,24 +105,16 @@ def _soft(data: Path, name: str, epsilon: float, seed: int) -> dict[str, Any]:
     """A soft prompt on the model that it is used on: no other one can read it."""
     from comparators.soft_prompt import LEARNING, RATE, STEPS
 
-    task, words = PROMPTED[name], _words(name)
     learner = _learner(name)
     train, test = read_jsonl(data / name / "train.jsonl"), read_jsonl(data / name / "test.jsonl")
     random.Random(seed).shuffle(train)
     random.Random(0).shuffle(test)
     train, test = train[:FEW], test[:ASKED]
-
-    def asked(rows: list[dict[str, Any]]) -> list[Any]:
-        head, tail = task.prompts.forward_head(task.instruction, words), task.prompts.forward_tail
-        bodies = [task.prompts.forward_body(task.prompts.render(row)) for row in rows]
-        return [learner.asked(head + body + tail, task.instruction) for body in bodies]
-
-    start = learner.started(task.instruction)
-    classes, truth = ([task.labels.index(row["label"]) for row in rows] for rows in (train, test))
-    rows, questions = asked(train), asked(test)
-    vectors = learner.soft(rows, classes, start, epsilon=epsilon, delta=DELTA, seed=seed)
-    right = [a == b for a, b in zip(learner.predicted(vectors, questions), truth, strict=True)]
-    before = [a == b for a, b in zip(learner.predicted(start, questions), truth, strict=True)]
+    start, questions, truth = learner.started(), learner.asked(test), learner.classes(test)
+    vectors = learner.soft(learner.asked(train), learner.classes(train), epsilon=epsilon, delta=DELTA, seed=seed)
+    right, before = (
+        [a == b for a, b in zip(learner.predicted(asked, questions), truth, strict=True)] for asked in (vectors, start)
+    )
     sigma = heads.noise_multiplier(epsilon, DELTA, RATE, STEPS)
     return {
         "accuracy": sum(right) / len(right), "before": sum(before) / len(before), "train_rows": len(train),
@@ -131,15 +123,11 @@ def _soft(data: Path, name: str, epsilon: float, seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _words(name: str) -> list[str]:
-    return [PROMPTED[name].prompts.word(label) for label in PROMPTED[name].labels]
-
-
 @cache
 def _learner(name: str) -> Any:
     from comparators.soft_prompt import PromptLearner
 
-    return PromptLearner(str(embedded_model_path()), [f" {word}" for word in _words(name)])
+    return PromptLearner(str(embedded_model_path()), PROMPTED[name])
 
 
 @cache

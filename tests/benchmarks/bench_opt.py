@@ -35,7 +35,7 @@ from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model
 from langchain_openai import ChatOpenAI
 from made import made, so_far
 
-from langchain_dp import PrivacyBudget
+from langchain_dp import PrivacyBudget, RAPTSanitizer
 from langchain_dp.attacks import LeakedSpan, find_leaks
 from langchain_dp.opt import (
     DISASTER,
@@ -189,7 +189,8 @@ def _options() -> argparse.Namespace:
         "--arms",
         nargs="+",
         default=list(ARMS),
-        help="of 0-shot, dln-1, opt, 'dp-opt EPSILON', 'clip EPSILON', 'glossary EPSILON' and 'choose EPSILON'",
+        help="of 0-shot, dln-1, opt, pez, 'dp-opt EPSILON', 'clip EPSILON', 'glossary EPSILON', 'choose EPSILON' and "
+        "'sanitized SHARE': dln-1 on rows of which so many words were replaced",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--rows", type=int, default=400, help="private rows (default: %(default)s)")
@@ -333,13 +334,16 @@ def _optimizer(engine: Remembering, task: OptTask, options: Any, **more: Any) ->
 def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], options: Any) -> OptimizedPrompt | None:
     if arm == "0-shot":
         return None
-    if arm == "dln-1":
+    if arm == "dln-1" or arm.startswith("sanitized"):
+        shown = rows if arm == "dln-1" else _sanitized(rows, float(arm.split()[1]))
         dln = DLNSettings(steps=2, prompts_per_step=4, demonstrations=10, max_new_tokens=40)
-        return _optimizer(engine, task, options, method="dln-1", dln=dln, writing=Writing(stop=("\n\n\n",))).optimize(
-            rows
-        )
+        writing = Writing(stop=("\n\n\n",))
+        return _optimizer(engine, task, options, method="dln-1", dln=dln, writing=writing).optimize(shown)
     if arm == "opt":
         return _optimizer(engine, task, options, method="opt").optimize(rows)
+    if arm == "pez":
+        instruction = _by_gradients(engine, task, rows)
+        return dataclasses.replace(_blank(_optimizer(engine, task, options, method="opt")), instruction=instruction)
     epsilon = float(arm.split()[1])
     if arm.startswith("choose"):
         return _optimizer(
@@ -356,6 +360,27 @@ def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], optio
     few = {"num_prompts": 1, "max_new_tokens": 12, "shots": 1, "subsets": int(0.45 * len(rows))}
     fewer = {} if epsilon >= 8 else few
     return _optimizer(engine, task, options, budget=PrivacyBudget(epsilon), **fewer).optimize(rows)
+
+
+def _sanitized(rows: list[Any], share: float) -> list[Any]:
+    """Rows whose texts were privatized word by word, under metric privacy: so many words replaced."""
+    texts = _sanitizer(share).batch([row["text"] for row in rows])
+    return [{**row, "text": text} for row, text in zip(rows, texts, strict=True)]
+
+
+@functools.cache
+def _sanitizer(share: float) -> RAPTSanitizer:
+    return RAPTSanitizer("glove", target_replacement=share, mechanism="laplace")
+
+
+def _by_gradients(engine: Remembering, task: OptTask, rows: list[Any]) -> str:
+    """What PEZ puts in the place of the initial instruction."""
+    from comparators.soft_prompt import PromptLearner
+
+    if not engine.engine.name.startswith("SmolLM2-135M"):
+        sys.exit("Expected pez with --sources smollm2: gradients are taken on the embedded model alone.")
+    learner = PromptLearner(str(embedded_model_path()), task)
+    return learner.written(learner.asked(rows), learner.classes(rows), seed=0)
 
 
 def _table(done: Sequence[dict[str, Any]], options: Any) -> None:

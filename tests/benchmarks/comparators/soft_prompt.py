@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +22,10 @@ from langchain_dp.integrations.transformers.load import from_gguf
 from torch import Tensor
 
 from comparators.heads import noise_multiplier
+from langchain_dp.opt import OptTask
 
 STEPS, RATE, LEARNING, CLIP = 40, 0.1, 0.01, 1.0
-"""Of all three; the learning rate of Adam was chosen among .003, .01 and .03 once, on dev rows of SST-2."""
+"""Of all three, for all tasks and budgets. LEARNING is the rate of Adam."""
 TOGETHER = 8
 """Rows of one pass through the model."""
 
@@ -37,35 +39,43 @@ class Asked:
 
 
 class PromptLearner:
-    """Learns what stands in an instruction's place.
+    """Learns what stands in the place of a task's initial instruction.
 
     Args:
-        path: GGUF of a causal model.
-        answers: Text of every label's answer, a space before it. The first tokens must differ.
+        path: GGUF of a causal model of the Llama architecture.
+        task: Its answers' first tokens must differ.
     """
 
-    def __init__(self, path: str, answers: Sequence[str]) -> None:
+    def __init__(self, path: str, task: OptTask) -> None:
         self.model, self.tokenizer = from_gguf(path, None)
         self.model.requires_grad_(False).eval()
         self.table: Tensor = self.model.get_input_embeddings().weight
-        first = [self.tokens(answer)[0] for answer in answers]
+        self.task, self.rate = task, RATE
+        self.words = [task.prompts.word(label) for label in task.labels]
+        first = [self.tokens(f" {word}")[0] for word in self.words]
         if len(set(first)) < len(first):
-            raise ValueError(f"Expected answers whose first tokens differ, got {list(answers)}.")
+            raise ValueError(f"Expected words whose first tokens differ, got {self.words}.")
         self.answers = torch.tensor(first)
-        self.rate = RATE
 
     def tokens(self, text: str) -> list[int]:
         """Tokens of a piece of text, without special ones."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def asked(self, prompt: str, instruction: str) -> Asked:
-        """A prompt, cut where the instruction stands. The space before it belongs to its first token."""
-        before, _, after = prompt.partition(f" {instruction}")
-        return Asked(self.tokens(before), self.tokens(after))
+    def asked(self, rows: Sequence[Mapping[str, Any]]) -> list[Asked]:
+        """The task's prompt for every row, cut where the instruction stands, whose first token has the space before."""
+        prompts = self.task.prompts
+        head, tail = prompts.forward_head(self.task.instruction, self.words), prompts.forward_tail
+        before, _, after = head.partition(f" {self.task.instruction}")
+        bodies = [prompts.forward_body(prompts.render(row)) for row in rows]
+        return [Asked(self.tokens(before), self.tokens(after + body + tail)) for body in bodies]
 
-    def started(self, instruction: str) -> Tensor:
-        """Vectors of an instruction's tokens, (m, d): where learning begins."""
-        return self._of(self.tokens(f" {instruction}")).clone()
+    def classes(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Number of every row's label."""
+        return [self.task.labels.index(row["label"]) for row in rows]
+
+    def started(self) -> Tensor:
+        """Vectors of the instruction's tokens, (m, d): where learning begins."""
+        return self._of(self.tokens(f" {self.task.instruction}")).clone()
 
     def _of(self, tokens: Sequence[int]) -> Tensor:
         return self.table[torch.tensor(tokens, dtype=torch.long)]
@@ -105,13 +115,11 @@ class PromptLearner:
             found.append(own.grad)
         return torch.cat(found) if found else at.new_zeros((0, *at.shape))
 
-    def soft(
-        self, rows: Sequence[Asked], classes: Sequence[int], start: Tensor, *, epsilon: float, delta: float, seed: int
-    ) -> Tensor:
+    def soft(self, rows: Sequence[Asked], classes: Sequence[int], *, epsilon: float, delta: float, seed: int) -> Tensor:
         """Learned vectors, (m, d), from private rows at an epsilon of the whole training; infinity adds no noise."""
         rng, noise = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
         sigma = noise_multiplier(epsilon, delta, self.rate, STEPS)
-        vectors = start.clone()
+        vectors = self.started()
         optimizer = torch.optim.Adam([vectors], lr=LEARNING)
         for _ in range(STEPS):
             vectors.grad = self.released(vectors, self._batch(rows, rng), rows, classes, sigma, noise)
@@ -136,10 +144,10 @@ class PromptLearner:
     def _batch(self, rows: Sequence[Asked], rng: np.random.Generator) -> list[int]:
         return [place for place in range(len(rows)) if rng.random() < self.rate]
 
-    def words(self, rows: Sequence[Asked], classes: Sequence[int], start: Tensor, *, seed: int) -> str:
+    def written(self, rows: Sequence[Asked], classes: Sequence[int], *, seed: int) -> str:
         """A text in the instruction's place, from rows that it may hold words of: NOT private."""
         rng = np.random.default_rng(seed)
-        vectors = start.clone()
+        vectors = self.started()
         optimizer = torch.optim.Adam([vectors], lr=LEARNING)
         for _ in range(STEPS):
             batch = self._batch(rows, rng)
