@@ -289,6 +289,13 @@ def _comparators(row: Mapping[str, Any]) -> Iterator[Measured]:
     yield Measured(key, seed, {"accuracy": row["accuracy"]}, row["test_rows"], {}, settings, **_made(row))
 
 
+def _cost(row: Mapping[str, Any]) -> Iterator[Measured]:
+    """A row of bench_cost: what a plan says. No seed stands behind it; it is shown as the first one's."""
+    values = {"dollars": row["dollars"], "thousands": row["tokens"] / 1000}
+    settings = {name: row["key"][name] for name in ("shots", "rows", "questions")} | {"price": row["price"]}
+    yield Measured(row["key"], SEEDS[0], values, None, {}, settings, **_made(row))
+
+
 def _made(row: Mapping[str, Any]) -> dict[str, str]:
     return {"made": row.get("made", UNKNOWN), "commit": row.get("commit", UNKNOWN)}
 
@@ -299,4 +306,5 @@ READERS: dict[str, Callable[[Mapping[str, Any]], Iterator[Measured]]] = {
     "bench_targets.py": _opt,
     "bench_tuning.py": _tuning,
     "bench_comparators.py": _comparators,
+    "bench_cost.py": _cost,
 }
