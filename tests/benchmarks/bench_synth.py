@@ -305,14 +305,16 @@ def _prompted(
     cut = (" ".join(one["text"].split()[:30]) for one in turns)  # real rows are longer than what is written
     head += "".join(f"Text: {text}\nKind: {words[one['label']]}\n\n" for text, one in zip(cut, turns, strict=True))
 
-    def scores(text: str) -> Any:
-        prompt = MemberPrompt(head, "", f"Text: {text}\nKind:", ("reader", head))
-        (row,) = engine.score_labels([prompt], [f" {word}" for word in words.values()])
-        return np.array(row)
+    def scores(texts: Sequence[str]) -> Any:
+        """Scores of the words, (texts, labels); the texts are members, whose last step is one for all of them."""
+        prompts = [MemberPrompt(head, f"Text: {text}\n", "Kind:", ("reader", i)) for i, text in enumerate(texts)]
+        found = engine.score_labels(prompts, [f" {word}" for word in words.values()])
+        engine.forget(*(prompt.member for prompt in prompts))
+        return np.array(found)
 
-    prior = np.log(np.mean([np.exp(scores(text)) for text in ("N/A", "")], axis=0))  # of texts without content
-    right = sum(list(words)[_largest(scores(" ".join(row["text"].split())) - prior)] == row["label"] for row in test)
-    engine.forget(("reader", head))
+    prior = np.log(np.mean(np.exp(scores(["N/A", ""])), axis=0))  # of texts without content
+    asked = scores([" ".join(row["text"].split()) for row in test]) - prior
+    right = sum(list(words)[_largest(row)] == each["label"] for row, each in zip(asked, test, strict=True))
     return round(right / len(test), 4)
 
 
