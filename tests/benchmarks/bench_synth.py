@@ -110,7 +110,7 @@ def main() -> None:
 
 def _read(options: Any, train: list[dict[str, Any]], test: list[dict[str, Any]]) -> None:
     """Ask another model with the examples of every row of the results, a line each."""
-    with LlamaCppEnsemble(model_path=options.read, slots=4, max_tokens=2048, n_threads=options.threads) as engine:
+    with LlamaCppEnsemble(model_path=options.read, slots=36, max_tokens=2048, n_threads=options.threads) as engine:
         rows = so_far(options.out)
         for row in rows:
             _, task, size, _, labels, arm, _, seed, *reader = row["key"]
