@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import typer
 from typer import Option
 
-from langchain_dp.cli.options import JsonOptions, KindOptions, ModelOptions, WriterOptions, ledger_at, of_run, promised
+from langchain_dp.cli.options import METHODS, JsonOptions, ModelOptions, WriterOptions, ledger_at, of_run, promised
 from langchain_dp.cli.parts import (
     DONE,
     INTERRUPTED,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from langchain_dp.ports import VotesNextToken
 
 
-class Optimize(JsonOptions, ModelOptions, KindOptions, WriterOptions):
+class Optimize(JsonOptions, ModelOptions, WriterOptions):
     """Writes a prompt."""
 
     path = "optimize"
@@ -62,10 +61,10 @@ rows. With the other methods they are candidates, too. Its one step is "selectin
 --method glossary describes labels that mean nothing to a model ("team A"); where they are no topics, --kind and --shown
 say what tells them apart.
 --json: what the file holds, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
-"after"}} under --test. --plan is `langchain-dp plan opt` with the tokens counted by the model that would write, and has
---method choose, too.
+"after"}} under --test. --plan is `langchain-dp plan opt` with the tokens counted by the model that would write.
 """
     said: ClassVar = WriterOptions.said | {"examples_count": "the number of rows of --data,"}
+    writes_with: ClassVar = (*WriterOptions.writes_with, "temperature", "chat", "steps")
     data: Path = Option(help="JSONL of {text, label}: the private rows")
     out: Path = Option(help="JSON file to write: the prompt and its certificate")
     epsilon: float | None = promised(None, parser=positive, help="the budget; required for the private method")
@@ -78,15 +77,9 @@ say what tells them apart.
     )
     name: str = promised("dp-opt", help="name of the run in the ledger")
     seed_not_private: int | None = promised(None, min=0, help="reproducible coins, noise: the result is NOT private")
-    method: Literal["dp-opt", "glossary", "choose", "opt", "dln-1"] = of_run(
-        "dp-opt",
-        help="glossary: say what the texts of each label have in common; choose: write nothing, choose among "
-        "--alternatives; opt, dln-1: NOT private",
+    method: Literal["dp-opt", "glossary", "choose", "opt", "dln-1"] = of_run(  # type: ignore[assignment]  # two more
+        "dp-opt", help=f"{METHODS}; opt, dln-1: NOT private"
     )
-    alternatives: Path | None = of_run(
-        None, help="JSONL of {instruction, words}: public prompts that may be handed over, too; words are by label"
-    )
-    show_labels: bool = of_run(False, "--show-labels", help="tell the model the label that it describes (glossary)")
     steps: int | None = of_run(None, min=1, help="rounds of dln-1")
     temperature: float | None = of_run(None, parser=not_negative, help="of the votes; 0 is the most probable token")
     chat: bool | None = of_run(
@@ -94,15 +87,6 @@ say what tells them apart.
     )
     test: Path | None = Option(None, help="JSONL to score the local model on, before and after")
     plan: bool = Option(False, "--plan", help="say what it would cost, and stop: nothing is spent")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        unused = self.given(("shots", "subsets", "prompts", "tokens", "validation", "decoder", "temperature", "chat",
-                             "steps", "partitions", "sampling_probability", "kind", "show_labels"))  # fmt: skip
-        if self.method == "choose" and unused:
-            raise typer.BadParameter(f"expected {unused[0]} to be left out with --method choose, which writes nothing")
-        if self.method == "choose" and self.alternatives is None:
-            raise typer.BadParameter("expected --alternatives with --method choose: public prompts to choose among")
 
     def run(self) -> int:
         """Run the command; returns the exit code."""
@@ -231,23 +215,20 @@ def optimizer_for(
     from langchain_dp.opt import Decoding, DLNSettings, DPPromptOptimizer, Glossary, Sampling
     from langchain_dp.opt.settings import PRIVATE
 
-    own: dict[str, Any] = {}
+    own: dict[str, Any] = {"method": options.method, "alternatives": _alternatives(options.alternatives)}
+    if options.method == "glossary" or options.show_labels or options.kind:
+        own |= {"glossary": Glossary(show_labels=options.show_labels, **options.asked())}
     dln = _given(prompts_per_step=options.prompts, max_new_tokens=options.tokens)
     if isinstance(options, Optimize):
         decoding = Decoding(chat=options.chat, **_given(temperature=options.temperature))
-        own = {"method": options.method, "name": options.name}
-        own |= {} if options.method == "choose" else {"decoding": decoding}
+        own |= {"name": options.name} | ({} if options.method == "choose" else {"decoding": decoding})
         own |= _given(not_private_seed=options.seed_not_private)
-        if options.method == "glossary" or options.show_labels or options.kind:
-            own |= {"glossary": Glossary(show_labels=options.show_labels, **options.asked())}
-        own |= {"alternatives": _alternatives(options.alternatives)}
         dln |= _given(steps=options.steps, temperature=options.temperature)
     instruction = options.instruction if options.instruction is not None else task and task.instruction
     own |= _given(decoder=options.decoder)
     own |= {"model": engine, "labels": labels, "budget": budget, "ledger": ledger, "instruction": instruction}
     own |= _given(prompts=task and task.prompts)
-    method = own.get("method", "dp-opt")
-    if method == "choose" or (options.fits and method in PRIVATE):
+    if options.method == "choose" or (options.fits and options.method in PRIVATE):
         return DPPromptOptimizer.auto(examples_count=count, effort=options.effort, **own)
     return DPPromptOptimizer(
         sampling=Sampling("fixed", options.partitions, options.sampling_probability),

@@ -22,6 +22,9 @@ TARGETS = ("eta", "target_replacement", "deniability", "inversion", "max_loss")
 REPLACEMENT = 0.5
 
 _FITTING = "what fits"
+METHODS = (
+    "glossary: say what the texts of each label have in common; choose: write nothing, choose among --alternatives"
+)
 promised, of_icl, of_task, of_run = (
     functools.partial(Option, rich_help_panel=panel) for panel in ("promise", "icl", "task", "run")
 )
@@ -75,6 +78,7 @@ class KindOptions(Options):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.kind is None) is not (self.shown is None):
             raise typer.BadParameter("expected --kind and --shown together: public texts show what the kind means")
 
@@ -94,6 +98,7 @@ class RowOptions(LabelOptions):
     records: int | None = Option(None, min=1, metavar="N", help="number of rows; their texts are taken to be short")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.at_most_one("data", "records", required=True)
 
 
@@ -144,16 +149,26 @@ class VoteOptions(Options):
     subsets: int = of_icl(10, min=1, help="expected votes on one answer")
 
 
-class WriterOptions(LabelOptions, ConstantOptions):
-    """What a prompt is to be written for, how much is written, and from how many votes."""
+class WriterOptions(KindOptions, LabelOptions, ConstantOptions):
+    """What a prompt is to be for, whether it is written or chosen, how much is written, and from how many votes."""
 
     said: ClassVar = {"num_prompts": "--prompts", "max_new_tokens": "--tokens", "examples_count": "--records"}
+    writes_with: ClassVar[tuple[str, ...]] = (
+        "shots", "subsets", "prompts", "tokens", "validation", "decoder", "partitions", "sampling_probability", "kind",
+        "show_labels",
+    )  # fmt: skip
+    """Options that mean nothing where nothing is written."""
 
     task: KnownTask | None = of_task(None, help="labels, instruction, templates, shots and subsets of a known task")
     instruction: str | None = of_task(None, help="what to start from, public (default: that of --task)")
     labels: list[str] | None = of_task(
         None, callback=_two_labels, help="the public labels (default: of --task, or those found in --data)"
     )
+    method: Literal["dp-opt", "glossary", "choose"] = of_run("dp-opt", help=METHODS)
+    alternatives: Path | None = of_run(
+        None, help="JSONL of {instruction, words}: public prompts that may be handed over, too; words are by label"
+    )
+    show_labels: bool = of_run(False, "--show-labels", help="tell the model the label that it describes (glossary)")
     shots: int | None = of_run(None, min=1, help=f"examples of one subset (default: {_FITTING})")
     subsets: int | None = of_run(None, min=1, help=f"expected votes on one answer (default: {_FITTING})")
     prompts: int | None = of_run(None, min=1, help=f"candidates (default: {_FITTING})")
@@ -167,6 +182,14 @@ class WriterOptions(LabelOptions, ConstantOptions):
     )
     validation: float | None = of_run(None, parser=share, help=f"share of the rows that select (default: {_FITTING})")
     max_tokens: int | None = Option(None, min=1, help="context of one subset, in tokens (default: the engine's)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        unused = self.given(self.writes_with)
+        if self.method == "choose" and unused:
+            raise typer.BadParameter(f"expected {unused[0]} to be left out with --method choose, which writes nothing")
+        if self.method == "choose" and self.alternatives is None:
+            raise typer.BadParameter("expected --alternatives with --method choose: public prompts to choose among")
 
     @property
     def fits(self) -> bool:
@@ -202,6 +225,7 @@ class TableOptions(Options):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.at_most_one(*TARGETS)
 
     def targets(self) -> dict[str, Any]:

@@ -60,6 +60,9 @@ class Options(abc.ABC):
             if "Path" in str(field.type):
                 field.default.autocompletion = paths  # type: ignore[union-attr]  # typer's, which holds the default
 
+    def __post_init__(self) -> None:  # noqa: B027  # nothing to refuse is no fault of a command
+        """Refuse what does not go together: every base of a command does, and calls that of its own."""
+
     @abc.abstractmethod
     def run(self) -> int:
         """Run the command; returns the exit code."""

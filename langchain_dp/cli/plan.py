@@ -137,6 +137,7 @@ class PlanOpt(JsonOptions, WriterOptions, BudgetOptions, RowOptions):
   langchain-dp plan opt --data train.jsonl --task sst2 --epsilon 8
   langchain-dp plan opt --records 600 --labels praise complaint --instruction "Praise or complaint?" \\
       --epsilon 8 --shots 3 --subsets 48 --prompts 3 --tokens 20
+  langchain-dp plan opt --records 200 --task trec --epsilon 1 --method choose --alternatives prompts.jsonl
 """
     notes = """\
 No model is loaded unless --model names one; tokens are then counted as it counts them, and time and memory are
@@ -151,7 +152,8 @@ estimated. Token counts of --data come from the private rows.
         from langchain_dp.records import PrivateRecords, read_jsonl
 
         task = optimize.known_task(self)
-        self.check_constants()
+        if self.method != "choose":
+            self.check_constants()
         budget = PrivacyBudget(self.epsilon, self.delta, self.neighbors)
         examples: PrivateRecords | int = self.records or 0  # of neither typer has refused the line
         rows: list[dict[str, Any]] = []

@@ -113,6 +113,20 @@ def test_opt_says_what_the_library_says(data: str, capsys: pytest.CaptureFixture
         assert "no model" in found["tokens_counted_by"]
 
 
+def test_opt_plans_a_choice_and_a_glossary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, ways that need fewer rows cannot be planned without a model, or as if they wrote prompts."""
+    asked = ["--records", 1000, "--labels", *LABELS, "--instruction", "Praise or complaint?", "--epsilon", 3]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"instruction": "Glad or cross?"}) + "\n")
+    chosen = planned(capsys, "opt", *asked, "--method", "choose", "--alternatives", prompts)
+    assert (chosen["choices"], chosen["max_calls"]) == (2, 0)
+    assert planned(capsys, "opt", *asked)["max_calls"] > 0
+    described = planned(capsys, "opt", *asked, "--method", "glossary", "--alternatives", prompts)
+    alone = planned(capsys, "opt", *asked, "--method", "glossary")
+    assert described["choices"] == alone["choices"] + 1
+    assert described["sharing"] == len(LABELS)
+
+
 def test_opt_plans_clipped_sums(capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, the command cannot say how far a subset moves a token, or plans votes where none are taken."""
     asked = ["--records", 1000, "--labels", *LABELS, "--instruction", "Praise or complaint?", "--epsilon", 1]

@@ -178,6 +178,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "train.jsonl": films,
         "test.jsonl": films[:4],
         "test2.jsonl": rows[:4],
+        "prompts.jsonl": [{"instruction": "Say what the question asks for."}],
     }.items():
         Path(name).write_text("".join(json.dumps(row) + "\n" for row in content))
     Path("in.txt").write_text("the doctor\n")
@@ -265,6 +266,13 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ("plan icl --records 9 --epsilon 1", "Expected --labels"),
         ("plan opt --records 9 --epsilon 1 --instruction x", "Expected --labels"),
         ("plan opt --records 9 --epsilon 1 --labels a b", "Expected --instruction"),
+        ("plan opt --records 9 --epsilon 1 --task trec --method choose", "expected --alternatives with --method"),
+        (
+            "plan opt --records 9 --epsilon 1 --task trec --method choose --alternatives x --shots 3",
+            "expected --shots to be left out with --method choose",
+        ),
+        ("plan opt --records 9 --epsilon 1 --task trec --method opt", "expected one of dp-opt, glossary, choose"),
+        ("plan opt --records 9 --epsilon 1 --task trec --kind mood", "expected --kind and --shown together"),
         ("sanitize --eta 1\n2", "--eta: expected a number above 0"),
         ("ledger", "expected file to be given"),
         ("audit --ledger x", "Expected --out"),
