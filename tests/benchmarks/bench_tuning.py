@@ -2,16 +2,16 @@
 
 Reads LANGCHAIN_DP_DATA/sst2/{train,dev,test}.jsonl. Four arms: texts in clear ("clear"), privatized only
 ("privatized"), privatized behind plain tokens without L_rec ("plain"), and with it ("reconstruction"). Two more where
-they are named: reconstruction on texts in clear ("reconstruction in clear"), and a model that is not tuned at all,
-asked about privatized texts ("untuned", with --backbone). Under one seed all arms train on the same rows, and the
-private ones on the same release of them; test texts are privatized too, once a seed. The learning rate of every arm
-and method is the one of --rates with the best accuracy on privatized dev rows, found with a seed of its own at the
-first of --replacements, and used at all of them. Every finished run is appended to --out, and a restart goes on in
-the middle of a run (--minutes stops after so long).
+they are named, with --backbone: reconstruction on texts in clear ("reconstruction in clear"), and a model that is not
+tuned at all ("untuned", on privatized texts, and "untuned in clear"). Under one seed all arms train on the same rows,
+and the private ones on the same release of them; test texts are privatized too, once a seed. The learning rate of
+every arm and method is the one of --rates with the best accuracy on privatized dev rows, found with a seed of its own
+at the first of --replacements, and used at all of them. Every finished run is appended to --out, and a restart goes
+on in the middle of a run (--minutes stops after so long).
 
 --cost instead measures seconds per step against plain prefix tuning with peft alone, steps of both in turn.
---backbone tunes a model that predicts words (masked_model.py trains one): its own frozen head says which of two words
-stands behind a text, as in the paper, where the runs without it learn a head.
+--backbone tunes a model that predicts words (masked_model.py trains one, if the folder is not there): its own frozen
+head says which of two words stands behind a text, as in the paper, where the runs without it learn a head.
 
 --ablations instead adds the runs of section 4.5: content, number and length of plain tokens, size and vocabulary of the
 head, length of the prefix, reduction of the loss, and other tables for the client.
@@ -39,7 +39,7 @@ import numpy as np
 import peft
 import torch
 from made import made, so_far
-from masked_model import TEMPLATE, VERBALIZER
+from masked_model import TEMPLATE, VERBALIZER, train
 
 from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.tuning import (
@@ -58,8 +58,8 @@ from langchain_dp.rapt.tuning.provider import label_words
 from langchain_dp.records import read_jsonl
 
 ARMS = ("clear", "privatized", "plain", "reconstruction")
-MORE_ARMS = ("reconstruction in clear", "untuned")
-IN_CLEAR = ("clear", "reconstruction in clear")
+MORE_ARMS = ("reconstruction in clear", "untuned", "untuned in clear")
+IN_CLEAR = ("clear", "reconstruction in clear", "untuned in clear")
 LABELS = ["negative", "positive"]
 PLAIN_LENGTH = 40
 PROMPT_LENGTHS = {"prefix": 10, "prompt": 20}
@@ -197,7 +197,7 @@ def _run(plan: dict[str, Any], data: Path, options: argparse.Namespace) -> None:
     arm, seed = plan["arm"], plan["seed"]
     rebuilt = arm.startswith("reconstruction")
     settings = TuningSettings(
-        method="full" if arm == "untuned" else plan["method"],
+        method="full" if arm.startswith("untuned") else plan["method"],
         reconstruction=rebuilt,
         prompt_length=key["prompt_length"],
         plain=PlainTokens(
@@ -219,6 +219,7 @@ def _run(plan: dict[str, Any], data: Path, options: argparse.Namespace) -> None:
     sanitizer = _sanitizer(table, plan["replacement"] or None, options.mechanism)
     words: dict[str, Any] = {}
     if options.backbone:
+        train(data.parent, options.backbone)
         words = {"backbone": _backbone(options.backbone), "verbalizer": VERBALIZER, "template": TEMPLATE}
     tuner = RAPTPromptTuner(sanitizer, labels=LABELS, settings=settings, **words)
     stored = options.folder / (
@@ -228,7 +229,7 @@ def _run(plan: dict[str, Any], data: Path, options: argparse.Namespace) -> None:
     part, count = ("dev", options.dev_rows) if seed == TRIAL else ("test", options.test_rows)
     asked = _release(tuner, stored / f"{part}.json", read_jsonl(data / f"{part}.jsonl")[:count])
     began = time.perf_counter()
-    if arm == "untuned":
+    if arm.startswith("untuned"):
         provider = _untuned(tuner, words)
         told: dict[str, Any] = {"parameters": 0, "steps": 0}
     else:

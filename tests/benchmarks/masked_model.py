@@ -29,6 +29,7 @@ PUBLIC = ("amazon", "trustpilot", "agnews")
 TEMPLATE = "It was {mask}."
 VERBALIZER = {"negative": "terrible", "positive": "great"}
 HELD_OUT = 512
+BATCH, TOKENS, RATE = 32, 48, 2e-4
 
 
 def main() -> None:
@@ -37,14 +38,15 @@ def main() -> None:
     data = os.environ.get("LANGCHAIN_DP_DATA")
     if not data:
         sys.exit(f"Set LANGCHAIN_DP_DATA to a folder with {', '.join(PUBLIC)} and sst2.")
-    if not (options.out / "config.json").exists():
-        trained(Path(data), options)
+    train(Path(data), options.out, options.steps)
     told = json.loads((options.out / "made.json").read_text(encoding="utf-8"))
-    print(json.dumps({**told, "words_alone": words_alone(Path(data), options)}, indent=2))
+    print(json.dumps({**told, "words_alone": words_alone(Path(data), options.out)}, indent=2))
 
 
-def trained(data: Path, options: argparse.Namespace) -> None:
-    """Train and save a model with its tokenizer, and beside it how it was made."""
+def train(data: Path, out: Path, steps: int = 1_000) -> None:
+    """Train and save a model with its tokenizer, and beside it how it was made; nothing where one is."""
+    if (out / "config.json").exists():
+        return
     torch.manual_seed(0)
     backbone = Backbone("minilm")
     config = backbone.model.config
@@ -54,41 +56,39 @@ def trained(data: Path, options: argparse.Namespace) -> None:
     texts = [row["text"] for name in PUBLIC for row in read_jsonl(data / name / "train.jsonl")]
     random.Random(0).shuffle(texts)
     held, texts = texts[:HELD_OUT], texts[HELD_OUT:]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, options.steps)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, steps)
     began = time.perf_counter()
     model.train()
-    for step in range(options.steps):
-        start = step * options.batch % (len(texts) - options.batch)
+    for step in range(steps):
+        start = step * BATCH % (len(texts) - BATCH)
         optimizer.zero_grad()
-        lost = loss(model, backbone, texts[start : start + options.batch], options.tokens)
+        lost = loss(model, backbone, texts[start : start + BATCH])
         lost.backward()
         optimizer.step()
         schedule.step()
         if step % 50 == 0:
-            print(
-                f"{step} of {options.steps} steps: {lost.item():.3f}, {time.perf_counter() - began:.0f} s", flush=True
-            )
+            print(f"{step} of {steps} steps: {lost.item():.3f}, {time.perf_counter() - began:.0f} s", flush=True)
     model.eval()
     with torch.no_grad():
         torch.manual_seed(0)
-        losses = [loss(model, backbone, held[at : at + 32], options.tokens).item() for at in range(0, HELD_OUT, 32)]
-    model.save_pretrained(options.out)
-    backbone.tokenizer.save_pretrained(options.out)
+        losses = [loss(model, backbone, held[at : at + BATCH]).item() for at in range(0, HELD_OUT, BATCH)]
+    model.save_pretrained(out)
+    backbone.tokenizer.save_pretrained(out)
     told = {
-        **{name: getattr(options, name) for name in ("steps", "batch", "tokens", "rate")},
+        **{"steps": steps, "batch": BATCH, "tokens": TOKENS, "rate": RATE},
         "texts": len(texts),
         "held_out_loss": round(sum(losses) / len(losses), 3),
         "seconds": round(time.perf_counter() - began),
         **made(),
     }
-    (options.out / "made.json").write_text(json.dumps(told), encoding="utf-8")
+    (out / "made.json").write_text(json.dumps(told), encoding="utf-8")
 
 
-def loss(model: Any, backbone: Backbone, texts: list[str], tokens: int) -> torch.Tensor:
+def loss(model: Any, backbone: Backbone, texts: list[str]) -> torch.Tensor:
     """Mean loss of the words that were hidden: 15%, of which eight in ten masked, one replaced and one kept."""
     tokenizer = backbone.tokenizer
-    whole = tokenizer(texts, truncation=True, max_length=tokens, padding=True, return_tensors="pt")
+    whole = tokenizer(texts, truncation=True, max_length=TOKENS, padding=True, return_tensors="pt")
     ids, attended = whole["input_ids"], whole["attention_mask"]
     special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
     hidden = (torch.rand(ids.shape) < 0.15) & ~special
@@ -101,10 +101,10 @@ def loss(model: Any, backbone: Backbone, texts: list[str], tokens: int) -> torch
     )  # of these words alone: it is faster
 
 
-def words_alone(data: Path, options: argparse.Namespace) -> float:
+def words_alone(data: Path, folder: Path) -> float:
     """Share of dev rows of SST-2 whose label's word is the more probable one: nothing is tuned."""
-    model = transformers.BertForMaskedLM.from_pretrained(options.out).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(options.out)
+    model = transformers.BertForMaskedLM.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     rows = read_jsonl(data / "sst2" / "dev.jsonl")
     words = torch.tensor(tokenizer.convert_tokens_to_ids(list(VERBALIZER.values())))
     right = 0
@@ -124,9 +124,6 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder to save the model in")
     parser.add_argument("--steps", type=int, default=1_000)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--rate", type=float, default=2e-4)
     return parser.parse_args()
 
 
