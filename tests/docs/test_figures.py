@@ -259,6 +259,7 @@ def test_the_page_quotes_what_synthetic_examples_were_worth() -> None:
     for label, arm in (
         ("real rows (not private)", "real"), ("none", "none"), ("the public model alone (free)", "public"),
         ("epsilon 3", "3"), ("epsilon 3, described first", "3+described"),
+        ("epsilon 1, described first", "1+described"), ("epsilon 8, described first", "8+described"),
     ):  # fmt: skip
         names = ("prompted", "prompted_with_descriptions", "descriptions_alone")
         cells = [share(arm, name) for name in names] + [share(arm, "regression", 3)]
@@ -270,6 +271,15 @@ def test_the_page_quotes_what_synthetic_examples_were_worth() -> None:
     assert all(words == ["politics", "sports", "business"] for words in runs)
     minutes = [round(row["seconds"] / 60) for row in arms["3+described"]]
     assert (min(minutes), max(minutes)) == (15, 19)
+    named, alone = (
+        [f"{row[name]:.2f}".removeprefix("0") for arm in ("1+described", "8+described") for row in arms[arm]]
+        for name in ("prompted_by_names", "names_alone")
+    )
+    text = " ".join(PAGE.split())
+    assert f"it gets {named[0]} and {named[1]} at epsilon 1 and {named[2]} at epsilon 8 with the examples" in text
+    assert f"{alone[0]}, {alone[1]} and {alone[2]} with the names alone" in text
+    assert [row["descriptions"]["World"] for row in arms["1+described"]] == ["politics", "news"]
+    assert [row["descriptions"]["Business"] for row in arms["8+described"]] == ["politics"]
 
 
 def test_the_page_quotes_what_a_choice_among_public_prompts_was_worth() -> None:
