@@ -125,5 +125,12 @@ class WeakPromiseWarning(UserWarning):
     """Hardly anything is promised: epsilon is above 10, or delta is not below one over the number of records."""
 
 
+class MostlyNoiseWarning(UserWarning):
+    """What a plan releases is mostly noise: the records hardly show in it. It comes before anything is released.
+
+    More records, fewer releases or a larger budget help. The promise holds all the same.
+    """
+
+
 class BudgetRunsLow(UserWarning):
     """80% of a plan are used. It comes once, before the next answer is charged; `answers_left()` counts the others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ def whole(path: Path, *, owner_only: bool = False) -> Iterator[BinaryIO]:
         OSError: The folder cannot be written.
     """
     part = path.with_name(f".{secrets.token_hex(8)}.part")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "Expected the folder to be there. Make it first", str(path.parent))
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600 if owner_only else 0o666)
         with os.fdopen(descriptor, "wb") as file:

@@ -7,7 +7,7 @@ import dataclasses
 from langchain_dp._util import validate
 from langchain_dp._util.callers import warn_caller
 from langchain_dp.accounting.events import Neighbors
-from langchain_dp.errors import InvalidParameter, WeakPromiseWarning
+from langchain_dp.errors import InvalidParameter, MostlyNoiseWarning, WeakPromiseWarning
 
 _USUAL = 10.0
 _MOST = 500.0  # nats; a budget beyond promises nothing, and the accountant's exponentials stay finite
@@ -92,6 +92,24 @@ def weak_points(epsilon: float, delta: float, count: int | None = None, of: str 
             "chance would keep such a promise"
         )
     return tuple(points)
+
+
+LEAST_CLIP = 0.3
+"""Clip in nats below which records can hardly move the public model: a third of what they could add is left at it."""
+
+
+def warn_of_noise(point: str) -> None:
+    """Give a Python warning that a plan releases noise above all, where ``point`` says why; at the user's line."""
+    if point:
+        warn_caller(f"Mostly noise: {point}. More records, fewer releases or a larger budget help.", MostlyNoiseWarning)
+
+
+def warn_of_clip(clip: float) -> None:
+    """The same where a clip, in nats, is too small for records to show."""
+    if clip < LEAST_CLIP:
+        warn_of_noise(
+            f"a clip of {clip:.2g} nats lets the records hardly move the public model, which writes as well for nothing"
+        )
 
 
 def warn_of(points: tuple[str, ...]) -> None:

@@ -344,7 +344,7 @@ class PrivacyLedger(BaseLedger):
         try:  # cheap, and whatever the file is like: this is shown in error reports and debuggers
             plans, used = self._store.glance()
             spent = self._account.spent(plans, used, quick=True)[0]
-            left = max(self.budget.epsilon - spent, 0.0)
+            left = self._account.left(plans)[0]  # that no plan has reserved
             now = f"spent={spent:.4g}, reserved={claims(plans)[0]:.4g}, left={left:.4g}"
         except Exception:
             now = "closed or in use"

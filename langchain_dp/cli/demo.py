@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typer import Option
 
-from langchain_dp.cli.options import DeltaOptions, JsonOptions, LabelOptions, ModelOptions, VoteOptions, of_icl
+from langchain_dp.cli.options import (
+    ROWS,
+    DeltaOptions,
+    FileOptions,
+    JsonOptions,
+    LabelOptions,
+    ModelOptions,
+    VoteOptions,
+    of_icl,
+)
 from langchain_dp.cli.parts import (
     DONE,
     WrongArguments,
@@ -57,7 +66,7 @@ counted anew."""
 _DRAWS = 10_000
 
 
-class Demo(JsonOptions, ModelOptions, VoteOptions, DeltaOptions, LabelOptions):
+class Demo(JsonOptions, ModelOptions, VoteOptions, DeltaOptions, FileOptions, LabelOptions):
     """Shows it."""
 
     path = "demo"
@@ -77,8 +86,8 @@ accuracy against epsilon. --system opt (DP-OPT): a private prompt beside one tha
 """
     full: bool = Option(False, "--full", help="long tables of both systems, on the sample")
     system: Literal["icl", "opt"] | None = Option(None, help="show only DP-ICL, or only DP-OPT, in full")
-    data: Path | None = Option(None, help="JSONL of {text, label}: the private rows (default: a sample)")
-    test: Path | None = Option(None, help="JSONL of rows to score (default: a held-out fifth of --data)")
+    data: Path | None = Option(None, help=f"{ROWS}: the private rows (default: a sample)")
+    test: Path | None = Option(None, help="rows to score (default: a held-out fifth of --data)")
     limit: int = Option(80, min=1, help="rows to score at most")
     rows: int = Option(8000, min=1, help="private rows at most")
     epsilon: list[float] | None = of_icl(None, parser=positive, help="default: 1 3 8")
@@ -159,7 +168,6 @@ class _Data:
 def _data(options: Demo) -> _Data:
     from langchain_dp import sample
     from langchain_dp.icl import prompts
-    from langchain_dp.records import PrivateRecords, read_jsonl
 
     if options.data is None:
         if options.test or options.labels:
@@ -168,10 +176,8 @@ def _data(options: Demo) -> _Data:
         name, said = "Feedback to a clinic (invented)", None
         prompt: ICLPrompt | None = sample.PROMPT
     else:
-        train = read_jsonl(options.data)
-        train, test = (train, read_jsonl(options.test)) if options.test else _split(train)
-        PrivateRecords(train)  # names the row that lacks text or label
-        PrivateRecords(test)
+        train = options.read(options.data)
+        train, test = (train, options.read(options.test)) if options.test else _split(train)
         labels = options.labels or sorted({str(row["label"]) for row in train})
         said = None if options.labels else read_off(labels, len(train))
         name, prompt = options.data.stem, getattr(prompts, options.prompt.upper(), None)

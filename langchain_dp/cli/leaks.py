@@ -190,7 +190,7 @@ def _optimizer(
         validation=sizes.dln_validation if dln else sizes.validation,
         writing=Writing(stop=("\n\n\n",)) if dln else None,
         decoding=Decoding(chat=dln, banned=banned),
-        dln=sizes.dln,
+        dln=sizes.dln if dln else None,
         progress=False if quiet else None,
     )
 

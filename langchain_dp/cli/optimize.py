@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from typer import Option
 
-from langchain_dp.cli.options import METHODS, JsonOptions, ModelOptions, WriterOptions, ledger_at, of_run, promised
+from langchain_dp.cli.options import (
+    METHODS,
+    ROWS,
+    FileOptions,
+    JsonOptions,
+    ModelOptions,
+    WriterOptions,
+    ledger_at,
+    of_run,
+    promised,
+)
 from langchain_dp.cli.parts import (
     DONE,
     INTERRUPTED,
@@ -36,7 +46,7 @@ if TYPE_CHECKING:
     from langchain_dp.ports import VotesNextToken
 
 
-class Optimize(JsonOptions, ModelOptions, WriterOptions):
+class Optimize(JsonOptions, ModelOptions, FileOptions, WriterOptions):
     """Writes a prompt."""
 
     path = "optimize"
@@ -65,7 +75,7 @@ say what tells them apart.
 """
     said: ClassVar = WriterOptions.said | {"examples_count": "the number of rows of --data,"}
     writes_with: ClassVar = (*WriterOptions.writes_with, "temperature", "chat", "steps")
-    data: Path = Option(help="JSONL of {text, label}: the private rows")
+    data: Path = Option(help=f"{ROWS}: the private rows")
     out: Path = Option(help="JSON file to write: the prompt and its certificate")
     epsilon: float | None = promised(None, parser=positive, help="the budget; required for the private method")
     ledger: str | None = ledger_at(help="ledger to charge: file or postgresql:// URL (default: --out with .ledger)")
@@ -85,7 +95,7 @@ say what tells them apart.
     chat: bool | None = of_run(
         None, "--chat/--no-chat", help="use the model's chat template (default: where it carries one)"
     )
-    test: Path | None = Option(None, help="JSONL to score the local model on, before and after")
+    test: Path | None = Option(None, help="rows to score the local model on, before and after")
     plan: bool = Option(False, "--plan", help="say what it would cost, and stop: nothing is spent")
 
     def run(self) -> int:
@@ -94,14 +104,14 @@ say what tells them apart.
         from langchain_dp.cli.local_score import check_test
         from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
         from langchain_dp.opt import load_prompt
-        from langchain_dp.records import PrivateRecords, read_jsonl
+        from langchain_dp.records import PrivateRecords
 
         task, budget = known_task(self), _budget(self)
         check_out(self.out, load_prompt, "a saved prompt")
-        rows = read_jsonl(self.data)
+        rows = self.read(self.data)
         records = PrivateRecords(rows)
         labels = labels_of(self, task, rows)
-        test = read_jsonl(self.test) if self.test else []
+        test = self.read(self.test) if self.test else []
         sizes = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
         path = _ledger_path(self)
         with contextlib.ExitStack() as held:
@@ -218,12 +228,13 @@ def optimizer_for(
     own: dict[str, Any] = {"method": options.method, "alternatives": _alternatives(options.alternatives)}
     if options.method == "glossary" or options.show_labels or options.kind:
         own |= {"glossary": Glossary(show_labels=options.show_labels, **options.asked())}
-    dln = _given(prompts_per_step=options.prompts, max_new_tokens=options.tokens)
     if isinstance(options, Optimize):
         decoding = Decoding(chat=options.chat, **_given(temperature=options.temperature))
         own |= {"name": options.name} | ({} if options.method == "choose" else {"decoding": decoding})
         own |= _given(not_private_seed=options.seed_not_private)
-        dln |= _given(steps=options.steps, temperature=options.temperature)
+        if options.method == "dln-1":
+            given = {"prompts_per_step": options.prompts, "max_new_tokens": options.tokens}
+            own["dln"] = DLNSettings(**_given(steps=options.steps, temperature=options.temperature, **given))
     instruction = options.instruction if options.instruction is not None else task and task.instruction
     own |= _given(decoder=options.decoder)
     own |= {"model": engine, "labels": labels, "budget": budget, "ledger": ledger, "instruction": instruction}
@@ -232,7 +243,6 @@ def optimizer_for(
         return DPPromptOptimizer.auto(examples_count=count, effort=options.effort, **own)
     return DPPromptOptimizer(
         sampling=Sampling("fixed", options.partitions, options.sampling_probability),
-        dln=DLNSettings(**dln),
         **own,
         **_given(
             shots=options.shots if options.shots is not None else task and task.shots,

@@ -22,6 +22,7 @@ TARGETS = ("eta", "target_replacement", "deniability", "inversion", "max_loss")
 REPLACEMENT = 0.5
 
 _FITTING = "what fits"
+ROWS = "JSONL of {text, label}, or CSV with a header"
 METHODS = (
     "glossary: say what the texts of each label have in common; choose: write nothing, choose among --alternatives"
 )
@@ -91,10 +92,28 @@ class KindOptions(Options):
         return {"kind": self.kind, "shown": [(row["text"], row["label"]) for row in read_jsonl(self.shown)]}
 
 
-class RowOptions(LabelOptions):
+class FileOptions(Options):
+    """What text and label are called in files of rows."""
+
+    text_key: str = Option("text", metavar="NAME", help="what the text is called in --data")
+    label_key: str = Option("label", metavar="NAME", help="what the label is called in --data")
+
+    def read(self, path: Path) -> list[dict[str, Any]]:
+        """Rows of a file, with ``text`` and ``label``.
+
+        Raises:
+            InvalidParameter: It cannot be read, or rows lack one of them.
+        """
+        from langchain_dp.records import PrivateRecords, read_rows
+
+        records = PrivateRecords(read_rows(path), text_key=self.text_key, label_key=self.label_key)
+        return [dict(records.get(name)) for name in records.ids()]
+
+
+class RowOptions(FileOptions, LabelOptions):
     """What a plan is for: rows, or their number."""
 
-    data: Path | None = Option(None, help="JSONL of {text, label}: the private rows")
+    data: Path | None = Option(None, help=f"{ROWS}: the private rows")
     records: int | None = Option(None, min=1, metavar="N", help="number of rows; their texts are taken to be short")
 
     def __post_init__(self) -> None:

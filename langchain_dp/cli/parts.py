@@ -82,6 +82,7 @@ class Options(abc.ABC):
             name = match["name"]
             return match[0] if name is None else typed[name] + (" " if match["value"] else "")
 
+        message = message.replace(" of PrivateRecords", "")  # which no command has
         return re.sub(rf"[A-Z]\w*\([^()]*\)|\b(?P<name>{named})=(?=(?P<value>[\w\"'\[-]|\.\d)?)", found, message)
 
     def at_most_one(self, *names: str, required: bool = False) -> None:

@@ -72,9 +72,9 @@ def _icl_of_rows(options: PlanICL, data: Path, settings: dict[str, Any]) -> ICLP
     from langchain_core.runnables import RunnableLambda
 
     from langchain_dp.icl import DPICLClassifier
-    from langchain_dp.records import PrivateRecords, read_jsonl
+    from langchain_dp.records import PrivateRecords
 
-    rows = read_jsonl(data)
+    rows = options.read(data)
     records = PrivateRecords(rows)
     labels = options.labels or sorted({str(row["label"]) for row in rows})
     if options.labels is None:
@@ -149,7 +149,7 @@ estimated. Token counts of --data come from the private rows.
     def run(self) -> int:
         """Run the command; returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
-        from langchain_dp.records import PrivateRecords, read_jsonl
+        from langchain_dp.records import PrivateRecords
 
         task = optimize.known_task(self)
         if self.method != "choose":
@@ -158,7 +158,7 @@ estimated. Token counts of --data come from the private rows.
         examples: PrivateRecords | int = self.records or 0  # of neither typer has refused the line
         rows: list[dict[str, Any]] = []
         if self.data is not None:
-            rows = read_jsonl(self.data)
+            rows = self.read(self.data)
             examples = PrivateRecords(rows)
         elif self.labels is None and task is None:
             raise WrongArguments("Expected --labels to name the labels, or --task, since no --data shows them.")

@@ -11,7 +11,9 @@ import typer
 from typer import Option
 
 from langchain_dp.cli.options import (
+    ROWS,
     DeltaOptions,
+    FileOptions,
     JsonOptions,
     KindOptions,
     LabelOptions,
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from langchain_dp.synth import DPExampleSynthesizer, SynthesisPlan, SyntheticExample, SyntheticExamples
 
 
-class Synthesize(JsonOptions, ModelOptions, KindOptions, DeltaOptions, LabelOptions):
+class Synthesize(JsonOptions, ModelOptions, KindOptions, DeltaOptions, FileOptions, LabelOptions):
     """Writes examples."""
 
     path = "synthesize"
@@ -62,7 +64,7 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
 --shown say what tells them apart, where that is no topic.
 --json: {"descriptions", "examples", "dropped", "certificate"}; with --plan {"clip", "members", "verdict", ...}.
 """
-    data: Path = Option(help="JSONL of {text, label}: the private rows")
+    data: Path = Option(help=f"{ROWS}: the private rows")
     out: Path = Option(help="JSONL file to write: certificate and examples")
     epsilon: float = promised(parser=positive, help="the budget")
     ledger: str | None = ledger_at(help="ledger to charge: file or postgresql:// URL (default: --out with .ledger)")
@@ -89,11 +91,11 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
         """Run the command; returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
         from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
-        from langchain_dp.records import PrivateRecords, read_jsonl
+        from langchain_dp.records import PrivateRecords
         from langchain_dp.synth import SyntheticExamples
 
         check_out(self.out, SyntheticExamples.load, "saved examples")
-        rows = read_jsonl(self.data)
+        rows = self.read(self.data)
         records = PrivateRecords(rows)
         labels = self._labels(rows)
         budget = PrivacyBudget(self.epsilon, self.delta)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
@@ -36,12 +39,28 @@ def count_quietly(engine: Counts, text: str) -> int:
     Raises:
         ModelUnavailable: The engine could not count them.
     """
+    stop: BaseException | None = None
     try:
         with sealed(Level.QUIET):
             return engine.count_tokens(text)
-    except Exception as error:  # raised again below, without its text
-        failure = type(error).__name__
+    except BaseException as error:  # raised again below, without its text; a library may raise kinds of its own
+        stop, failure = interruption(error), type(error).__name__
+    if stop is not None:
+        raise stop
     raise ModelUnavailable(f"The engine failed to count tokens ({failure}); its text is withheld.")
+
+
+def row_of(scores: object, length: int) -> npt.NDArray[np.float64] | None:
+    """One member's scores as so many numbers; None if they are none. Private: an engine may answer one member oddly."""
+    stop: BaseException | None = None
+    try:
+        row = np.asarray(scores, dtype=np.float64)
+        return row if row.shape == (length,) else None
+    except BaseException as error:  # whatever an engine answered: its member could not be asked
+        stop = interruption(error)
+    if stop is not None:
+        raise stop
+    return None
 
 
 def ask_together(

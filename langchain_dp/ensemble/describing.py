@@ -71,6 +71,16 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"[^\W\d_]+", text)
 
 
+def own(text: str, cue: str) -> str:
+    """What was written up to where it goes on with the prompt's own next turn, which begins with ``cue``.
+
+    Examples:
+        >>> own("business Text: The book is about the", "Text:")
+        'business'
+    """
+    return re.split(rf"(?<=\S)\s+{re.escape(cue)}", text, maxsplit=1)[0]
+
+
 def says_nothing(words: Sequence[str], kind: str = TOPIC) -> bool:
     """Whether words tell no folder from another, by ``kind``; true of none."""
     return {word.casefold() for word in words} <= _META | {word.casefold() for word in words_of(kind)}

@@ -57,13 +57,17 @@ def secret_key(rng: Randomness) -> bytes:
     return secrets.token_bytes(32) if rng.private else rng.randbelow(2**256).to_bytes(32, "big")
 
 
+def differing(kept: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    """Names of the settings in which a run differs from what is asked for now."""
+    now = json.loads(json.dumps(dict(asked)))
+    return sorted(key for key in kept.keys() | now.keys() if kept.get(key) != now.get(key))
+
+
 def check_settings(name: str, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     """Raise PlanError unless a run was started with the settings that are asked for now."""
-    now = json.loads(json.dumps(dict(asked)))
-    differing = sorted(key for key in kept.keys() | now.keys() if kept.get(key) != now.get(key))
-    if differing:
+    if changed := differing(kept, asked):
         raise PlanError(
-            f"The run {name!r} was started with other settings: {', '.join(differing)} changed. Keep the old ones to "
+            f"The run {name!r} was started with other settings: {', '.join(changed)} changed. Keep the old ones to "
             "go on with it, or give the new run another name=."
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,7 +49,10 @@ def question_fields(question: object, variables: Sequence[str], *, text_key: str
     elif isinstance(question, Mapping):
         if "messages" not in question or "messages" in variables or main in question or text_key in question:
             named = {"text": question[text_key]} if text_key in question and "text" not in question else {}
-            return {**past, **named, **question}
+            fields = {**past, **named, **question}
+            if gone := [name for name in variables if name in fields and _is_missing(fields[name])]:
+                raise InvalidParameter(f"Expected {gone} of the question to be text, but it is missing. Fill it in.")
+            return fields
         question = question["messages"]
     if isinstance(question, str):
         return {**past, main: question}
@@ -58,6 +62,14 @@ def question_fields(question: object, variables: Sequence[str], *, text_key: str
         return {**past, **question.metadata, main: question.page_content}
     earlier, last = _last_human(_messages(question))
     return ({HISTORY: get_buffer_string(earlier)} if past else {}) | {main: str(last.text)}
+
+
+def _is_missing(value: object) -> bool:
+    """Whether a table has no value there: None, NaN, or what a library has for it."""
+    return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ in _NOTHING
+
+
+_NOTHING = ("NAType", "NaTType")
 
 
 def asker_of(plan: LedgerPlan, config: RunnableConfig | None) -> str | None:

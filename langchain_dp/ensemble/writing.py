@@ -8,9 +8,8 @@ import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from langchain_dp.errors import InvalidParameter, ModelUnavailable, PlanError
+from langchain_dp.ensemble.asking import ask_together, row_of
+from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable, PlanError
 from langchain_dp.mechanisms import ClippedSum, Randomness
 from langchain_dp.ports import Continuation, MemberPrompt, ScoresNextToken, Token, TokenScores
 from langchain_dp.quiet.context import sealed
@@ -59,8 +58,9 @@ class TextWriter:
         Raises:
             ModelUnavailable: The public prompt could not be evaluated.
         """
-        public = MemberPrompt(head, "", tail, ("public", head))
-        return self.continued(public, lambda: [MemberPrompt(head, body, tail, key) for key, body in bodies.items()])
+        return self.continued(
+            public_prompt(head, tail), lambda: [MemberPrompt(head, body, tail, key) for key, body in bodies.items()]
+        )
 
     def continued(
         self,
@@ -99,23 +99,32 @@ class TextWriter:
         Raises:
             ModelUnavailable: It could not be evaluated. Public: no record was shown.
         """
-        self._asked(Continuation(public, (), 0.0), [])
+        try:
+            self._asked(Continuation(public, (), 0.0), [])
+            return
+        except LangChainDPError:
+            raise
+        except Exception as error:  # of whatever kind the engine has for it
+            failure = type(error).__name__
+        raise ModelUnavailable(f"The engine failed on a text that shows no record ({failure}). Check the model.")
 
-    def check_room(self, head: str, tail: str, *, more: int = 0) -> None:
+    def check_room(self, head: str, tail: str, *, more: int = 0, kept: int = 0) -> None:
         """Raise InvalidParameter unless a text of the largest length fits: one that breaks off would be drawn again.
 
         Args:
             head: Public text.
             tail: Public cue.
             more: Tokens by which the public text may become longer.
+            kept: Tokens of the longest prompt that are kept for private texts.
         """
-        room = self._engine.max_prompt_tokens
+        room = self._engine.max_prompt_tokens - kept
         needed = self._engine.count_tokens(head) + self._engine.count_tokens(tail) + self.noise.event.tokens + _MARGIN
         needed += more
         if needed > room:
             raise InvalidParameter(
                 f"Expected {needed} tokens of instruction, question and text to be at most {room}, the longest prompt "
-                "of this model. Shorten them, lower max_new_tokens=, or raise the engine's max_tokens=."
+                f"of this model{f' less {kept} that are kept for the records' if kept else ''}. Shorten them, lower "
+                "max_new_tokens=, or raise the engine's max_tokens=."
             )
 
     def begun(self, tokens: Sequence[Token]) -> str:
@@ -155,11 +164,8 @@ class TextWriter:
         return dataclasses.replace(known, members=tuple(self._alone(public, member, known) for member in members))
 
     def _alone(self, public: Continuation, member: Continuation, known: TokenScores) -> Any:
-        try:
-            scores = self._asked(public, [member])
-        except Exception:  # not a word of it: that some member failed is private
-            return None
-        return scores.members[0] if scores.tokens == known.tokens else None
+        [scores] = ask_together(lambda some: [self._asked(public, some)], [member])
+        return None if scores is None or scores.tokens != known.tokens else scores.members[0]
 
     def _asked(self, public: Continuation, members: Sequence[Continuation]) -> TokenScores:
         with sealed(Level.QUIET):
@@ -169,6 +175,11 @@ class TextWriter:
         return scores
 
 
+def public_prompt(head: str, tail: str) -> MemberPrompt:
+    """The prompt that shows nobody."""
+    return MemberPrompt(head, "", tail, ("public", head))
+
+
 def _plain(token: Token) -> Token:
     """As a journal keeps it: an engine may give numbers of a library's kind."""
     return str.__str__(token) if isinstance(token, str) else operator.index(token)
@@ -176,6 +187,5 @@ def _plain(token: Token) -> Token:
 
 def _rows(scores: TokenScores, kept: Sequence[int]) -> list[Any]:
     """Of each member the scores of these candidates; one that scored others, or none, adds nothing."""
-    rows = [None if row is None else np.asarray(row, dtype=np.float64) for row in scores.members]
-    whole = (len(scores.tokens),)
-    return [None if row is None or row.shape != whole else row[list(kept)] for row in rows]
+    rows = (row_of(row, len(scores.tokens)) for row in scores.members)
+    return [None if row is None else row[list(kept)] for row in rows]

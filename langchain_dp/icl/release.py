@@ -8,9 +8,10 @@ from collections.abc import Generator, Sequence
 
 from langchain_dp._util.places import Places
 from langchain_dp.accounting import Neighbors
+from langchain_dp.ensemble.answers import AnswerCache
 from langchain_dp.ensemble.tools import Remaining
 from langchain_dp.errors import ModelUnavailable
-from langchain_dp.icl.answers import AnswerCache, Released
+from langchain_dp.icl.answers import Released
 from langchain_dp.icl.pace import Pace
 from langchain_dp.icl.replicas import Replicas
 from langchain_dp.icl.reservation import AnswerReservation
@@ -67,10 +68,11 @@ class Releaser:
         self._max_calls = max_calls
         self._keep_answers = keep_answers
         self.replicas = replicas
-        self._answers = AnswerCache(keep_answers)
+        self._answers = AnswerCache[Released](keep_answers)
         if not self._presence_is_private():
             subset_prompts.keep(self._answers)
         self._probed = False
+        self._unanswered: set[bytes] = set()  # no more than were charged
         calls = reservation.scheme.expected_subsets + voter.companions
         # Few releases at a time: what is charged when the model dies is lost, and others would only wait for places.
         self._under_way = Places(math.ceil(max_calls / max(calls, 1.0)))
@@ -184,16 +186,37 @@ class Releaser:
         if not self._probed:
             self._voter.probe()
             self._probed = True
+        if _key(question) in self._unanswered:
+            self._voter.ask((), beside=question)
         steps = self._steps(question, asker)
-        return _finish(steps, self._voter.ask(next(steps), beside=question))
+        subset_prompts = next(steps)
+        try:
+            return _finish(steps, self._voter.ask(subset_prompts, beside=question))
+        except ModelUnavailable as error:
+            said = str(error)
+        raise self._charged(question, said)
 
     async def _aanswered(self, question: str, asker: str | None) -> Released:
         if not self._probed:
             await self._voter.aprobe()
             self._probed = True
+        if _key(question) in self._unanswered:
+            await self._voter.aask((), beside=question)
         steps = self._steps(question, asker)
         subset_prompts = await in_own_thread(next, steps)
-        return _finish(steps, await self._voter.aask(subset_prompts, beside=question))
+        try:
+            return _finish(steps, await self._voter.aask(subset_prompts, beside=question))
+        except ModelUnavailable as error:
+            said = str(error)
+        raise self._charged(question, said)
+
+    def _charged(self, question: str, said: str) -> ModelUnavailable:
+        """What a charged release ends in whose public companion got no answer; its question is known from now on."""
+        self._unanswered.add(_key(question))
+        return ModelUnavailable(
+            f"{said} This answer was charged; the same question is asked in public first from now on, which costs "
+            "nothing."
+        )
 
     def _steps(self, question: str, asker: str | None) -> Generator[Sequence[SubsetPrompt], Sequence[Vote], Released]:
         """The order of every release: spend (durable), draw subsets, count votes, draw noise, name the winner."""

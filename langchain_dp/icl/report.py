@@ -15,6 +15,7 @@ from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.icl.reservation import AnswerReservation
 
 MAJORITIES = (0.6, 0.7, 0.8, 0.9)
+_HEARD = 0.75  # how often a majority of 90% must win, or whoever builds a chain is warned
 _SAFE = 0.9  # a 70% majority that survives less often than this deserves a warning
 
 
@@ -140,6 +141,18 @@ class ICLPlanReport:
         ]
         lines += [f"  WARNING      {point}" for point in (*self.weak, self.warning) if point]
         return "\n".join(lines)
+
+
+def drowned(reservation: AnswerReservation, labels: int) -> str:
+    """Why answers are mostly noise; empty if nine subsets of ten that agree win three times in four."""
+    share = MAJORITIES[-1]
+    chance = majority_survival(share, sigma=reservation.event.sigma, scheme=reservation.scheme, labels=labels)
+    if chance >= _HEARD:
+        return ""
+    return (
+        f"where {share:.0%} of the subsets agree, their label wins {chance:.0%} of the time, with noise made for "
+        f"{reservation.max_queries:,} answers (max_queries=)"
+    )
 
 
 def report(

@@ -15,21 +15,23 @@ from pydantic import BaseModel
 from langchain_dp._util import validate
 from langchain_dp._util.validate import moved, no_further
 from langchain_dp.accounting import Askers, Neighbors, PrivacyBudget, PrivacyCertificate
+from langchain_dp.accounting.budget import warn_of_noise
 from langchain_dp.accounting.events import SamplingName
+from langchain_dp.ensemble.answers import KEPT
 from langchain_dp.ensemble.questions import Question, asker_of
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise
 from langchain_dp.ensemble.scheme import MOVED_SAMPLING, Sampling, Scheme, sampling_from
 from langchain_dp.ensemble.tools import ExitBehavior, private_tool
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.icl import checks, prompts
-from langchain_dp.icl.answers import KEPT, DPAnswer, Released
+from langchain_dp.icl.answers import DPAnswer, Released
 from langchain_dp.icl.asking import MOVED_ASKING, Asking
 from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
 from langchain_dp.icl.pace import Pace
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.replicas import Replicas
-from langchain_dp.icl.report import ICLPlanReport, report
+from langchain_dp.icl.report import ICLPlanReport, drowned, report
 from langchain_dp.icl.reservation import AnswerReservation, reserve
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.templates import prompt_from
@@ -168,6 +170,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
             replicas=replicas,
             askers=None if askers is None else validate.group("askers", askers, Askers),
         )
+        warn_of_noise(drowned(reservation, len(self.labels)))
         self._subset_prompts = SubsetPrompts(self._records, reservation.scheme, self._shot, self._rng)
         self._replicas: Replicas | None = None
         if replicas:
@@ -209,8 +212,8 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
             BudgetExceeded: The plan is used up, or the asker's share of it (``ShareExceeded``). No model was called.
             PlanError: The plan has accounts, and the config names nobody who has one. Nothing was spent.
             ModelUnavailable: The model failed on a public test question, before the release was charged; or on this
-                question after invented examples, beside the subsets: then this release was charged. See
-                ``on_unhealthy``.
+                question after invented examples, beside the subsets: then this release was charged, as the message
+                says, and the same question is tried in public first when it comes again. See ``on_unhealthy``.
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
 
         Warns:
@@ -493,6 +496,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
             settings=self._reservation.settings,
             askers=self.askers if askers is None else validate.group("askers", askers, Askers),
         )
+        warn_of_noise(drowned(reservation, len(self.labels)))
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin.name = reservation.plan.name

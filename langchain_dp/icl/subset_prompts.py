@@ -9,9 +9,9 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from langchain_dp._util import forks
+from langchain_dp.ensemble.answers import AnswerCache
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.ensemble.subsets import Subset, SubsetSampler
-from langchain_dp.icl.answers import AnswerCache
 from langchain_dp.icl.votes import Shot, SubsetPrompt
 from langchain_dp.mechanisms.randomness import Randomness
 from langchain_dp.records import PrivateRecords
@@ -44,7 +44,7 @@ class SubsetPrompts:
         forks.keep_still(self)
         self._forgotten = 0
         self._catch_up: Callable[[], None] = lambda: None
-        self._kept: weakref.WeakSet[AnswerCache] = weakref.WeakSet()
+        self._kept: weakref.WeakSet[AnswerCache[Any]] = weakref.WeakSet()
         self._sampler = SubsetSampler(self._shots, scheme, rng)
 
     def draw(self, question: str) -> list[SubsetPrompt]:
@@ -92,7 +92,7 @@ class SubsetPrompts:
         """Have this called before every use of the records: it drops those that another replica has forgotten."""
         self._catch_up = catch_up
 
-    def keep(self, answers: AnswerCache) -> None:
+    def keep(self, answers: AnswerCache[Any]) -> None:
         """Have a page turned in ``answers``, for as long as they live, whenever a record is forgotten."""
         self._kept.add(answers)
 

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from langchain_dp.ensemble.asking import ask_together, is_remote
+from langchain_dp.ensemble.asking import ask_together, is_remote, row_of
 from langchain_dp.ensemble.room import Room
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.opt.settings import Settings
@@ -131,8 +131,5 @@ class Forward:
 
 
 def _row(scores: object, labels: int) -> Row | None:
-    try:
-        row = np.asarray(scores, dtype=np.float64)
-    except Exception:  # whatever an engine answered to one member: it could not be asked
-        return None
-    return row if row.shape == (labels,) and np.isfinite(row).all() else None
+    row = row_of(scores, labels)
+    return row if row is not None and np.isfinite(row).all() else None

@@ -17,8 +17,8 @@ from langchain_dp.accounting import (
     PrivacyLedger,
     TextRoundEvent,
 )
-from langchain_dp.accounting.budget import warn_of, weak_points
-from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks, secret_key
+from langchain_dp.accounting.budget import warn_of, warn_of_clip, warn_of_noise, weak_points
+from langchain_dp.ensemble.journal import alone, check_settings, differing, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.ensemble.subsets import KeyedCoins, SubsetSampler
@@ -42,12 +42,13 @@ from langchain_dp.opt.reservation import (
     choose_noise,
     clip_of,
     reserve,
+    selection_event,
     votes_needed,
 )
 from langchain_dp.opt.run import CANCELLED, Run
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
-from langchain_dp.opt.verdict import check_choice
+from langchain_dp.opt.verdict import check_choice, choice_verdict
 from langchain_dp.opt.voters import (
     ClippedGlossary,
     ClippedTexts,
@@ -163,6 +164,17 @@ class PrivateRuns:
         elif token is None and self.agreement < 1 and scheme.even:
             check_choice(share, prompts=settings.choices, rows=settings.taking_part(records))
 
+    def _judge(self, token: WritingEvent | None, share: PrivacyBudget, scheme: Scheme, records: int) -> None:
+        """As :meth:`check_reachable`, and a warning where what is left will be noise above all."""
+        self.check_reachable(token, share, scheme, records)
+        settings = self._settings
+        if isinstance(token, TextRoundEvent):
+            warn_of_clip(self._clipped(token, scheme).clip)
+        elif token is None and scheme.even:
+            rows = settings.taking_part(records)
+            found = choice_verdict(selection_event(share), share, prompts=settings.choices, rows=rows)
+            warn_of_noise(f"the choice is one at random, {found.said}" if found.worth == "no" else "")
+
     def run(self, records: PrivateRecords, *, halted: Callable[[], bool] = lambda: False) -> OptimizedPrompt:
         """Start a run, or take up the one that was started; ``halted`` is asked before every call."""
         with alone(self._ledger, self._name, "optimizer"):
@@ -175,8 +187,7 @@ class PrivateRuns:
         if journal.winner is None:
             for choice in dict.fromkeys(reversed(choices(self._settings, []))):  # the initial one first
                 self._forward.check(choice.instruction, choice.words)
-        even = self.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
-        scheme = Scheme(self._settings.sampling.scheme, journal.groups, journal.sampling_probability, even)
+        scheme = self._scheme(journal)
         self._reservation = reservation = self._reserved(journal, scheme, len(records))
         self._journal = journal
         budget = reservation.budget
@@ -236,7 +247,7 @@ class PrivateRuns:
             epsilon0=self._settings.writing.epsilon0,
             delta0=self._settings.writing.delta0,
             journal=journal.text(),
-            check=lambda token, share: self.check_reachable(token, share, scheme, records),
+            check=lambda token, share: self._judge(token, share, scheme, records),
         )
         plan = reservation.plan
         if journal.plan is None:
@@ -257,7 +268,7 @@ class PrivateRuns:
         return uncharged or self._drawn is not None or self._undrawn == os.getpid()
 
     def _opened(self, records: PrivateRecords) -> Journal:
-        settings = {**self._settings.public(), "name": self._name, "model": self._engine.name}
+        settings = self._asked()
         plan = self._ledger.plan(self._name)
         if plan is not None:
             journal = journals.found(self._ledger, plan)
@@ -353,16 +364,37 @@ class PrivateRuns:
             self._drawn = mechanism.release(counts, rng=self._rng)
         return self._drawn
 
+    def _attached(self) -> tuple[PromptReservation, Journal] | None:
+        """The run that has started under these settings, in this process or another: no records are needed for that."""
+        if self._reservation is not None and self._journal is not None:
+            return self._reservation, self._journal
+        plan = self._ledger.plan(self._name)
+        journal = journals.found(self._ledger, plan) if plan is not None and plan.journal else None
+        if journal is None or differing(journal.settings, self._asked()):
+            return None
+        return self._reserved(journal, self._scheme(journal), 0), journal
+
+    def _asked(self) -> dict[str, Any]:
+        """What a journal says of the run."""
+        return {**self._settings.public(), "name": self._name, "model": self._engine.name}
+
+    def _scheme(self, journal: Journal) -> Scheme:
+        even = self.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
+        return Scheme(self._settings.sampling.scheme, journal.groups, journal.sampling_probability, even)
+
     def released(self) -> list[str]:
-        """Candidates released so far, complete or not."""
-        written = [] if self._journal is None else self._journal.written
+        """Candidates released so far, complete or not, also of an earlier process."""
+        attached = self._attached()
+        written = [] if attached is None else attached[1].written
         return [text for text in (self._text.instruction(each.tokens) for each in written) if text]
 
     def certificate(self) -> PrivacyCertificate:
-        """The promise of the run as it stands."""
-        reservation, journal = self._reservation, self._journal
-        if reservation is None or journal is None:
+        """The promise of the run as it stands, also of one that an earlier process has started."""
+        attached = self._attached()
+        if attached is None:
             raise InvalidParameter("Expected a run to have started. Call invoke(examples) first, or plan(examples).")
+        reservation, journal = attached
+        weak = self._weak or weak_points(reservation.budget.epsilon, reservation.budget.delta)
         seeded = not self._rng.private
         glossary, writes = self._settings.glossary is not None, self._settings.writes
         return reservation.plan.certificate(
@@ -376,7 +408,7 @@ class PrivateRuns:
                 "only the reserved epsilon and delta are a promise, whatever was used of them",
                 *(["training and validation records are disjoint: their costs combine by the larger"] * writes),
                 *([_ONE_ROUND if self._settings.decoder == "clip" else _LABELS[self.neighbors]] if glossary else []),
-                *self._weak,
+                *weak,
                 *getattr(self._engine, "notes", ()),
             ),
             parameters={

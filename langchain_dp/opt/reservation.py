@@ -21,6 +21,7 @@ from langchain_dp.accounting import (
     calibrate_text_round,
     epsilon,
 )
+from langchain_dp.accounting.budget import LEAST_CLIP
 from langchain_dp.accounting.events import SamplingName
 from langchain_dp.ensemble.reservation import Reservation, check_same, reserved_once, unreserved
 from langchain_dp.ensemble.scheme import Scheme
@@ -226,10 +227,6 @@ def _token_event(
     given = f"epsilon0={event.epsilon0:g}, delta0={event.delta0:g}"
     _check_fits(share, event, calls, given, "Lower epsilon0 or delta0, or leave both out to have them")
     return event
-
-
-LEAST_CLIP = 0.3
-"""Clip in nats below which subsets can hardly move the public model."""
 
 
 def clip_of(token: TextRoundEvent, scheme: Scheme, temperature: float, *, texts: int = 1) -> ClippedSum:

@@ -7,7 +7,7 @@ import dataclasses
 import random
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
@@ -20,7 +20,7 @@ from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.accounting.events import SamplingName
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for, unreserved
 from langchain_dp.ensemble.scheme import MOVED_SAMPLING, Sampling, sampling_from
-from langchain_dp.errors import InvalidParameter
+from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.opt import checks
 from langchain_dp.opt.data import scheme_for
@@ -160,6 +160,8 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             )
         if not isinstance(name, str):
             raise InvalidParameter(f"Expected name of type {type(name).__name__} to be a str.")
+        if dln is not None and method != "dln-1":
+            raise InvalidParameter(f'Expected dln= with method="dln-1" only, not with method={method!r}. Leave it out.')
         self.name = name
         describes = method == "glossary"
         if method == "choose":
@@ -412,6 +414,16 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             self._engine, self.settings, self._dln, records, coins=coins, progress=self._progress
         )
         return prompt
+
+    def __repr__(self) -> str:
+        settings = self.settings
+        return f"DPPromptOptimizer(method={settings.method!r}, labels={list(settings.labels)}, name={self.name!r})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivateDataError(
+            "A DPPromptOptimizer holds a run and its budget, and cannot be pickled or copied. Build it anew: under the "
+            "same name= and ledger= it goes on with the run."
+        )
 
     # ------------------------------------------------------------------------------------------------- promise
 

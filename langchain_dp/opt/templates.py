@@ -15,6 +15,7 @@ from typing import Any
 
 from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.records import label_name
 
 MESSAGES = (
     "A better instruction has a few words more, where this one left the student in doubt.",
@@ -186,7 +187,7 @@ class Alternative:
 
     Args:
         instruction: What it asks; empty is the initial instruction.
-        words: Label -> word that it asks for; a label that is left out keeps its word.
+        words: Label, as it was given, or its name -> word that it asks for; one that is left out keeps its word.
 
     Raises:
         InvalidParameter: It says nothing of its own.
@@ -197,7 +198,7 @@ class Alternative:
     """
 
     instruction: str = ""
-    words: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    words: Mapping[Any, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.instruction, str) or not isinstance(self.words, Mapping):
@@ -205,14 +206,15 @@ class Alternative:
                 f"Expected an alternative of {type(self.instruction).__name__} and {type(self.words).__name__} to be "
                 "an instruction (str) and words (label -> word)."
             )
-        for label, word in self.words.items():
-            if not isinstance(label, str) or not isinstance(word, str) or not word.strip() or "\n" in word.strip():
+        names = {label_name(label): word for label, word in self.words.items()}
+        for label, word in names.items():
+            if label is None or not isinstance(word, str) or not word.strip() or "\n" in word.strip():
                 raise InvalidParameter(
                     f"Expected words of an alternative to be one line of text by label, not {label!r}: {word!r}. "
                     "Write for example {'human': 'person'}."
                 )
         object.__setattr__(self, "instruction", self.instruction.strip())
-        object.__setattr__(self, "words", {label: word.strip() for label, word in self.words.items()})
+        object.__setattr__(self, "words", {label: word.strip() for label, word in names.items()})
         if not self.instruction and not self.words:
             raise InvalidParameter("Expected an alternative to have an instruction, or words, of its own. It is empty.")
 

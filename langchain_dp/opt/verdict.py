@@ -9,10 +9,11 @@ from typing import Literal
 
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighbors, PrivacyBudget
+from langchain_dp.accounting.budget import LEAST_CLIP
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.fit import AGREED, ENOUGH_CLIP
-from langchain_dp.opt.reservation import LEAST_CLIP, chance, selection_event, votes_needed
+from langchain_dp.opt.reservation import chance, selection_event, votes_needed
 
 Worth = Literal["yes", "hardly", "no"]
 NEARLY_ALL = 0.9

@@ -41,6 +41,11 @@ def given_labels(labels: Iterable[Label]) -> dict[str, Label]:
     Raises:
         InvalidParameter: They are no labels, too few, or of several kinds.
     """
+    if isinstance(labels, Mapping):
+        raise InvalidParameter(
+            "Expected labels to be a list, not a mapping. Words that stand for labels in a prompt are words= of its "
+            "template: give labels=list(labels)."
+        )
     listed = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)) else [None]
     names = [label_name(label) for label in listed]
     if not all(name is not None and name.strip() for name in names) or len({_kind(label) for label in listed}) > 1:
@@ -96,7 +101,18 @@ def row_fault(
     odd = [variable for variable in variables if plain and not isinstance(row[variable], (str, int, float))]
     if odd:
         return f"Expected {odd} of {{where}} to be text or numbers. Convert them first."
+    unfit = [variable for variable in variables if not _says(row[variable])]
+    if unfit:
+        return f"Expected {unfit} of {{where}} to be text that UTF-8 can hold. Convert it first."
     return ""
+
+
+def _says(value: object) -> bool:
+    """Whether a template can show it: a value of a kind of its own (a path, say) may not become text, or odd text."""
+    try:
+        return encodable(str(value))
+    except Exception:  # whatever its kind does: it is refused
+        return False
 
 
 def exact(value: Any) -> Any:

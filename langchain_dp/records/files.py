@@ -34,7 +34,7 @@ def read_jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
             if isinstance(row, dict):
                 rows.append(row)
             else:
-                faults.add(number, "Expected {where} to be a JSON object with text and label. Repair it.")
+                faults.add(number, "Expected {where} to be a JSON object. Repair it.")
     del line, row  # a traceback shows locals to those who collect them
     faults.raise_any()
     return rows
@@ -90,6 +90,11 @@ def read_file(path: str | PathLike[str]) -> list[dict[str, Any]]:
             "Read another file yourself, with pandas for instance, and give what it holds."
         )
     return reader(path)
+
+
+def read_rows(path: str | PathLike[str]) -> list[dict[str, Any]]:
+    """As :func:`read_file`, but a file whose name ends otherwise holds JSON lines, too."""
+    return _READERS.get(Path(path).suffix.lower(), read_jsonl)(path)
 
 
 def _named(path: str | PathLike[str]) -> str:

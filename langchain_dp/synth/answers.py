@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import string
 import threading
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -16,14 +17,15 @@ from pydantic import BaseModel
 
 from langchain_dp._util import forks
 from langchain_dp._util.validate import group, integer, no_further, number
-from langchain_dp.accounting import Askers, LedgerPlan, PrivacyBudget, PrivacyCertificate, TextRoundEvent
-from langchain_dp.accounting.budget import warn_of
+from langchain_dp.accounting import Askers, LedgerPlan, Neighbors, PrivacyBudget, PrivacyCertificate, TextRoundEvent
+from langchain_dp.accounting.budget import warn_of, warn_of_clip
+from langchain_dp.ensemble.answers import KEPT, AnswerCache
 from langchain_dp.ensemble.journal import secret_key
 from langchain_dp.ensemble.questions import HISTORY, Question, asker_of, question_fields
 from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
 from langchain_dp.ensemble.room import Room
 from langchain_dp.ensemble.tools import ExitBehavior, Remaining, private_tool
-from langchain_dp.ensemble.writing import TextWriter
+from langchain_dp.ensemble.writing import TextWriter, public_prompt
 from langchain_dp.errors import InvalidParameter, PlanError, PrivateDataError
 from langchain_dp.mechanisms import ClippedSum, NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.ports import ScoresNextToken, Token
@@ -190,7 +192,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         candidates: int = 512,
         temperature: float = 1.0,
         chat: bool = False,
-        keep_answers: int = 10_000,
+        keep_answers: int = KEPT,
         max_question_chars: int = 4_000,
         askers: Askers | None = None,
         not_private_seed: int | None = None,
@@ -205,7 +207,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         integer("members", members, at_least=2, at_most=10_000)
         integer("candidates", candidates, at_least=2, at_most=100_000)
         integer("max_new_tokens", max_new_tokens, at_least=1)
-        self._keep = integer("keep_answers", keep_answers, at_least=0)
+        self._answers = AnswerCache[str](integer("keep_answers", keep_answers, at_least=0))
         self._longest = integer("max_question_chars", max_question_chars, at_least=1)
         number("temperature", temperature, at_least=0.05, at_most=100.0)
         self.name = self._name = name
@@ -219,7 +221,6 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         self._ledger = ledger_for(budget, ledger)
         self._lock = threading.Lock()
         forks.renew_lock(self)
-        self._answers: OrderedDict[str, str] = OrderedDict()
         self._forgotten = 0  # records, so far
         self._plan, self._design = self._reserved(
             budget, max_queries, members, max_new_tokens, temperature, sampling_probability, candidates,
@@ -231,6 +232,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             model, self.prompts.end, self._design.noise, candidates=candidates, chat=chat, rng=self._rng
         )
         warn_of(weak(self._design, self._plan.epsilon, self._plan.delta))
+        warn_of_clip(self._design.noise.clip)
 
     def _reserved(
         self, budget: PrivacyBudget | None, queries: int, members: int, tokens: int, temperature: float,
@@ -280,14 +282,22 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             InvalidParameter: The question is empty or too long. Nothing was spent.
             BudgetExceeded: The plan is used up, or the asker's share of it (``ShareExceeded``). Nothing was asked.
             PlanError: The plan has accounts, and the config names nobody who has one. Nothing was spent.
-            ModelUnavailable: The model does not answer public text. This answer was charged.
+            ModelUnavailable: The model does not answer public text. Nothing was spent, unless it failed in mid-answer.
         """
-        return "".join(self.stream(input, config, **kwargs))
+        no_further(kwargs)
+        return "".join(self._streamed(input, config, whole=True))
 
     def stream(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[str]:  # noqa: A002
-        """Release one answer piece by piece, each as soon as it is drawn: it has left then, and is paid for."""
+        """Release one answer piece by piece, each as soon as it is drawn: it has left then, and is paid for.
+
+        While it lasts the same question is another one, and paid for: nobody can wait for whoever reads it slowly.
+        """
         no_further(kwargs)
-        yield from self._transform_stream_with_config(iter([input]), self._pieces, config)  # type: ignore[arg-type]  # it gives a config to all that take one
+        yield from self._streamed(input, config, whole=False)
+
+    def _streamed(self, question: Question, config: RunnableConfig | None, *, whole: bool) -> Iterator[str]:
+        pieces = functools.partial(self._pieces, whole=whole)
+        return self._transform_stream_with_config(iter([question]), pieces, config)  # type: ignore[arg-type]  # it gives a config to all that take one
 
     async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002
         """Async twin of :meth:`invoke`, in a worker thread."""
@@ -333,32 +343,52 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         )
 
     # LangChain gives the config to what has an argument of this name.
-    def _pieces(self, questions: Iterator[Question], config: RunnableConfig) -> Iterator[str]:
+    def _pieces(self, questions: Iterator[Question], config: RunnableConfig, *, whole: bool) -> Iterator[str]:
+        """Pieces of answers. Who takes them ``whole`` waits for another who asks the same, and shares the answer."""
         asker = asker_of(self._plan, config)
         for question in questions:
-            asked = self._checked(question)
-            with self._lock:
-                kept = self._answers.get(asked)
-                if kept is not None:
-                    self._answers.move_to_end(asked)
+            asked, page = self._checked(question), self._page()
+            kept = self._answers.kept(asked, page)
+            while whole and kept is None and (claim := self._answers.claim(asked, page)) is not None:
+                kept = claim.result() if isinstance(claim, Future) else claim
             if kept is not None:
                 yield kept
                 continue
-            self._remaining.before_charge(asker)
-            steps = self._written(asked, asker)
-            while (piece := redacted(next, Held(steps, None), _WHEN)) is not None:
-                yield piece
+            pieces: list[str] = []
+            done = False
+            try:
+                self._remaining.before_charge(asker)
+                steps = self._written(asked, asker)
+                while (piece := redacted(next, Held(steps, None), _WHEN)) is not None:
+                    pieces.append(piece)
+                    yield piece
+                done = True
+            finally:
+                answer = "".join(pieces) if done else None
+                if whole:
+                    self._answers.settle(asked, answer, page)
+                elif answer is not None:
+                    self._answers.keep(asked, answer, page)
+
+    def _page(self) -> int:
+        """A forgotten record turns the page: what it may have helped to write is not given out again.
+
+        Not where the promise covers whether a record is there at all: that a question costs again would show it.
+        """
+        return 0 if self._ledger.budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE else self._forgotten
 
     def _written(self, asked: str, asker: str | None) -> Iterator[str]:
         """The order of every release: charge, draw who takes part, ask, draw a token."""
         check_environment()
-        self._writer.check_room(self.prompts.head, asked)
-        # The same for every question: what is shown of a record never changes.
-        most = self._room.beside(self._engine.max_prompt_tokens // 2, self.prompts.head)
+        # Half is for the records, whatever is asked: what is shown of one never changes, and none is left out.
+        half = self._engine.max_prompt_tokens // 2
+        most = self._room.beside(half, self.prompts.head)
+        self._writer.check_room("", asked, kept=half)
+        if self._remaining.answers(asker):
+            self._writer.check_answers(public_prompt(self.prompts.head, asked))
         self._plan.spend(self._design.charged(0), chain=self._name, asker=asker)
         event = self._design.noise.event
         with self._lock:
-            forgotten = self._forgotten
             fresh = self._rng.randbelow(2**128)  # of this answer alone, also in a process that was forked
             drawn = Members(self._key, self._slots).drawn(fresh, event.sampling_probability)
             bodies: dict[Hashable, str] = {
@@ -380,11 +410,6 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         finally:
             gone = [key for key in bodies if key not in self._remembered(bodies)]
             self._engine.forget(*gone)  # also what was evaluated after it was forgotten
-        with self._lock:
-            if forgotten == self._forgotten:
-                self._answers[asked] = said
-            while len(self._answers) > self._keep:
-                self._answers.popitem(last=False)
 
     def _remembered(self, bodies: Mapping[Hashable, str]) -> Mapping[Hashable, str]:
         """Members whose records are not forgotten, at every look."""
@@ -433,6 +458,8 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
     def forget(self, record_id: str) -> None:
         """Remove a record: it is in no later answer, and what was released before it went is not given again.
 
+        (Under add/remove it is: that a question costs again would show that the record was there.)
+
         Raises:
             InvalidParameter: There is no such record.
         """
@@ -440,7 +467,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             self._records.forget(record_id)
             self._forgotten += 1
             del self._slots[record_id]  # the others keep theirs
-            self._answers.clear()
+            self._answers.turn(self._page())
         self._engine.forget((self._key, record_id))
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from langchain_dp._util import validate
 from langchain_dp.accounting.events import MOST_TOKENS
-from langchain_dp.ensemble.describing import TOPIC, Shown, says_nothing, turns, wording, words_of
+from langchain_dp.ensemble.describing import TOPIC, Shown, own, says_nothing, turns, wording, words_of
 from langchain_dp.synth.prompts import SynthesisPrompts
 
 _USUAL = {
@@ -87,8 +87,12 @@ class Describing:
         return f"{given}: {description}" if self.show_labels else description
 
 
-def useful(text: str) -> str:
-    """A released description without what it ends in the middle of; empty if it says nothing of the texts.
+def useful(text: str, cue: str = SynthesisPrompts().tail) -> str:
+    """A released description without what it ends in the middle of, or goes on with; empty if it says nothing.
+
+    Args:
+        text: As it was released.
+        cue: What the next text of the prompt would begin with.
 
     Examples:
         >>> useful("Sports, football,")
@@ -96,7 +100,8 @@ def useful(text: str) -> str:
         >>> useful("the same topic"), useful("2018")
         ('', '')
     """
-    return "" if says_nothing(words_of(text)) else text.strip(" \t,;:-")
+    said = own(text, cue)
+    return "" if says_nothing(words_of(said)) else said.strip(" \t,;:-")
 
 
 def told(labels: Mapping[str, str], described: Mapping[str, str], how: Describing | None) -> dict[str, str]:

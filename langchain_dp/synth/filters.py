@@ -10,6 +10,7 @@ from typing import Literal
 
 from langchain_dp._util import validate
 from langchain_dp.ensemble.asking import ask_together
+from langchain_dp.ensemble.describing import own
 from langchain_dp.ports import MemberPrompt, ScoresLabels
 from langchain_dp.synth.journal import WrittenText
 
@@ -45,13 +46,26 @@ class Filters:
 
 
 def judged(
-    written: Sequence[WrittenText], filters: Filters, descriptions: Mapping[str, str], checker: ScoresLabels | None
+    written: Sequence[WrittenText],
+    filters: Filters,
+    descriptions: Mapping[str, str],
+    checker: ScoresLabels | None,
+    *,
+    cue: str,
 ) -> list[tuple[WrittenText, Reason]]:
-    """Each text as it is kept, with why it is left out; "" where it is not."""
+    """Each text as it is kept, with why it is left out; "" where it is not.
+
+    Args:
+        written: Released texts.
+        filters: Rules.
+        descriptions: What the model was told of each label.
+        checker: Tells labels apart, for ``check_labels``.
+        cue: What the next text of the prompt would begin with: a text that goes on with it is cut there.
+    """
     seen: set[str] = set()
     found: list[tuple[WrittenText, Reason]] = []
     for one in written:
-        text = one.text
+        text = own(one.text, cue)
         if one.ended == "length" and filters.whole_sentences:
             text = _whole(text)
         one = dataclasses.replace(one, text=text)

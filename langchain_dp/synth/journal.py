@@ -80,13 +80,10 @@ class SynthesisJournal(RunJournal):
         return {(one.number, one.label) for one in self.written}
 
     def keep(self, text: WrittenText) -> None:
-        """Keep a text. Only what is kept may leave."""
-        self.written.append(text)
-        try:
-            self.save()
-        except BaseException:
-            self.written.pop()
-            raise
+        """Keep a text. Only what is kept may leave, also to whoever looks on from another thread."""
+        longer = dataclasses.replace(self, written=[*self.written, text])
+        longer.save()
+        self.written, self.kept = longer.written, longer.kept
 
 
 def started(

@@ -13,7 +13,7 @@ from langchain_dp.accounting import (
     PrivacyCertificate,
     PrivacyLedger,
 )
-from langchain_dp.accounting.budget import weak_points
+from langchain_dp.accounting.budget import warn_of_clip, weak_points
 from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.ensemble.room import Room
@@ -22,6 +22,7 @@ from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Randomness
 from langchain_dp.ports import ScoresNextToken, Token
 from langchain_dp.records import PrivateRecords
+from langchain_dp.redact import interruption
 from langchain_dp.synth import journal as journals
 from langchain_dp.synth.describing import told, useful
 from langchain_dp.synth.journal import SynthesisJournal, WrittenText
@@ -85,12 +86,18 @@ class SynthesisRuns:
         return self._opened
 
     def prospect(self, records: int) -> tuple[PrivacyBudget, Design]:
-        """Share of the ledger and design that a run over so many records would reserve, or has."""
+        """Share of the ledger and design that a run over so many records would reserve, or has.
+
+        Raises:
+            InvalidParameter: Public text and the longest text that may be written do not fit into the model's context.
+        """
         opened = self._attached()
         if opened is not None:
             return PrivacyBudget(opened.plan.epsilon, opened.plan.delta, self.neighbors), opened.design
         share = affordable(self._ledger, self._budget)
-        return share, designed(self._settings, share, records)
+        design = designed(self._settings, share, records)
+        self._check_room(design, self._writers(design))
+        return share, design
 
     def run(
         self,
@@ -124,6 +131,7 @@ class SynthesisRuns:
 
     def _reserved(self, asked: Mapping[str, Any], records: PrivateRecords) -> LedgerPlan:
         share, design = self.prospect(len(records))
+        warn_of_clip(design.noise.clip)
         key = secret_key(self._rng)
         data = fingerprint(marks(records, key), key)
         journal = journals.started(self._ledger, key, settings=asked, design=dataclasses.asdict(design), data=data)
@@ -181,9 +189,9 @@ class SynthesisRuns:
                     tokens: list[Token] = []
                     try:
                         tokens.extend(writer.tokens(head, tail, bodies))
-                    except Exception:
+                    except BaseException as error:
                         # What was drawn may be why it failed: a text that has begun is lost, and not drawn again.
-                        if tokens:
+                        if tokens and interruption(error) is None:
                             journal.keep(WrittenText(number, label, "", "failed"))
                         raise
                     one = WrittenText(number, label, writer.text(tokens), "end" if writer.ended(tokens) else "length")
@@ -217,7 +225,7 @@ class SynthesisRuns:
         settings = self._settings
         if number == DESCRIBED and settings.describe is not None:
             return settings.describe.asking(settings.labels[label], settings.prompts, chat=settings.chat)
-        known = told(settings.labels, _described(journal), settings.describe)
+        known = told(settings.labels, self._described(journal), settings.describe)
         return settings.prompts.described(known[label]), settings.prompts.tail
 
     def _charge(self, opened: _Opened, number: int) -> None:
@@ -237,7 +245,11 @@ class SynthesisRuns:
     def described(self) -> dict[str, str]:
         """Label -> its released description, empty where it says nothing; no label before descriptions are released."""
         opened = self._attached()
-        return {} if opened is None else _described(opened.journal)
+        return {} if opened is None else self._described(opened.journal)
+
+    def _described(self, journal: SynthesisJournal) -> dict[str, str]:
+        cue = self._settings.prompts.tail
+        return {one.label: useful(one.text, cue) for one in journal.written if one.number == DESCRIBED}
 
     def certificate(self) -> PrivacyCertificate:
         """The promise of the run as it stands."""
@@ -248,10 +260,6 @@ class SynthesisRuns:
             opened.plan, opened.design, self._engine, self._rng,
             "the local model sees the examples; the texts alone leave, and may be shown to anybody and kept",
         )  # fmt: skip
-
-
-def _described(journal: SynthesisJournal) -> dict[str, str]:
-    return {one.label: useful(one.text) for one in journal.written if one.number == DESCRIBED}
 
 
 def slots_of(records: PrivateRecords, neighbors: Neighbors) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import run_in_executor
@@ -16,7 +16,7 @@ from langchain_dp._util.validate import group, no_further
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
-from langchain_dp.errors import InvalidParameter
+from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels, ScoresNextToken
 from langchain_dp.quiet.run import check_environment
@@ -54,7 +54,8 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         name: Name of the plan in the ledger. A ledger with a file keeps what is written, and a run under the same name
             is taken up where it stopped.
         max_new_tokens: Tokens of one text at most.
-        members: Members that are expected to take part in one text: prompts with private records.
+        members: Members that are expected to take part in one text: prompts with private records. Under "groups" as
+            many as the records make.
         shots: Records of its label that a member is expected to show. With one, a member is a record. More of them tell
             the model more, and cost: as many times the records take part, and, with more than one label, every round
             counts twice. Under replace-one neighbours only.
@@ -243,7 +244,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         checker = self._engine if isinstance(self._engine, ScoresLabels) else None
         described = self._runs.described()
         known = told(self.settings.labels, described, self.settings.describe)
-        found = judged(self._runs.released(), self.filters, known, checker)
+        found = judged(self._runs.released(), self.filters, known, checker, cue=self.settings.prompts.tail)
         examples = [SyntheticExample(one.text, one.label, reason) for one, reason in found]
         settings = {**self.settings.public(), "dropped": counted(found)}
         if self.settings.describe is not None:
@@ -257,6 +258,15 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             InvalidParameter: No run has started yet.
         """
         return self._runs.certificate()
+
+    def __repr__(self) -> str:
+        return f"DPExampleSynthesizer(labels={list(self.settings.labels)}, name={self.name!r})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivateDataError(
+            "A DPExampleSynthesizer holds a run and its budget, and cannot be pickled or copied. Build it anew: under "
+            "the same name= and ledger= it goes on with the run."
+        )
 
     def plan(self, examples: Examples | int | None = None) -> SynthesisPlan:
         """What a run would cost and whether it is worth it. Spends and reserves nothing.

@@ -77,6 +77,11 @@ class SynthesisSettings:
         validate.number("temperature", self.temperature, at_least=0.05, at_most=100.0)
         if self.sampling_probability is not None:
             validate.number("sampling_probability", self.sampling_probability, above=0.0, at_most=1.0)
+            if self.scheme == "groups":
+                raise InvalidParameter(
+                    f"Expected sampling_probability={self.sampling_probability} to be left out with "
+                    'scheme="groups", where every record takes part in one round.'
+                )
 
     @property
     def rounds(self) -> int:

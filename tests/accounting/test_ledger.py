@@ -343,7 +343,7 @@ def test_the_repr_of_a_ledger_shows_what_is_spent_and_left(tmp_path: pathlib.Pat
     plan = ledger.reserve([(VOTE, 5)], name="p", delta=1e-6)
     plan.spend(VOTE)
     spent = plan.spent()[0]
-    assert repr(ledger).endswith(f"spent={spent:.4g}, reserved={plan.epsilon:.4g}, left={3 - spent:.4g})")
+    assert repr(ledger).endswith(f"spent={spent:.4g}, reserved={plan.epsilon:.4g}, left={3 - plan.epsilon:.4g})")
 
 
 def test_the_repr_of_a_ledger_waits_for_nobody_and_never_raises(

@@ -30,10 +30,10 @@ from langchain_dp.accounting import (
     pld,
 )
 from langchain_dp.accounting.metric import Owner
+from langchain_dp.ensemble.answers import AnswerCache
 from langchain_dp.ensemble.subsets import FixedPartition, KeyedCoins, SubsetSampler
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.icl import ChatDPICL, DPICLClassifier
-from langchain_dp.icl.answers import AnswerCache
 from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.reservation import AnswerReservation
 from langchain_dp.icl.subset_prompts import SubsetPrompts

@@ -113,6 +113,19 @@ def test_opt_says_what_the_library_says(data: str, capsys: pytest.CaptureFixture
         assert "no model" in found["tokens_counted_by"]
 
 
+def test_rows_may_be_a_table_with_names_of_its_own(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, whoever has a CSV file, or calls its text "review", is told to repair every line."""
+    table = tmp_path / "reviews.csv"
+    table.write_text("review,stars\n" + "".join(f"{row['text']},{row['label']}\n" for row in ROWS))
+    asked = ["--epsilon", 2, "--queries", 50]
+    named = planned(capsys, "icl", "--data", table, "--text-key", "review", "--label-key", "stars", *asked)
+    assert named == planned(capsys, "icl", "--data", data, *asked)
+    assert main(["plan", "icl", "--data", str(table), *map(str, asked)]) == 1
+    assert "or name another key with --text-key." in capsys.readouterr().err
+
+
 def test_opt_plans_a_choice_and_a_glossary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, ways that need fewer rows cannot be planned without a model, or as if they wrote prompts."""
     asked = ["--records", 1000, "--labels", *LABELS, "--instruction", "Praise or complaint?", "--epsilon", 3]

@@ -43,6 +43,15 @@ FORMS: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("nothing", [None, float("nan"), pytest.param("NA", id="pandas")])
+def test_a_value_that_a_table_does_not_have_is_no_question(nothing: Any) -> None:
+    """If it breaks, "nan" is asked, answered and charged."""
+    if nothing == "NA":
+        nothing = pytest.importorskip("pandas").NA
+    with pytest.raises(InvalidParameter, match=r"\['text'\] of the question to be text, but it is missing"):
+        question_fields({"text": nothing, "other": 1}, ["text"])
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_question_is_the_same_in_every_form(form: str) -> None:
     """If it breaks, a form that LangChain passes on is refused, or the members are asked something else."""

@@ -138,6 +138,12 @@ def test_a_typing_mistake_in_an_argument_is_an_error() -> None:
         ChatDPICL(classifier="none")  # type: ignore[arg-type]  # that it is refused is the point
 
 
+def test_labels_with_words_are_sent_where_words_belong() -> None:
+    """If it breaks, words that were given with the labels are dropped, and every answer of the model is none."""
+    with pytest.raises(InvalidParameter, match=r"a list, not a mapping.*words= of its template"):
+        classifier(labels={"positive": "good", "negative": "bad"})
+
+
 async def test_unknown_arguments_of_a_call_are_refused() -> None:
     """invoke(temperature=0) looks as if it did something."""
     chain = classifier()

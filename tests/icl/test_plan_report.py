@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,22 @@ from fakes.voters import VotingChat, VotingEngine, classifier, left, private_exa
 from langchain_dp import PrivacyBudget
 from langchain_dp.accounting import NoisyMaxEvent, epsilon
 from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.errors import MostlyNoiseWarning
 from langchain_dp.icl.report import majority_survival
+
+
+def test_whoever_builds_a_chain_of_noise_is_told_so() -> None:
+    """If it breaks, answers at random are sold without a word, unless somebody thinks of plan()."""
+    settings: dict[str, Any] = {"examples": private_examples(640), "shots": 4, "subsets": 10, "partitions": None}
+    settings |= {"sampling_probability": None}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chain = classifier(**settings, budget=PrivacyBudget(3.0), max_queries=100)
+    said = r"where 90% of the subsets agree, their label wins 6\d% of the time, with noise made for 10,000 answers"
+    with pytest.warns(MostlyNoiseWarning, match=said):
+        classifier(**settings, budget=PrivacyBudget(3.0), max_queries=10_000)
+    with pytest.warns(MostlyNoiseWarning, match="5\\d% of the time"):
+        chain.with_budget(PrivacyBudget(0.01))
 
 
 def test_a_plan_spends_nothing_and_asks_nobody() -> None:

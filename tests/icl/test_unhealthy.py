@@ -167,6 +167,31 @@ async def test_a_model_that_stops_to_name_labels_costs_one_answer() -> None:
     assert left(chain) == 2
 
 
+async def test_a_question_that_the_model_refuses_is_charged_once_however_often_it_is_asked() -> None:
+    """If it breaks, a content filter and with_retry use up the plan, and no message says that anything was charged."""
+
+    def reply(shots: Shots, question: str) -> str:
+        if "FILTERED" in question:
+            raise RuntimeError("content filter")
+        return "positive"
+
+    model = VotingChat(reply=reply, helpful=False)
+    chain = classifier(model)
+    with pytest.raises(ModelUnavailable, match=r"This answer was charged; the same question is asked in public first"):
+        chain.with_retry(stop_after_attempt=1).invoke("FILTERED")
+    for _ in range(2):
+        with pytest.raises(ModelUnavailable) as caught:
+            chain.with_retry(stop_after_attempt=2).invoke("FILTERED")
+        assert "charged" not in str(caught.value)
+        with pytest.raises(ModelUnavailable):
+            await chain.ainvoke("FILTERED")
+    assert left(chain) == 4
+    assert chain.invoke("x") == "positive"
+    with pytest.raises(ModelUnavailable, match="This answer was charged"):
+        await chain.ainvoke("also FILTERED")
+    assert left(chain) == 2
+
+
 def test_the_companion_asks_the_same_question_and_shows_no_record() -> None:
     """The companion asks something else than the members, or private examples are in what may be said aloud."""
     with OpenAIServer("positive") as server:

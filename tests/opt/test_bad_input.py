@@ -55,6 +55,7 @@ from langchain_dp.opt import DLNSettings, OptPrompts, OptTask
         ({"validation": 0.0}, r"validation=0.0 in \(0.0, 1.0\)"),
         ({"validation": 1.0}, r"validation=1.0"),
         ({"num_prompts": 0}, r"num_prompts=0"),
+        ({"dln": DLNSettings()}, r'dln= with method="dln-1" only'),
         ({"num_prompts": "5"}, r"num_prompts='5' to be a whole number"),
         ({"max_new_tokens": 0}, r"max_new_tokens=0"),
         ({"max_calls": 0}, r"max_calls=0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from fakes.optimizers import (
 from langchain_dp import PrivacyBudget, PrivacyLedger, PrivateRecords
 from langchain_dp.accounting import ExponentialEvent, PartEvent, epsilon
 from langchain_dp.accounting.events import event_from_json
-from langchain_dp.errors import InvalidParameter, ModelUnavailable, PlanError
+from langchain_dp.errors import InvalidParameter, ModelUnavailable, MostlyNoiseWarning, PlanError
 from langchain_dp.mechanisms import Exponential
 from langchain_dp.opt import Alternative, DPPromptOptimizer, Writing, load_prompt
 from langchain_dp.opt.fit import rows_to_choose_by
@@ -57,6 +58,25 @@ class Preferring(WordEngine):
             first = bool(notes([prompt.body])) and int(notes([prompt.body]).pop()) % 2 == 0
             found.append([0.0, -1.0] if first is (self.marker in prompt.head) else [-1.0, 0.0])
         return found
+
+
+def test_a_choice_at_random_says_so_before_it_is_paid_for() -> None:
+    """If it breaks, plan() says that nothing should be spent, and the run spends it without a word."""
+    ledger = PrivacyLedger(PrivacyBudget(0.1))
+    small = chooser(ledger=ledger, budget=PrivacyBudget(0.1))
+    assert small.plan(examples(6)).verdict.worth == "no"
+    with pytest.warns(MostlyNoiseWarning, match=r"the choice is one at random, not with 6 rows"):
+        small.optimize(examples(6))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MostlyNoiseWarning)
+        chooser().optimize(examples())
+
+
+def test_words_are_by_labels_of_every_kind() -> None:
+    """If it breaks, labels that are numbers cannot be given words, as those of an ICLPrompt can."""
+    assert Alternative(words={0: "bad", True: "good"}).words == {"0": "bad", "True": "good"}
+    with pytest.raises(InvalidParameter, match="one line of text by label"):
+        Alternative(words={1.5: "bad"})
 
 
 @pytest.mark.parametrize(
@@ -192,7 +212,7 @@ def test_what_cannot_be_chosen_among_is_refused(changes: dict[str, Any], said: s
         chooser(**changes)
     with pytest.raises(InvalidParameter, match="empty"):
         Alternative(" ")
-    for words in ({"positive": " "}, {1: "a", "x": "b"}, {"positive": "gr\neat"}):
+    for words in ({"positive": " "}, {1.5: "a", "x": "b"}, {"positive": "gr\neat"}):
         with pytest.raises(InvalidParameter, match="one line of text"):
             Alternative(words=words)  # type: ignore[arg-type]
     assert pickle.loads(pickle.dumps(GOOD)) == GOOD  # of our own

@@ -40,6 +40,24 @@ from langchain_dp.opt.journal import Journal
 OPT = os.path.dirname(langchain_dp.opt.__file__)
 
 
+def test_what_was_released_is_there_for_a_new_process_that_has_fewer_records(tmp_path: Path) -> None:
+    """If it breaks, prompts that were paid for are gone once a record is erased, and so is their certificate."""
+    ledger = ledger_in(tmp_path)
+    first = optimizer(ledger=ledger)
+    first.optimize(examples())
+    released, noise = first.released(), first.certificate().parameters
+    ledger.close()
+    ledger = ledger_in(tmp_path)
+    again = optimizer(ledger=ledger)
+    before = used(ledger)
+    assert again.released() == released != []
+    assert again.certificate().parameters == noise
+    with pytest.raises(PlanError, match="over other examples"):
+        again.invoke(examples()[1:])
+    assert optimizer(ledger=ledger, max_new_tokens=3).released() == [], "of other settings"
+    assert used(ledger) == before
+
+
 @pytest.mark.parametrize("turn", [0, 1, 5, 6, 11])
 @pytest.mark.parametrize("process", ["same", "new"])
 def test_ctrl_c_in_the_model_costs_one_call(turn: int, process: str, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +65,7 @@ def test_the_charge_comes_before_any_record_is_shown() -> None:
     """If it breaks, a crash has leaked what nobody paid for."""
     ledger = PrivacyLedger(BUDGET)
     seen: list[int] = []
-    chain = generator(WordScorer(lambda bodies: seen.append(entries(ledger))), ledger=ledger)
+    chain = generator(WordScorer(lambda bodies: seen.extend([entries(ledger)] * len(bodies[:1]))), ledger=ledger)
     next(iter(chain.stream("one?")))
     assert seen == [1]
 
@@ -86,7 +88,7 @@ def test_who_takes_part_is_drawn_anew_for_each_answer() -> None:
     """If it breaks, two answers share their coins: the composition is not that of fresh draws."""
     engine = WordScorer()
     generator(engine).batch(["one?", "two?", "three?"])
-    drawn = [frozenset(one.prompt.member for one in members) for members in engine.asked]
+    drawn = [frozenset(one.prompt.member for one in members) for members in engine.asked if members]
     assert len(set(drawn)) == 3
     assert all(drawn)
 
@@ -126,7 +128,7 @@ def test_a_forgotten_record_is_gone() -> None:
     engine = WordScorer()
     chain = generator(engine, examples=[*rows(40), {"text": "SECRET", "label": "SECRET", "id": "x"}], members=41)
     chain.invoke("one?")
-    assert any("SECRET" in one.prompt.body for one in engine.asked[0])
+    assert any("SECRET" in one.prompt.body for one in engine.asked[-1])
     slots = dict(chain._slots)
     chain.forget("x")
     chain.invoke("one?")
@@ -136,14 +138,79 @@ def test_a_forgotten_record_is_gone() -> None:
     assert chain.answers_left() == 3
 
 
-def test_a_model_that_is_gone_raises() -> None:
-    """If it breaks, an outage is an answer."""
+@pytest.mark.parametrize("kind", [ModelUnavailable, ConnectionError])
+def test_a_model_that_is_gone_raises_and_costs_nothing(kind: type[Exception]) -> None:
+    """If it breaks, an outage is an answer, or uses all of them up."""
 
     def gone(bodies: list[str]) -> None:
-        raise ModelUnavailable("The server does not answer.")
+        raise kind("The server does not answer.")
 
-    with pytest.raises(ModelUnavailable):
-        generator(WordScorer(gone)).invoke("one?")
+    chain = generator(WordScorer(gone))
+    for _ in range(3):
+        with pytest.raises(ModelUnavailable):
+            chain.invoke("one?")
+    assert chain.answers_left() == 5
+
+
+@pytest.mark.asyncio
+async def test_the_same_question_at_the_same_time_is_one_answer() -> None:
+    """If it breaks, a batch with a question twice pays twice, for two different answers."""
+    chain = generator()
+    together = [*chain.batch(["one?"] * 4), *await chain.abatch(["one?"] * 4)]
+    assert len(set(together)) == 1
+    assert chain.answers_left() == 4
+    first, other = chain.stream("two?"), chain.stream("two?")
+    begun = next(first)
+    assert chain.invoke("two?"), "who reads slowly keeps nobody waiting"
+    assert next(other)
+    first.close()
+    assert begun
+    assert chain.answers_left() == 2
+
+
+def test_who_waits_for_an_answer_that_fails_asks_for_one() -> None:
+    """If it breaks, one failure is everybody's, or all of them hang."""
+    ready, calls = threading.Barrier(2), []
+
+    def once(bodies: list[str]) -> None:
+        calls.append(bodies)
+        if bodies and len(calls) == 2:
+            ready.wait(30)
+            raise KeyboardInterrupt
+
+    chain = generator(WordScorer(once))
+    with ThreadPoolExecutor(2) as pool:
+        failing = pool.submit(chain.invoke, "one?")
+        waiting = pool.submit(lambda: (ready.wait(30), chain.invoke("one?"))[1])
+        assert isinstance(failing.exception(60), KeyboardInterrupt)
+        assert waiting.result(60)
+    assert chain.answers_left() == 3
+
+
+def test_a_long_question_is_refused_before_long_records_fall_out() -> None:
+    """If it breaks, the question leaves records no room, all of them abstain, and noise is sold at full price."""
+    engine = WordScorer()
+    engine.max_prompt_tokens = 100
+    long = [{"text": "where is it " * 40, "label": "your refund was paid today"} for _ in range(100)]
+    chain = generator(engine, examples=long)
+    longest = "now " * 34
+    chain.invoke(longest)
+    shown = [one.prompt for members in engine.asked for one in members]
+    assert shown
+    assert all(len((one.head + one.body + one.tail).split()) + 8 <= 100 for one in shown)
+    with pytest.raises(InvalidParameter, match=r"at most 50, the longest prompt of this model less 50 that are kept"):
+        chain.invoke(longest + "now " * 10)
+    assert chain.answers_left() == 4
+
+
+def test_under_add_remove_a_forgotten_record_leaves_no_trace_in_prices() -> None:
+    """If it breaks, whoever asks again learns from the charge that a record was there."""
+    budget = PrivacyBudget(8.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE)
+    chain = generator(budget=budget, sampling_probability=0.4)
+    answer = chain.invoke("one?")
+    chain.forget("#3")
+    assert chain.invoke("one?") == answer
+    assert chain.answers_left() == 4
 
 
 def test_one_member_that_breaks_the_call_is_left_out_without_a_word() -> None:

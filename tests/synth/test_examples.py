@@ -41,12 +41,13 @@ def written(*texts: str, label: str = "delivery", ended: str = "end") -> list[Wr
 )  # fmt: skip
 def test_each_text_is_kept_or_left_out_for_one_reason(text: str, reason: str) -> None:
     """If it breaks, a worthless text is an example, or a good one is lost."""
-    assert [why for _, why in judged(written(text), Filters(), LABELS, None)] == [reason]
+    assert [why for _, why in judged(written(text), Filters(), LABELS, None, cue="Text:")] == [reason]
 
 
 def test_a_text_is_kept_once() -> None:
     """If it breaks, one example counts twice."""
-    found = judged(written("the parcel is late", "The parcel  is late", "it is late again"), Filters(), LABELS, None)
+    texts = written("the parcel is late", "The parcel  is late", "it is late again")
+    found = judged(texts, Filters(), LABELS, None, cue="Text:")
     assert counted(found) == {"twice": 1}
 
 
@@ -57,16 +58,18 @@ def test_a_text_is_kept_once() -> None:
 )  # fmt: skip
 def test_a_text_that_ran_out_of_tokens_ends_with_a_sentence(text: str, kept: str) -> None:
     """If it breaks, examples stop in mid-sentence, or lose a sentence that was whole."""
-    [(one, _)] = judged(written(text, ended="length"), Filters(), LABELS, None)
+    [(own, why)] = judged(written("the parcel is late Text: D. J."), Filters(), LABELS, None, cue="Text:")
+    assert (own.text, why) == ("the parcel is late", ""), "where the prompt's next turn begins the text has ended"
+    [(one, _)] = judged(written(text, ended="length"), Filters(), LABELS, None, cue="Text:")
     assert one.text.rstrip('"') == kept.rstrip('"')
-    [(as_it_was, _)] = judged(written(text, ended="length"), Filters(whole_sentences=False), LABELS, None)
+    [(as_it_was, _)] = judged(written(text, ended="length"), Filters(whole_sentences=False), LABELS, None, cue="Text:")
     assert as_it_was.text == text
 
 
 def test_what_the_public_model_takes_for_another_label_is_left_out() -> None:
     """If it breaks, an example of one label teaches another."""
     texts = [*written("the parcel is late"), *written("the parcel is late today", label="billing")]
-    found = judged(texts, Filters(check_labels=True), LABELS, WordScorer())
+    found = judged(texts, Filters(check_labels=True), LABELS, WordScorer(), cue="Text:")
     assert [why for _, why in found] == ["", "another label"]
 
 

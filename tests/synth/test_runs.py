@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import json
 import math
 import os
+import pickle
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,13 +17,22 @@ from typing import Any
 import pytest
 from fakes.places import on_both
 from fakes.scorer import WordScorer
-from fakes.synthesizers import BUDGET, rows, synthesizer
+from fakes.synthesizers import BUDGET, generator, rows, synthesizer
 
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
+from langchain_dp.ensemble.journal import RunJournal
 from langchain_dp.ensemble.writing import TextWriter
-from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, PlanError
+from langchain_dp.errors import (
+    BudgetExceeded,
+    InvalidParameter,
+    ModelUnavailable,
+    MostlyNoiseWarning,
+    PlanError,
+    PrivateDataError,
+)
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.records import PrivateRecords
+from langchain_dp.synth import SynthesisPrompts
 from langchain_dp.synth.members import Members
 
 CANARY = "Zbigniew Kowalczyk 4929"
@@ -200,6 +213,113 @@ def test_a_member_that_breaks_the_call_silences_nobody_and_says_nothing() -> Non
     assert len([*examples, *examples.dropped]) == 6
 
 
+class Panic(BaseException):
+    """What a library in another language raises: no Exception."""
+
+
+class Odd(WordScorer):
+    """Panics over one member's text, or answers it oddly, or cannot count it."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.max_prompt_tokens = 60  # long texts are counted, and cut
+
+    def count_tokens(self, text: str) -> int:
+        if self.how == "count" and "POISON" in text:
+            raise Panic(text)
+        return super().count_tokens(text)
+
+    def score_next_token(self, public: Any, members: Any, **settings: Any) -> Any:
+        spoilt = [i for i, one in enumerate(members) if "POISON" in one.prompt.body]
+        if spoilt and self.how == "panic":
+            raise Panic(members[spoilt[0]].prompt.body)
+        scores = super().score_next_token(public, members, **settings)
+        if self.how in ("panic", "count"):
+            return scores
+        odd = {"text": ["a"] * len(scores.tokens), "ragged": [[1.0], [1.0, 2.0]], "short": [1.0], "none": None}[
+            self.how
+        ]
+        rows = tuple(odd if i in spoilt else row for i, row in enumerate(scores.members))
+        return dataclasses.replace(scores, members=rows)
+
+
+@pytest.mark.parametrize("how", ["panic", "count", "text", "ragged", "short", "none"])
+def test_a_member_that_panics_silences_itself_alone(how: str) -> None:
+    """If it breaks, one record decides between texts and an error, without noise, and at every restart again."""
+    poisoned = [{**row, "text": "POISON " + "x " * 200} if i == 4 else row for i, row in enumerate(rows())]
+    examples = synthesizer(Odd(how), sampling_probability=1.0).invoke(poisoned)
+    assert len([*examples, *examples.dropped]) == 6
+
+
+@pytest.mark.parametrize("kind", [Panic, ValueError])
+def test_a_text_whose_tokens_broke_the_model_is_not_drawn_again(kind: type[BaseException]) -> None:
+    """If it breaks, one charge pays for as many draws as it takes until a text breaks nothing: that tells too much."""
+
+    class Breaks(WordScorer):
+        broken = True
+
+        def score_next_token(self, public: Any, members: Any, **settings: Any) -> Any:
+            if self.broken and len(public.written) == 2:
+                raise kind("of what was drawn")
+            return super().score_next_token(public, members, **settings)
+
+    ledger, engine = PrivacyLedger(BUDGET), Breaks()
+    chain = synthesizer(engine, ledger=ledger)
+    with pytest.raises(BaseException):  # noqa: B017, PT011  # whatever its kind
+        chain.invoke(rows())
+    assert [one.ended for one in chain._runs._opened.journal.written] == ["failed"]  # type: ignore[union-attr]
+    engine.broken = False
+    examples = chain.invoke(rows())
+    assert len([*examples, *examples.dropped]) == 5
+    assert entries(ledger) == 3
+
+
+def test_what_is_not_kept_is_shown_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, who looks on sees a text that a failing disk, or a kill, lets be drawn anew for the same charge."""
+    ledger = PrivacyLedger(BUDGET)
+    chain = synthesizer(ledger=ledger)
+    looks: list[tuple[int, int]] = []
+    save = RunJournal.save
+
+    def watched(journal: RunJournal) -> None:
+        plan = ledger.plan("synthesis")
+        kept = json.loads(plan.journal)["written"] if plan else []
+        looks.append((len(chain._runs.released()), len(kept)))
+        if len(looks) == 3:
+            raise OSError
+        save(journal)
+
+    monkeypatch.setattr(RunJournal, "save", watched)
+    with pytest.raises(OSError):  # noqa: PT011  # its text is withheld
+        chain.invoke(rows())
+    assert looks == [(0, 0), (1, 1), (2, 2)]
+    assert len(chain._runs.released()) == 2
+
+
+def test_a_value_that_is_no_text_is_refused_before_any_coin_is_flipped() -> None:
+    """If it breaks, a run ends in an error, after its charge, whenever this record takes part: its coin shows."""
+    odd = Path(os.fsdecode(b"caf\xe9.txt"))
+    records = [{**row, "source": odd if i == 7 else "a.txt"} for i, row in enumerate(rows())]
+    ledger = PrivacyLedger(BUDGET)
+    chain = synthesizer(ledger=ledger, prompts=SynthesisPrompts(record="{source}: {text}"))
+    with pytest.raises(InvalidParameter, match=r"\['source'\] of example 7 to be text that UTF-8 can hold"):
+        chain.invoke(records)
+    assert ledger.reserved() == (0.0, 0.0)
+
+
+def test_a_prompt_without_room_is_found_before_the_budget_is_reserved() -> None:
+    """If it breaks, a run that cannot write a text holds the whole ledger, and no other one can begin."""
+    engine, ledger = WordScorer(), PrivacyLedger(BUDGET)
+    engine.max_prompt_tokens = 40
+    long = synthesizer(engine, ledger=ledger, max_new_tokens=30)
+    for call in (long.plan, long.invoke):
+        with pytest.raises(InvalidParameter, match="lower max_new_tokens="):
+            call(rows())
+    assert ledger.reserved() == (0.0, 0.0)
+    assert len(synthesizer(engine, ledger=ledger).invoke(rows())) > 0
+
+
 def test_a_model_that_is_gone_raises_and_costs_no_more_than_its_round() -> None:
     """If it breaks, an outage is written over with noise."""
 
@@ -299,6 +419,29 @@ def test_the_certificate_says_what_holds() -> None:
     assert [one.text for one in seeded] == [one.text for one in again]
 
 
+def test_texts_of_the_public_model_alone_are_not_sold_without_a_word() -> None:
+    """If it breaks, plan() says that nothing should be spent, and a run spends it in silence."""
+    poor = synthesizer(budget=PrivacyBudget(0.05, 1e-5), count=2)
+    assert "not worth it" in str(poor.plan(rows()))
+    with pytest.warns(MostlyNoiseWarning, match=r"a clip of 0\.\d+ nats lets the records hardly move"):
+        poor.invoke(rows())
+    with pytest.warns(MostlyNoiseWarning, match="a clip of"):
+        generator(budget=PrivacyBudget(0.05, 1e-5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MostlyNoiseWarning)
+        synthesizer().invoke(rows())
+        generator()
+
+
+def test_a_synthesizer_is_shown_and_is_not_copied() -> None:
+    """If it breaks, a copy would go on with the same run, or its records leave with it."""
+    chain = synthesizer()
+    assert repr(chain) == "DPExampleSynthesizer(labels=['delivery', 'billing'], name='synthesis')"
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(PrivateDataError, match="Build it anew"):
+            copied(chain)
+
+
 def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:
     """If it breaks, somebody spends an epsilon on what the public model writes by itself."""
     ledger = PrivacyLedger(BUDGET)
@@ -323,6 +466,7 @@ def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:
         ({"members": 100}, 120, "Lower members="),
         ({"scheme": "groups", "count": 100}, 120, "Lower count="),
         ({"budget": None}, 120, "budget= or ledger="),
+        ({"scheme": "groups", "sampling_probability": 0.1}, 120, "sampling_probability=0.1 to be left out"),
         ({"budget": PrivacyBudget(3.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE)}, 120, "sampling_probability= to be given"),
     ],
 )

@@ -11,6 +11,12 @@ import pytest
 from langchain_dp._util.whole_files import whole, write_whole
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """If it breaks, the error names a scratch file that nobody asked for."""
+    with pytest.raises(FileNotFoundError, match=r"folder to be there.*gone'$"):
+        write_whole(tmp_path / "gone" / "report.html", "x")
+
+
 def test_what_was_there_stays_until_all_is_written(tmp_path: Path) -> None:
     """If it breaks, a crash in the middle leaves half a report under the good one's name."""
     path = tmp_path / "report.html"

@@ -18,9 +18,9 @@ from langchain_dp.accounting.events import SamplingName, event_from_json
 from langchain_dp.audit.self_check.check import Check, Finding, likely, worst
 from langchain_dp.audit.self_check.laws import apart_law, noisy_max_law, tally
 from langchain_dp.audit.self_check.stubs import LABELS, SeenPrompt, Witness, at_once, examples, mixed_up, who_was_asked
+from langchain_dp.ensemble.answers import KEPT
 from langchain_dp.errors import BudgetExceeded, ModelUnavailable
 from langchain_dp.icl import ChatDPICL, DPICLClassifier, Sampling
-from langchain_dp.icl.answers import KEPT
 
 _R1, _ADD, _ZERO = Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE, Neighbors.REPLACE_SPECIAL
 Face = Callable[[DPICLClassifier, Sequence[str]], list[str]]

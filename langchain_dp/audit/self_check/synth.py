@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ class ScoringEngine:
 
     def __init__(self, charged: Callable[[], int] = lambda: 0) -> None:
         self._charged = charged
+        self._lock = threading.Lock()
         self._open: dict[tuple[str, str], list[frozenset[str]]] = {}  # answers may be under way side by side
         self.texts: list[tuple[int, list[frozenset[str]]]] = []
         """Of every text the charges at its beginning, and the records shown at each of its tokens."""
@@ -54,8 +56,12 @@ class ScoringEngine:
         del candidates, chat
         asked = public.prompt.head, public.prompt.tail
         if not public.written:
-            self._open[asked] = []
-            self.texts.append((self._charged(), self._open[asked]))
+            charged = self._charged()
+            with self._lock:
+                if self._open.get(asked) == [frozenset()]:  # only whether it answers was asked, before the charge
+                    self.texts[:] = [text for text in self.texts if text[1] is not self._open[asked]]
+                self._open[asked] = []
+                self.texts.append((charged, self._open[asked]))
         self._open[asked].append(frozenset(one.prompt.body for one in members))
         rows = tuple(self._row(one.prompt.body) for one in members)
         return TokenScores((_UP, _DOWN, _END), np.array([math.log(0.5), math.log(0.5), _NEVER]), rows)
@@ -77,7 +83,8 @@ _BUDGET = PrivacyBudget(500.0, 0.1)
 
 
 def _synthesizer(engine: ScoringEngine, ledger: PrivacyLedger, **changes: Any) -> DPExampleSynthesizer:
-    settings = {"labels": LABELS, "count": _ROUNDS * len(LABELS), "scheme": "rounds", "sampling_probability": _RATE}
+    settings = {"labels": LABELS, "count": _ROUNDS * len(LABELS), "scheme": "rounds"}
+    settings |= {} if changes.get("scheme") == "groups" else {"sampling_probability": _RATE}
     made = settings | {"max_new_tokens": _TOKENS, "candidates": 3, "ledger": ledger} | changes
     return DPExampleSynthesizer(model=engine, **made)  # type: ignore[arg-type]
 

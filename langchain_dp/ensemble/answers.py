@@ -1,0 +1,119 @@
+"""Answers that have left: each is kept, so that the same question costs nothing twice.
+
+Returning a released answer again is post-processing and free. Two askers of the same question at the same time share
+one release: the second waits for the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from langchain_dp._util import forks
+from langchain_dp._util.places import in_event_loop
+
+Answer = TypeVar("Answer")
+
+KEPT = 10_000
+"""Answers that are kept by default: as many as there are by default to give."""
+
+
+class AnswerCache(forks.ForkSafe, Generic[Answer]):
+    """Released answers by question, and the questions under way. Thread-safe; holds released values only.
+
+    Whoever claims a question and gets None must answer it and settle it, whatever happens. Answers of an earlier page
+    are gone once the page is turned, those under way included.
+
+    Args:
+        most: How many answers are kept; the one that was not asked for longest goes first.
+    """
+
+    def __init__(self, most: int = KEPT) -> None:
+        self._lock = threading.Lock()
+        self._most = most
+        self._page = 0
+        self._answers: OrderedDict[Hashable, Answer] = OrderedDict()
+        self._under_way: dict[tuple[int, Hashable], concurrent.futures.Future[None]] = {}
+        self._watch()
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def turn(self, page: int) -> None:
+        """Drop every answer of an earlier page."""
+        with self._lock:
+            self._turn(page)
+
+    def _turn(self, page: int) -> None:
+        if page > self._page:
+            self._page = page
+            self._answers.clear()
+
+    def _kept(self, question: Hashable, page: int) -> Answer | None:
+        self._turn(page)
+        if page < self._page or question not in self._answers:
+            return None
+        self._answers.move_to_end(question)
+        return self._answers[question]
+
+    def _alone(self) -> None:
+        self._under_way = {}
+
+    def kept(self, question: Hashable, page: int = 0) -> Answer | None:
+        """The answer, if one is kept. Nobody is waited for, and nothing is claimed."""
+        with self._lock:
+            return self._kept(question, page)
+
+    def keep(self, question: Hashable, answer: Answer, page: int = 0) -> None:
+        """Store an answer that nobody claimed."""
+        with self._lock:
+            self._keep(question, answer, page)
+
+    def _keep(self, question: Hashable, answer: Answer, page: int) -> None:
+        self._turn(page)
+        if page == self._page:
+            self._answers[question] = answer
+            self._answers.move_to_end(question)
+            while len(self._answers) > self._most:
+                self._answers.popitem(last=False)
+
+    def claim(self, question: Hashable, page: int = 0) -> Answer | concurrent.futures.Future[None] | None:
+        """The answer; or a future to wait for before claiming again; or None: the caller must answer."""
+        with self._lock:
+            kept = self._kept(question, page)
+            if kept is not None:
+                return kept
+            if (page, question) in self._under_way:
+                # On an event loop's own thread waiting could hang: answer once more, at a price.
+                return None if in_event_loop() else self._under_way[page, question]
+            self._under_way[page, question] = concurrent.futures.Future()
+            return None
+
+    async def aclaim(self, question: Hashable, page: int = 0) -> Answer | None:
+        """Async twin: waits until there is an answer or the right to answer (None)."""
+        while True:
+            with self._lock:
+                kept = self._kept(question, page)
+                if kept is not None:
+                    return kept
+                waiting = self._under_way.get((page, question))
+                if waiting is None:
+                    self._under_way[page, question] = concurrent.futures.Future()
+                    return None
+            # shielded: a waiter that is cancelled must not cancel the future that the others wait for
+            await asyncio.shield(asyncio.wrap_future(waiting))
+
+    def settle(self, question: Hashable, answer: Answer | None, page: int = 0) -> None:
+        """Store the answer (None: the release failed) and wake the waiters."""
+        with self._lock:
+            if answer is not None:
+                self._keep(question, answer, page)
+            else:
+                self._turn(page)
+            waiting = self._under_way.pop((page, question), None)
+        if waiting is not None:
+            waiting.set_result(None)
