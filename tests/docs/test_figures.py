@@ -276,10 +276,14 @@ def test_the_page_quotes_what_synthetic_examples_were_worth() -> None:
         for name in ("prompted_by_names", "names_alone")
     )
     text = " ".join(PAGE.split())
-    assert f"it gets {named[0]} and {named[1]} at epsilon 1 and {named[2]} at epsilon 8 with the examples" in text
-    assert f"{alone[0]}, {alone[1]} and {alone[2]} with the names alone" in text
+    assert f"it gets {named[0]} and {named[1]} at epsilon 1 and {named[2]} and {named[3]} at epsilon 8 with" in text
+    assert f"{alone[0]}, {alone[1]}, {alone[2]} and {alone[3]} with the names alone" in text
     assert [row["descriptions"]["World"] for row in arms["1+described"]] == ["politics", "news"]
-    assert [row["descriptions"]["Business"] for row in arms["8+described"]] == ["politics"]
+    described = [row["descriptions"] for row in arms["8+described"]]
+    assert [(words["Business"], words["Technology"]) for words in described] == [
+        ("politics", "technology"),
+        ("business", "news"),
+    ]
 
 
 def test_the_page_quotes_what_a_choice_among_public_prompts_was_worth() -> None:
