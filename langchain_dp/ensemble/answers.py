@@ -81,20 +81,23 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
             while len(self._answers) > self._most:
                 self._answers.popitem(last=False)
 
-    def claim(self, question: Hashable, page: int = 0) -> Answer | concurrent.futures.Future[None] | None:
-        """The answer; or a future to wait for before claiming again; or None: the caller must answer."""
-        with self._lock:
-            kept = self._kept(question, page)
-            if kept is not None:
-                return kept
-            if (page, question) in self._under_way:
-                # On an event loop's own thread waiting could hang: answer once more, at a price.
-                return None if in_event_loop() else self._under_way[page, question]
-            self._under_way[page, question] = concurrent.futures.Future()
-            return None
+    def claim(self, question: Hashable, page: int = 0) -> Answer | None:
+        """Wait until there is an answer, or the right to answer (None)."""
+        while True:
+            with self._lock:
+                kept = self._kept(question, page)
+                if kept is not None:
+                    return kept
+                waiting = self._under_way.get((page, question))
+                if waiting is None:
+                    self._under_way[page, question] = concurrent.futures.Future()
+                    return None
+                if in_event_loop():  # on its own thread waiting could hang: answer once more, at a price
+                    return None
+            waiting.result()
 
     async def aclaim(self, question: Hashable, page: int = 0) -> Answer | None:
-        """Async twin: waits until there is an answer or the right to answer (None)."""
+        """Async twin of :meth:`claim`."""
         while True:
             with self._lock:
                 kept = self._kept(question, page)

@@ -131,9 +131,6 @@ class Releaser:
         started = self.pace.start()
         key, page = _key(question), self._turned()
         claim = self._answers.claim(key, page)
-        while claim is not None and not isinstance(claim, Released):
-            claim.result()
-            claim = self._answers.claim(key, page)
         if claim is not None:
             return claim
         answer = None

@@ -145,8 +145,10 @@ class ICLPlanReport:
 
 def drowned(reservation: AnswerReservation, labels: int) -> str:
     """Why answers are mostly noise; empty if nine subsets of ten that agree win three times in four."""
-    share = MAJORITIES[-1]
-    chance = majority_survival(share, sigma=reservation.event.sigma, scheme=reservation.scheme, labels=labels)
+    share, votes, sigma = MAJORITIES[-1], reservation.scheme.expected_subsets, reservation.event.sigma
+    if (2 * share - 1) * votes >= 3 * math.sqrt(votes + 2 * sigma**2):  # so far ahead that nobody need integrate
+        return ""
+    chance = majority_survival(share, sigma=sigma, scheme=reservation.scheme, labels=labels)
     if chance >= _HEARD:
         return ""
     return (

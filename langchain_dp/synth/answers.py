@@ -7,7 +7,6 @@ import functools
 import string
 import threading
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -348,9 +347,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         asker = asker_of(self._plan, config)
         for question in questions:
             asked, page = self._checked(question), self._page()
-            kept = self._answers.kept(asked, page)
-            while whole and kept is None and (claim := self._answers.claim(asked, page)) is not None:
-                kept = claim.result() if isinstance(claim, Future) else claim
+            kept = self._answers.claim(asked, page) if whole else self._answers.kept(asked, page)
             if kept is not None:
                 yield kept
                 continue

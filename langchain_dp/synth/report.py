@@ -6,13 +6,14 @@ import dataclasses
 from typing import Any
 
 from langchain_dp.accounting import PrivacyBudget, epsilon
+from langchain_dp.accounting.budget import LEAST_CLIP
 from langchain_dp.ensemble.asking import count_quietly
 from langchain_dp.ports import Measured, ScoresNextToken
 from langchain_dp.records import PrivateRecords
 from langchain_dp.synth.run import parameters, weak
 from langchain_dp.synth.settings import Design, SynthesisSettings
 
-_GAINS = ((0.3, "a third"), (0.65, "half"), (1.0, "three quarters"), (1.8, "nine tenths"))
+_GAINS = ((LEAST_CLIP, "a third"), (0.65, "half"), (1.0, "three quarters"), (1.8, "nine tenths"))
 """Share of what members add to the public model's guess of the next token that is left at a clip: SmolLM2-135M on eight
 public news texts, gains of .10, .18, .22 and .27 nats a token, and .30 without any clip."""
 
@@ -52,7 +53,7 @@ class SynthesisPlan:
     def verdict(self) -> str:
         """In plain words whether it is worth it. From the clip alone, which is public."""
         clip = self.design.noise.clip
-        if clip < _GAINS[0][0]:
+        if clip < LEAST_CLIP:
             return (
                 "not worth it: the records can hardly move the public model. Write with the model alone from a good "
                 "description, spend nothing; or have fewer examples, more records, a larger epsilon"
