@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -36,10 +35,16 @@ class ScoringEngine:
 
     def __init__(self, charged: Callable[[], int] = lambda: 0) -> None:
         self._charged = charged
-        self._lock = threading.Lock()
         self._open: dict[tuple[str, str], list[frozenset[str]]] = {}  # answers may be under way side by side
-        self.texts: list[tuple[int, list[frozenset[str]]]] = []
-        """Of every text the charges at its beginning, and the records shown at each of its tokens."""
+        self._begun: list[tuple[int, list[frozenset[str]]]] = []
+
+    @property
+    def texts(self) -> list[tuple[int, list[frozenset[str]]]]:
+        """Of every text the charges at its beginning, and the records shown at each of its tokens.
+
+        A single call without records is no text, which has several tokens: it asked whether the model answers.
+        """
+        return [text for text in self._begun if text[1] != [frozenset()]]
 
     def count_tokens(self, text: str) -> int:
         """Words."""
@@ -56,12 +61,8 @@ class ScoringEngine:
         del candidates, chat
         asked = public.prompt.head, public.prompt.tail
         if not public.written:
-            charged = self._charged()
-            with self._lock:
-                if self._open.get(asked) == [frozenset()]:  # only whether it answers was asked, before the charge
-                    self.texts[:] = [text for text in self.texts if text[1] is not self._open[asked]]
-                self._open[asked] = []
-                self.texts.append((charged, self._open[asked]))
+            self._open[asked] = []
+            self._begun.append((self._charged(), self._open[asked]))
         self._open[asked].append(frozenset(one.prompt.body for one in members))
         rows = tuple(self._row(one.prompt.body) for one in members)
         return TokenScores((_UP, _DOWN, _END), np.array([math.log(0.5), math.log(0.5), _NEVER]), rows)
