@@ -310,6 +310,7 @@ def prompts(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_private_soft_prompt_is_moved_by_one_row_as_far_as_its_noise_is_made_for(prompts: Any) -> None:
     """If it breaks, PromptDPSGD stands in our tables with an epsilon that it does not keep."""
     import torch
+    from comparators.soft_prompt import RATE
 
     rows = prompts.asked([{"text": letter * (1 + at)} for at, letter in enumerate("xyzxyzxyzxyz")])
     classes = [at % 2 for at in range(len(rows))]
@@ -323,9 +324,9 @@ def test_a_private_soft_prompt_is_moved_by_one_row_as_far_as_its_noise_is_made_f
     for turned in everyone:
         other = [1 - one if at == turned else one for at, one in enumerate(classes)]
         both = [prompts.released(start, everyone, rows, some, 0.0, torch.Generator()) for some in (classes, other)]
-        moved.append(float((both[0] - both[1]).norm()) * len(rows) * prompts.rate)
+        moved.append(float((both[0] - both[1]).norm()) * len(rows) * RATE)
     assert 1.0 < max(moved) <= 2.0 + 1e-5
-    noisy = prompts.released(start, [], rows, classes, 3.0, torch.Generator()) * len(rows) * prompts.rate
+    noisy = prompts.released(start, [], rows, classes, 3.0, torch.Generator()) * len(rows) * RATE
     assert float(noisy.std()) == pytest.approx(3.0, rel=0.3)
 
 

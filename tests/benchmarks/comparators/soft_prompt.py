@@ -50,7 +50,7 @@ class PromptLearner:
         self.model, self.tokenizer = from_gguf(path, None)
         self.model.requires_grad_(False).eval()
         self.table: Tensor = self.model.get_input_embeddings().weight
-        self.task, self.rate = task, RATE
+        self.task = task
         self.words = [task.prompts.word(label) for label in task.labels]
         first = [self.tokens(f" {word}")[0] for word in self.words]
         if len(set(first)) < len(first):
@@ -118,7 +118,7 @@ class PromptLearner:
     def soft(self, rows: Sequence[Asked], classes: Sequence[int], *, epsilon: float, delta: float, seed: int) -> Tensor:
         """Learned vectors, (m, d), from private rows at an epsilon of the whole training; infinity adds no noise."""
         rng, noise = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
-        sigma = noise_multiplier(epsilon, delta, self.rate, STEPS)
+        sigma = noise_multiplier(epsilon, delta, RATE, STEPS)
         vectors = self.started()
         optimizer = torch.optim.Adam([vectors], lr=LEARNING)
         for _ in range(STEPS):
@@ -139,10 +139,10 @@ class PromptLearner:
         each = self.gradients(at, [rows[i] for i in batch], [classes[i] for i in batch])
         lengths = each.flatten(1).norm(dim=1).clamp(min=CLIP)
         total = (each * (CLIP / lengths)[:, None, None]).sum(dim=0)
-        return (total + sigma * CLIP * torch.randn(total.shape, generator=noise)) / (self.rate * len(rows))
+        return (total + sigma * CLIP * torch.randn(total.shape, generator=noise)) / (RATE * len(rows))
 
     def _batch(self, rows: Sequence[Asked], rng: np.random.Generator) -> list[int]:
-        return [place for place in range(len(rows)) if rng.random() < self.rate]
+        return [place for place in range(len(rows)) if rng.random() < RATE]
 
     def written(self, rows: Sequence[Asked], classes: Sequence[int], *, seed: int) -> str:
         """A text in the instruction's place, from rows that it may hold words of: NOT private."""
