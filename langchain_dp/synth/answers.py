@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import string
 import threading
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -20,7 +18,7 @@ from langchain_dp.accounting import Askers, LedgerPlan, Neighbors, PrivacyBudget
 from langchain_dp.accounting.budget import warn_of, warn_of_clip
 from langchain_dp.ensemble.answers import KEPT, AnswerCache
 from langchain_dp.ensemble.journal import secret_key
-from langchain_dp.ensemble.questions import HISTORY, Question, asker_of, question_fields
+from langchain_dp.ensemble.questions import Question, asker_of
 from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
 from langchain_dp.ensemble.room import Room
 from langchain_dp.ensemble.tools import ExitBehavior, Remaining, private_tool
@@ -32,81 +30,12 @@ from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import Examples, FromDataFrame, PrivateRecords, check_records
 from langchain_dp.redact import Held, redacted
 from langchain_dp.synth.members import Members
+from langchain_dp.synth.prompts import AnswerPrompts
+from langchain_dp.synth.report import AnswersPlan, planned_answers
 from langchain_dp.synth.run import certified, slots_of, weak
 from langchain_dp.synth.settings import MOST_ROUNDS, Design, in_rounds
 
 _WHEN = "while an answer was written"
-
-
-@dataclasses.dataclass(frozen=True)
-class AnswerPrompts:
-    """Templates of questions with their answers. The public model sees the same prompt without a record.
-
-    Args:
-        record: Template of one record; its variables are keys of an example.
-        question: Template of the question, which ends where the answer begins; its variables are those of an input.
-        head: Public text before the records.
-        end: What ends an answer, beside the model's own end.
-
-    Raises:
-        InvalidParameter: A template holds no plain variable.
-
-    Examples:
-        >>> prompts = AnswerPrompts(record="Q: {question} A: {answer} ", question="Q: {question} A:")
-        >>> prompts.asked({"question": "Where is my parcel?"})
-        'Q: Where is my parcel? A:'
-    """
-
-    record: str = "Message: {text}\nReply: {label}\n\n"
-    question: str = "Message: {text}\nReply:"
-    head: str = "Below are messages with the replies they got. Reply to the last message in the same manner.\n\n"
-    end: str = "\n"
-
-    def __post_init__(self) -> None:
-        for name in ("record", "question"):
-            template = getattr(self, name)
-            try:
-                template.format_map(dict.fromkeys(self.variables(name), "a"))
-            except (LookupError, ValueError, TypeError, AttributeError):
-                raise InvalidParameter(
-                    f"Expected {name}={template!r} to hold plain variables. Double a brace that stands for itself."
-                ) from None
-            if not self.variables(name):
-                raise InvalidParameter(f"Expected {name}={template!r} to hold a variable, such as '{{text}}'.")
-        if not self.end:
-            raise InvalidParameter("Expected end='' to be a string that ends an answer. Take a line break.")
-
-    def variables(self, template: str) -> tuple[str, ...]:
-        """Names of the variables of ``record`` or ``question``, in order."""
-        parsed = string.Formatter().parse(getattr(self, template))
-        return tuple(dict.fromkeys(name for _, name, _, _ in parsed if name is not None))
-
-    def shown(self, record: Mapping[str, Any], *, room: Room | None = None, tokens: int = 0) -> str:
-        """One record. Private.
-
-        Args:
-            record: The record.
-            room: Cuts long fields, so that the record has at most ``tokens``. None: nothing is cut.
-            tokens: See ``room``.
-        """
-        names = self.variables("record")
-
-        def whole(texts: Sequence[str]) -> str:
-            return self.record.format_map(dict(zip(names, texts, strict=True)))
-
-        texts = [str(record[name]).strip() for name in names]
-        return whole(texts if room is None else room.fitting(texts, whole=whole, tokens=tokens))
-
-    def asked(self, question: Question, *, text_key: str = "text") -> str:
-        """The question as it stands before the answer."""
-        names = self.variables("question")
-        fields = question_fields(question, names, text_key=text_key)
-        if any(name not in fields for name in names):
-            raise InvalidParameter(f"Expected a question to be a str, or a mapping with {list(names)}.")
-        texts = {name: str(fields[name]).strip() for name in names}
-        if not any(text for name, text in texts.items() if name != HISTORY):
-            raise InvalidParameter("Expected a question that is not empty.")
-        return self.question.format_map(texts)
 
 
 class _Present(Mapping[Hashable, str]):
@@ -422,6 +351,18 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         return asked
 
     # ------------------------------------------------------------------------------------------------- promise
+
+    def plan(self) -> AnswersPlan:
+        """What all answers will cost and whether they are worth it. Spends nothing.
+
+        Token counts come from the records: do not publish them.
+
+        Examples:
+            >>> print(replies.plan())
+        """
+        return planned_answers(
+            self._engine, self.prompts, self._ledger.budget.neighbors, self._plan, self._design, self._records
+        )
 
     def certificate(self) -> PrivacyCertificate:
         """The promise of all answers, as it stands."""

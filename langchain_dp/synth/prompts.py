@@ -1,4 +1,4 @@
-"""How the local model is shown records of one kind, and asked for another one. All of it is public but the records."""
+"""How the local model is shown records, and asked for another one or for an answer. All is public but the records."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from langchain_dp.ensemble.questions import HISTORY, Question, question_fields
 from langchain_dp.ensemble.room import Room
 from langchain_dp.errors import InvalidParameter
 
@@ -89,3 +90,74 @@ class SynthesisPrompts:
     def tail(self) -> str:
         """The cue. The text follows it, with its blank."""
         return self.before.rstrip()
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerPrompts:
+    """Templates of questions with their answers. The public model sees the same prompt without a record.
+
+    Args:
+        record: Template of one record; its variables are keys of an example.
+        question: Template of the question, which ends where the answer begins; its variables are those of an input.
+        head: Public text before the records.
+        end: What ends an answer, beside the model's own end.
+
+    Raises:
+        InvalidParameter: A template holds no plain variable.
+
+    Examples:
+        >>> prompts = AnswerPrompts(record="Q: {question} A: {answer} ", question="Q: {question} A:")
+        >>> prompts.asked({"question": "Where is my parcel?"})
+        'Q: Where is my parcel? A:'
+    """
+
+    record: str = "Message: {text}\nReply: {label}\n\n"
+    question: str = "Message: {text}\nReply:"
+    head: str = "Below are messages with the replies they got. Reply to the last message in the same manner.\n\n"
+    end: str = "\n"
+
+    def __post_init__(self) -> None:
+        for name in ("record", "question"):
+            template = getattr(self, name)
+            try:
+                template.format_map(dict.fromkeys(self.variables(name), "a"))
+            except (LookupError, ValueError, TypeError, AttributeError):
+                raise InvalidParameter(
+                    f"Expected {name}={template!r} to hold plain variables. Double a brace that stands for itself."
+                ) from None
+            if not self.variables(name):
+                raise InvalidParameter(f"Expected {name}={template!r} to hold a variable, such as '{{text}}'.")
+        if not self.end:
+            raise InvalidParameter("Expected end='' to be a string that ends an answer. Take a line break.")
+
+    def variables(self, template: str) -> tuple[str, ...]:
+        """Names of the variables of ``record`` or ``question``, in order."""
+        parsed = string.Formatter().parse(getattr(self, template))
+        return tuple(dict.fromkeys(name for _, name, _, _ in parsed if name is not None))
+
+    def shown(self, record: Mapping[str, Any], *, room: Room | None = None, tokens: int = 0) -> str:
+        """One record. Private.
+
+        Args:
+            record: The record.
+            room: Cuts long fields, so that the record has at most ``tokens``. None: nothing is cut.
+            tokens: See ``room``.
+        """
+        names = self.variables("record")
+
+        def whole(texts: Sequence[str]) -> str:
+            return self.record.format_map(dict(zip(names, texts, strict=True)))
+
+        texts = [str(record[name]).strip() for name in names]
+        return whole(texts if room is None else room.fitting(texts, whole=whole, tokens=tokens))
+
+    def asked(self, question: Question, *, text_key: str = "text") -> str:
+        """The question as it stands before the answer."""
+        names = self.variables("question")
+        fields = question_fields(question, names, text_key=text_key)
+        if any(name not in fields for name in names):
+            raise InvalidParameter(f"Expected a question to be a str, or a mapping with {list(names)}.")
+        texts = {name: str(fields[name]).strip() for name in names}
+        if not any(text for name, text in texts.items() if name != HISTORY):
+            raise InvalidParameter("Expected a question that is not empty.")
+        return self.question.format_map(texts)

@@ -1,15 +1,17 @@
-"""What a synthesis will cost and whether it is worth it, before anything is spent."""
+"""What a synthesis or private answers will cost and whether they are worth it, before anything is spent."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from langchain_dp.accounting import PrivacyBudget, epsilon
+from langchain_dp.accounting import LedgerPlan, Neighbors, PrivacyBudget, epsilon
 from langchain_dp.accounting.budget import LEAST_CLIP
 from langchain_dp.ensemble.asking import count_quietly
 from langchain_dp.ports import Measured, ScoresNextToken
 from langchain_dp.records import PrivateRecords
+from langchain_dp.synth.prompts import AnswerPrompts
 from langchain_dp.synth.run import parameters, weak
 from langchain_dp.synth.settings import Design, SynthesisSettings
 
@@ -52,15 +54,11 @@ class SynthesisPlan:
     @property
     def verdict(self) -> str:
         """In plain words whether it is worth it. From the clip alone, which is public."""
-        clip = self.design.noise.clip
-        if clip < LEAST_CLIP:
-            return (
-                "not worth it: the records can hardly move the public model. Write with the model alone from a good "
-                "description, spend nothing; or have fewer examples, more records, a larger epsilon"
-            )
-        share = next(said for bound, said in reversed(_GAINS) if clip >= bound)
-        weak = " (worth it where the labels mean what no model knows)" if clip < 1 else ""
-        return f"about {share} of what the records could add comes through{weak}"
+        return _verdict(
+            self.design.noise.clip,
+            "Write with the model alone from a good description, spend nothing; or have fewer examples",
+            "the labels mean",
+        )
 
     @property
     def minutes(self) -> str:
@@ -123,6 +121,101 @@ class SynthesisPlan:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class AnswersPlan:
+    """Cost and prospects of private answers. The tokens are counted on the records: do not publish them.
+
+    Args:
+        budget: The promise of all answers together.
+        design: Rounds, one an answer, and their noise.
+        tokens: Estimated tokens to evaluate for one answer.
+        seconds: Estimated time of one answer; None if the engine's speed is unknown.
+        weak: Why the promise is weak, if it is.
+
+    Examples:
+        >>> plan = replies.plan()
+        >>> plan.answers
+        100
+    """
+
+    budget: PrivacyBudget
+    design: Design
+    tokens: float
+    seconds: float | None = None
+    weak: tuple[str, ...] = ()
+
+    @property
+    def answers(self) -> int:
+        """Largest number of answers."""
+        return self.design.rounds
+
+    @property
+    def verdict(self) -> str:
+        """In plain words whether it is worth it. From the clip alone, which is public."""
+        return _verdict(
+            self.design.noise.clip, "Ask the model alone, spend nothing; or have fewer answers", "the answers hold"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "epsilon": self.budget.epsilon,
+            "delta": self.budget.delta,
+            "neighbors": self.budget.neighbors.name.lower(),
+            "answers": self.answers,
+            **parameters(self.design),
+            "verdict": self.verdict,
+            "tokens_per_answer": self.tokens,
+            "seconds_per_answer": self.seconds,
+            "weak": list(self.weak),
+        }
+
+    def __str__(self) -> str:
+        noise = self.design.noise
+        time = "" if self.seconds is None else f", about {max(round(self.seconds), 1):,} s"
+        return "\n".join(
+            [
+                f"Plan for private answers: {self.budget}",
+                f"  answers      {self.answers:,} at most, of at most {noise.event.tokens} tokens each",
+                f"  members      each record in each answer with q = {noise.event.sampling_probability:.4g}; "
+                f"{noise.members} expected an answer",
+                f"  clip         {noise.clip:.3g} nats a member and token",
+                f"  worth it?    {self.verdict}",
+                f"  an answer    about {self.tokens:,.0f} tokens to evaluate{time}",
+                *(f"  WARNING      {point}" for point in self.weak),
+            ]
+        )
+
+
+def _verdict(clip: float, instead: str, holding: str) -> str:
+    """What comes through a clip; where it is nothing, what to do ``instead``."""
+    if clip < LEAST_CLIP:
+        return f"not worth it: the records can hardly move the public model. {instead}, more records, a larger epsilon"
+    share = next(said for bound, said in reversed(_GAINS) if clip >= bound)
+    weak = f" (worth it where {holding} what no model knows)" if clip < 1 else ""
+    return f"about {share} of what the records could add comes through{weak}"
+
+
+def planned_answers(
+    engine: ScoresNextToken,
+    prompts: AnswerPrompts,
+    neighbors: Neighbors,
+    plan: LedgerPlan,
+    design: Design,
+    records: PrivateRecords,
+) -> AnswersPlan:
+    """Work out the plan of what the ledger's ``plan`` pays for. A question is taken to be as long as a record."""
+    shown = _average(engine, records, prompts.shown)
+    tokens = engine.count_tokens(prompts.head) + (1 + design.noise.members) * (2 * shown + design.noise.event.tokens)
+    return AnswersPlan(
+        budget=PrivacyBudget(plan.epsilon, plan.delta, neighbors),
+        design=design,
+        tokens=tokens,
+        seconds=_seconds(engine, tokens),
+        weak=weak(design, plan.epsilon, plan.delta),
+    )
+
+
 def planned(
     engine: ScoresNextToken,
     settings: SynthesisSettings,
@@ -135,26 +228,29 @@ def planned(
     tail = engine.count_tokens(settings.prompts.tail)
     texts = design.rounds * len(settings.labels)
     members = 1 + design.noise.members
-    body = _body(engine, settings, records)
+    body = 40.0 if records is None else _average(engine, records, lambda row: settings.prompts.body([row]))
     tokens = texts * (head + members * (body * settings.shots + tail + design.noise.event.tokens))
     if settings.describe is not None and design.describing is not None:
         public = sum(map(engine.count_tokens, settings.describe.asking("", settings.prompts, chat=settings.chat)))
         of_one = body + public + design.describing.event.tokens
         tokens += len(settings.labels) * (1 + design.describing.members) * of_one
-    speed = engine.tokens_per_second() if isinstance(engine, Measured) else None
     return SynthesisPlan(
         budget=budget,
         design=design,
         labels=len(settings.labels),
         tokens=tokens,
-        seconds=None if not speed else tokens / speed,
+        seconds=_seconds(engine, tokens),
         weak=weak(design, budget.epsilon, budget.delta),
     )
 
 
-def _body(engine: ScoresNextToken, settings: SynthesisSettings, records: PrivateRecords | None) -> float:
-    if records is None:
-        return 40.0
+def _average(engine: ScoresNextToken, records: PrivateRecords, shown: Callable[[Mapping[str, Any]], str]) -> float:
+    """Tokens of a record as it is shown, the mean of a hundred."""
     rows = [records.get(name) for name in records.ids()[:: max(1, len(records) // 100)]]
     most = engine.max_prompt_tokens  # what is longer is cut
-    return sum(min(count_quietly(engine, settings.prompts.body([row])), most) for row in rows) / max(len(rows), 1)
+    return sum(min(count_quietly(engine, shown(row)), most) for row in rows) / max(len(rows), 1)
+
+
+def _seconds(engine: ScoresNextToken, tokens: float) -> float | None:
+    speed = engine.tokens_per_second() if isinstance(engine, Measured) else None
+    return None if not speed else tokens / speed

@@ -362,3 +362,27 @@ def test_long_replies_teach_an_answer() -> None:
         assert "Reply: your refund was paid" in prompt.body
         needed = sum(map(engine.count_tokens, (prompt.head, prompt.body, prompt.tail)))
         assert needed + 8 <= engine.max_prompt_tokens
+
+
+def test_a_plan_says_what_answers_cost_and_spends_nothing() -> None:
+    """If it breaks, who plans pays for it, or plans for another number of members, tokens or answers than are used."""
+    ledger = PrivacyLedger(BUDGET)
+    chain = generator(ledger=ledger)
+    plan = chain.plan()
+    assert entries(ledger) == 0
+    assert (plan.answers, plan.design.noise.members) == (chain.answers_left(), 40)
+    head, (shown, *_) = chain.prompts.head, (chain.prompts.shown(row) for row in rows())
+    assert plan.tokens == len(head.split()) + 41 * (2 * len(shown.split()) + 8)
+    said = str(plan)
+    assert f"{plan.design.noise.clip:.3g} nats" in said
+    assert f"worth it?    {plan.verdict}" in said
+    assert plan.to_dict()["answers"] == 5
+
+
+def test_a_plan_of_answers_that_nothing_comes_through_says_so() -> None:
+    """If it breaks, noise is sold as answers from records."""
+    with pytest.warns(UserWarning):
+        plan = generator(budget=PrivacyBudget(0.1), max_queries=1_000, max_new_tokens=50).plan()
+    assert plan.verdict.startswith("not worth it")
+    assert "Ask the model alone" in plan.verdict
+    assert not generator().plan().verdict.startswith("not worth it")
