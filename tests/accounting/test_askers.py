@@ -8,15 +8,16 @@ import multiprocessing
 import os
 import pathlib
 import random
-import signal
 import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from fakes.kills import told_before_kill
 from fakes.old_files import old_ledger
 from fakes.places import on_both
 
@@ -228,15 +229,10 @@ def test_the_last_answers_of_each_asker_go_to_exactly_as_many_racers(place: str,
         assert (plan.remaining(FAINT), len(list(ledger.entries()))) == (most - given, given)
 
 
-def _spend_for_ever(place: str, pipe: int) -> None:
-    try:
-        plan = PrivacyLedger(BUDGET, place).plan("p")
-        assert plan is not None
-        while True:
-            plan.spend(FAINT, asker="team-7")
-            os.write(pipe, b"\n")
-    finally:
-        os._exit(1)
+def spend_at(place: str) -> Callable[[], object]:
+    plan = PrivacyLedger(BUDGET, place).plan("p")
+    assert plan is not None
+    return lambda: plan.spend(FAINT, asker="team-7")
 
 
 @on_both
@@ -246,20 +242,7 @@ def test_a_kill_at_any_moment_gives_no_asker_an_answer_back(place: str) -> None:
         ledger.reserve([(FAINT, 400)], name="p", delta=1e-6, askers=Askers(each=400))
     dice, before = random.Random(30), 0
     for _ in range(12):
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(read)
-            _spend_for_ever(place, write)
-        os.close(write)
-        told = 0
-        for _ in range(dice.randrange(8)):
-            told += len(os.read(read, 1))
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        while more := os.read(read, 65536):
-            told += len(more)
-        os.close(read)
+        told = told_before_kill(lambda: spend_at(place), after=dice.randrange(8))
         with PrivacyLedger(BUDGET, place) as ledger:  # opening checks that counts, shares and entries agree
             plan = ledger.plan("p")
             assert plan is not None

@@ -10,8 +10,10 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
+from fakes.kills import told_before_kill
 from fakes.places import on_both, path_of
 
 from langchain_dp.accounting.budget import PrivacyBudget
@@ -40,15 +42,10 @@ def _used(path: pathlib.Path) -> int:
         return MOST - plan.remaining(VOTE)
 
 
-def _spend_for_ever(path: pathlib.Path, pipe: int) -> None:
-    try:
-        plan = PrivacyLedger(BUDGET, path).plan("p")
-        assert plan is not None
-        while True:
-            plan.spend(VOTE)
-            os.write(pipe, b"\n")  # the answer leaves the process only now
-    finally:
-        os._exit(1)
+def spend_at(path: pathlib.Path) -> Callable[[], object]:
+    plan = PrivacyLedger(BUDGET, path).plan("p")
+    assert plan is not None
+    return lambda: plan.spend(VOTE)
 
 
 @on_both
@@ -61,20 +58,7 @@ def test_kill_at_any_moment_forgets_no_answer(path: pathlib.Path, pytestconfig: 
     dice = random.Random(20) if asked is None else random.Random()
     before = acknowledged = 0
     for _ in range(asked or 40):
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(read)
-            _spend_for_ever(path, write)
-        os.close(write)
-        told = 0
-        for _ in range(dice.randrange(8)):
-            told += len(os.read(read, 1))
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        while more := os.read(read, 65536):  # told before the kill arrived
-            told += len(more)
-        os.close(read)
+        told = told_before_kill(lambda: spend_at(path), after=dice.randrange(8))
         after = _used(path)
         # One spend may have been on disk and not yet told: budget lost, nothing leaked.
         assert before + told <= after <= before + told + 1
@@ -89,19 +73,7 @@ def test_a_copy_of_the_file_alone_holds_every_answer(path: pathlib.Path, tmp_pat
     dice = random.Random(22)
     opened = acknowledged = 0
     for turn in range(40):
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(read)
-            _spend_for_ever(path, write)
-        os.close(write)
-        for _ in range(1 + dice.randrange(8)):
-            acknowledged += len(os.read(read, 1))
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        while more := os.read(read, 65536):
-            acknowledged += len(more)
-        os.close(read)
+        acknowledged += told_before_kill(lambda: spend_at(path), after=1 + dice.randrange(8))
         alone = tmp_path / f"copy{turn}.db"
         shutil.copyfile(path, alone)
         unfinished = path.with_name("ledger.db-journal").exists()

@@ -12,11 +12,12 @@ import signal
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from fakes.kills import workers
 from fakes.places import on_both
 
 from langchain_dp.accounting.budget import PrivacyBudget
@@ -203,38 +204,10 @@ def test_forking_while_threads_spend_is_safe(place: str) -> None:
         assert 1000 - ledger.remaining(event) == len(spent) + 16
 
 
-def _spend_for_ever(path: pathlib.Path | str, pipe: int) -> None:
-    """Spend without a pause, and say each time that it is done, until killed."""
-    try:
-        plan = PrivacyLedger(BUDGET, path).plan("p")
-        assert plan is not None
-        while True:
-            plan.spend(FAINT)
-            os.write(pipe, b".")
-    finally:
-        os._exit(1)
-
-
-@contextlib.contextmanager
-def spenders(path: pathlib.Path | str, count: int) -> Iterator[list[tuple[int, int]]]:
-    """Processes that spend without a pause: the id of each, and a pipe with a byte for every spend it was told of."""
-    made: list[tuple[int, int]] = []
-    try:
-        for _ in range(count):
-            read, write = os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                _spend_for_ever(path, write)
-            os.close(write)
-            made.append((pid, read))
-        yield made
-    finally:
-        for pid, read in made:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
-            os.close(read)
+def spend_at(path: pathlib.Path | str) -> Callable[[], object]:
+    plan = PrivacyLedger(BUDGET, path).plan("p")
+    assert plan is not None
+    return lambda: plan.spend(FAINT)
 
 
 def test_who_waits_for_a_lock_asks_often_and_at_random_and_gives_up_in_the_end(
@@ -263,7 +236,7 @@ def test_two_writers_without_a_pause_starve_nobody(place: str) -> None:
     path = place
     with PrivacyLedger(BUDGET, path) as ledger:
         ledger.reserve([(FAINT, MANY)], name="p", epsilon=2.9)
-    with spenders(path, 2) as busy:
+    with workers(lambda: spend_at(path), 2) as busy:
         for _, read in busy:
             assert os.read(read, 1) == b"."
         for _ in range(5):
@@ -296,7 +269,7 @@ def test_ten_thousand_spends_of_threads_pools_and_the_killed_are_all_there(memor
             jobs = [pool.submit(_spend_some, plan, 500) for _ in range(8)]  # each opens the file anew
             jobs += [own.submit(_spend_some, plan, 1000) for _ in range(4)]
             for _ in range(killed):
-                with spenders(path, 1) as [(pid, read)]:
+                with workers(lambda: spend_at(path), 1) as [(pid, read)]:
                     here = 0
                     while here < 170:
                         heard = os.read(read, 170 - here)

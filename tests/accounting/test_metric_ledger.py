@@ -8,11 +8,12 @@ import os
 import pathlib
 import pickle
 import random
-import signal
 import threading
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
+from fakes.kills import told_before_kill
 from fakes.places import on_both, path_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -261,14 +262,9 @@ def test_bad_spends_are_refused_and_cost_nothing() -> None:
 # ------------------------------------------------------------------------------------------- kills and races
 
 
-def _spend_for_ever(path: pathlib.Path, pipe: int) -> None:
-    try:
-        ledger = MetricLedger(path=path)
-        while True:
-            spend(ledger, "d", "u", eta=0.5)
-            os.write(pipe, b"\n")  # the release leaves the process only now
-    finally:
-        os._exit(1)
+def spend_at(path: pathlib.Path) -> Callable[[], object]:
+    ledger = MetricLedger(path=path)
+    return lambda: spend(ledger, "d", "u", eta=0.5)
 
 
 @forks
@@ -278,20 +274,7 @@ def test_kill_at_any_moment_forgets_no_release(path: pathlib.Path) -> None:
     dice = random.Random(5)
     before = 0
     for _ in range(15):
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(read)
-            _spend_for_ever(path, write)
-        os.close(write)
-        told = 0
-        for _ in range(dice.randrange(6)):
-            told += len(os.read(read, 1))
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        while more := os.read(read, 65536):
-            told += len(more)
-        os.close(read)
+        told = told_before_kill(lambda: spend_at(path), after=dice.randrange(6))
         with MetricLedger(path=path) as ledger:  # opening checks that accounts and entries agree
             after = round(ledger.spent(user="u") / 0.5)
             assert ledger.spent(document="d") == ledger.spent(user="u")

@@ -8,11 +8,12 @@ import random
 import signal
 import stat
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from fakes.kills import told_before_kill
 from fakes.rapt import CLOSE, TABLE, sanitizer, vocabulary
 from numpy.typing import NDArray
 
@@ -378,14 +379,9 @@ def _die_at(step: str, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReleasedTexts, "put", kept)
 
 
-def _release_for_ever(path: pathlib.Path, pipe: int) -> None:
-    try:
-        made = RAPTSanitizer(TABLE, eta=0.5, ledger=MetricLedger(path=path), cache=False)
-        while True:
-            made.invoke(TEXT, user="u")
-            os.write(pipe, b"\n")  # the text leaves the process only now
-    finally:
-        os._exit(1)
+def release_at(path: pathlib.Path) -> Callable[[], object]:
+    made = RAPTSanitizer(TABLE, eta=0.5, ledger=MetricLedger(path=path), cache=False)
+    return lambda: made.invoke(TEXT, user="u")
 
 
 @forks
@@ -396,20 +392,7 @@ def test_a_kill_between_record_and_release_costs_and_leaks_nothing(tmp_path: pat
     dice = random.Random(3)
     before = 0
     for _ in range(8):
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(read)
-            _release_for_ever(path, write)
-        os.close(write)
-        told = 0
-        for _ in range(dice.randrange(5)):
-            told += len(os.read(read, 1))
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        while more := os.read(read, 65536):
-            told += len(more)
-        os.close(read)
+        told = told_before_kill(lambda: release_at(path), after=dice.randrange(5))
         with MetricLedger(path=path) as ledger:
             after = round(ledger.spent(user="u") / 0.5)
         assert before + told <= after <= before + told + 1

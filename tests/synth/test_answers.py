@@ -21,6 +21,7 @@ from langchain_dp.errors import (
     BudgetExceeded,
     InvalidParameter,
     ModelUnavailable,
+    MostlyNoiseWarning,
     PlanError,
     PrivateDataError,
     ShareExceeded,
@@ -381,7 +382,7 @@ def test_a_plan_says_what_answers_cost_and_spends_nothing() -> None:
 
 def test_a_plan_of_answers_that_nothing_comes_through_says_so() -> None:
     """If it breaks, noise is sold as answers from records."""
-    with pytest.warns(UserWarning):
+    with pytest.warns(MostlyNoiseWarning):
         plan = generator(budget=PrivacyBudget(0.1), max_queries=1_000, max_new_tokens=50).plan()
     assert plan.verdict.startswith("not worth it")
     assert "Ask the model alone" in plan.verdict

@@ -1,0 +1,53 @@
+"""Processes that work for ever and say so each time, until they are killed with no chance to clean up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def workers(opened: Callable[[], Callable[[], object]], count: int = 1) -> Iterator[list[tuple[int, int]]]:
+    """Forked processes, each of which opens a worker and calls it without a pause.
+
+    Yields:
+        The id of each, and a pipe that gets a byte each time its worker has returned.
+    """
+    made: list[tuple[int, int]] = []
+    try:
+        for _ in range(count):
+            read, write = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    work = opened()
+                    while True:
+                        work()
+                        os.write(write, b".")  # only now does anything leave the process
+                finally:
+                    os._exit(1)
+            os.close(write)
+            made.append((pid, read))
+        yield made
+    finally:
+        for pid, read in made:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+            os.close(read)
+
+
+def told_before_kill(opened: Callable[[], Callable[[], object]], *, after: int) -> int:
+    """Start a worker and kill it once it has told ``after`` times; how often it told, also just before the kill."""
+    with workers(opened) as [(pid, read)]:
+        told = 0
+        while told < after and (more := os.read(read, 1)):
+            told += len(more)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        while more := os.read(read, 65536):
+            told += len(more)
+        return told
