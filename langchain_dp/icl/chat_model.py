@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import enum
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableLambda
-from pydantic import BaseModel, PrivateAttr
+from pydantic import PrivateAttr
 
 from langchain_dp._util.validate import no_further
 from langchain_dp.ensemble.chat import PrivateChat, check_no_askers, reply_metadata, stop_strings
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.answers import DPAnswer
 from langchain_dp.icl.runnable import DPICLClassifier
+from langchain_dp.icl.schemas import filler
 from langchain_dp.records import label_name
-
-_KINDS = "an Enum or a Literal of the labels {}"
 
 
 class ChatDPICL(PrivateChat):
@@ -130,11 +128,12 @@ class ChatDPICL(PrivateChat):
     def with_structured_output(
         self, schema: Any, *, include_raw: bool = False, **kwargs: Any
     ) -> Runnable[LanguageModelInput, Any]:
-        """Turn the released label into a member of an Enum, a value of a Literal, or a pydantic object with one.
+        """Turn the released label into a member of an Enum, a value of a Literal, or an object with one.
 
         Args:
             schema: An ``enum.Enum`` subclass whose members are the labels or have them as values, a ``Literal`` of the
-                labels, or a pydantic class with one field of such a type and defaults for all others.
+                labels, or a pydantic class with one field of such a type and defaults for all others. A ``TypedDict``
+                or a JSON schema with one such key, and no other that is required, gives a dict.
             include_raw: Return {"raw", "parsed", "parsing_error"} instead of the parsed value.
             **kwargs: None are taken.
 
@@ -142,7 +141,7 @@ class ChatDPICL(PrivateChat):
             InvalidParameter: The schema is of another kind, or its values are not the labels. Nothing was spent.
         """
         no_further(kwargs, remedy="Give the schema alone: a label is released, and no model asked for an object.")
-        fill = _filler(schema, self._classifier.labels)
+        fill = filler(schema, self._classifier.labels)
 
         def parse(message: AIMessage) -> Any:
             if message.text not in self._classifier.labels:
@@ -159,55 +158,3 @@ def _last_human_text(messages: Sequence[BaseMessage]) -> str:
         if isinstance(message, HumanMessage):
             return str(message.text)
     raise InvalidParameter("Expected a human message with the question, but there is none. Add HumanMessage(question).")
-
-
-def _filler(schema: Any, labels: Sequence[str]) -> Callable[[str], Any]:
-    """A function from the name of a label to what the schema makes of it: tried on every label, before any is paid for.
-
-    Raises:
-        InvalidParameter: There is no such function.
-    """
-    if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
-        return _values(schema, labels).__getitem__
-    fields = {name: field for name, field in schema.model_fields.items() if _is_choice(field.annotation)}
-    if len(fields) != 1:
-        raise InvalidParameter(
-            f"Expected schema={schema!r} to have one field that is {_KINDS.format(sorted(labels))}, got {len(fields)}: "
-            "this model can release a label and nothing else."
-        )
-    ((name, field),) = fields.items()
-    values, key = _values(field.annotation, labels), field.alias or name
-
-    def fill(label: str) -> BaseModel:
-        return schema.model_validate({key: values[label]})
-
-    try:
-        for label in labels:
-            fill(label)
-    except ValueError as problem:  # pydantic's own is one
-        raise InvalidParameter(
-            f"Expected schema={schema!r} to take every label as {key!r} alone ({type(problem).__name__}). Give its "
-            "other fields defaults."
-        ) from None
-    return fill
-
-
-def _is_choice(annotation: Any) -> bool:
-    is_enum = isinstance(annotation, type) and issubclass(annotation, enum.Enum)
-    return is_enum or get_origin(annotation) is Literal
-
-
-def _values(choice: Any, labels: Sequence[str]) -> dict[str, Any]:
-    """The values of an Enum or a Literal, by the names of the labels."""
-    if not _is_choice(choice):
-        raise InvalidParameter(
-            f"Expected schema={choice!r} to be {_KINDS.format(sorted(labels))}, or a pydantic class with one such "
-            "field: this model can release a label and nothing else."
-        )
-    given = get_args(choice) or list(choice)
-    by_value = {label_name(one.value if isinstance(one, enum.Enum) else one): one for one in given}
-    by_name = {label_name(one): one for one in given}
-    for found in (by_value, by_name):
-        if set(found) == set(labels) and len(given) == len(labels):
-            return {label: found[label] for label in labels}
-    raise InvalidParameter(f"Expected the schema's values {sorted(map(str, by_value))} to be {sorted(labels)}.")

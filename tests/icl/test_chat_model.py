@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Required
 
 import pytest
 from fakes.canary import CANARY
@@ -13,6 +13,7 @@ from langchain_core.caches import InMemoryCache
 from langchain_core.globals import set_llm_cache
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from pydantic import BaseModel, Field, field_validator
+from typing_extensions import TypedDict
 
 from langchain_dp import ChatDPICL, PrivacyCertificate
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
@@ -64,6 +65,19 @@ class Refusing(BaseModel):
         if mood is Mood.BAD:
             raise ValueError(CANARY)
         return mood
+
+
+class Typed(TypedDict, total=False):
+    label: Required[Annotated[Literal["negative", "positive"], "the mood"]]
+    reason: str
+
+
+class Reasoned(TypedDict):
+    label: Literal["negative", "positive"]
+    reason: str
+
+
+PLAIN = {"title": "Sort", "properties": {"label": {"enum": ["negative", "positive"]}, "reason": {"type": "string"}}}
 
 
 def chat(**changes: Any) -> ChatDPICL:
@@ -147,6 +161,9 @@ def test_noisy_shares_travel_in_the_metadata() -> None:
         (Literal["negative", "positive"], "positive"),
         (Sorted, Sorted(moodOfText=Mood.GOOD)),
         (Choice, Choice(label="positive")),
+        (Typed, {"label": "positive"}),
+        (PLAIN, {"label": "positive"}),
+        ({"name": "sort", "description": "Sort a text.", "parameters": PLAIN}, {"label": "positive"}),
     ],
 )
 async def test_structured_output_is_a_label_of_the_schema(schema: Any, expected: object) -> None:
@@ -160,10 +177,17 @@ async def test_structured_output_is_a_label_of_the_schema(schema: Any, expected:
     assert left(model.classifier) == 4
 
 
-@pytest.mark.parametrize("schema", [Answer, Both, dict, {"title": "x"}, str, "positive", LABELS])
+@pytest.mark.parametrize("schema", [Answer, Both, dict, {"title": "x"}, {"parameters": None}, str, "positive", LABELS])
 def test_a_schema_that_a_label_cannot_fill_is_refused(schema: Any) -> None:
     """A schema is accepted whose fields this model can never release."""
     with pytest.raises(InvalidParameter, match=r"an Enum or a Literal of the labels \['negative', 'positive'\]"):
+        chat().with_structured_output(schema)
+
+
+@pytest.mark.parametrize("schema", [Reasoned, {**PLAIN, "required": ["label", "reason"]}])
+def test_a_dict_whose_other_keys_no_label_can_fill_is_refused(schema: Any) -> None:
+    """If it breaks, a program is given a dict without a key that its schema promises."""
+    with pytest.raises(InvalidParameter, match=r"no key beside 'label', got \['reason'\]"):
         chat().with_structured_output(schema)
 
 
