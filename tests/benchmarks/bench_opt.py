@@ -278,7 +278,7 @@ def _one(
     texts = [task.prompts.render(row) for row in rows[: options.rows]]
     leaks = find_leaks(instruction, texts, public=[task.instruction, task.prompts.meta, *task.prompts.messages])
     found["leaked_runs"] = [span.words for span in leaks.spans]
-    found["instruction"] = _without(instruction, leaks.spans)  # results are published, and rows are not
+    found["instruction"] = withheld(instruction, leaks.spans)  # results are published, and rows are not
     if prompt is not None and prompt.certificate.private:
         found["certificate"] = {
             "epsilon": prompt.certificate.epsilon,
@@ -295,11 +295,11 @@ def _one(
     return found
 
 
-def _without(instruction: str, spans: Sequence[LeakedSpan]) -> str:
+def withheld(instruction: str, spans: Sequence[LeakedSpan]) -> str:
     """A prompt as it may be printed: of what leaked the number of words only."""
     for span in sorted(spans, key=lambda span: -span.start):
-        withheld = f"[{span.words} words of a training row]"
-        instruction = instruction[: span.start] + withheld + instruction[span.end :]
+        kept_back = f"[{span.words} words of a training row]"
+        instruction = instruction[: span.start] + kept_back + instruction[span.end :]
     return instruction
 
 
