@@ -353,18 +353,11 @@ def canary(options: argparse.Namespace) -> Arms:
 
     def run(arm: str, seed: int) -> list[AttackResult]:
         coins = random.Random(seed)
-        labels = TASKS["agnews"]
-        every = [strange(coins, list(labels)[number % len(labels)]) for number in range(2 * options.canaries)]
+        labels = list(TASKS["agnews"])
+        every = [strange(coins, labels[number % len(labels)]) for number in range(2 * options.canaries)]
         sides = every[: options.canaries], every[options.canaries :]
         private = [*rows("agnews", "train", 2_000 - options.canaries), *sides[0]]
-        with LlamaCppEnsemble(slots=44, max_tokens=512, n_threads=options.threads) as engine:
-            budget = PrivacyBudget(3.0, 1e-6)
-            made_of = DPExampleSynthesizer(
-                model=engine, labels=labels, count=16, budget=budget, members=30, max_new_tokens=30, scheme="rounds"
-            )
-            written = made_of.invoke(private).rows()
-        if arm == "leaked":
-            written = coins.sample(sides[0], 16)
+        written = coins.sample(sides[0], 16) if arm == "leaked" else examples_from(private, options)
         said = " ".join(one["text"] for one in written).casefold()
         found = sum(word in said for row in sides[0] for word in row["text"].casefold().strip(".").split())
         settings = {"arm": arm, "seed": seed, "rows": len(private), "canaries": options.canaries, "words_found": found}
@@ -375,6 +368,16 @@ def canary(options: argparse.Namespace) -> Arms:
     for arm, seeds in (("epsilon 3", (0, 1, 2)), ("leaked", (0,))):
         for seed in seeds:
             yield ["canary", arm, seed, options.canaries], partial(run, arm, seed)
+
+
+def examples_from(private: list[dict[str, Any]], options: argparse.Namespace) -> list[dict[str, str]]:
+    """Sixteen synthetic examples at epsilon 3, by the embedded model."""
+    with LlamaCppEnsemble(slots=44, max_tokens=512, n_threads=options.threads) as engine:
+        made_of = DPExampleSynthesizer(
+            model=engine, labels=TASKS["agnews"], count=16, budget=PrivacyBudget(3.0, 1e-6), members=30,
+            max_new_tokens=30, scheme="rounds",
+        )  # fmt: skip
+        return made_of.invoke(private).rows()
 
 
 def strange(coins: random.Random, label: str) -> dict[str, str]:
