@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from langchain_dp._util import validate
 from langchain_dp._util.callers import warn_caller
@@ -66,6 +67,10 @@ class PrivacyBudget:
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)
         object.__setattr__(self, "neighbors", neighbors_from(self.neighbors))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; the relation by its name in small letters."""
+        return {"epsilon": self.epsilon, "delta": self.delta, "neighbors": self.neighbors.name.lower()}
 
     def __str__(self) -> str:
         return f"epsilon={self.epsilon:g}, delta={self.delta:g}, neighbors={self.neighbors.name.lower()}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
@@ -119,6 +120,28 @@ class ICLPlanReport:
             f"{text}; but which subsets are drawn matters less then: with twice as many, at twice the calls, a 70% "
             f"majority would survive {self.survival_doubled:.0%} of the time."
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        price = self.price_per_query
+        return {
+            **self.budget.to_dict(),
+            "queries": self.queries,
+            **dataclasses.asdict(self.scheme),
+            "sigma": self.event.sigma,
+            "noise_share": self.noise_share,
+            "epsilon_total": self.epsilon_total,
+            "epsilon_first_query": self.epsilon_first_query,
+            "calls_per_query": self.calls_per_query,
+            "tokens_per_query": self.tokens_per_query,
+            "calls": self.calls_per_query * self.queries,
+            "tokens": self.tokens_per_query * self.queries,
+            "price": None if price is None else price * self.queries,
+            "survival": self.survival,
+            "survival_doubled": self.survival_doubled,
+            "warning": self.warning,
+            "weak": list(self.weak),
+        }
 
     def __str__(self) -> str:
         scheme, event = self.scheme, self.event

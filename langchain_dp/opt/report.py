@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighbors, PrivacyBudget
 from langchain_dp.accounting.budget import weak_points
@@ -108,6 +109,20 @@ class OptPlanReport:
             f"about {self.votes_needed:.0f} votes",
             f"  a share of   {shares}",
         ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        apart = ("budget", "scheme", "token", "selection")
+        return {
+            **self.budget.to_dict(),
+            **dataclasses.asdict(self.scheme),
+            "epsilon0": getattr(self.token, "epsilon0", None),
+            "delta0": getattr(self.token, "delta0", None),
+            "epsilon_selection": self.selection.epsilon,
+            "votes_needed": self.votes_needed,
+            **{name: value for name, value in dataclasses.asdict(self).items() if name not in apart},
+            "weak": list(self.weak),
+        }
 
     def __str__(self) -> str:
         if self.token is None:

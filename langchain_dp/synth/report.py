@@ -71,9 +71,7 @@ class SynthesisPlan:
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {
-            "epsilon": self.budget.epsilon,
-            "delta": self.budget.delta,
-            "neighbors": self.budget.neighbors.name.lower(),
+            **self.budget.to_dict(),
             "examples": self.examples,
             **parameters(self.design),
             **({} if self.design.describing is None else {"description_epsilon": self._alone()}),
@@ -159,9 +157,7 @@ class AnswersPlan:
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {
-            "epsilon": self.budget.epsilon,
-            "delta": self.budget.delta,
-            "neighbors": self.budget.neighbors.name.lower(),
+            **self.budget.to_dict(),
             "answers": self.answers,
             **parameters(self.design),
             "verdict": self.verdict,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import warnings
 from typing import Any
 
@@ -111,6 +112,15 @@ def test_the_printed_plan_holds_the_numbers_and_no_example() -> None:
         assert part in text
     assert "note 0" not in text
     assert "price" not in str(classifier().plan())
+
+
+def test_a_plan_as_plain_values_says_what_the_printed_one_says() -> None:
+    """If it breaks, a program that reads plans misses what people are shown, or cannot write it down."""
+    plan = classifier().plan(price_per_million_tokens=5.0)
+    told = json.loads(json.dumps(plan.to_dict()))
+    assert (told["epsilon"], told["neighbors"], told["queries"]) == (50.0, "replace_one", 5)
+    assert told["price"] == pytest.approx(5 * plan.tokens_per_query * 5e-6)
+    assert told["survival"]["0.7"] == plan.survival[0.7]
 
 
 SCHEMES = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pickle
 import warnings
 from pathlib import Path
@@ -259,6 +260,8 @@ def test_a_plan_says_how_far_ahead_a_prompt_has_to_be() -> None:
     sound = chooser(budget=PrivacyBudget(1.0)).plan(500)
     assert (sound.verdict.worth, sound.max_calls, sound.validation) == ("yes", 0, 500)
     assert "among 3 prompts" in str(sound)
+    told = json.loads(json.dumps(sound.to_dict()))
+    assert (told["epsilon"], told["choices"], told["verdict"]["worth"]) == (1.0, 3, "yes")
     assert "votes" not in str(sound)
     assert "8 more of 500" in sound.verdict.said  # ln(19 * 2) / (1 / 2) is 7.3
     assert chooser(budget=PrivacyBudget(1.0)).plan(100).verdict.worth == "hardly"
