@@ -66,6 +66,11 @@ def turns(shown: Shown, body: Callable[[str], str], cue: str) -> str:
     return "".join(f"{body(text)}{cue} {answer}\n\n" for text, answer in shown)
 
 
+def answers(shown: Shown | None, *, chat: bool) -> tuple[str, ...]:
+    """What no description may be: the answers that the model sees, which are of no record's kind; none in a chat."""
+    return () if chat else tuple(answer for _, answer in shown or ())
+
+
 def words_of(text: str) -> list[str]:
     """Its words, without digits."""
     return re.findall(r"[^\W\d_]+", text)

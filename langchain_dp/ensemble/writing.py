@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import os
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_dp.ensemble.asking import ask_together, row_of
@@ -29,6 +29,8 @@ class TextWriter:
         candidates: Tokens of the public model's that are considered.
         chat: Ask in the model's chat template.
         rng: Source of the noise.
+        never: Public strings, none of which a text may be, in large or small letters: no token is drawn that would
+            make it one. A model that is shown answers likes to repeat them.
 
     Formal guarantee:
         A text is a sequence of :meth:`ClippedSum.release`, each over candidates and public weights that hang on public
@@ -37,7 +39,7 @@ class TextWriter:
 
     def __init__(
         self, engine: ScoresNextToken, end: str, noise: ClippedSum, *, candidates: int, chat: bool,
-        rng: Randomness,
+        rng: Randomness, never: Iterable[str] = (),
     ) -> None:  # fmt: skip
         self.noise = noise
         self._engine = engine
@@ -45,6 +47,7 @@ class TextWriter:
         self._candidates = candidates
         self._chat = chat
         self._rng = rng
+        self._never = frozenset(text.casefold() for text in never)
         self._barren: dict[Token, bool] = {}  # tokens that no text begins with
 
     def tokens(self, head: str, tail: str, bodies: Mapping[Hashable, str]) -> Iterator[Token]:
@@ -84,8 +87,7 @@ class TextWriter:
             if os.getpid() != process:  # both would go on with the members and the charge of one text
                 raise PlanError("Expected a text to be written in one process, but it was forked. Begin it anew.")
             scores = self._scores(public, members(), tuple(written))
-            everything = range(len(scores.tokens))
-            kept = [place for place in everything if written or not self._is_barren(scores.tokens[place])] or everything
+            kept = self._allowed(written, scores.tokens)
             mark()
             chosen = kept[self.noise.release(scores.public[kept], _rows(scores, kept), rng=self._rng)]
             written.append(_plain(scores.tokens[chosen]))
@@ -143,6 +145,15 @@ class TextWriter:
     def ended(self, tokens: Sequence[Token]) -> bool:
         """Whether a text of these tokens has come to its own end, rather than to the largest number of tokens."""
         return bool(tokens) and (tokens[-1] in self._engine.end_tokens or self._end in self._engine.detokenize(tokens))
+
+    def _allowed(self, written: Sequence[Token], candidates: Sequence[Token]) -> Sequence[int]:
+        """Places of the candidates that may follow: all of them, if otherwise there were none."""
+        everything = range(len(candidates))
+        kept = [place for place in everything if written or not self._is_barren(candidates[place])]
+        begun = self.text(written).casefold()
+        if any(text.startswith(begun) for text in self._never):
+            kept = [at for at in kept if self.text([*written, candidates[at]]).casefold() not in self._never]
+        return kept or everything
 
     def _is_barren(self, token: Token) -> bool:
         if token not in self._barren:

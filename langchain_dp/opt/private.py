@@ -18,6 +18,7 @@ from langchain_dp.accounting import (
     TextRoundEvent,
 )
 from langchain_dp.accounting.budget import warn_of, warn_of_clip, warn_of_noise, weak_points
+from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.journal import alone, check_settings, differing, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.ensemble.scheme import Scheme
@@ -342,6 +343,9 @@ class PrivateRuns:
             candidates=settings.writing.clip_candidates,
             chat=bool(settings.decoding.chat),
             rng=self._rng,
+            never=()
+            if settings.glossary is None
+            else answers(settings.glossary.shown, chat=bool(settings.decoding.chat)),
         )
         if isinstance(shown, LabelTexts):
             assert self._split is not None  # _seated

@@ -235,10 +235,10 @@ def clip_of(token: TextRoundEvent, scheme: Scheme, temperature: float, *, texts:
     Args:
         token: What is charged.
         scheme: Sampling constants.
-        temperature: Of the draw.
+        temperature: Of the draw, at most.
         texts: Texts that share one draw: the labels of a glossary.
     """
-    return ClippedSum(token, max(1, round(scheme.expected_subsets / texts)), temperature)
+    return ClippedSum.sharpened(token, max(1, round(scheme.expected_subsets / texts)), temperature)
 
 
 def check_clip(clip: float, share: PrivacyBudget) -> None:

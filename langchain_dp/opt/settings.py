@@ -39,7 +39,7 @@ class Writing:
         epsilon0: Bounded-range parameter of one call; None chooses the largest that fits.
         delta0: Mass that the threshold may miss in one call; None chooses.
         clip_temperature: With ``decoder="clip"``, of the distribution that a token is drawn from. A lower one follows
-            the most probable tokens, under a smaller clip.
+            the most probable tokens, under a smaller clip: so it is lower where the clip would be above 5 nats.
         clip_candidates: With ``decoder="clip"``, tokens of the public model's that are considered.
         filtered: Hand over no candidate that repeats the request, stops in mid-sentence or no longer names the task:
             see :func:`candidate_fault`. It looks at released text alone, and costs nothing.

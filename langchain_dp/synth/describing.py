@@ -32,7 +32,8 @@ class Describing:
         members: Records that are expected to take part in one description; fewer where there are not as many.
         clip_ratio: Clip of the descriptions, in clips of the texts. Both are made as large as the budget allows, so
             this is how the budget is split.
-        temperature: Of the distribution that a token of a description is drawn from.
+        temperature: Of the distribution that a token of a description is drawn from. It is lower where the clip
+            would be above 5 nats, at the same cost.
         show_labels: Show the model, before and after, what ``labels=`` says of a label too. Without, it sees texts, and
             then the description alone: for names that mislead, or say nothing.
         kind: What tells the labels apart, such as "topic", "mood" or "urgency": the texts below are made of it where
@@ -40,7 +41,8 @@ class Describing:
         task: What is asked of a model that continues plain text, before the texts.
         cue: What stands before each answer.
         shown: Public texts with their answers, which show such a model what is asked. They must not be taken from the
-            records, nor be of their kinds. None: three topics, where ``kind`` is "topic".
+            records, nor be of their kinds: no description is one of these answers. None: three topics, where
+            ``kind`` is "topic".
         opening: What stands before the text in a chat template, where nothing is shown.
         question: What stands after it.
 

@@ -14,6 +14,7 @@ from langchain_dp.accounting import (
     PrivacyLedger,
 )
 from langchain_dp.accounting.budget import warn_of_clip, weak_points
+from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.ensemble.room import Room
@@ -203,11 +204,12 @@ class SynthesisRuns:
 
     def _writers(self, design: Design) -> dict[bool, TextWriter]:
         """What writes texts, and under True descriptions."""
-        settings = self._settings
+        settings, how = self._settings, self._settings.describe
         return {
             described: TextWriter(
                 self._engine, "\n" if described else settings.prompts.after, design.noise_of(number),
                 candidates=settings.candidates, chat=settings.chat, rng=self._rng,
+                never=answers(how.shown, chat=settings.chat) if described and how is not None else (),
             )
             for described, number in ((False, 0), (True, DESCRIBED))
         }  # fmt: skip

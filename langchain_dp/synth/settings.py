@@ -273,7 +273,7 @@ def _fitting(budget: PrivacyBudget, design: Design, rounds: int, describe: Descr
     return dataclasses.replace(
         design,
         noise=dataclasses.replace(plain, event=text),
-        describing=ClippedSum(asked, members, describe.temperature),
+        describing=ClippedSum.sharpened(asked, members, describe.temperature),
     )
 
 

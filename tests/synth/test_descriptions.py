@@ -259,6 +259,39 @@ def test_a_chat_template_is_asked_a_question_and_shown_no_answers() -> None:
     assert not any(answer in head for head in engine.heads for _, answer in SMALL.shown)
 
 
+@pytest.mark.parametrize(
+    ("answers", "tokens", "said"),
+    [(("LATE", "paid"), 1, "late"), (("late parcel", "Parcel"), 2, "late parcel"), (("rose",), 1, None)],
+)
+def test_no_description_is_one_of_the_answers_that_the_model_was_shown(
+    answers: tuple[str, ...], tokens: int, said: str | None
+) -> None:
+    """If it breaks, labels are named after the public examples, which a model likes to repeat."""
+
+    def described(*shown: str, chat: bool = False) -> set[str]:
+        how = Describing(members=10, max_new_tokens=tokens, kind="mood", shown=tuple(("A text.", one) for one in shown))
+        found: set[str] = set()
+        for seed in range(12):
+            # The public model likes all words alike, and every record of a label the same two or three of them.
+            made = synthesizer(describe=how, chat=chat, budget=PrivacyBudget(50.0), not_private_seed=seed, count=2)
+            found |= set(made.invoke(rows()).descriptions.values())
+        return found
+
+    without = described("rose")
+    assert (said in without) is (said is not None)
+    assert said not in described(*answers)
+    assert described(*answers, chat=True) == without, "a chat model is shown none"
+
+
+def test_a_larger_budget_makes_descriptions_surer_and_not_wilder() -> None:
+    """If it breaks, the budget goes into a clip that cuts nothing, and words are drawn that hardly any record means."""
+    few, many = (synthesizer(describe=True, budget=PrivacyBudget(each)).plan(2_000).design for each in (1.0, 8.0))
+    assert few.describing is not None
+    assert many.describing is not None
+    assert many.describing.clip == pytest.approx(5.0)
+    assert many.describing.temperature < few.describing.temperature <= 0.5
+
+
 def test_the_given_description_can_be_shown_too() -> None:
     """If it breaks, what a user knows of a label is lost where something is added to it."""
     engine = Heads()
