@@ -86,9 +86,9 @@ class SynthesisPlan:
         if describing is None:
             return []
         return [
-            f"  described    first, in at most {describing.event.tokens} tokens; clip {describing.clip:.3g}, "
-            f"{describing.members} members, each record with q = {describing.event.sampling_probability:.4g}; "
-            f"alone epsilon = {self._alone():.2g}"
+            f"  described    first, in at most {describing.event.tokens} tokens; clip {describing.clip:.3g} at a "
+            f"temperature of {describing.temperature:.2g}, {describing.members} members, each record with q = "
+            f"{describing.event.sampling_probability:.4g}; alone epsilon = {self._alone():.2g}"
         ]
 
     def _alone(self) -> float:

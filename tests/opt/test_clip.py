@@ -331,8 +331,9 @@ def test_non_private_methods_and_poorer_engines_are_refused() -> None:
 
 def test_a_plan_says_how_far_a_subset_moves_a_token_and_whether_it_is_worth_it() -> None:
     """If it breaks, a budget is spent on texts in which nothing of the records comes through."""
-    plan = clipped().plan(40)
-    assert plan.clip == 8.0 * 16 * 0.5 / 4
+    plan = clipped(epsilon0=2.0).plan(40)
+    assert plan.clip == 2.0 * 16 * 0.5 / 4
+    assert clipped(epsilon0=8.0).plan(40).clip == 5.0, "what is left goes into a lower temperature"
     assert plan.votes_needed is None
     assert "nats" in str(plan)
     assert plan.verdict.worth == "yes"
