@@ -1,6 +1,6 @@
 """How surely a description says what it would say without noise: `bench_describing.py --model GGUF`.
 
-For each label of AG News and TREC, hidden behind codes, 60 public rows are asked what they have in common, along the
+For each label of AG News and TREC, hidden behind codes, 60 public rows (or as many as there are) are asked what they have in common, along the
 words that are likeliest without noise. The law of the mechanism is then computed from the members' log-probabilities,
 over 40 lots of as many members as coins would draw, at the noise that DPExampleSynthesizer has for its descriptions
 (2,000 rows, 16 texts, delta 1e-6): with a temperature of 0.5 as it stands ("blunt"), with one that is lower where the
@@ -68,7 +68,8 @@ def _asked(engine: LlamaCppEnsemble, task: str, label: str) -> list[dict[str, An
     """Log-probabilities of each step, with what was likeliest without noise and what may follow."""
     how, prompts = HOW[task], SynthesisPrompts()
     rows = read_jsonl(Path(os.environ["LANGCHAIN_DP_DATA"]) / task / "train.jsonl")[:2_000]
-    shown = random.Random(0).sample([row for row in rows if row["label"] == label], MEMBERS)
+    there = [row for row in rows if row["label"] == label]
+    shown = random.Random(0).sample(there, min(MEMBERS, len(there)))
     head, tail = how.asking("", prompts, chat=False)
     members = [MemberPrompt(head, prompts.body([row]), tail, ("member", i)) for i, row in enumerate(shown)]
     writers = {"": _writer(engine, ()), "never": _writer(engine, tuple(answer for _, answer in how.shown or ()))}
