@@ -1,11 +1,12 @@
 """How surely a description says what it would say without noise: `bench_describing.py --model GGUF`.
 
-For each label of AG News and TREC, hidden behind codes, 60 public rows (or as many as there are) are asked what they have in common, along the
-words that are likeliest without noise. The law of the mechanism is then computed from the members' log-probabilities,
-over 40 lots of as many members as coins would draw, at the noise that DPExampleSynthesizer has for its descriptions
-(2,000 rows, 16 texts, delta 1e-6): with a temperature of 0.5 as it stands ("blunt"), with one that is lower where the
-clip would be above 5 nats ("sharp"), each with and without the answers of the public examples among the candidates.
-Kept: the chance that all labels come out so, and that of the worst one. Reads LANGCHAIN_DP_DATA/<task>/train.jsonl.
+For each label of AG News and TREC, hidden behind codes, 60 public rows (or as many as there are) are asked what they
+have in common, along the words that are likeliest without noise. The law of the mechanism is then computed from the
+members' log-probabilities, over 40 lots of as many members as coins would draw, at the noise that DPExampleSynthesizer
+has for its descriptions (2,000 rows, 16 texts, delta 1e-6): with a temperature of 0.5 as it stands ("blunt"), with one
+that is lower where the clip would be above 5 nats ("sharp"), each with and without the answers of the public examples
+among the candidates. Kept: the chance that all labels come out so, and that of the worst one.
+Reads LANGCHAIN_DP_DATA/<task>/train.jsonl.
 """
 
 from __future__ import annotations

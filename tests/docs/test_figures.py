@@ -271,19 +271,38 @@ def test_the_page_quotes_what_synthetic_examples_were_worth() -> None:
     assert all(words == ["politics", "sports", "business"] for words in runs)
     minutes = [round(row["seconds"] / 60) for row in arms["3+described"]]
     assert (min(minutes), max(minutes)) == (15, 19)
-    named, alone = (
-        [f"{row[name]:.2f}".removeprefix("0") for arm in ("1+described", "8+described") for row in arms[arm]]
-        for name in ("prompted_by_names", "names_alone")
-    )
     text = " ".join(PAGE.split())
-    assert f"it gets {named[0]} and {named[1]} at epsilon 1 and {named[2]} and {named[3]} at epsilon 8 with" in text
-    assert f"{alone[0]}, {alone[1]}, {alone[2]} and {alone[3]} with the names alone" in text
-    assert [row["descriptions"]["World"] for row in arms["1+described"]] == ["politics", "news"]
-    described = [row["descriptions"] for row in arms["8+described"]]
-    assert [(words["Business"], words["Technology"]) for words in described] == [
+    (one, eight), (one_alone, eight_alone) = (
+        [share(arm, name) for arm in ("1+described", "8+described")] for name in ("prompted_by_names", "names_alone")
+    )
+    assert f"it gets {one} at epsilon 1 and {eight} at epsilon 8 with the examples" in text
+    assert f"{one_alone} and {eight_alone} with the names alone" in text
+    ones, eights = ([row["descriptions"] for row in arms[arm]] for arm in ("1+described", "8+described"))
+    assert [words["World"] for words in ones] == ["politics", "news", "politics"]
+    assert [words["Technology"] for words in ones] == ["technology", "technology", "cooking"]
+    assert [(words["Business"], words["Technology"]) for words in eights] == [
         ("politics", "technology"),
         ("business", "news"),
+        ("business", "technology"),
     ]
+
+
+def test_the_page_quotes_how_surely_descriptions_come_out() -> None:
+    """If it breaks, the page shows a chance that no row in the results has."""
+    found = {
+        (row["key"][1], row["key"][2]): row
+        for row in made.so_far(RESULTS / "describing.jsonl")
+        if row["key"][0] == "qwen1.5b-q4_k_m"
+    }
+
+    def chance(task: str, epsilon: float, how: str) -> str:
+        return f"{found[task, epsilon][how]['all']:.2f}".removeprefix("0")
+
+    for epsilon in (1, 3, 8):
+        cells = [chance(task, epsilon, how) for task in ("agnews", "trec") for how in ("blunt", "sharp, never")]
+        assert f"| epsilon {epsilon} | {' | '.join(cells)} |" in PAGE
+    text = " ".join(PAGE.split())
+    assert f"at epsilon 8 the lower temperature gives {chance('agnews', 8, 'sharp')} on AG News" in text
 
 
 def test_the_page_quotes_what_a_choice_among_public_prompts_was_worth() -> None:
