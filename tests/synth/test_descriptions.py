@@ -83,7 +83,7 @@ def test_what_is_drawn_is_what_is_charged(scheme: str) -> None:
     assert design.describing is not None
     assert design.charged(DESCRIBED) == design.describing.event
     assert design.describing.event.sampling_probability == pytest.approx(10 * 2 / 120)
-    assert design.describing.clip == pytest.approx(2.0 * design.noise.clip)
+    assert design.describing.clip == pytest.approx(2.5 * design.noise.clip)
     assert epsilon(design.events(), 1e-5) <= 3.0
     paid = Counter()
     for number in design.numbers:
