@@ -36,7 +36,10 @@ ENOUGH = 5.0
 billion parameters, all four come out as they would without noise 98 times in 100 at four times this epsilon0, where at
 a temperature of 0.5 it is 73 (docs/benchmarks.md)."""
 SHARPEST = 0.1
-_PUBLIC_WEIGHT = 2**40  # the public model's probability of a token, as a whole number
+_PUBLIC_WEIGHT = 2**200
+"""The public model's probability of its likeliest token, as a whole number. The least weight is one, 139 nats below.
+With 2^40 it was 28: at a temperature of 0.2 all tokens were alike then that the model takes to be six nats less likely,
+and a clip that carried one of them to the top carried dozens."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Describing:
     """How ``DPExampleSynthesizer(describe=...)`` asks what the texts of a label have in common. All of it is public.
 
     Args:
-        max_new_tokens: Tokens of a description at most. One or two words are asked for: what more is allowed is paid for.
+        max_new_tokens: Tokens of a description at most. One or two words are asked for; what is allowed is paid for.
         members: Records that are expected to take part in one description; fewer where there are not as many.
         clip_ratio: Clip of the descriptions, in clips of the texts. Both are made as large as the budget allows, so
             this is how the budget is split.

@@ -116,6 +116,16 @@ def test_a_clip_that_cuts_nothing_is_given_up_for_a_lower_temperature() -> None:
     assert ClippedSum.sharpened(large, 60, 0.06).temperature == 0.06
 
 
+def test_at_a_low_temperature_the_public_model_still_tells_unlikely_tokens_apart(law) -> None:  # type: ignore[no-untyped-def]
+    """If it breaks, members that all want the second token get any other one that they want beyond the clip, too."""
+    sharp = ClippedSum.clipped(5.0, members=60, tokens=8, temperature=0.1)
+    public = np.log([0.9, 1e-3, 1e-5, 1e-5])
+    wanted = np.log([1e-6, 0.3, 0.2, 0.2])  # the last three are moved by more than the clip
+    chances = [float(chance) for chance in law(sharp, public, [wanted] * 60)]
+    assert chances[1] > 0.999
+    assert chances[2] == pytest.approx(1e-20 * chances[1], rel=1e-6), "a hundredth, to the power of ten"
+
+
 def test_what_is_drawn_follows_the_law() -> None:
     """If it breaks, the draw is not from the weights: chi-square at an error rate of 1e-6."""
     rng, count = NotPrivateSeededRandomness(3), 4000
