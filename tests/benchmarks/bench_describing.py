@@ -12,6 +12,7 @@ Reads LANGCHAIN_DP_DATA/<task>/train.jsonl.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import os
@@ -49,12 +50,13 @@ def main() -> None:
     stamp = made()
     with LlamaCppEnsemble(model_path=options.model, slots=72, max_tokens=1024, n_threads=options.threads) as engine:
         for task in options.tasks:
-            keys = [[engine.name, task, epsilon] for epsilon in options.epsilons]
+            how = dataclasses.replace(HOW[task], max_new_tokens=options.tokens, clip_ratio=options.ratio)
+            keys = [[engine.name, task, epsilon, options.tokens, options.ratio] for epsilon in options.epsilons]
             if all(any(row["key"] == key for row in so_far(options.out)) for key in keys):
                 continue
             steps = [_asked(engine, task, label) for label in TASKS[task]]
             for key, epsilon in zip(keys, options.epsilons, strict=True):
-                row = {"key": key, **_laws(engine, task, steps, epsilon), **stamp}
+                row = {"key": key, **_laws(engine, task, how, steps, epsilon), **stamp}
                 with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
                 print(row, flush=True)
@@ -92,10 +94,12 @@ def _asked(engine: LlamaCppEnsemble, task: str, label: str) -> list[dict[str, An
     return steps
 
 
-def _laws(engine: LlamaCppEnsemble, task: str, labels: list[list[dict[str, Any]]], epsilon: float) -> dict[str, Any]:
+def _laws(
+    engine: LlamaCppEnsemble, task: str, how: Describing, labels: list[list[dict[str, Any]]], epsilon: float
+) -> dict[str, Any]:
     made_of = DPExampleSynthesizer(
         model=engine, labels=TASKS[task], count=16, budget=PrivacyBudget(epsilon, 1e-6), scheme="rounds",
-        max_new_tokens=30, describe=HOW[task],
+        max_new_tokens=30, describe=how,
     )  # fmt: skip
     event = made_of.plan(2_000).design.noise_of(DESCRIBED).event
     noises = {"blunt": ClippedSum(event, MEMBERS, 0.5), "sharp": ClippedSum.sharpened(event, MEMBERS, 0.5)}
@@ -135,6 +139,8 @@ def _options() -> Any:
     parser.add_argument("--model", help="path of a GGUF (default: the embedded model)")
     parser.add_argument("--tasks", nargs="+", choices=list(HOW), default=list(HOW))
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 3.0, 8.0])
+    parser.add_argument("--tokens", type=int, default=Describing().max_new_tokens, help="of a description, at most")
+    parser.add_argument("--ratio", type=float, default=Describing().clip_ratio, help="of its clip to that of the texts")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "describing.jsonl")
     return parser.parse_args()
