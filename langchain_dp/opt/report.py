@@ -11,6 +11,7 @@ from langchain_dp.ensemble.asking import count_quietly
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.cost import Lengths, shots, to_evaluate
+from langchain_dp.opt.fit import DESCRIBING_CLIP, ENOUGH_CLIP
 from langchain_dp.opt.reservation import WritingEvent, chance, choose_noise, clip_of, votes_needed
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration
@@ -236,7 +237,8 @@ def report(
     elif clip is None:
         judged = verdict(token, scheme, budget, rows=rows, taken=count, noise=noise)
     else:
-        judged = clip_verdict(clip, budget, rows=rows, taken=count, clip_at=clip_at)
+        enough = ENOUGH_CLIP if settings.glossary is None else DESCRIBING_CLIP
+        judged = clip_verdict(clip, budget, rows=rows, taken=count, clip_at=clip_at, enough=enough)
 
     measured = engine if isinstance(engine, Measured) else None
     each = (subset + settings.max_new_tokens) * measured.bytes_per_token() if measured else None

@@ -77,6 +77,21 @@ def test_the_number_of_rows_makes_no_run_longer(method: Any, effort: Any, most: 
         assert found.rows <= count
 
 
+def test_a_description_is_short_where_rows_are_few_and_a_wrong_word_is_no_success() -> None:
+    """If it breaks, words are paid for that nobody needs, and the one that matters is drawn at random."""
+
+    def tokens(count: int, epsilon: float) -> int:
+        budget = PrivacyBudget(epsilon, 1e-5)
+        return fit(count, budget, labels=4, method="glossary", clip_temperature=0.5).max_new_tokens
+
+    assert [tokens(count, 1.0) for count in (500, 1_000, 2_000)] == [4, 4, 12]
+    assert tokens(1_000, 3.0) == 12
+    few, many = (auto(count, 1.0, method="glossary", decoder="clip").plan(count) for count in (150, 2_000))
+    assert few.clip is not None
+    assert 2.0 < few.clip < 4.0
+    assert (few.verdict.worth, many.verdict.worth) == ("hardly", "yes")
+
+
 def test_too_few_rows_are_told_to_keep_their_instruction() -> None:
     """If it breaks, 200 rows pay for a prompt of noise: the verdict is the one line that keeps a user from it."""
     ledger = PrivacyLedger(PrivacyBudget(1.0, 1e-5))
