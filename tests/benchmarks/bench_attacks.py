@@ -325,7 +325,7 @@ def told_apart(
     asked = [row for side in sides for row in side]
     head = f"Sort each text. The kinds: {', '.join(words.values())}.\n\n"
     shown = "".join(f"Text: {one['text']}\nKind: {words[one['label']]}\n\n" for one in written)
-    with LlamaCppEnsemble(max_tokens=2048, slots=8, n_threads=options.threads) as engine:
+    with LlamaCppEnsemble(max_tokens=4096, slots=8, n_threads=options.threads) as engine:
         scorer = PortScorer(engine, words, head="{instruction}", body="Text: {text}\n", tail="Kind:")
         under, without = (scorer(given, asked) for given in (head + shown, head))
     vectors = [unit(sentence_embeddings()([one["text"] for one in some])) for some in (asked, written)]
