@@ -384,6 +384,12 @@ def test_the_page_quotes_whether_members_of_synthetic_examples_are_found() -> No
         PAGE.split()
     )
     assert row["settings"]["members"] == 400
+    invented = [row for row in made.so_far(RESULTS / "attacks.jsonl") if row["key"][0] == "canary"]
+    *found, leaked = (row["rate"] for row in sorted(invented, key=lambda row: row["key"][1:]))
+    text = " ".join(PAGE.split())
+    assert f"are {found[0]:.3f}, {found[1]:.3f} and {found[2]:.3f}. Where" in text
+    assert f"as they stand, the area is {leaked:.3f}" in text
+    assert [row["settings"]["words_found"] > 0 for row in invented] == [row["key"][1] == "leaked" for row in invented]
 
 
 def test_the_page_quotes_what_recognizers_found() -> None:
