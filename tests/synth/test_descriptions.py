@@ -271,7 +271,7 @@ def test_no_description_is_one_of_the_answers_that_the_model_was_shown(
     def described(*shown: str, chat: bool = False) -> set[str]:
         how = Describing(members=10, max_new_tokens=tokens, kind="mood", shown=tuple(("A text.", one) for one in shown))
         found: set[str] = set()
-        for seed in range(12):
+        for seed in range(40):
             # The public model likes all words alike, and every record of a label the same two or three of them.
             made = synthesizer(describe=how, chat=chat, budget=PrivacyBudget(50.0), not_private_seed=seed, count=2)
             found |= set(made.invoke(rows()).descriptions.values())
@@ -328,7 +328,7 @@ def test_the_plan_and_the_certificate_say_both() -> None:
     plan = chain.plan(rows())
     assert "described" in str(plan)
     found = plan.to_dict()
-    assert found["description_clip"] == pytest.approx(2 * found["clip"])
+    assert found["description_clip"] == pytest.approx(2.5 * found["clip"])
     assert 0 < found["description_epsilon"] < 3.0
     assert found["clip"] < synthesizer(WordScorer()).plan(rows()).to_dict()["clip"]
     paper = chain.invoke(rows()).certificate
