@@ -304,7 +304,7 @@ def test_the_page_quotes_how_surely_descriptions_come_out() -> None:
     times = [round(100 * found["agnews", epsilon, 5, 2.5]["sharp, never"]["all"], 1) for epsilon in (1, 3, 8)]
     assert f"all four come out so {times[0]:.0f} and {times[1]:.0f} times in 100 at epsilon 1 and 3" in page
     assert times[2] > 99
-    (now_alone,) = (row for row in made.so_far(RESULTS / "synth.jsonl") if row["key"][5] == "descriptions:1")
+    (now_alone,) = (row for row in made.so_far(RESULTS / "synth.jsonl") if row["key"][5:] == ["descriptions:1", 30, 0])
     assert list(now_alone["descriptions"].values()) == ["politics", "sports", "business", "technology"]
     share = f"{now_alone['names_alone']:.2f}".removeprefix("0")
     assert f"all four were right, and the model answered {share} by names" in " ".join(PAGE.split())
