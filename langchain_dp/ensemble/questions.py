@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,15 @@ Question = str | Mapping[str, Any] | BaseMessage | Sequence[Any] | PromptValue |
 """A question: a string; a mapping with the template's variables; a message; a list of messages, of which the last
 human one is the question; the state of a graph, which holds such a list under ``messages``; a prompt value; a document.
 """
+
+
+def variables_of(template: str) -> tuple[str, ...]:
+    """Names of a template's variables, in order, each once.
+
+    Raises:
+        ValueError: A brace stands alone.
+    """
+    return tuple(dict.fromkeys(name for _, name, _, _ in string.Formatter().parse(template) if name is not None))
 
 
 def question_fields(question: object, variables: Sequence[str], *, text_key: str = "text") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from langchain_dp._util import validate
-from langchain_dp.ensemble.describing import TOPIC, Shown, says_nothing, turns, wording, words_of
+from langchain_dp.ensemble.describing import TOPIC, Shown, answers, says_nothing, turns, wording, words_of
 from langchain_dp.ensemble.room import Room
 from langchain_dp.ensemble.subsets import Subset
 from langchain_dp.opt.filters import echoes
@@ -200,8 +200,8 @@ def description_fault(text: str, glossary: Glossary, *, complete: bool = True) -
     words = words_of(text)
     if not words:
         return "it has no text"
-    answers = {answer.casefold() for _, answer in glossary.shown or ()}
-    if echoes(text, [glossary.task, glossary.opening, glossary.question]) or text.strip(" .").casefold() in answers:
+    seen = {answer.casefold() for answer in answers(glossary.shown, chat=False)}
+    if echoes(text, [glossary.task, glossary.opening, glossary.question]) or text.strip(" .").casefold() in seen:
         return "it repeats the request"
     if says_nothing(words, glossary.kind):
         return "it says nothing of the texts"

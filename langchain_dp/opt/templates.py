@@ -8,12 +8,12 @@ simplifies Sordoni et al. 2023 (DLN-1); the words are this package's own.
 from __future__ import annotations
 
 import dataclasses
-import string
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from langchain_dp._util import validate
+from langchain_dp.ensemble.questions import variables_of
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.records import label_name
 
@@ -108,8 +108,7 @@ class OptPrompts:
     @property
     def variables(self) -> tuple[str, ...]:
         """Names of the template's variables, in order."""
-        parsed = string.Formatter().parse(self.text)
-        return tuple(dict.fromkeys(name for _, name, _, _ in parsed if name is not None))
+        return variables_of(self.text)
 
     def word(self, label: str) -> str:
         """Word that stands for ``label``."""

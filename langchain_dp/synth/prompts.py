@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langchain_dp.ensemble.questions import HISTORY, Question, question_fields
+from langchain_dp.ensemble.questions import HISTORY, Question, question_fields, variables_of
 from langchain_dp.ensemble.room import Room
 from langchain_dp.errors import InvalidParameter
 
@@ -55,8 +54,7 @@ class SynthesisPrompts:
     @property
     def variables(self) -> tuple[str, ...]:
         """Names of the record's variables, in order."""
-        parsed = string.Formatter().parse(self.record)
-        return tuple(dict.fromkeys(name for _, name, _, _ in parsed if name is not None))
+        return variables_of(self.record)
 
     def described(self, description: str) -> str:
         """Public text before the records."""
@@ -132,8 +130,7 @@ class AnswerPrompts:
 
     def variables(self, template: str) -> tuple[str, ...]:
         """Names of the variables of ``record`` or ``question``, in order."""
-        parsed = string.Formatter().parse(getattr(self, template))
-        return tuple(dict.fromkeys(name for _, name, _, _ in parsed if name is not None))
+        return variables_of(getattr(self, template))
 
     def shown(self, record: Mapping[str, Any], *, room: Room | None = None, tokens: int = 0) -> str:
         """One record. Private.

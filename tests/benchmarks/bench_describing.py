@@ -29,6 +29,7 @@ from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import made, so_far
 
 from langchain_dp.accounting import PrivacyBudget, TextRoundEvent
+from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.writing import TextWriter, public_prompt
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.mechanisms.clipped_sum import GRID
@@ -75,7 +76,7 @@ def _asked(engine: LlamaCppEnsemble, task: str, label: str) -> list[dict[str, An
     shown = random.Random(0).sample(there, min(MEMBERS, len(there)))
     head, tail = how.asking("", prompts, chat=False)
     members = [MemberPrompt(head, prompts.body([row]), tail, ("member", i)) for i, row in enumerate(shown)]
-    writers = {"": _writer(engine, ()), "never": _writer(engine, tuple(answer for _, answer in how.shown or ()))}
+    writers = {"": _writer(engine, ()), "never": _writer(engine, answers(how.shown, chat=False))}
     written: tuple[Any, ...] = ()
     steps: list[dict[str, Any]] = []
     while len(steps) < WORDS:
