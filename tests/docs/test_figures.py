@@ -367,8 +367,11 @@ def test_the_page_quotes_synthetic_examples_of_labels_with_names() -> None:
         ("real rows (not private)", "real"), ("none", "none"), ("the public model alone (free)", "public"),
         ("epsilon 1", "1"), ("epsilon 3", "3"), ("epsilon 8", "8"), ("no clip (not private)", "unclipped"),
     ):  # fmt: skip
-        cells = [share(task, arm, *how) for task in ("trec", "mpqa") for how in (("prompted", 2), ("regression", 3))]
+        measures = [(task, *how) for task in ("trec", "mpqa", "agnews") for how in (("prompted", 2), ("regression", 3))]
+        cells = [share(task, arm, *how) for task, *how in measures]
         assert re.sub(r"  +", " ", f"| {label} | {' | '.join(cells)} |") in PAGE
+    public, real = (share("agnews", arm, "prompted", 2) for arm in ("public", "real"))
+    assert f"nearly all of them: {public}, real rows {real}" in " ".join(PAGE.split())
 
 
 def test_the_page_quotes_what_writing_examples_took() -> None:
