@@ -375,6 +375,31 @@ def test_the_page_quotes_synthetic_examples_of_labels_with_names() -> None:
     assert f"nearly all of them: {public}, real rows {real}" in " ".join(PAGE.split())
 
 
+def test_the_page_quotes_what_other_models_make_of_synthetic_examples() -> None:
+    """If it breaks, the page shows an accuracy of a reader that no row in the results has."""
+    rows = [row for row in made.so_far(RESULTS / "synth.jsonl") if len(row["key"]) == 9]
+
+    def share(reader: str, labels: str, arm: str, name: str = "prompted", seeds: tuple[int, ...] = (0, 1, 2)) -> str:
+        found = [row for row in rows if row["key"][8].startswith(reader) and row["key"][4:6] == [labels, arm]]
+        return mean_of([row[name] for row in found if row["key"][0][:4] == "qwen" and row["key"][7] in seeds], 2)
+
+    readers = ("SmolLM2", "gemma")
+    for label, arm in (
+        ("real rows (not private)", "real"), ("none", "none"), ("the public model alone (free)", "public"),
+        ("epsilon 1", "1"), ("epsilon 3", "3"), ("epsilon 8", "8"),
+    ):  # fmt: skip
+        assert f"| {label} | {' | '.join(share(reader, 'named', arm) for reader in readers)} |\n" in PAGE
+    text = " ".join(PAGE.split())
+    codes = [share(reader, "coded", "none") for reader in readers]
+    real = share("SmolLM2", "coded", "real")
+    assert f"no example {codes[0]} (SmolLM2) and {codes[1]} (Gemma), real rows under codes {real} (SmolLM2)" in text
+    one, eight = (
+        [share(reader, "coded", arm, "prompted_by_names", (0,)) for reader in readers]
+        for arm in ("1+described", "8+described")
+    )
+    assert f"the examples {one[0]} and {one[1]}, from those of epsilon 8 {eight[0]} and {eight[1]}." in text
+
+
 def test_the_page_quotes_what_synthetic_rows_train() -> None:
     """If it breaks, the page shows an accuracy of a classifier that no row in the results has."""
     rows = {row["key"][5]: row for row in made.so_far(RESULTS / "synth.jsonl") if row["key"][3] == 256}
