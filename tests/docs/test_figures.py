@@ -555,6 +555,23 @@ def test_the_readme_quotes_what_was_measured_on_a_larger_model() -> None:
         assert f"{before}{private}, alone {plain}" in text
 
 
+def test_the_page_quotes_clipped_sums_beside_votes() -> None:
+    """If it breaks, the page shows a time, or a prompt's worth, that no row in the results has."""
+    rows = {tuple(row["key"][2::2]): row for row in made.so_far(RESULTS / "opt_decoders.jsonl")}
+    summed, voted = (
+        [f"{rows[task, arm]['seconds']:.0f}" for task in ("trec", "sst2")] for arm in ("clip 8", "dp-opt 8")
+    )
+    text = " ".join(PAGE.split())
+    said = f"Clipped sums took {summed[0]} and {summed[1]} s on TREC and SST-2, votes {voted[0]} and {voted[1]} s"
+    assert said in text
+    for (task, _), row in rows.items():
+        assert row["settings"]["rows"] == 1000
+        initial = rows[task, "0-shot"]["instruction"].replace(",", "")
+        assert {each["text"].replace(",", "") for each in row.get("candidates", [])} <= {initial}
+    scores = [rows["trec", arm]["scored"]["source"]["calibrated"] for arm in ("clip 8", "0-shot")]
+    assert f"{scores[0]:.2f} instead of {scores[1]:.2f} of 100 questions".replace("0.", ".") in text
+
+
 def test_the_page_quotes_what_a_larger_writer_wrote() -> None:
     """If it breaks, the page shows of a larger writer's prompts what no row in the results has."""
     rows = made.so_far(RESULTS / "opt_qwen.jsonl")
