@@ -407,6 +407,16 @@ def test_the_page_quotes_what_other_models_make_of_synthetic_examples() -> None:
     assert f"the examples {one[0]} and {one[1]}, from those of epsilon 8 {eight[0]} and {eight[1]}." in text
 
 
+def test_the_page_quotes_what_members_of_four_records_were_worth() -> None:
+    """If it breaks, the page shows an accuracy, or a clip, that no row in the results has."""
+    rows = [row for row in made.so_far(RESULTS / "synth.jsonl") if row["key"][0].startswith("SmolLM2")]
+    one, four = (next(r for r in rows if r["key"][3:] == [16, "named", arm, 15, 0]) for arm in ("3", "3x4"))
+    text = " ".join(PAGE.split())
+    assert f"the clip falls from {one['clip']:.2f} to {four['clip']:.2f};" in text
+    shares = [f"{row[name]:.{n}f}"[1:] for name, n in (("prompted", 2), ("regression", 3)) for row in (one, four)]
+    assert "in the prompt {} and {} of 100 questions, regression {} and {}".format(*shares) in text
+
+
 def test_the_page_quotes_what_synthetic_rows_train() -> None:
     """If it breaks, the page shows an accuracy of a classifier that no row in the results has."""
     rows = {row["key"][5]: row for row in made.so_far(RESULTS / "synth.jsonl") if row["key"][3] == 256}
