@@ -41,6 +41,16 @@ SHOWN_TUNING = {
 }
 
 
+SHOWN_EXAMPLES = {
+    "real rows (not private)": "real",
+    "none": "none",
+    "the public model alone (free)": "public",
+    "epsilon 1": "1",
+    "epsilon 3": "3",
+    "epsilon 8": "8",
+}
+
+
 def quoted(cell: Cell | None, form: str = ".1f") -> str:
     """A cell as the page writes it."""
     assert cell is not None
@@ -364,10 +374,7 @@ def test_the_page_quotes_synthetic_examples_of_labels_with_names() -> None:
         found = [row for row in rows if row["key"][1] == task and row["key"][5] == arm]
         return mean_of([row[name] for row in found if row["key"][0] == "qwen1.5b-q4_k_m"], digits)
 
-    for label, arm in (
-        ("real rows (not private)", "real"), ("none", "none"), ("the public model alone (free)", "public"),
-        ("epsilon 1", "1"), ("epsilon 3", "3"), ("epsilon 8", "8"), ("no clip (not private)", "unclipped"),
-    ):  # fmt: skip
+    for label, arm in (SHOWN_EXAMPLES | {"no clip (not private)": "unclipped"}).items():
         measures = [(task, *how) for task in ("trec", "mpqa", "agnews") for how in (("prompted", 2), ("regression", 3))]
         cells = [share(task, arm, *how) for task, *how in measures]
         assert re.sub(r"  +", " ", f"| {label} | {' | '.join(cells)} |") in PAGE
@@ -385,10 +392,7 @@ def test_the_page_quotes_what_other_models_make_of_synthetic_examples() -> None:
         return mean_of([row[name] for row in found], 2)
 
     readers = ("SmolLM2", "gemma")
-    for label, arm in (
-        ("real rows (not private)", "real"), ("none", "none"), ("the public model alone (free)", "public"),
-        ("epsilon 1", "1"), ("epsilon 3", "3"), ("epsilon 8", "8"),
-    ):  # fmt: skip
+    for label, arm in SHOWN_EXAMPLES.items():
         tasks = ("agnews", "trec", "mpqa")
         cells = [share(reader, "named", arm, task=task) for task in tasks for reader in readers]
         assert f"| {label} | {' | '.join(cells)} |\n" in PAGE
