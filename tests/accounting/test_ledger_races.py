@@ -70,7 +70,7 @@ def race(path: pathlib.Path | str | None, ledger: PrivacyLedger | None, job: str
                         own.close()
                 said = "done"
             except Exception as error:
-                said = type(error).__name__
+                said = type(error).__name__ if isinstance(error, BudgetExceeded) else repr(error)
             with guard:
                 outcomes[said] += 1
 
@@ -134,6 +134,22 @@ def test_a_new_ledger_raced_for_by_all_is_one(place: str, tmp_path: pathlib.Path
         "BudgetExceeded": PROCESSES * THREADS - most,
     }
     assert [file.name for file in tmp_path.iterdir()] == ([] if "://" in place else ["ledger.db"])
+
+
+def test_who_looks_at_a_ledger_that_is_being_made_stops_nobody(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this fails, the process that makes the ledger dies when another one opens it in that moment."""
+    path, link = tmp_path / "ledger.db", os.link
+
+    def seen_at_once(source: str, target: str) -> None:
+        link(source, target)
+        PrivacyLedger(BUDGET, path).close()
+
+    monkeypatch.setattr(os, "link", seen_at_once)
+    with PrivacyLedger(BUDGET, path) as ledger:
+        ledger.spend(VOTE)
+    assert [file.name for file in tmp_path.iterdir()] == ["ledger.db"]
 
 
 @on_both

@@ -137,7 +137,7 @@ def _building_name(folder: str) -> str:
 
 
 def _drop_building_names(path: str) -> None:
-    """Remove the second name that a creator leaves when it dies between link and unlink."""
+    """Remove the second name that the file has while its creator is between link and unlink, or when it died there."""
     for name in pathlib.Path(path).parent.glob(".ledger-*.new"):
         with contextlib.suppress(FileNotFoundError):
             if os.path.samefile(name, path):
@@ -163,8 +163,10 @@ def create_file(path: str, fill: Callable[[Connection], object], kind: LedgerKin
         _sync(building)
         with contextlib.suppress(FileExistsError):
             os.link(building, path)
-        # Before anyone opens it: an inode with two names is refused above.
-        os.unlink(building)
+        # Before anyone opens it: an inode with two names is refused above. Who looks at the file in this moment has
+        # removed the second name already, see _drop_building_names.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(building)
         if os.name == "posix":  # elsewhere a folder cannot be synced
             _sync(os.path.dirname(path))
     except sqlite3.Error as error:
