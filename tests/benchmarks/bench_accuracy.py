@@ -57,9 +57,14 @@ NAMED = ICLPrompt(
     instruction="Sort the articles into folders.", question="Article: {text}", answer="Folder:", words=NAMES
 )
 """The same codes, answered by the names that were written of them first, from a budget of its own."""
-TASKS = {"sst2": SST2, "trec": TREC, "agnews": AGNEWS, "amazon": AMAZON, "coded": CODED, "named": NAMED}
+MPQA = ICLPrompt(
+    instruction="Read the phrase, then choose whether its opinion is negative or positive.",
+    question="Phrase: {text}",
+    answer="Opinion:",
+)
+TASKS = {"sst2": SST2, "mpqa": MPQA, "trec": TREC, "agnews": AGNEWS, "amazon": AMAZON, "coded": CODED, "named": NAMED}
 FOLDERS = {"coded": "agnews", "named": "agnews"}
-MAX_TOKENS = {"sst2": 512, "trec": 384, "agnews": 1280, "amazon": 2048, "coded": 1280, "named": 1280}
+MAX_TOKENS = {"sst2": 512, "mpqa": 256, "trec": 384, "agnews": 1280, "amazon": 2048, "coded": 1280, "named": 1280}
 """Of four examples; half for the question, half for head and examples."""
 TRAINED_ON = 2048
 EPSILONS = (1.0, 2.0, 3.0, 8.0)
