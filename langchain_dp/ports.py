@@ -46,7 +46,7 @@ class MemberPrompt:
 
     Examples:
         >>> MemberPrompt("Sort messages. ", "My parcel is late: delivery. ", "Where is my invoice:", member=7)
-        MemberPrompt(member=7, <private>)
+        MemberPrompt(<private>)
     """
 
     head: str
@@ -56,7 +56,7 @@ class MemberPrompt:
     begins: str = ""
 
     def __repr__(self) -> str:
-        return f"MemberPrompt(member={self.member!r}, <private>)"
+        return "MemberPrompt(<private>)"  # not even whose: a log of those who were drawn is none of noise
 
 
 @runtime_checkable
@@ -143,7 +143,7 @@ class Continuation:
     draw: float
 
     def __repr__(self) -> str:
-        return f"Continuation(member={self.prompt.member!r}, <private>)"
+        return "Continuation(<private>)"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Collection
-from numbers import Number, Real
+from numbers import Integral, Number, Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_dp.errors import InvalidParameter
@@ -77,11 +77,18 @@ def _finite(value: Real) -> bool:
 def integer(name: str, value: int, *, at_least: int, at_most: int | None = None, remedy: str = "") -> int:
     """Return ``value`` as an int inside its interval, or raise InvalidParameter."""
     bound = f"to be a whole number in [{at_least}, {'inf)' if at_most is None else f'{at_most}]'}"
+    if isinstance(value, Integral) and not isinstance(value, int):  # of numpy, say: no JSON takes it
+        raise _fail(name, value, "to be a plain int", f"Give int({name}).")
     if isinstance(value, bool) or not isinstance(value, int):
         raise _fail(name, value, bound, remedy)
     if value < at_least or (at_most is not None and value > at_most):
         raise _fail(name, value, bound, remedy)
     return value
+
+
+def as_int(value: T) -> T | int:
+    """A whole number of numpy's, say, as an int; whatever else it is, the value itself."""
+    return int(value) if isinstance(value, Integral) else value
 
 
 def one_of(name: str, value: T, allowed: Collection[T], *, remedy: str = "") -> T:

@@ -342,8 +342,9 @@ def check_text(name: str, value: str, *, at_least: int) -> str:
     """Return a short label that a ledger may store: no control characters, at most 200 letters."""
     if not isinstance(value, str) or not at_least <= len(value) <= _LONGEST or not value.isprintable():
         # The value is not printed: a caller may have passed private text by mistake.
+        kind = "" if isinstance(value, str) else f" of type {type(value).__name__}"
         raise InvalidParameter(
-            f"Expected {name} to be {at_least} to {_LONGEST} printable characters on one line. "
+            f"Expected {name}{kind} to be {at_least} to {_LONGEST} printable characters on one line. "
             "Give a short public label."
         )
     return value

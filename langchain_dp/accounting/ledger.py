@@ -29,6 +29,7 @@ from langchain_dp.accounting.store.schema import LEDGER
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 
 __all__ = ["LedgerEntry", "LedgerPlan", "PrivacyLedger"]
+SHARES = "give each plan a share of delta, too: delta= of reserve(), or budget=PrivacyBudget(1.0, 5e-6) of a chain"
 
 DIRECT = "direct"
 
@@ -168,7 +169,7 @@ class PrivacyLedger(BaseLedger):
             left = account.left(stored)
             share = left[1] if delta is None else delta
             if share <= SLACK * self.budget.delta and delta is None:
-                raise refused("no delta is left (give each plan a share of it with delta=)", 0)
+                raise refused(f"no delta is left ({SHARES})", 0)
             cost = account.cost(items, share)
             claim = cost if epsilon is None else epsilon
             if claim < cost:
@@ -184,6 +185,7 @@ class PrivacyLedger(BaseLedger):
                 f"it needs epsilon={claim:.6g}, delta={share:g}, but only epsilon={left_now[0]:.6g}, "
                 f"delta={left_now[1]:g} are not reserved yet"
             )
+            why += f" ({SHARES})" if share > left_now[1] else ""
             raise refused(why, would_fit((left_now[0], min(left_now[1], share))))
 
     def _attach(

@@ -42,7 +42,7 @@ _LIBRARY_EVENTS = (
     dp_event.LaplaceDpEvent,
     dp_event.PoissonSampledDpEvent,
 )
-_MOST_COUNTS = 10**7  # above, composition takes minutes
+MOST_COUNTS = 10**7  # above, composition takes minutes
 _TAIL_MASS = 1e-16  # profile value below which the grid ends; what is left counts as infinite loss
 _MAX_POINTS = 400_000
 _FINEST, _COARSEST = 1e-6, 1e-2
@@ -127,7 +127,7 @@ def epsilon(
     events = list(events) if isinstance(events, Iterable) else [events]
     if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in events):
         raise InvalidParameter("Expected events to be pairs of an event and how many times. Write [(event, count)].")
-    events = [(event, validate.integer("count", count, at_least=0, at_most=_MOST_COUNTS)) for event, count in events]
+    events = [(event, validate.integer("count", count, at_least=0, at_most=MOST_COUNTS)) for event, count in events]
     events = [(event, count) for event, count in events if count]
     if not events:
         return 0.0

@@ -58,7 +58,7 @@ class Synthesize(JsonOptions, ModelOptions, KindOptions, DeltaOptions, FileOptio
     notes = """\
 The first line of the file holds the certificate, every other one {"text", "label"}, with "dropped" and why where a
 public filter left it out. Beside it lie a ledger, which holds what was released, and the ledger's key: whoever has both
-can test guesses at the rows. After Ctrl-C the same command goes on where it stopped. Neighbours replace one row. A
+can test guesses at the rows. After Ctrl-C the same command goes on with the next round. Neighbours replace one row. A
 description must not be taken from the rows: the model is told it, and it counts as public. Where labels mean nothing
 to a model ("team A"), --describe-first finds out from the rows what they mean, under the same budget; --kind and
 --shown say what tells them apart, where that is no topic.

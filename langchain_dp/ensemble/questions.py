@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import string
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_dp.accounting import LedgerPlan
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.records import encodable, is_missing
 
 HISTORY = "history"
 """The variable that takes what was said before the question."""
@@ -60,26 +60,56 @@ def question_fields(question: object, variables: Sequence[str], *, text_key: str
         if "messages" not in question or "messages" in variables or main in question or text_key in question:
             named = {"text": question[text_key]} if text_key in question and "text" not in question else {}
             fields = {**past, **named, **question}
-            if gone := [name for name in variables if name in fields and _is_missing(fields[name])]:
+            if gone := [name for name in variables if name in fields and is_missing(fields[name])]:
                 raise InvalidParameter(f"Expected {gone} of the question to be text, but it is missing. Fill it in.")
             return fields
         question = question["messages"]
     if isinstance(question, str):
         return {**past, main: question}
     if isinstance(question, BaseMessage):
-        return {**past, main: str(question.text)}
+        return {**past, main: _text_of(question)}
     if isinstance(question, Document):
         return {**past, **question.metadata, main: question.page_content}
     earlier, last = _last_human(_messages(question))
-    return ({HISTORY: get_buffer_string(earlier)} if past else {}) | {main: str(last.text)}
+    return ({HISTORY: get_buffer_string(earlier)} if past else {}) | {main: _text_of(last)}
 
 
-def _is_missing(value: object) -> bool:
-    """Whether a table has no value there: None, NaN, or what a library has for it."""
-    return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ in _NOTHING
+def question_texts(question: object, variables: Sequence[str], *, text_key: str = "text") -> dict[str, str]:
+    """Values of a template's variables as they stand in a prompt, white space at their ends removed.
+
+    Args:
+        question: As of :func:`question_fields`.
+        variables: As of :func:`question_fields`.
+        text_key: As of :func:`question_fields`.
+
+    Raises:
+        InvalidParameter: One is missing, or is no text or number; all are blank; or UTF-8 cannot hold one.
+    """
+    fields = question_fields(question, variables, text_key=text_key)
+    if missing := [name for name in variables if name not in fields]:
+        raise InvalidParameter(
+            f"Expected the question to be a str or a mapping with {list(variables)}; missing: {missing}. Nothing was "
+            "spent."
+        )
+    if odd := [name for name in variables if not isinstance(fields[name], (str, int, float))]:
+        raise InvalidParameter(f"Expected the question's {odd} to be text or numbers. Convert them. Nothing was spent.")
+    texts = {name: str(fields[name]).strip() for name in variables}
+    if not any(text for name, text in texts.items() if name != HISTORY):
+        raise InvalidParameter("Expected the question to be a non-empty text, but it is blank. Nothing was spent.")
+    if not all(encodable(text) for text in texts.values()):
+        raise InvalidParameter("Expected the question to be valid Unicode: it has a lone surrogate. Nothing was spent.")
+    return texts
 
 
-_NOTHING = ("NAType", "NaTType")
+def _text_of(message: BaseMessage) -> str:
+    """The text of a message that holds nothing else: an image that nobody looks at makes no question."""
+    blocks = message.content if isinstance(message.content, list) else []
+    if any(not isinstance(block, str) and block.get("type") != "text" for block in blocks):
+        raise InvalidParameter(
+            "Expected the question to be text alone, but its message holds a block of another kind, such as an image. "
+            "Say in words what it shows. Nothing was spent."
+        )
+    return str(message.text)
 
 
 def asker_of(plan: LedgerPlan, config: RunnableConfig | None) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting.ledger import SHARES
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 
@@ -131,7 +132,7 @@ def unreserved(ledger: PrivacyLedger) -> PrivacyBudget:
     if min(left) <= 0:
         refusal = BudgetExceeded(
             f"The ledger has epsilon={left[0]:.6g}, delta={left[1]:.3g} left to reserve: no room for another plan. "
-            "Give every chain a share of the ledger with budget=.",
+            f"Give every chain a share of the ledger with budget=; {SHARES}.",
             asked="a plan over the rest of the ledger",
             spent=ledger.spent(),
             budget=(ledger.budget.epsilon, ledger.budget.delta),
@@ -151,9 +152,10 @@ def affordable(ledger: PrivacyLedger, budget: PrivacyBudget | None) -> PrivacyBu
     if budget is None:
         return left
     if budget.epsilon > left.epsilon * _ROUNDING or budget.delta > left.delta * _ROUNDING:
+        less = f"Ask for less; {SHARES};" if budget.delta > left.delta * _ROUNDING else "Ask for less,"
         refusal = BudgetExceeded(
             f"Expected {budget} to fit into the ledger, but only epsilon={left.epsilon:.6g}, delta={left.delta:.3g} "
-            "are not reserved yet. Ask for less, or use another ledger.",
+            f"are not reserved yet. {less} or use another ledger.",
             asked=f"a plan over {budget}",
             spent=ledger.spent(),
             budget=(ledger.budget.epsilon, ledger.budget.delta),

@@ -50,19 +50,24 @@ class TextWriter:
         self._never = frozenset(text.casefold() for text in never)
         self._barren: dict[Token, bool] = {}  # tokens that no text begins with
 
-    def tokens(self, head: str, tail: str, bodies: Mapping[Hashable, str]) -> Iterator[Token]:
+    def tokens(
+        self, head: str, tail: str, bodies: Mapping[Hashable, str], mark: Callable[[], object] = lambda: None
+    ) -> Iterator[Token]:
         """Tokens of one text as they are drawn, at most as many as the event has: the last one ends it, if any does.
 
         Args:
             head: Public text.
             tail: Public cue.
             bodies: The private text of each member that takes part, by its key. There may be none.
+            mark: As of :meth:`continued`.
 
         Raises:
             ModelUnavailable: The public prompt could not be evaluated.
         """
         return self.continued(
-            public_prompt(head, tail), lambda: [MemberPrompt(head, body, tail, key) for key, body in bodies.items()]
+            public_prompt(head, tail),
+            lambda: [MemberPrompt(head, body, tail, key) for key, body in bodies.items()],
+            mark=mark,
         )
 
     def continued(

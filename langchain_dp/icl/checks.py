@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langchain_dp.accounting import Neighbors
-from langchain_dp.ensemble.questions import HISTORY, question_fields
+from langchain_dp.ensemble.questions import question_texts
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.prompts import ICLPrompt
-from langchain_dp.records import AUTOMATIC, encodable, row_fault
+from langchain_dp.records import AUTOMATIC, row_fault
 
 
 def label_words(prompt: ICLPrompt, labels: Sequence[str]) -> list[str]:
@@ -43,10 +43,4 @@ def check_forgettable(record_id: str, neighbors: Neighbors) -> None:
 
 def render_question(question: object, prompt: ICLPrompt, *, text_key: str = "text") -> str:
     """The question as it stands in the prompt, up to the cue."""
-    fields = question_fields(question, prompt.variables, text_key=text_key)
-    text = prompt.ask(fields)
-    if not any(str(fields[name]).strip() for name in prompt.variables if name != HISTORY):
-        raise InvalidParameter("Expected the question to be a non-empty text, but it is blank. Nothing was spent.")
-    if not encodable(text):
-        raise InvalidParameter("Expected the question to be valid Unicode: it has a lone surrogate. Nothing was spent.")
-    return text
+    return prompt.ask(question_texts(question, prompt.variables, text_key=text_key))

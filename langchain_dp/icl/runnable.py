@@ -17,6 +17,7 @@ from langchain_dp._util.validate import moved, no_further
 from langchain_dp.accounting import Askers, Neighbors, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of_noise
 from langchain_dp.accounting.events import SamplingName
+from langchain_dp.accounting.pld import MOST_COUNTS
 from langchain_dp.ensemble.answers import KEPT
 from langchain_dp.ensemble.questions import Question, asker_of
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise
@@ -137,7 +138,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         self.labels = tuple(self._given)
         self.prompt = prompts.plain(self.labels) if prompt is None else prompt_from(prompt)
         check_promise(budget, ledger, not_private_seed)
-        validate.integer("max_queries", max_queries, at_least=1)
+        validate.integer("max_queries", max_queries, at_least=1, at_most=MOST_COUNTS)
         validate.integer("keep_answers", keep_answers, at_least=1)
         sampling = sampling_from(sampling)
         asking = validate.group("asking", asking, Asking)
@@ -481,7 +482,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
                 f"Expected budget.neighbors={budget.neighbors.name} to be {neighbors.name}: its subsets were cut so."
             )
         if max_queries is not None:
-            validate.integer("max_queries", max_queries, at_least=1)
+            validate.integer("max_queries", max_queries, at_least=1, at_most=MOST_COUNTS)
         scheme = self.scheme
         partitions = scheme.groups if scheme.sampling == "fixed" else None
         reservation = reserve(

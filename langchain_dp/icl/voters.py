@@ -132,7 +132,13 @@ class ModelVoter:
                 "properties": {"label": {"type": "string", "enum": list(words)}},
                 "required": ["label"],
             }
-            inner = llm.with_structured_output(schema)
+            try:
+                inner = llm.with_structured_output(schema)
+            except NotImplementedError:
+                raise InvalidParameter(
+                    f"Expected llm={type(llm).__name__} to support structured output with structured_output=True. "
+                    "Leave it off."
+                ) from None
         self._model = QuietModel(
             inner, max_concurrency=asking.max_concurrency, accept_unchecked_model=accept_unchecked_model
         )

@@ -14,7 +14,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import run_in_executor
 
 from langchain_dp._util import forks
-from langchain_dp._util.validate import group, moved, no_further
+from langchain_dp._util.validate import as_int, group, moved, no_further
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.budget import warn_of, weak_points
 from langchain_dp.accounting.events import SamplingName
@@ -454,6 +454,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             InvalidParameter: No token can win, or a choice that was fitted (:meth:`auto`) would be one at random; it
                 names what would help.
         """
+        examples = as_int(examples)
         given = examples if isinstance(examples, int) else self._checked(examples)
         found = self.plan(given)
         assert self._private is not None  # or there would be no plan
@@ -476,6 +477,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             raise InvalidParameter(
                 f"Expected method={self.settings.method!r} to be one of {list(PRIVATE)} to plan a budget."
             )
+        examples = as_int(examples)
         records = None if isinstance(examples, int) else self._checked(examples)
         count = examples if isinstance(examples, int) else len(records or ())
         neighbors: Neighbors = self._private.neighbors

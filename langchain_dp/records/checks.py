@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -95,7 +96,7 @@ def row_fault(
     """
     if labels is not None and row["label"] not in labels:
         return f"Expected the label of {{where}} to be one of labels={list(labels)}. Add it, or repair the example."
-    missing = [variable for variable in variables if variable not in row]
+    missing = [variable for variable in variables if variable not in row or is_missing(row[variable])]
     if missing:
         return f"Expected {{where}} to have the {whose}'s keys, but {missing} are missing. Add them."
     odd = [variable for variable in variables if plain and not isinstance(row[variable], (str, int, float))]
@@ -105,6 +106,14 @@ def row_fault(
     if unfit:
         return f"Expected {unfit} of {{where}} to be text that UTF-8 can hold. Convert it first."
     return ""
+
+
+def is_missing(value: object) -> bool:
+    """Whether a table has no value there: None, NaN, or what a library has for it."""
+    return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ in _NOTHING
+
+
+_NOTHING = ("NAType", "NaTType")
 
 
 def _says(value: object) -> bool:

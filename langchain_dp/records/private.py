@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn, Self
 
 from langchain_dp.errors import InvalidParameter, PrivateDataError
-from langchain_dp.records.checks import encodable, exact, label_name, row_fault
+from langchain_dp.records.checks import encodable, exact, is_missing, label_name, row_fault
 from langchain_dp.records.faults import Faults, placed
 from langchain_dp.records.files import read_jsonl
 from langchain_dp.records.tables import fields_of, rows_of
@@ -148,9 +148,12 @@ class PrivateRecords:
         row = self._read(example)
         if isinstance(row, str):
             return row
-        given = record_id if record_id is not None else str(row["id"]) if "id" in row else None
+        given = _id_of(row.get("id")) if record_id is None else record_id
         if given is not None and not isinstance(given, str):
-            return f"Expected record_id of type {type(given).__name__} to be a str. Give str(record_id)."
+            kind = type(given).__name__
+            if record_id is not None:
+                return f"Expected record_id of type {kind} to be a str. Give str(record_id)."
+            return f"Expected the id of {{where}} to be a str or a whole number, not {kind}. Write it as a str."
         if given is not None and given.startswith(AUTOMATIC):
             return f"Expected the id of {{where}} not to start with {AUTOMATIC!r}, which numbers records."
         # Every record takes a place, named or not: whether one has an id must not renumber the others.
@@ -176,6 +179,18 @@ class PrivateRecords:
 
 Examples = Iterable[Any] | str | PathLike[str] | PrivateRecords
 """What holds private examples; see :class:`PrivateRecords`."""
+
+
+def _id_of(value: object) -> object:
+    """The id of a row as a str; None where it has none; what it is where it can be no id.
+
+    A column of whole numbers in which one is missing is one of floats to a DataFrame, and the rest are the same ids.
+    """
+    if is_missing(value) or (isinstance(value, str) and not value.strip()):
+        return None
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else value
+    return str(value)
 
 
 def _key(name: str, given: object) -> str:

@@ -1,9 +1,11 @@
-"""What a run of the synthesizer has written: a crash or Ctrl-C loses no text, and no round is paid for twice.
+"""What a run of the synthesizer has written: no released text is lost, and no round is drawn or paid for twice.
 
-In this order: reserve the plan with its first journal; charge a round, durably; write a text; keep it in the journal;
-only then it may leave. What was charged is known from the ledger, and the coins of a round hang on a key that the
-journal keeps masked. So a process that finds a round charged and some of its texts missing writes those, with the same
-members: tokens that were drawn and not kept have never left.
+In this order: reserve the plan with its first journal; charge a round, durably; mark it as begun, durably; write a
+text; keep it in the journal; only then it may leave. Who takes up a run gives up what is missing of a round that has
+begun: tokens that were drawn may be why they were not kept (a text too long for the disk, one that breaks the model),
+and drawn again until one stays they would tell more than the round was charged for. It is given up whatever the records
+are now, or the number of texts would tell whether they have changed. A round that is charged and has not begun is
+written.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from langchain_dp.accounting import LedgerPlan, PrivacyLedger
 from langchain_dp.ensemble.journal import RunJournal, explained, masked, unmasked
 from langchain_dp.errors import PlanError
 
-_VERSION = 1
-Ended = Literal["end", "length", "changed", "failed"]
+_VERSION = 2
+Ended = Literal["end", "length", "lost"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +31,8 @@ class WrittenText:
         number: Round that it was written in; -1 for the description of a label.
         label: Its label.
         text: What it says.
-        ended: "end" if it came to its own end, "length" if it was cut at the largest number of tokens, "changed" if it
-            was not written, since the records had changed in the middle of its round, "failed" if the model failed in
-            the middle of it.
+        ended: "end" if it came to its own end, "length" if it was cut at the largest number of tokens, "lost" if its
+            round was interrupted before it was kept.
     """
 
     number: int
@@ -51,6 +52,7 @@ class SynthesisJournal(RunJournal):
         masked_key: That key as the journal holds it.
         data: Keyed hash of the records.
         written: Released texts, oldest first.
+        begun: Number of the last round of which a token may have been drawn; None before there is one.
     """
 
     settings: Mapping[str, Any]
@@ -59,6 +61,7 @@ class SynthesisJournal(RunJournal):
     masked_key: str
     data: str
     written: list[WrittenText] = dataclasses.field(default_factory=list)
+    begun: int | None = None
 
     def __repr__(self) -> str:
         return f"SynthesisJournal({len(self.written)} texts)"
@@ -72,6 +75,7 @@ class SynthesisJournal(RunJournal):
             "design": dict(self.design),
             "data": self.data,
             "written": [dataclasses.astuple(one) for one in self.written],
+            "begun": self.begun,
         }
         return json.dumps(fields)
 
@@ -79,11 +83,21 @@ class SynthesisJournal(RunJournal):
         """Round and label of every text that is written."""
         return {(one.number, one.label) for one in self.written}
 
-    def keep(self, text: WrittenText) -> None:
+    def begin(self, number: int) -> None:
+        """Mark a round as begun, before its first draw."""
+        if number != self.begun:
+            self._become(begun=number)
+
+    def keep(self, *texts: WrittenText) -> None:
         """Keep a text. Only what is kept may leave, also to whoever looks on from another thread."""
-        longer = dataclasses.replace(self, written=[*self.written, text])
-        longer.save()
-        self.written, self.kept = longer.written, longer.kept
+        if texts:
+            self._become(written=[*self.written, *texts])
+
+    def _become(self, **changes: Any) -> None:
+        changed = dataclasses.replace(self, **changes)
+        changed.save()
+        for name in (*changes, "kept"):
+            setattr(self, name, getattr(changed, name))
 
 
 def started(
@@ -116,7 +130,7 @@ def found(ledger: PrivacyLedger, plan: LedgerPlan) -> SynthesisJournal:
             raise ValueError
         journal = SynthesisJournal(
             fields["settings"], fields["design"], unmasked(ledger, fields["key"]), fields["key"], str(fields["data"]),
-            written, plan=plan, kept=text,
+            written, fields["begun"], plan=plan, kept=text,
         )  # fmt: skip
     assert journal is not None
     return journal

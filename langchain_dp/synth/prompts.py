@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langchain_dp.ensemble.questions import HISTORY, Question, question_fields, variables_of
+from langchain_dp.ensemble.questions import Question, question_texts, variables_of
 from langchain_dp.ensemble.room import Room
 from langchain_dp.errors import InvalidParameter
 
@@ -151,10 +151,4 @@ class AnswerPrompts:
     def asked(self, question: Question, *, text_key: str = "text") -> str:
         """The question as it stands before the answer."""
         names = self.variables("question")
-        fields = question_fields(question, names, text_key=text_key)
-        if any(name not in fields for name in names):
-            raise InvalidParameter(f"Expected a question to be a str, or a mapping with {list(names)}.")
-        texts = {name: str(fields[name]).strip() for name in names}
-        if not any(text for name, text in texts.items() if name != HISTORY):
-            raise InvalidParameter("Expected a question that is not empty.")
-        return self.question.format_map(texts)
+        return self.question.format_map(question_texts(question, names, text_key=text_key))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
@@ -21,9 +22,8 @@ from langchain_dp.ensemble.room import Room
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Randomness
-from langchain_dp.ports import ScoresNextToken, Token
+from langchain_dp.ports import ScoresNextToken
 from langchain_dp.records import PrivateRecords
-from langchain_dp.redact import interruption
 from langchain_dp.synth import journal as journals
 from langchain_dp.synth.describing import told, useful
 from langchain_dp.synth.journal import SynthesisJournal, WrittenText
@@ -116,6 +116,7 @@ class SynthesisRuns:
         """
         with alone(self._ledger, self._name):
             self._opened = opened = self._open(records)
+            self._close_begun(opened.journal)
             self._check_data(opened, records)
             for one in opened.journal.written:
                 advance(one)
@@ -140,21 +141,29 @@ class SynthesisRuns:
             design.events(), name=self._name, epsilon=share.epsilon, delta=share.delta, journal=journal.text()
         )
 
+    def _close_begun(self, journal: SynthesisJournal) -> None:
+        """What is missing of the round that has begun is given up, whatever became of it: see the journal."""
+        there, number = journal.there(), journal.begun
+        if number is not None:
+            missing = [label for label in self._settings.labels if (number, label) not in there]
+            journal.keep(*(WrittenText(number, label, "", "lost") for label in missing))
+
     def _check_data(self, opened: _Opened, records: PrivateRecords) -> None:
-        """Other records than before: a round that has begun ends as it stands, and groups cannot be cut anew."""
+        """Other records than before: groups cannot be cut anew, and what is complete is not of them."""
         journal = opened.journal
         now = fingerprint(marks(records, journal.key), journal.key)
         if now == journal.data:
             return
+        if len(journal.there()) == len(opened.design.numbers) * len(self._settings.labels):
+            raise PlanError(
+                f"The run {self._name!r} is complete, and was over other examples: released() has what it wrote. Give "
+                "the new run another name= and a budget of its own."
+            )
         if opened.design.scheme == "groups" and journal.written:
             raise PlanError(
                 f"The run {self._name!r} was started with other examples, and was cut into groups: it goes on over the "
                 "same ones only, in the same order. Give the new run another name= and a budget of its own."
             )
-        there = journal.there()
-        for number in sorted({number for number, _ in there}):
-            missing = [label for label in self._settings.labels if (number, label) not in there]
-            journal.written += [WrittenText(number, label, "", "changed") for label in missing]
         journal.data = now
         journal.save()
 
@@ -187,14 +196,7 @@ class SynthesisRuns:
                             key = journal.data, number == DESCRIBED, *rows
                             bodies[key] = settings.prompts.body(list(rows.values()), room=room, tokens=most)
                     seen.update(bodies)
-                    tokens: list[Token] = []
-                    try:
-                        tokens.extend(writer.tokens(head, tail, bodies))
-                    except BaseException as error:
-                        # What was drawn may be why it failed: a text that has begun is lost, and not drawn again.
-                        if tokens and interruption(error) is None:
-                            journal.keep(WrittenText(number, label, "", "failed"))
-                        raise
+                    tokens = list(writer.tokens(head, tail, bodies, mark=functools.partial(journal.begin, number)))
                     one = WrittenText(number, label, writer.text(tokens), "end" if writer.ended(tokens) else "length")
                     journal.keep(one)
                     yield one

@@ -12,7 +12,7 @@ from langchain_core.runnables.config import run_in_executor
 from tqdm import tqdm
 
 from langchain_dp._util import forks
-from langchain_dp._util.validate import group, no_further
+from langchain_dp._util.validate import as_int, group, no_further
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
@@ -167,8 +167,9 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         """Write the examples, or what is missing of them.
 
         The run's own callbacks see neither the records nor their number; the run AROUND it does, in ``synthesizer |
-        chain``: pass ``PrivateRecords``, which show nothing, or wrap the call in ``private_run()``. Ctrl-C and crashes
-        lose nothing: invoke again with the same records, and the run goes on where it stopped.
+        chain``: pass ``PrivateRecords``, which show nothing, or wrap the call in ``private_run()``. After Ctrl-C
+        or a crash invoke again with the same records, and the run goes on with the next round: what was released is
+        kept, and what was not yet of a round that had begun is given up, at most a text of each label.
 
         Args:
             input: Private records, mappings with ``text`` and ``label`` (and what else the template names), or
@@ -278,6 +279,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         Raises:
             InvalidParameter, BudgetExceeded: As :meth:`invoke` would.
         """
+        examples = as_int(examples)
         records = None if isinstance(examples, int) else self._checked(examples)
         count = examples if isinstance(examples, int) else len(records or ())
         share, design = self._runs.prospect(count)

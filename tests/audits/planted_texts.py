@@ -35,12 +35,12 @@ def sample_of_fixed_size(real: StandIn, self: Members, number: int, rate: float)
     return order[: round(rate * len(order))]
 
 
-def better_text_of_two(real: StandIn, self: TextWriter, *args: Any) -> Iterator[Any]:
+def better_text_of_two(real: StandIn, self: TextWriter, *args: Any, **rest: Any) -> Iterator[Any]:
     """A text is written twice, and the longer one is kept."""
-    return iter(max([list(real(self, *args)) for _ in range(2)], key=len))
+    return iter(max([list(real(self, *args, **rest)) for _ in range(2)], key=len))
 
 
-def redrawn_for_tokens(real: StandIn, self: TextWriter, public: Any, members: Any) -> Any:
+def redrawn_for_tokens(real: StandIn, self: TextWriter, public: Any, members: Any, **rest: Any) -> Any:
     """Of the members of a text every token sees some, by fresh coins."""
     written: list[Any] = []
     for _ in range(self.noise.event.tokens):
@@ -66,12 +66,12 @@ def all_describe(real: StandIn, self: Members, number: int, rate: float) -> list
     return list(self._names) if number < 0 else list(real(self, number, rate))
 
 
-def told_of_some(real: StandIn, self: TextWriter, head: str, tail: str, bodies: Mapping[Any, str]) -> Any:
+def told_of_some(real: StandIn, self: TextWriter, head: str, tail: str, bodies: Mapping[Any, str], **rest: Any) -> Any:
     """Who describes a label is chosen by what it says: the shorter half of those whose coins fell."""
     if "topic" not in head:
-        return real(self, head, tail, bodies)
+        return real(self, head, tail, bodies, **rest)
     some = sorted(bodies, key=lambda key: (len(bodies[key]), bodies[key]))[: (len(bodies) + 1) // 2]
-    return real(self, head, tail, {key: bodies[key] for key in some})
+    return real(self, head, tail, {key: bodies[key] for key in some}, **rest)
 
 
 def coins_of_a_round(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
@@ -149,9 +149,11 @@ def members_candidates(real: StandIn, self: TextWriter, *args: Any) -> Any:
     )
 
 
-def silent_without_members(real: StandIn, self: TextWriter, head: str, tail: str, bodies: Mapping[Any, str]) -> Any:
+def silent_without_members(
+    real: StandIn, self: TextWriter, head: str, tail: str, bodies: Mapping[Any, str], **rest: Any
+) -> Any:
     """No text where nobody takes part."""
-    return real(self, head, tail, bodies) if bodies else iter(())
+    return real(self, head, tail, bodies, **rest) if bodies else iter(())
 
 
 ROUNDS: dict[str, list[Swap]] = {

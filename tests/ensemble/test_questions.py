@@ -121,9 +121,13 @@ def test_history_is_used_where_the_template_names_it() -> None:
         (b"x", "not bytes"),
         ({1, 2}, "not set"),
         (HumanMessage(""), "it is blank"),
-        (HumanMessage([{"type": "image", "url": "http://127.0.0.1/x.png"}]), "it is blank"),
+        (HumanMessage([{"type": "image", "url": "http://127.0.0.1/x.png"}]), "text alone, .* such as an image"),
+        (HumanMessage(["What is it?", {"type": "image_url", "image_url": {"url": CANARY}}]), "text alone"),
+        ([HumanMessage([{"type": "text", "text": "a"}, {"type": "file", "id": CANARY}])], "text alone"),
+        ({"text": HumanMessage(CANARY)}, r"\['text'\] to be text or numbers"),
+        ("\ud800 hello", "lone surrogate"),
         (Document(" "), "it is blank"),
-        ({"body": CANARY}, r"keys \['text'\]; missing: \['text'\]"),
+        ({"body": CANARY}, r"mapping with \['text'\]; missing: \['text'\]"),
     ],
 )
 def test_what_is_no_question_is_told_so_and_costs_nothing(question: Any, message: str) -> None:

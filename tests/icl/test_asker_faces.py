@@ -73,7 +73,7 @@ async def test_every_face_charges_who_asks_and_stops_at_the_share(face: str) -> 
     for config, says in (
         (None, "Say who asks"),
         (by(None), "Say who asks"),
-        (by(7), "printable characters"),
+        (by(7), "asker of type int to be 1 to 200 printable characters"),
         (by("two\nlines"), "printable characters"),
         (by("x" * 201), "printable characters"),
     ):

@@ -161,7 +161,7 @@ async def test_unknown_arguments_of_a_call_are_refused() -> None:
         ("", "the question to be a non-empty text, but it is blank. Nothing was spent"),
         (" \n\t", "blank"),
         ({"text": ""}, "blank"),
-        ({}, r"keys \['text'\]; missing: \['text'\]"),
+        ({}, r"mapping with \['text'\]; missing: \['text'\]"),
         (7, "question to be a str or a mapping, not int"),
         (None, "not NoneType"),
         ("x" * 200, r"213 characters with its template, to be at most max_question_chars=100"),
@@ -197,7 +197,7 @@ async def test_a_broken_model_shows_no_example_in_any_exception(reply: str) -> N
 def test_structured_output_that_a_model_cannot_give_is_found_at_once() -> None:
     """A model without structured output abstains for ever, at full price."""
     ledger = PrivacyLedger(PrivacyBudget(50.0))
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(InvalidParameter, match=r"llm=VotingChat to support structured output .* Leave it off"):
         classifier(VotingChat(), structured_output=True, ledger=ledger)
     assert ledger.plans() == []
     assert classifier(StructuredChat(), structured_output=True, ledger=ledger).invoke("x") == "positive"

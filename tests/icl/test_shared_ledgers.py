@@ -10,6 +10,7 @@ from fakes.voters import VotingChat, classifier, left, private_examples
 
 from langchain_dp import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting import LimitedDomainEvent
+from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 
 BUDGET = PrivacyBudget(50.0)
@@ -58,8 +59,20 @@ def test_a_share_beyond_the_rest_names_what_would_fit() -> None:
     classifier(ledger=ledger, budget=HALF, name="mail")
     with pytest.raises(BudgetExceeded, match=r"only epsilon=25, delta=5e-06 are not reserved yet") as caught:
         classifier(ledger=ledger, budget=PrivacyBudget(40.0, 5e-6), name="news")
+    assert "delta" not in str(caught.value).split("are not reserved yet")[1].split("Nothing was charged")[0]
     assert 1 <= caught.value.fits < 5
     assert f"{caught.value.fits} more would fit" in str(caught.value)
+
+
+def test_who_divides_epsilon_alone_is_told_that_delta_is_divided_too() -> None:
+    """If it breaks, the first plan takes all of delta, and nothing says why no later one fits."""
+    ledger = PrivacyLedger(BUDGET)
+    classifier(ledger=ledger, budget=PrivacyBudget(25.0), name="mail")
+    for told in (PrivacyBudget(5.0), PrivacyBudget(5.0, 1e-9), None):
+        with pytest.raises(BudgetExceeded, match=r"share of delta, too: .*budget=PrivacyBudget\(1\.0, 5e-6\)"):
+            classifier(ledger=ledger, budget=told, name="news")
+    with pytest.raises(BudgetExceeded, match="share of delta, too"):
+        affordable(ledger, PrivacyBudget(5.0))
 
 
 def test_a_share_of_another_relation_is_refused() -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import copy
 import enum
 import json
+import math
 import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from fakes.canary import CANARY
 from langchain_core.load import dumpd, dumps
 
 from langchain_dp import PrivateRecords
 from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.records import row_fault
 
 EXAMPLE = {"text": f"note {CANARY}", "label": "a"}
 
@@ -170,3 +174,31 @@ def test_an_id_is_a_string() -> None:
     """If it breaks, an id of another kind ends in an AttributeError."""
     with pytest.raises(InvalidParameter, match="record_id of type int to be a str"):
         PrivateRecords([]).add({"text": "a", "label": "b"}, record_id=5)  # type: ignore[arg-type]  # on purpose
+
+
+@pytest.mark.parametrize("column", [[0, 1, 2], [0.0, 1.0, 2.0], ["0", "1", "2"], np.arange(3)])
+def test_an_id_is_the_same_by_whatever_reader(column: Any) -> None:
+    """If it breaks, a record is forgotten on one replica, and stays on another that read the same file otherwise."""
+    rows = [{"id": name, "text": "a", "label": "b"} for name in column]
+    assert PrivateRecords(rows).ids() == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("nothing", [None, math.nan, "", " ", pd.NA, pd.NaT])
+def test_a_missing_id_is_none(nothing: Any) -> None:
+    """If it breaks, records that have no id are called "nan", and pass for named ones."""
+    rows = [{"id": name, "text": "a", "label": "b"} for name in ("x", nothing, nothing)]
+    assert PrivateRecords(rows).ids() == ["x", "#1", "#2"]
+
+
+def test_an_id_that_is_no_whole_number_is_refused() -> None:
+    """If it breaks, how a float is written decides which record is forgotten."""
+    with pytest.raises(InvalidParameter, match="id of example 0 to be a str or a whole number, not float"):
+        PrivateRecords([{"id": 0.5, "text": "a", "label": "b"}])
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("nothing", [None, math.nan, pd.NA])
+def test_a_gap_in_a_column_that_a_template_names_is_found(nothing: Any, plain: bool) -> None:
+    """If it breaks, a model is shown "nan" where a table has nothing."""
+    row = {"text": "a", "label": "b", "product": nothing}
+    assert "['product'] are missing" in row_fault(row, None, ["text", "product"], plain=plain)

@@ -14,6 +14,7 @@ from fakes.scorer import WORDS, WordScorer
 from fakes.synthesizers import ANSWERS as BUDGET
 from fakes.synthesizers import generator
 from fakes.synthesizers import replies as rows
+from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 
 from langchain_dp.accounting import Askers, Neighbors, PrivacyBudget, PrivacyLedger
@@ -241,7 +242,15 @@ def test_the_certificate_says_what_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "message"), [("  ", "not empty"), ("x" * 5000, "max_question_chars"), ({"other": "x"}, "mapping with")]
+    ("question", "message"),
+    [
+        ("  ", "it is blank"),
+        ("x" * 5000, "max_question_chars"),
+        ({"other": "x"}, "mapping with"),
+        ({"text": ["x"]}, "to be text or numbers"),
+        ("\ud800", "lone surrogate"),
+        (HumanMessage(["x", {"type": "image", "url": "http://127.0.0.1/x.png"}]), "text alone"),
+    ],
 )
 def test_a_question_that_is_none_costs_nothing(question: Any, message: str) -> None:
     """If it breaks, a mistake is paid for."""

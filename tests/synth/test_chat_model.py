@@ -112,7 +112,7 @@ def test_what_was_said_before_counts_where_the_template_names_it() -> None:
 def test_a_chat_without_a_question_is_refused(messages: Any) -> None:
     """If it breaks, a chat without text costs budget."""
     model = chat()
-    with pytest.raises(InvalidParameter, match=r"human message|not empty"):
+    with pytest.raises(InvalidParameter, match=r"human message|it is blank"):
         model.invoke(messages)
     assert model.generator.answers_left() == 5
 

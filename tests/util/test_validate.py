@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from langchain_dp._util import validate
@@ -30,6 +31,8 @@ def test_a_value_that_can_be_shown_is() -> None:
         validate.number("eta", -1.5, above=0.0)
     with pytest.raises(InvalidParameter, match="shots=0"):
         validate.integer("shots", 0, at_least=1)
+    with pytest.raises(InvalidParameter, match=r"shots=.*5.* to be a plain int\. Give int\(shots\)"):
+        validate.integer("shots", np.int64(5), at_least=1)  # type: ignore[arg-type]  # on purpose
     with pytest.raises(InvalidParameter, match="mechanism='laplas'"):
         validate.one_of("mechanism", "laplas", ("laplace", "exponential"))
 
