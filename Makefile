@@ -1,6 +1,8 @@
 # Every target builds its own environment. The first build compiles llama.cpp from source: 5 to 15 minutes on two
 # cores; pip keeps the wheel, so the next one takes a minute.
 PYTHON ?= python3
+# GCC's builds of llama.cpp for Intel's AMX end the process. The package keeps away from it; a notebook's server would not.
+export CMAKE_ARGS ?= -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready

@@ -43,10 +43,31 @@ def import_llama(*, verbose: bool = False) -> Any:
             import llama_cpp  # here, not above: the extra is optional and takes a second to load
     except ImportError as missing:
         raise MissingExtra('llama.cpp is not installed: pip install "langchain-dp[local]"') from missing
+    _without_tiles(llama_cpp.llama_cpp)
     # The library holds its own C callback for the whole process; its threshold is the one safe thing to move.
     if not verbose:
         logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL + 1)
     return llama_cpp
+
+
+def _without_tiles(module: Any) -> None:
+    """Keep a build for Intel's AMX from it, for every model that this process loads from here on.
+
+    Built by GCC it ends the process by an illegal instruction at its first batch of quantized weights: of the tiles'
+    configuration the compiler sees an address only, and drops the rest (llama.cpp, pull request 26954). Weights in
+    their plain layout are multiplied without tiles.
+    """
+    given = module.llama_model_default_params
+    if b"AMX_INT8 = 1" not in module.llama_print_system_info() or hasattr(given, "given"):
+        return
+
+    def plain() -> Any:
+        params = given()
+        params.use_extra_bufts = False
+        return params
+
+    plain.given = given  # type: ignore[attr-defined]
+    module.llama_model_default_params = plain
 
 
 @contextmanager
@@ -101,7 +122,7 @@ class LlamaContext:
             raise InvalidParameter(f"Expected model_path={path!r} to be a GGUF file that exists. Check the path.")
         self.llama = llama = import_llama(verbose=verbose)
         llama.llama_backend_init()
-        model_params = llama.llama_model_default_params()
+        model_params = llama.llama_cpp.llama_model_default_params()
         model_params.n_gpu_layers = n_gpu_layers
         model = llama.llama_model_load_from_file(os.fsencode(path), model_params)
         if not model:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 from langchain_dp.integrations._choice import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+from langchain_dp.integrations.llama_cpp.context import import_llama
 from langchain_dp.integrations.llama_cpp.evaluate import MemberState
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataError
@@ -221,8 +222,7 @@ class Direct:
     """The same scores from llama-cpp-python's high-level class: whole prompt, fresh context, no sharing."""
 
     def __init__(self, path: str) -> None:
-        import llama_cpp
-
+        llama_cpp = import_llama()
         self.last_row = llama_cpp.llama_get_logits_ith
         self.llama = llama_cpp.Llama(path, n_ctx=512, verbose=False, n_threads=1, n_threads_batch=1)
 

@@ -117,6 +117,23 @@ def test_importing_the_integration_loads_no_model_library() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
+@pytest.mark.parametrize("build", [b"AVX2 = 1 | AMX_INT8 = 1 | ", b"AVX2 = 1 | "], ids=["with tiles", "without"])
+def test_a_build_for_tiles_never_multiplies_by_them(build: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this fails, the first batch ends the whole process by an illegal instruction on most new Intel servers."""
+    library = pytest.importorskip("llama_cpp.llama_cpp", reason="llama-cpp-python is not installed")
+    given = getattr(library.llama_model_default_params, "given", library.llama_model_default_params)
+    monkeypatch.setattr(library, "llama_print_system_info", lambda: build)
+    monkeypatch.setattr(library, "llama_model_default_params", given)
+    for _ in range(3):  # more often than once, and no deeper for it
+        context.import_llama()
+    now = library.llama_model_default_params
+    if b"AMX" in build:
+        assert now.given is given
+        assert not now().use_extra_bufts
+    else:
+        assert now is given
+
+
 @pytest.mark.parametrize("told", [{}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}], ids=str)
 def test_threads_that_wait_leave_the_processor_to_others(told: dict[str, str]) -> None:
     """If this fails, an evaluation beside one busy process takes ten times as long, or what the user said is lost."""

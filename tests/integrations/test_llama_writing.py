@@ -10,6 +10,7 @@ import pytest
 from langchain_dp.integrations._choice import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from langchain_dp.integrations.llama_cpp import texts as parts
+from langchain_dp.integrations.llama_cpp.context import import_llama
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
@@ -29,8 +30,7 @@ class Direct:
     """The most probable next tokens from llama-cpp-python's high-level class: the whole text, nothing shared."""
 
     def __init__(self, path: str) -> None:
-        import llama_cpp
-
+        llama_cpp = import_llama()
         self.module = llama_cpp
         self.llama = llama_cpp.Llama(path, n_ctx=256, verbose=False, n_threads=1, n_threads_batch=1)
 
