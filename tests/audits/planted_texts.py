@@ -10,9 +10,11 @@ import numpy as np
 
 from audits.planted_chains import SYSTEM, StandIn, Swap, every_third_free, method
 from langchain_dp.accounting import LedgerPlan
+from langchain_dp.audit.self_check.stubs import LABELS, label_of
 from langchain_dp.ensemble.subsets import KeyedCoins
 from langchain_dp.ensemble.writing import TextWriter
-from langchain_dp.mechanisms import ClippedSum
+from langchain_dp.mechanisms import ClippedSum, Randomness
+from langchain_dp.mechanisms.clipped_sum import GRID
 from langchain_dp.records import PrivateRecords
 from langchain_dp.synth.members import Members
 from langchain_dp.synth.run import SynthesisRuns
@@ -33,6 +35,14 @@ def sample_of_fixed_size(real: StandIn, self: Members, number: int, rate: float)
     """As many members as expected, always."""
     order = sorted(self._names, key=lambda record: self._coin("round", number, record))
     return order[: round(rate * len(order))]
+
+
+def rate_of_a_label(real: StandIn, self: Members, number: int, rate: float) -> list[str]:
+    """A text has as many members as expected, of however many records its label has."""
+    labels = [label_of(slot) for slot in range(len(self._names))]
+    rates = [rate * len(labels) / len(LABELS) / labels.count(label) for label in range(len(LABELS))]
+    drawn = [set(real(self, number, min(1.0, each))) for each in rates]
+    return [record for record, label in zip(self._names, labels, strict=True) if record in drawn[label]]
 
 
 def better_text_of_two(real: StandIn, self: TextWriter, *args: Any, **rest: Any) -> Iterator[Any]:
@@ -132,6 +142,15 @@ def replaced_for_gone(real: StandIn, self: ClippedSum, public: Any, members: Any
     return int(real(self, public, [row for row in members for _ in range(2)], **rest))
 
 
+def float_softmax(real: StandIn, self: ClippedSum, public: Any, members: Any, *, rng: Randomness | None = None) -> int:
+    """A token is drawn from probabilities in floating point."""
+    known = np.asarray(public, dtype=np.float64)
+    moved = sum((self._moved(known, row) for row in members if row is not None), np.zeros(known.size))
+    weights = np.exp(known / self.temperature + self.event.epsilon0 * moved / (4 * GRID))
+    uniform = (rng or SYSTEM).randbelow(2**53) / 2**53
+    return int(np.searchsorted(np.cumsum(weights / weights.sum()), uniform, side="right").clip(max=known.size - 1))
+
+
 def unclipped(real: StandIn, self: ClippedSum, public: Any, row: Any) -> Any:
     """What a member adds has no bound."""
     return np.rint(64 * np.clip(row - public, -60, 60) / self.clip).astype(np.int64)
@@ -160,6 +179,7 @@ ROUNDS: dict[str, list[Swap]] = {
     "every third round free": [(LedgerPlan, "spend", every_third_free)],
     "every record is a member": [(KeyedCoins, "drawn", method(all_members))],
     "coins of the first round": [(KeyedCoins, "drawn", method(first_coins))],
+    "rate of a label's records": [(KeyedCoins, "drawn", method(rate_of_a_label))],
     "as many members as expected": [(KeyedCoins, "drawn", method(sample_of_fixed_size))],
     "better text of two": [(TextWriter, "tokens", method(better_text_of_two))],
     "members drawn for every token": [(TextWriter, "continued", method(redrawn_for_tokens))],
@@ -213,6 +233,7 @@ CANARY: dict[str, list[Swap]] = {
     "divided by who takes part": [(ClippedSum, "release", method(present_divisor))],
     "charged as if it came or went": [(ClippedSum, "release", method(replaced_for_gone))],
     "no clip": [(ClippedSum, "_moved", method(unclipped))],
+    "float softmax": [(ClippedSum, "release", method(float_softmax))],
     "members choose the candidates": [(TextWriter, "_scores", method(members_candidates))],
 }
 """Faults of how a token is drawn."""

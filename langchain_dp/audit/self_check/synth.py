@@ -263,9 +263,29 @@ def _claim() -> float:
 
 
 def canary(runs: int = 4_000) -> Finding:
-    """The only record is sure of one token, or of the other one."""
+    """The only record is sure of one token, or of the other one; and a token that is all but impossible is not."""
     hits = [_said_up([{"text": text, "label": "x"}], runs) for text in ("says up", "says down")]
-    return excess(hits, runs, epsilon=_claim(), delta=_LOSS, measured="the token of the only record")
+    moved = excess(hits, runs, epsilon=_claim(), delta=_LOSS, measured="the token of the only record")
+    return worst([_rare(), moved])
+
+
+class _Highest:
+    """The largest number each time."""
+
+    private = False
+
+    def randbelow(self, upper: int) -> int:
+        """See :class:`~langchain_dp.mechanisms.Randomness`."""
+        return upper - 1
+
+
+def _rare() -> Finding:
+    """The last digits of all belong to the last token, however small its chance: floating point has none left for it.
+
+    A token that can be drawn under one record and not under another tells them apart for certain.
+    """
+    drawn = _NOISE.release([0.0, -100 * math.log(2)], [], rng=_Highest())
+    return Finding(drawn != 1, f"a token of chance 2^-100 {'is' if drawn == 1 else 'cannot be'} drawn")
 
 
 def _said_up(records: Sequence[Any], runs: int, at_once: int = 300) -> int:
