@@ -5,9 +5,11 @@ private record at all ("public"); and without clip ("unclipped", NOT private). T
 regression on word counts, trained on the examples alone, and the same local model with 16 of them in its prompt. The
 labels keep their names, with a description, or stand for nothing ("team A" ..., described by that name). An arm such as
 "3+described" spends a part of its epsilon on descriptions of the labels first; the prompt is then measured with the
-descriptions too, and with them alone; under "descriptions:3" nothing but them is written. In "3x4" every member shows
-four records. Every arm is appended to the results file, and a restart skips it. With --read another model, which wrote
-none of them, answers with the examples of all rows in that file. Texts are kept of arms that hold no private row.
+descriptions too, and with them alone; under "descriptions:3" nothing but them is written. In "public under 3" no record
+writes the texts either: the model has the descriptions that "3+described" released in the same seed, and nothing else.
+In "3x4" every member shows four records. Every arm is appended to the results file, and a restart skips it. With --read
+another model, which wrote none of them, answers with the examples of all rows in that file. Texts are kept of arms that
+hold no private row.
 With --speed one run at epsilon 3 is timed instead, beside its floor: the floating-point operations of the tokens that
 the plan expects, at the speed of a large matrix product.
 """
@@ -39,7 +41,7 @@ from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.ports import MemberPrompt
 from langchain_dp.records import read_jsonl
 from langchain_dp.synth import Describing, DPExampleSynthesizer, SynthesisPrompts
-from langchain_dp.synth.describing import useful
+from langchain_dp.synth.describing import told, useful
 from langchain_dp.synth.settings import DESCRIBED as FIRST
 
 TASKS = {
@@ -63,7 +65,8 @@ TASKS = {
 DELTA = 1e-6
 _ARMS = [
     "none", "real", "public", "3", "8", "1", "unclipped", "3+described", "8+described", "1+described", "3x4",
-    "3x4+described", "descriptions:3", "descriptions:8", "descriptions:1", "descriptions:none",
+    "3x4+described", "public under 3", "public under 8", "public under 1", "descriptions:3", "descriptions:8",
+    "descriptions:1", "descriptions:none",
 ]  # fmt: skip
 
 
@@ -96,9 +99,9 @@ def main() -> None:
                 if any(row["key"] == key for row in so_far(options.out)):
                     continue
                 began = time.perf_counter()
-                examples, told = _examples(arm, engine, train, _kinds(options.task, labels), options, seed)
+                examples, kept = _examples(arm, engine, train, _kinds(options.task, labels), options, seed)
                 seconds = time.perf_counter() - began
-                found = {**told, "seconds": round(seconds, 1), "load": round(os.getloadavg()[0], 1)}
+                found = {**kept, "seconds": round(seconds, 1), "load": round(os.getloadavg()[0], 1)}
                 found["kept"] = len(examples)
                 found["regression"] = _regression(examples, test[:1000])
                 found |= _asked(engine, examples, test, labels, seed, found.get("descriptions"), options)
@@ -201,13 +204,26 @@ def _examples(
         return [row for label in labels for row in [row for row in rows if row["label"] == label][:each]], {}
     if arm.startswith("descriptions:"):
         return _described_alone(arm, engine, train, labels, options)
+    if arm.startswith("public under "):
+        described = _released(f"{arm.rpartition(' ')[2]}+described", engine, options, seed)
+        examples = _without_promise("public", engine, train, told(labels, described, Describing()), options)
+        return examples, {"texts": examples, "descriptions": described}
     if arm in ("public", "unclipped"):
         examples = _without_promise(arm, engine, train, labels, options)
         return examples, {"texts": examples} if arm == "public" else {}
     written = _synthesizer(arm, engine, labels, options).invoke(train)
     noise = written.certificate.parameters
-    told = {"clip": round(float(noise["clip"]), 3), "dropped": len(written.dropped), "texts": written.rows()}
-    return written.rows(), told | ({"descriptions": written.descriptions} if written.descriptions else {})
+    kept = {"clip": round(float(noise["clip"]), 3), "dropped": len(written.dropped), "texts": written.rows()}
+    return written.rows(), kept | ({"descriptions": written.descriptions} if written.descriptions else {})
+
+
+def _released(arm: str, engine: LlamaCppEnsemble, options: Any, seed: int) -> dict[str, str]:
+    """Descriptions of a run that the results have, under codes."""
+    key = [engine.name, options.task, options.rows, options.count, "coded", arm, options.members, seed]
+    for row in so_far(options.out):
+        if row["key"] == key:
+            return dict(row["descriptions"])
+    sys.exit(f"Expected {options.out} to have the arm {arm!r} of seed {seed}. Run it first.")
 
 
 def _synthesizer(arm: str, engine: LlamaCppEnsemble, labels: dict[str, str], options: Any) -> DPExampleSynthesizer:
