@@ -130,8 +130,7 @@ say what tells them apart.
             if path is not None:
                 if ledger is None or ledger.plan(self.name) is None:
                     plan = optimizer.check(records)  # what cannot run is refused before a ledger is made
-                    if not self.json:
-                        note(_before(plan))
+                    note(_before(plan))
                 if ledger is None:
                     ledger = held.enter_context(_ledger(path, self, budget))
                 optimizer = optimizer_for(self, engine, task, labels, budget, ledger, count=len(rows))
@@ -378,4 +377,6 @@ def _show(
         print(f"{name:<7} {score}, on the local model")
     if scores:
         print("\nWhich label the local model says after it:\n" + scores["after"].table() + "\n")
+        if scores["after"].accuracy < scores["before"].accuracy:
+            print("On these rows the initial instruction answers more right: keep it. The choice is by noisy counts.\n")
     print(f"Prompt and certificate: {options.out}")

@@ -49,7 +49,7 @@ from langchain_dp.opt.reservation import (
 from langchain_dp.opt.run import CANCELLED, Run
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
-from langchain_dp.opt.verdict import check_choice, choice_verdict
+from langchain_dp.opt.verdict import check_choice, choice_note, choice_verdict
 from langchain_dp.opt.voters import (
     ClippedGlossary,
     ClippedTexts,
@@ -412,6 +412,7 @@ class PrivateRuns:
                 "only the reserved epsilon and delta are a promise, whatever was used of them",
                 *(["training and validation records are disjoint: their costs combine by the larger"] * writes),
                 *([_ONE_ROUND if self._settings.decoder == "clip" else _LABELS[self.neighbors]] if glossary else []),
+                choice_note(reservation.selection, self._settings.choices),
                 *weak,
                 *getattr(self._engine, "notes", ()),
             ),

@@ -46,6 +46,20 @@ class Verdict:
         return self.said
 
 
+def ahead_for_sure(selection: ExponentialEvent, prompts: int) -> int:
+    """Rows by which one of so many prompts has to be ahead of all others to be chosen 95 times in 100."""
+    return math.ceil(math.log(_SURE / (1 - _SURE) * max(prompts - 1, 1)) / selection.epsilon)
+
+
+def choice_note(selection: ExponentialEvent, prompts: int) -> str:
+    """What the choice of a prompt does not say, for the certificate. Of public constants: free."""
+    return (
+        f"which prompt is handed over is a noisy choice: one that answers {ahead_for_sure(selection, prompts):,} more "
+        f"of the rows that select than every other wins {_SURE:.0%} of the time; of closer ones a worse may win, also "
+        "one that is worse than the initial instruction: compare both by evaluate_prompt on rows that need no secrecy"
+    )
+
+
 def choice_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompts: int, rows: int) -> Verdict:
     """Judge a plan that chooses among public prompts, by how far ahead one has to be.
 
@@ -55,7 +69,7 @@ def choice_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompt
         prompts: Prompts to choose among.
         rows: Rows that select.
     """
-    ahead = math.ceil(math.log(_SURE / (1 - _SURE) * (prompts - 1)) / selection.epsilon)
+    ahead = ahead_for_sure(selection, prompts)
     share = ahead / max(rows, 1)
     said = f"the prompt that answers {ahead:,} more of {rows:,} rows right than any other wins {_SURE:.0%} of the time"
     if share <= _FINE:

@@ -17,10 +17,10 @@ from fakes.optimizers import ADD_OR_REMOVE, journals, optimizer
 
 from langchain_dp import opt
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
-from langchain_dp.cli import main
+from langchain_dp.cli import main, optimize
 from langchain_dp.cli import options as cli_options
 from langchain_dp.cli.optimize import _before
-from langchain_dp.opt import load_prompt
+from langchain_dp.opt import PromptScore, load_prompt
 
 SAID = "Read the review."
 TESTS = Path(__file__).parent.parent
@@ -136,6 +136,19 @@ def test_json_is_one_object_and_nothing_else(
     assert {"prompt", "certificate"} <= shown.keys()
     assert scores.keys() == {"before", "after"}
     assert all(score["rows"] == 4 and 0 <= score["accuracy"] <= 1 for score in scores.values())
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.75, 0.5), (0.5, 0.5), (0.5, 0.75)])
+def test_a_prompt_that_does_worse_is_not_handed_over_in_silence(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, before: float, after: float,
+) -> None:  # fmt: skip
+    """If it breaks, who reads the last lines alone takes a prompt that their own rows speak against."""
+    right = {"before": round(4 * before), "after": round(4 * after)}
+    scores = {name: PromptScore.of([0] * n + [1] * (4 - n), ["no"] * 4, ["no", "yes"]) for name, n in right.items()}
+    monkeypatch.setattr(optimize, "_scores", lambda *_: scores)
+    assert main(command(test=write(tmp_path / "test.jsonl", ROWS[:4]))) == 0
+    assert ("On these rows the initial instruction answers more right" in capsys.readouterr().out) == (after < before)
 
 
 def test_a_plan_spends_nothing_and_leaves_no_file(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import pickle
 import warnings
 from pathlib import Path
@@ -32,6 +33,7 @@ from langchain_dp.errors import InvalidParameter, ModelUnavailable, MostlyNoiseW
 from langchain_dp.mechanisms import Exponential
 from langchain_dp.opt import Alternative, DPPromptOptimizer, Writing, load_prompt
 from langchain_dp.opt.fit import rows_to_choose_by
+from langchain_dp.opt.verdict import ahead_for_sure, choice_note
 
 GOOD = Alternative("Is it good?", {"negative": "dull", "positive": "great"})
 OTHERS = ["Say yes or no.", GOOD]
@@ -130,6 +132,22 @@ def test_one_choice_is_charged_before_any_record_is_shown(budget: PrivacyBudget)
     assert made.certificate.parameters == {"epsilon_selection": event.event.epsilon, "alternatives": 2}
     assert "public prompts" in made.certificate.mechanism
     assert not any("training" in note for note in made.certificate.notes)
+
+
+@pytest.mark.parametrize("others", [1, 3, 11])
+@pytest.mark.parametrize("weight", [0.02, 0.4, 3.0])
+def test_a_certificate_says_how_far_ahead_the_best_prompt_has_to_be(others: int, weight: float) -> None:
+    """If it breaks, a prompt that is worse than the initial instruction is handed over without a word."""
+    ahead = ahead_for_sure(ExponentialEvent(weight), others + 1)
+
+    def wins(rows: int) -> float:
+        return 1 / (1 + others * math.exp(-weight * rows))
+
+    assert wins(ahead) >= 0.95 > wins(ahead - 1)
+    certificate = chooser(Looking()).optimize(examples()).certificate
+    event = ExponentialEvent(certificate.parameters["epsilon_selection"])
+    assert choice_note(event, 3) in certificate.notes
+    assert f"answers {ahead_for_sure(event, 3)} more" in str(certificate)
 
 
 @pytest.mark.parametrize("place", range(3))
