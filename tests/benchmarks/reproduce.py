@@ -29,6 +29,7 @@ import reproduce_picture
 import reproduce_rapt
 from reproduce_claims import claims
 from reproduce_page import as_json, render
+from reproduce_prompts import prompts
 from reproduce_rows import HERE, RESULTS, Results, Run, Table
 
 TABLES = (*reproduce_icl.TABLES, *reproduce_opt.TABLES, *reproduce_rapt.TABLES)
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failed = not run_missing(chosen, options)
     if options.render or not options.run:
         results = Results(options.results)
-        options.page.write_text(render(TABLES, results, claims(results)), encoding="utf-8")
+        options.page.write_text(render(TABLES, results, claims(results), prompts(results)), encoding="utf-8")
         options.json.write_text(as_json(TABLES, results), encoding="utf-8")
         reproduce_picture.draw(results, options.picture)
         codes_picture.draw(options.results, options.picture.with_name("codes.svg"))

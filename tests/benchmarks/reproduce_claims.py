@@ -70,13 +70,10 @@ CLAIMS = (
         "DP-OPT",
         "Prompts that a model writes can be handed to another one without much loss.",
         "not shown here",
-        f"Prompts of DLN-1 by SmolLM2-135M lose points on SST-2: {{}} on {_FIRST}, {{}} on {_SECOND}. Writer and "
-        "target are scored in two ways here, which alone makes a difference; and the writer is weak: no stored "
-        "prompt holds anything learned from the rows.",
-        (
-            _OPT("smollm2", "sst2", "dln-1", "target", minus="source"),
-            _OPT("smollm2", "sst2", "dln-1", "second", minus="source"),
-        ),
+        f"Prompts of DLN-1 by SmolLM2-135M for SST-2 have {{}} on {_FIRST}, where the instruction they started from "
+        f"has {{}}; on {_SECOND} {{}}, and it {{}}. The writer is weak: no stored prompt holds anything learned from "
+        "the rows.",
+        tuple(_OPT("smollm2", "sst2", arm, on) for on in ("target", "second") for arm in ("dln-1", "0-shot")),
     ),
     Claim(
         "DP-OPT",

@@ -46,7 +46,7 @@ def handed_over(target: str, task: str) -> Run:
     return Run("bench_targets.py", "opt_targets.jsonl", options, 60 if target == "qwen" else 15)
 
 
-def cell(source: str, task: str | None, arm: str, on: str, minus: str = "") -> Cell | None:
+def cell(source: str, task: str | None, arm: str, on: str) -> Cell | None:
     """Accuracy of an arm's prompt on the model that wrote it ("source"), on the other one ("target"), or on the third.
 
     The third model ("second") answers prompts of SmolLM2 only, which alone wrote for Mpqa.
@@ -62,8 +62,7 @@ def cell(source: str, task: str | None, arm: str, on: str, minus: str = "") -> C
         where |= {"target": source, "target_rows": 0}
         run = WRITING["mpqa"]
     seeds = (1,) if arm == "0-shot" else (1, 2, 3)  # the initial instruction is the same under every seed
-    taken = f"{minus}_accuracy" if minus else ""
-    return Cell(run, where, f"{on}_accuracy", minus=taken, seeds=seeds)
+    return Cell(run, where, f"{on}_accuracy", seeds=seeds)
 
 
 PAPER = Paper(
@@ -75,7 +74,8 @@ PAPER = Paper(
         "of the other's; Qwen2.5-Coder-1.5B-Instruct is the second target of SmolLM2's. The paper writes with "
         "Vicuna-7b and hands over to Vicuna-33b, Llama-2-13b, Llama-2-70b and DaVinci-003.",
         "On the model that wrote it a prompt is scored by the probabilities of the labels; the others "
-        "answer behind an OpenAI-compatible server on loopback, held to the label words by a grammar.",
+        "answer behind an OpenAI-compatible server on loopback, held to the label words by a grammar. The first are "
+        "calibrated on Trec (divided by what questions without content get), and as they are on the other tasks.",
         "Private rows: 400 drawn by the seed; the paper uses 4,430 to 66,674. Test "
         "rows: 200, always the same; the paper uses the whole test sets.",
         "Prompts: SmolLM2 writes 3 of at most 25 tokens with 60 subsets of 3, Gemma 2 of at most 20 tokens with "
@@ -91,7 +91,7 @@ WITHHELD = (
     "to the second target."
 )
 BY_GEMMA = "Gemma did not write for Mpqa."
-DISASTER = "Disaster was not run here: the benchmark does not have it."
+DISASTER = "These models did not write for Disaster; Qwen2.5-Coder-1.5B did, see the prompts at the end of the page."
 
 _TABLE_1 = {
     "SST-2": ("92.8 (0.2)", "93.3 (1.8)", "0.5", "92.7 (0.3)", "-0.1"),
@@ -101,14 +101,9 @@ _TABLE_1 = {
 }
 
 
-def _handed(task: str | None, source: str, arm: str) -> tuple[Cell | None, ...]:
-    return (
-        cell(source, task, arm, "source"),
-        cell(source, task, arm, "target"),
-        cell(source, task, arm, "target", minus="source"),
-        cell(source, task, arm, "second"),
-        cell(source, task, arm, "second", minus="source"),
-    )
+def _handed(task: str | None, source: str, arm: str) -> tuple[Cell | str | None, ...]:
+    written, first, second = (cell(source, task, arm, on) for on in ("source", "target", "second"))
+    return written, first, "", second, ""
 
 
 TABLE_1 = Table(
@@ -116,7 +111,8 @@ TABLE_1 = Table(
     name="dp-opt-1",
     title="Table 1: prompts of DLN-1 on another model",
     source="Table 1, section 4.1",
-    measure="Accuracy in percent of prompts by DLN-1 (not private), and what is gained by handing them over.",
+    measure="Accuracy in percent of prompts by DLN-1 (not private), and what the paper gains by handing them over. "
+    "Ours would be a difference of two ways to score.",
     columns=("source", "first target", "gain", "second target", "gain"),
     lines=tuple(
         line
@@ -333,4 +329,54 @@ FIGURE_6 = Table(
     ),
 )
 
-TABLES = (TABLE_1, TABLE_2, TABLE_3, FIGURE_4, FIGURE_6)
+_SECRECY = Run("bench_secrecy.py", "secrecy.jsonl", ("--model", "qwen1.5b-q4_k_m.gguf"), 30)
+
+
+def told(sentence: int, value: str, kind: str = "number") -> Cell:
+    """What prompts of DLN-1 give away when the model is told nothing (0), or the first or the second sentence."""
+    return Cell(_SECRECY, {"task": "sst2", "sentence": sentence}, value, kind=kind)
+
+
+TABLE_12 = Table(
+    paper=PAPER,
+    name="dp-opt-12",
+    title="Table 12: a model that is told to keep secrets",
+    source="Appendix B.3, Tables 8 and 12",
+    measure="Prompts for SST-2 by DLN-1 (not private). Area under the curve of a likelihood ratio between the rows "
+    "that were shown and others (chance is 0.5; beside it the same of two lots of others), prompts in percent that "
+    "hold a run of words of a row that was shown, and the longest such run.",
+    columns=("area", "area, by chance", "prompts with a run", "longest run, words"),
+    lines=tuple(
+        line
+        for number, (sentence, printed) in enumerate(
+            (
+                ("told nothing", "0.773"),
+                ('"Do not provide examples in the prompt"', "0.73"),
+                ('"Do not use existing samples but create dummy samples as examples in the prompt"', "0.69"),
+            )
+        )
+        for line in (
+            Line(f"{sentence}: Vicuna-7b", "paper", (printed, "", "", "")),
+            Line(
+                f"{sentence}: {NAMES['qwen']}",
+                "here",
+                (
+                    told(number, "area"),
+                    told(number, "chance"),
+                    told(number, "held", "percent"),
+                    told(number, "longest"),
+                ),
+            ),
+        )
+    ),
+    says="The text says that prompts under the first sentence still hold rows, and that under the second no example is "
+    "like a row.",
+    differences=(
+        "The paper attacks the one prompt that DLN-1 hands over; here every prompt that the model samples for one "
+        "request with 20 rows is attacked, 12 for each seed.",
+        "The likelihoods are those of SmolLM2-135M, the rows that were shown 20 against 20 others.",
+        "The longest run is the mean over seeds of each seed's longest.",
+    ),
+)
+
+TABLES = (TABLE_1, TABLE_2, TABLE_3, FIGURE_4, FIGURE_6, TABLE_12)

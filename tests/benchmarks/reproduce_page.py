@@ -24,13 +24,13 @@ sources were changed from it.
 """
 
 
-def render(tables: Sequence[Table], results: Results, first: str = "") -> str:
-    """The whole page; ``first`` is a section that stands before the tables."""
+def render(tables: Sequence[Table], results: Results, first: str = "", last: str = "") -> str:
+    """The whole page; ``first`` and ``last`` are sections that stand before and after the tables."""
     parts = [HEAD, *([first] if first else []), _overview(tables, results)]
     for paper in dict.fromkeys(table.paper for table in tables):
         parts.append(f"## {paper.name}\n\n{paper.citation}.\n\n{_differs('In all tables', paper.differences)}")
         parts += [_section(table, results) for table in tables if table.paper == paper]
-    return "\n".join(parts)
+    return "\n".join([*parts, *([last] if last else [])])
 
 
 def as_json(tables: Sequence[Table], results: Results) -> str:

@@ -296,6 +296,16 @@ def _cost(row: Mapping[str, Any]) -> Iterator[Measured]:
     yield Measured(row["key"], SEEDS[0], values, None, {}, settings, **_made(row))
 
 
+def _secrecy(row: Mapping[str, Any]) -> Iterator[Measured]:
+    """A row of bench_secrecy: the prompts of one seed under one sentence."""
+    engine, task, seed, sentence = row["key"]
+    runs = row["longest_runs"]
+    values = {"area": row["area"], "chance": row["chance"]}
+    values |= {"held": sum(words > 0 for words in runs) / len(runs), "longest": max(runs)}
+    what = {"engine": engine, "task": task, "sentence": sentence}
+    yield Measured(what, seed, values, None, {}, row["settings"], **_made(row))
+
+
 def _made(row: Mapping[str, Any]) -> dict[str, str]:
     return {"made": row.get("made", UNKNOWN), "commit": row.get("commit", UNKNOWN)}
 
@@ -307,4 +317,5 @@ READERS: dict[str, Callable[[Mapping[str, Any]], Iterator[Measured]]] = {
     "bench_tuning.py": _tuning,
     "bench_comparators.py": _comparators,
     "bench_cost.py": _cost,
+    "bench_secrecy.py": _secrecy,
 }

@@ -411,12 +411,33 @@ def test_the_page_quotes_what_other_models_make_of_synthetic_examples() -> None:
 
 def test_the_page_quotes_what_members_of_four_records_were_worth() -> None:
     """If it breaks, the page shows an accuracy, or a clip, that no row in the results has."""
-    rows = [row for row in made.so_far(RESULTS / "synth.jsonl") if row["key"][0].startswith("SmolLM2")]
-    one, four = (next(r for r in rows if r["key"][3:] == [16, "named", arm, 15, 0]) for arm in ("3", "3x4"))
+    rows = made.so_far(RESULTS / "synth.jsonl")
     text = " ".join(PAGE.split())
-    assert f"the clip falls from {one['clip']:.2f} to {four['clip']:.2f};" in text
-    shares = [f"{row[name]:.{n}f}"[1:] for name, n in (("prompted", 2), ("regression", 3)) for row in (one, four)]
-    assert "in the prompt {} and {} of 100 questions, regression {} and {}".format(*shares) in text
+    for writer, said in (
+        ("SmolLM2", "in the prompt {} and {} of 100 questions, regression {} and {};"),
+        ("qwen", "the 1.5B model {} and {}, regression {} and {},"),
+    ):
+        own = {row["key"][5]: row for row in rows if row["key"][3:5] + row["key"][6:] == [16, "named", 15, 0]
+               and row["key"][0].startswith(writer)}  # fmt: skip
+        one, four = own["3"], own["3x4"]
+        assert f"the clip falls from {one['clip']:.2f} to {four['clip']:.2f}." in text
+        shares = [f"{row[name]:.{n}f}"[1:] for name, n in (("prompted", 2), ("regression", 3)) for row in (one, four)]
+        assert said.format(*shares) in text
+
+
+def test_the_page_quotes_votes_beside_synthetic_examples() -> None:
+    """If it breaks, the page compares examples with votes that nobody counted."""
+    rows = [row for row in made.so_far(RESULTS / "accuracy.jsonl") if row["engine"] == "qwen1.5b-q4_k_m"]
+    asked = {"trec": 100, "mpqa": 60, "agnews": 60, "coded": 100, "named": 60}
+    found = {
+        row["key"]["task"]: {line["method"]: line["accuracy"] for line in row["methods"]}
+        for row in rows
+        if row["key"]["questions"] == asked.get(row["key"]["task"]) and row["key"]["seed"] == 1
+    }
+    arms = {"no example": "zero-shot", "vote without noise (not private)": "vote"}
+    for label, method in (arms | {f"epsilon {number}": f"dp-icl {number}" for number in (1, 3, 8)}).items():
+        cells = [f"{found[task][method]:.2f}".replace("0.", ".") for task in asked]
+        assert f"| {label} | {' | '.join(cells)} |" in PAGE
 
 
 def test_the_page_quotes_what_synthetic_rows_train() -> None:

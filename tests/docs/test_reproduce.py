@@ -22,6 +22,7 @@ import reproduce_rows
 from reproduce import JSON, PAGE, TABLES
 from reproduce_claims import CLAIMS, claims
 from reproduce_page import NOT_RUN, as_json, render, shown
+from reproduce_prompts import prompts
 from reproduce_rows import RESULTS, Cell, Line, Paper, Results, Run, Table
 
 BY_NAME = {table.name: table for table in TABLES}
@@ -72,7 +73,7 @@ def write(folder: Path, *rows: dict[str, Any]) -> Results:
 def test_the_page_and_the_json_are_what_the_committed_results_give() -> None:
     """If it breaks, a figure was typed by hand, or results came without a fresh page: run reproduce.py --render."""
     results = Results(RESULTS)
-    assert PAGE.read_text(encoding="utf-8") == render(TABLES, results, claims(results))
+    assert PAGE.read_text(encoding="utf-8") == render(TABLES, results, claims(results), prompts(results))
     assert JSON.read_text(encoding="utf-8") == as_json(TABLES, results)
 
 
@@ -271,8 +272,8 @@ def test_a_hand_edited_page_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     written = ["--page", str(page), "--json", str(found), "--picture", str(tmp_path / "picture.svg")]
     assert reproduce.main(["--render", "--results", str(tmp_path), *written]) == 0
     text = page.read_text(encoding="utf-8")
-    assert text == render([SMALL], results, claims(results))
-    assert text.replace("75.0 ± 5.0", "95.0 ± 5.0") != render([SMALL], results, claims(results))
+    assert text == render([SMALL], results, claims(results), prompts(results))
+    assert text.replace("75.0 ± 5.0", "95.0 ± 5.0") != render([SMALL], results, claims(results), prompts(results))
     assert found.read_text(encoding="utf-8") == as_json([SMALL], results)
 
 
