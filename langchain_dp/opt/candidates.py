@@ -93,15 +93,26 @@ def _alternative(settings: Settings, given: Alternative) -> PromptChoice:
 
 def _described(settings: Settings, written: Sequence[Candidate], initial: PromptChoice) -> list[PromptChoice]:
     """What a glossary's descriptions make, beside the initial instruction."""
-    assert settings.glossary is not None  # choices
-    words = initial.words
+    glossary = settings.glossary
+    assert glossary is not None  # choices
     kept = {each.label: "" if each.dropped else each.text for each in written}
-    if not any(kept.values()):
-        return [initial]
     said = [kept.get(label, "") for label in settings.labels]
-    found = [PromptChoice(with_glossary(settings.instruction, words, said), words)]
-    if settings.glossary.named:
-        names = tuple(names_of(words, dict(zip(words, said, strict=True))).values())
-        asking = settings.glossary.instruction, settings.instruction
+    return described_choices(initial, said, names_under=glossary.instruction if glossary.named else "") or [initial]
+
+
+def described_choices(initial: PromptChoice, said: Sequence[str], *, names_under: str) -> list[PromptChoice]:
+    """What descriptions make of a prompt; nothing where all are empty.
+
+    Args:
+        initial: The prompt.
+        said: Description of each label, in the public order; empty where there is none.
+        names_under: Instruction that asks for names from the descriptions, beside the prompt's own; empty for no names.
+    """
+    if not any(said):
+        return []
+    found = [PromptChoice(with_glossary(initial.instruction, initial.words, said), initial.words)]
+    if names_under:
+        names = tuple(names_of(initial.words, dict(zip(initial.words, said, strict=True))).values())
+        asking = names_under, initial.instruction
         found = [*(PromptChoice(with_glossary(each, names, said), names) for each in asking), *found]
     return found

@@ -20,9 +20,10 @@ from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.ensemble.naming import label_parser, names_of
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt.candidates import Candidate, PromptChoice
+from langchain_dp.opt.candidates import Candidate, PromptChoice, described_choices
 from langchain_dp.opt.scores import PromptScore
 from langchain_dp.opt.settings import Settings
+from langchain_dp.opt.templates import Alternative
 from langchain_dp.parsing import parse_label
 from langchain_dp.ports import HasFile, VotesNextToken
 from langchain_dp.quiet.model import CALLS, QuietModel
@@ -74,6 +75,33 @@ class OptimizedPrompt:
         """
         said = {label: text for label, text in self.descriptions.items() if text != label}
         return names_of(list(self.words or self.descriptions), said)
+
+    def alternatives(self) -> list[Alternative]:
+        """The prompts that a glossary's descriptions make, as candidates of another run. They are released: free.
+
+        So DP-OPT chooses among what it writes and what the labels mean: give both runs a share of one ledger.
+
+        Raises:
+            InvalidParameter: This is no glossary's prompt.
+
+        Examples:
+            >>> glossary = DPPromptOptimizer(method="glossary", labels=LABELS, ledger=ledger, ...).optimize(rows)
+            >>> DPPromptOptimizer(labels=LABELS, alternatives=glossary.alternatives(), ledger=ledger, ...)
+        """
+        glossary = self.settings.get("glossary")
+        if glossary is None:
+            raise InvalidParameter(
+                f'Expected a prompt by method="glossary", which describes labels, not by {self.settings["method"]!r}.'
+            )
+        labels, called = self.settings["labels"], self.settings["templates"]["words"]
+        initial = PromptChoice(self.settings["instruction"], tuple(called.get(label, label) for label in labels))
+        kept = {each.label: "" if each.dropped else each.text for each in self.candidates}
+        said = [kept.get(label, "") for label in labels]
+        names_under = glossary["instruction"] if glossary["named"] else ""
+        return [
+            Alternative(each.instruction, dict(zip(labels, each.words, strict=True)))
+            for each in described_choices(initial, said, names_under=names_under)
+        ]
 
     def template(self) -> ChatPromptTemplate:
         """The prompt, as one human message or after a system message; ``metadata["dp"]`` is the certificate.

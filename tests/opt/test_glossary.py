@@ -17,7 +17,7 @@ from langchain_dp.accounting import LabelPartEvent, LimitedDomainEvent, PartEven
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Exponential, LimitedDomain
-from langchain_dp.opt import Glossary, description_fault, load_prompt
+from langchain_dp.opt import Alternative, Glossary, description_fault, load_prompt
 from langchain_dp.opt.glossary import with_glossary
 
 THREE = ["team A", "team B", "team C"]
@@ -46,6 +46,38 @@ def glossary(engine: Any = None, **changes: Any) -> Any:
         method="glossary",
         **{"labels": THREE, "budget": BUDGET, "max_new_tokens": CALLS, "num_prompts": 1} | changes,
     )
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_descriptions_are_candidates_of_another_run(tmp_path: Path, saved: bool) -> None:
+    """If it breaks, DP-OPT cannot choose what the labels mean, or pays for it twice."""
+    ledger = PrivacyLedger(PrivacyBudget(2 * BUDGET.epsilon, 2 * BUDGET.delta))
+    parts = {"ledger": ledger}
+    described = glossary(budget=BUDGET, name="glossary", **parts).optimize(rows())
+    if saved:
+        described.save(tmp_path / "prompt.json")
+        described = load_prompt(tmp_path / "prompt.json")
+    found = described.alternatives()
+    names = dict(zip(THREE, ("Dull film", "Great movie", "Good review"), strict=True))
+    same = dict(zip(THREE, THREE, strict=True))
+    whole = "Classify this text.\nteam A: Dull film.\nteam B: Great movie.\nteam C: Good review!"
+    assert [(each.instruction, each.words) for each in found] == [
+        ("Say what the topic of the text is.", names), ("Classify this text.", names), (whole, same)
+    ]  # fmt: skip
+    other = optimizer(labels=THREE, alternatives=found, budget=BUDGET, name="dp-opt", validation=0.5, **parts)
+    made = other.optimize(rows())
+    assert made.certificate.parameters["alternatives"] == 3
+    allowed = [(each.instruction, each.words) for each in (*found, Alternative(made.settings["instruction"], same))]
+    allowed += [(each.text, same) for each in made.candidates]
+    assert (made.instruction, made.words) in allowed
+    with pytest.raises(InvalidParameter, match="glossary"):
+        made.alternatives()
+
+
+def test_descriptions_that_say_nothing_are_no_candidates() -> None:
+    """If it breaks, a run over labels that nobody could describe has the same prompt twice, and refuses."""
+    silent = glossary(WordEngine(lambda prompt, written: None), max_new_tokens=1).optimize(rows())
+    assert silent.alternatives() == []
 
 
 def test_each_label_is_described_and_the_lines_stand_in_the_prompt(tmp_path: Path) -> None:
