@@ -12,20 +12,23 @@ Run by ``make bench``. One run, one machine, the same weights, texts and number 
 
 With --types it measures instead, for files of these types made from --model-path ("as-is": that file itself), the rule
 under which members share batches, and a warm step of all members together, beside the members one by one and beside
-2 x parameters x members floating-point operations at the speed of that product. The three take turns in one run.
+2 x parameters x members floating-point operations at the speed of that product. The three take turns in one run. Then
+the same step once more, beside a process that keeps one core busy.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import dataclasses
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -148,7 +151,7 @@ def together(path: str, options: argparse.Namespace) -> None:
         room = context.llama.llama_model_desc(context._model, about := ctypes.create_string_buffer(128), len(about))
         parameters = int(context.llama.llama_model_n_params(context._model))
         rule, count = batches.rule, slots.count
-        words = [5 + i for i in range(2 + options.rounds)]
+        words = [5 + i for i in range(2 + 2 * options.rounds)]
 
         def step(at: int) -> float:
             return seconds(
@@ -162,17 +165,20 @@ def together(path: str, options: argparse.Namespace) -> None:
             joint.append(step(at))
             products.append(seconds(lambda: one @ other))
         load = os.getloadavg()[0]
+        with busy_process():
+            beside = [step(2 + options.rounds + at) for at in range(options.rounds)]
         # As where no rule holds: every member by itself in a context that holds nobody else.
         slots.put_away()
         batches.rule, slots.count = ALONE, 1
         step(0)
         lone = [step(at) for at in range(1, 2 + max(1, options.rounds // 3))]
         batches.rule, slots.count = rule, count
-    warm, single = statistics.median(joint[1:]), statistics.median(lone[1:] or lone)
+    warm, single, besides = (statistics.median(some) for some in (joint[1:], lone[1:] or lone, beside))
     floor = 2 * parameters * options.members * statistics.median(products) / (2 * 2048**3)
     kind = about.value.decode().split(" ", 2)[-1] if room > 0 else "unknown"
     print(f"{engine.name} ({kind}): {rule.name}; together {warm:.3f} s, one by one {single:.3f} s", end="; ")
-    print(f"{single / warm:.1f} x as fast, {warm / floor:.2f} x its floor of {floor:.3f} s, started in {started:.0f} s")
+    print(f"{single / warm:.1f} x as fast, {warm / floor:.2f} x its floor of {floor:.3f} s", end="; ")
+    print(f"{besides / warm:.1f} x as long beside a busy process; started in {started:.0f} s")
     settings = {
         "model": engine.name,
         "type": kind,
@@ -181,9 +187,19 @@ def together(path: str, options: argparse.Namespace) -> None:
         "members": options.members,
         "load": round(load, 2),
     }
-    figures = {"together": warm, "one by one": single, "floor": floor, "start": started}
+    figures = {"together": warm, "one by one": single, "floor": floor, "beside": besides, "start": started}
     out: Path | None = options.out
     keep(out, "together", settings, figures)
+
+
+@contextlib.contextmanager
+def busy_process() -> Iterator[None]:
+    """Another process that never rests."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            yield
+        finally:
+            other.kill()
 
 
 def types(options: argparse.Namespace) -> None:
