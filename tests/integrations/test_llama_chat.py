@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -133,16 +134,19 @@ def test_more_streams_than_executor_threads_all_finish_and_the_loop_keeps_runnin
     async def one() -> int:
         return sum([1 async for _ in chat.astream("Say hello.", max_tokens=3)])
 
-    async def main() -> tuple[list[int], int]:
-        beats, done = 0, asyncio.gather(*(one() for _ in range(12)))
-        while not done.done():
-            beats += 1
-            await asyncio.sleep(0)
-        return await done, beats
+    async def main() -> list[int]:
+        with chat._loaded._lock:  # nobody gets an answer yet
+            waiting = [asyncio.ensure_future(one()) for _ in range(12)]
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not any(each.done() for each in waiting)
+            assert await asyncio.to_thread(lambda: "a thread is left") == "a thread is left"
+        return await asyncio.gather(*waiting)
 
-    counts, beats = asyncio.run(main())
+    with asyncio.Runner() as runner:
+        runner.get_loop().set_default_executor(ThreadPoolExecutor(4))
+        counts = runner.run(main())
     assert all(count >= 3 for count in counts)
-    assert beats > 100
 
 
 def test_a_stream_that_nobody_reads_on_frees_the_model(chat: ChatLlamaCpp) -> None:
