@@ -525,6 +525,7 @@ def test_the_page_quotes_what_file_types_took() -> None:
             f"{took['one by one']:.2f} s",
             f"{took['one by one'] / took['together']:.1f} x",
             f"{took['together'] / took['floor']:.1f} x",
+            f"{took['beside'] / took['together']:.1f} x",
         )
         assert PAGE.count(f"| {' | '.join(cells)} |\n") == 1
     assert PAGE.count("| multiples of 8 rows |") + PAGE.count("| at least 2 rows |") == len(rows)
