@@ -425,6 +425,28 @@ def test_the_page_quotes_what_members_of_four_records_were_worth() -> None:
         assert said.format(*shares) in text
 
 
+def test_the_page_quotes_what_the_records_add_to_their_descriptions() -> None:
+    """If it breaks, the page gives the texts of the records what the descriptions alone would do."""
+    rows = {tuple(row["key"][3:]): row for row in made.so_far(RESULTS / "synth.jsonl") if len(row["key"]) == 8}
+    lines = 0
+    for number in (1, 3, 8):
+        pairs = [
+            (rows[16, "coded", f"{number}+described", 30, seed], rows[16, "coded", f"public under {number}", 30, seed])
+            for seed in range(3)
+            if (16, "coded", f"public under {number}", 30, seed) in rows
+        ]
+        if not pairs:
+            continue
+        lines += 1
+        cells = [f"epsilon {number}", str(len(pairs))]
+        for name in ("prompted", "prompted_with_descriptions", "prompted_by_names", "regression"):
+            both = [pair for pair in pairs if all(name in row for row in pair)]
+            means = [statistics.mean(pair[which][name] for pair in both) for which in (0, 1)] if both else []
+            cells.append(" / ".join(f"{mean:.2f}"[1:] for mean in means))
+        assert f"| {' | '.join(cells)} |" in PAGE
+    assert lines == len(re.findall(r"(?m)^\| epsilon \d \| \d \|", PAGE))
+
+
 def test_the_page_quotes_votes_beside_synthetic_examples() -> None:
     """If it breaks, the page compares examples with votes that nobody counted."""
     rows = [row for row in made.so_far(RESULTS / "accuracy.jsonl") if row["engine"] == "qwen1.5b-q4_k_m"]
