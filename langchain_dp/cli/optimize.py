@@ -130,7 +130,8 @@ say what tells them apart.
             if path is not None:
                 if ledger is None or ledger.plan(self.name) is None:
                     plan = optimizer.check(records)  # what cannot run is refused before a ledger is made
-                    note(_before(plan))
+                    if not self.json:
+                        note(_before(plan))
                 if ledger is None:
                     ledger = held.enter_context(_ledger(path, self, budget))
                 optimizer = optimizer_for(self, engine, task, labels, budget, ledger, count=len(rows))
