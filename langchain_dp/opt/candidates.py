@@ -95,19 +95,23 @@ def _described(settings: Settings, written: Sequence[Candidate], initial: Prompt
     """What a glossary's descriptions make, beside the initial instruction."""
     glossary = settings.glossary
     assert glossary is not None  # choices
-    kept = {each.label: "" if each.dropped else each.text for each in written}
-    said = [kept.get(label, "") for label in settings.labels]
-    return described_choices(initial, said, names_under=glossary.instruction if glossary.named else "") or [initial]
+    names_under = glossary.instruction if glossary.named else ""
+    return described_choices(initial, settings.labels, written, names_under=names_under) or [initial]
 
 
-def described_choices(initial: PromptChoice, said: Sequence[str], *, names_under: str) -> list[PromptChoice]:
-    """What descriptions make of a prompt; nothing where all are empty.
+def described_choices(
+    initial: PromptChoice, labels: Sequence[str], written: Sequence[Candidate], *, names_under: str
+) -> list[PromptChoice]:
+    """What descriptions make of a prompt; nothing where none is of use.
 
     Args:
         initial: The prompt.
-        said: Description of each label, in the public order; empty where there is none.
+        labels: The public labels.
+        written: Descriptions of some of them.
         names_under: Instruction that asks for names from the descriptions, beside the prompt's own; empty for no names.
     """
+    kept = {each.label: "" if each.dropped else each.text for each in written}
+    said = [kept.get(label, "") for label in labels]
     if not any(said):
         return []
     found = [PromptChoice(with_glossary(initial.instruction, initial.words, said), initial.words)]

@@ -95,12 +95,10 @@ class OptimizedPrompt:
             )
         labels, called = self.settings["labels"], self.settings["templates"]["words"]
         initial = PromptChoice(self.settings["instruction"], tuple(called.get(label, label) for label in labels))
-        kept = {each.label: "" if each.dropped else each.text for each in self.candidates}
-        said = [kept.get(label, "") for label in labels]
         names_under = glossary["instruction"] if glossary["named"] else ""
         return [
             Alternative(each.instruction, dict(zip(labels, each.words, strict=True)))
-            for each in described_choices(initial, said, names_under=names_under)
+            for each in described_choices(initial, labels, self.candidates, names_under=names_under)
         ]
 
     def template(self) -> ChatPromptTemplate:
