@@ -51,6 +51,7 @@ class Synthesize(JsonOptions, ModelOptions, KindOptions, DeltaOptions, FileOptio
     examples = """\
   langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl --plan
   langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl
+  langchain-dp synthesize --data train.jsonl --epsilon 3 --out public.jsonl --alone
   langchain-dp synthesize --data train.jsonl --epsilon 3 --out synthetic.jsonl --describe-first
   langchain-dp synthesize --data tickets.jsonl --epsilon 3 --out synthetic.jsonl \\
       --describe "praise=messages that praise a clinic" --describe "complaint=messages that complain of it"
@@ -62,6 +63,7 @@ can test guesses at the rows. After Ctrl-C the same command goes on with the nex
 description must not be taken from the rows: the model is told it, and it counts as public. Where labels mean nothing
 to a model ("team A"), --describe-first finds out from the rows what they mean, under the same budget; --kind and
 --shown say what tells them apart, where that is no topic.
+--alone shows no row to the model: where the names of the labels say what they mean, look first whether that will do.
 --json: {"descriptions", "examples", "dropped", "certificate"}; with --plan {"clip", "members", "verdict", ...}.
 """
     data: Path = Option(help=f"{ROWS}: the private rows")
@@ -80,12 +82,19 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
     chat: bool = of_run(False, "--chat", help="use the model's chat template")
     check_labels: bool = of_run(False, "--check-labels", help="leave out what the model alone takes for another label")
     max_tokens: int | None = Option(None, min=1, help="context of one row, in tokens (default: the engine's)")
+    alone: bool = Option(
+        False, "--alone", help="write with the model alone, for nothing: what private ones have to beat"
+    )
     plan: bool = Option(False, "--plan", help="say what it would cost and whether it is worth it, and stop")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kind is not None and not self.describe_first:
             raise typer.BadParameter("expected --kind with --describe-first: it says what is described")
+        if self.alone and (self.describe_first or self.plan or self.ledger):
+            raise typer.BadParameter(
+                "expected --alone without --describe-first, --plan and --ledger: it spends nothing"
+            )
 
     def run(self) -> int:
         """Run the command; returns the exit code."""
@@ -106,6 +115,11 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
                     model_path=self.model, n_gpu_layers=self.gpu_layers, slots=min(self.members + 10, 250), **sizes
                 )
             )
+            if self.alone:
+                advance = held.enter_context(progress("writing", self.count, "examples"))
+                chain = self._synthesizer(engine, labels, budget=budget, progress=_said(advance))
+                self._save(chain.public_examples())
+                return DONE
             plan = self._synthesizer(engine, labels, budget=budget).plan(records)
             if self.plan:
                 show(plan, counted_by=engine.name, as_json=self.json)
@@ -122,10 +136,13 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
                 except KeyboardInterrupt:
                     note(f"interrupted; what is written is kept in {path}. The same command again goes on from there.")
                     return INTERRUPTED
-            examples.certificate = certified(examples.certificate, read=not (self.labels or self.describe))
-            examples.save(self.out)
-        _show(examples, self)
+            self._save(examples)
         return DONE
+
+    def _save(self, examples: SyntheticExamples) -> None:
+        examples.certificate = certified(examples.certificate, read=not (self.labels or self.describe))
+        examples.save(self.out)
+        _show(examples, self)
 
     def _labels(self, rows: list[dict[str, Any]]) -> dict[str, str]:
         """Labels with what is said of them."""

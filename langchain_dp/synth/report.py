@@ -56,7 +56,8 @@ class SynthesisPlan:
         """In plain words whether it is worth it. From the clip alone, which is public."""
         return _verdict(
             self.design.noise.clip,
-            "Write with the model alone from a good description, spend nothing; or have fewer examples",
+            "Write with the model alone from a good description (public_examples()), spend nothing; or have fewer "
+            "examples",
             "the labels mean",
         )
 

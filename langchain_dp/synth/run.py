@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 from langchain_dp.accounting import (
@@ -13,15 +13,16 @@ from langchain_dp.accounting import (
     PrivacyBudget,
     PrivacyCertificate,
     PrivacyLedger,
+    TextRoundEvent,
 )
 from langchain_dp.accounting.budget import warn_of_clip, weak_points
 from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable
 from langchain_dp.ensemble.room import Room
-from langchain_dp.ensemble.writing import TextWriter
+from langchain_dp.ensemble.writing import TextWriter, public_prompt
 from langchain_dp.errors import InvalidParameter, PlanError
-from langchain_dp.mechanisms import Randomness
+from langchain_dp.mechanisms import ClippedSum, Randomness
 from langchain_dp.ports import ScoresNextToken
 from langchain_dp.records import PrivateRecords
 from langchain_dp.synth import journal as journals
@@ -206,15 +207,19 @@ class SynthesisRuns:
 
     def _writers(self, design: Design) -> dict[bool, TextWriter]:
         """What writes texts, and under True descriptions."""
-        settings, how = self._settings, self._settings.describe
-        return {
-            described: TextWriter(
-                self._engine, "\n" if described else settings.prompts.after, design.noise_of(number),
-                candidates=settings.candidates, chat=settings.chat, rng=self._rng,
-                never=answers(how.shown, chat=settings.chat) if described and how is not None else (),
-            )
-            for described, number in ((False, 0), (True, DESCRIBED))
-        }  # fmt: skip
+        texts = self._writer(design.noise_of(0))
+        how = self._settings.describe
+        if how is None:
+            return {False: texts}
+        never = answers(how.shown, chat=self._settings.chat)
+        return {False: texts, True: self._writer(design.noise_of(DESCRIBED), end="\n", never=never)}
+
+    def _writer(self, noise: ClippedSum, *, end: str | None = None, never: Iterable[str] = ()) -> TextWriter:
+        settings = self._settings
+        return TextWriter(
+            self._engine, settings.prompts.after if end is None else end, noise,
+            candidates=settings.candidates, chat=settings.chat, rng=self._rng, never=never,
+        )  # fmt: skip
 
     def _check_room(self, design: Design, writers: Mapping[bool, TextWriter]) -> None:
         prompts, how = self._settings.prompts, self._settings.describe
@@ -245,6 +250,27 @@ class SynthesisRuns:
         opened = self._attached()
         written = [] if opened is None else opened.journal.written
         return [one for one in written if one.number != DESCRIBED and one.ended in ("end", "length")]
+
+    def public(self) -> Iterator[WrittenText]:
+        """As many texts in which no record takes part: what the model says under what is public and was released.
+
+        Raises:
+            InvalidParameter: A text of the largest length does not fit into the model's context.
+            ModelUnavailable: The model did not answer.
+        """
+        settings, prompts = self._settings, self._settings.prompts
+        known = told(settings.labels, self.described(), settings.describe)
+        writer = self._writer(
+            ClippedSum(TextRoundEvent(1.0, settings.max_new_tokens), settings.members, settings.temperature)
+        )
+        for number in range(settings.rounds):
+            for label, description in known.items():
+                head = prompts.described(description)
+                if not number:
+                    writer.check_room(head, prompts.tail)
+                    writer.check_answers(public_prompt(head, prompts.tail))
+                tokens = list(writer.tokens(head, prompts.tail, {}))
+                yield WrittenText(number, label, writer.text(tokens), "end" if writer.ended(tokens) else "length")
 
     def described(self) -> dict[str, str]:
         """Label -> its released description, empty where it says nothing; no label before descriptions are released."""
@@ -296,6 +322,21 @@ def certified(
         ),
         parameters=parameters(design),
         quick=quick,
+    )
+
+
+def unasked(engine: ScoresNextToken) -> PrivacyCertificate:
+    """The promise of texts that no record, and nothing that was released of one, had a part in."""
+    return PrivacyCertificate(
+        mechanism="the model alone",
+        epsilon=0.0,
+        delta=0.0,
+        neighbors=Neighbors.ADD_OR_REMOVE_ONE,
+        model=engine.name,
+        notes=(
+            "no record was shown to the model: these texts cost nothing, and say nothing of the records",
+            "what the model was told of each label counts as public",
+        ),
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
@@ -28,7 +29,7 @@ from langchain_dp.synth.filters import Filters, counted, judged
 from langchain_dp.synth.journal import WrittenText
 from langchain_dp.synth.prompts import SynthesisPrompts
 from langchain_dp.synth.report import SynthesisPlan, planned
-from langchain_dp.synth.run import SynthesisRuns
+from langchain_dp.synth.run import SynthesisRuns, unasked
 from langchain_dp.synth.settings import DESCRIBED, Scheme, SynthesisSettings
 
 _SHOWN = "<private examples>"
@@ -93,6 +94,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         ...     budget=PrivacyBudget(3.0),
         ... )
         >>> print(synthesizer.plan(2_000))
+        >>> free = synthesizer.public_examples()  # by the model alone: what private ones have to beat
         >>> made = synthesizer.invoke(records)
         >>> made.save("synthetic.jsonl")
     """
@@ -218,16 +220,22 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         check_environment()
         with self._lock:
             total = (self.settings.rounds + (self.settings.describe is not None)) * len(self.settings.labels)
-            hidden = None if self._progress is None else True  # None: shown on a terminal only
-            with tqdm(total=total, desc="writing", unit="text", disable=hidden) as bar:
-
-                def told(one: WrittenText) -> None:
-                    bar.update()
-                    if self._progress is not None and one.number != DESCRIBED and one.ended in ("end", "length"):
-                        self._progress(SyntheticExample(one.text, one.label))
-
-                self._runs.run(records, advance=told, halted=halted)
+            with self._shown(total) as told_of:
+                self._runs.run(records, advance=told_of, halted=halted)
             return self.released()
+
+    @contextlib.contextmanager
+    def _shown(self, total: int) -> Iterator[Callable[[WrittenText], None]]:
+        """What to tell of each text, so that the caller's ``progress`` or a bar shows it."""
+        hidden = None if self._progress is None else True  # None: shown on a terminal only
+        with tqdm(total=total, desc="writing", unit="text", disable=hidden) as bar:
+
+            def tell(one: WrittenText) -> None:
+                bar.update()
+                if self._progress is not None and one.number != DESCRIBED and one.ended in ("end", "length"):
+                    self._progress(SyntheticExample(one.text, one.label))
+
+            yield tell
 
     def _checked(self, examples: Examples | None) -> PrivateRecords:
         records = self._examples(examples)
@@ -242,15 +250,43 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         Raises:
             InvalidParameter: No run has started yet.
         """
+        return self._judged(self._runs.released(), self.certificate())
+
+    def public_examples(self) -> SyntheticExamples:
+        """As many examples by the model alone, to which no record is shown: what private ones have to beat.
+
+        Free, before a run or after it. Descriptions that a run has released are shown, as they are to it: what comes
+        out then has that run's promise, else epsilon and delta are zero.
+
+        Raises:
+            InvalidParameter: Instruction and text do not fit into the model's context.
+            ModelUnavailable: The model did not answer.
+
+        Examples:
+            >>> free = synthesizer.public_examples()
+            >>> free.certificate.epsilon
+            0.0
+            >>> prompt = free.as_few_shot_prompt(16)
+        """
+        described = self._runs.described()
+        certificate = self.certificate() if described else unasked(self._engine)
+        written = []
+        with self._lock, self._shown(self.settings.rounds * len(self.settings.labels)) as told_of:
+            for one in self._runs.public():
+                told_of(one)
+                written.append(one)
+        return self._judged(written, certificate)
+
+    def _judged(self, written: Sequence[WrittenText], certificate: PrivacyCertificate) -> SyntheticExamples:
         checker = self._engine if isinstance(self._engine, ScoresLabels) else None
         described = self._runs.described()
         known = told(self.settings.labels, described, self.settings.describe)
-        found = judged(self._runs.released(), self.filters, known, checker, cue=self.settings.prompts.tail)
+        found = judged(written, self.filters, known, checker, cue=self.settings.prompts.tail)
         examples = [SyntheticExample(one.text, one.label, reason) for one, reason in found]
         settings = {**self.settings.public(), "dropped": counted(found)}
         if self.settings.describe is not None:
             settings["descriptions"] = described
-        return SyntheticExamples(examples, self.certificate(), settings)
+        return SyntheticExamples(examples, certificate, settings)
 
     def certificate(self) -> PrivacyCertificate:
         """The promise of the run as it stands.

@@ -103,6 +103,22 @@ def test_labels_are_described_first_where_that_is_asked_for(
     assert main(command(*kind, "--describe-first")) == 0
 
 
+def test_the_model_alone_spends_nothing(
+    command: Callable[..., list[str]], engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, what is there to be compared with costs something, or shows a row to the model."""
+    assert main(command("--alone", "--json")) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert len(said["examples"]) + len(said["dropped"]) == 6
+    assert (said["certificate"]["epsilon"], said["certificate"]["delta"]) == (0.0, 0.0)
+    assert SyntheticExamples.load(tmp_path / "made.jsonl").rows() == said["examples"]
+    assert not any(engines[0].asked)
+    assert not list(tmp_path.glob("*.ledger*"))
+    with pytest.raises(SystemExit, match="2"):
+        main(command("--alone", "--describe-first"))
+    assert "--describe-first" in capsys.readouterr().err
+
+
 def test_a_plan_costs_nothing(
     command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,6 +65,24 @@ def test_descriptions_are_charged_once_and_stand_before_every_text(scheme: str) 
     assert ledger.spent()[0] <= BUDGET.epsilon
 
 
+def test_the_model_alone_is_told_what_was_released() -> None:
+    """If it breaks, free texts are compared under other words, or texts that hold the records' claim to say nothing."""
+    ledger, engine = PrivacyLedger(BUDGET), Heads(length=2)
+    chain = synthesizer(engine, ledger=ledger, describe=SMALL)
+    assert chain.public_examples().certificate.epsilon == 0.0
+    assert {told_of for told_of in LABELS.values() for head in engine.heads if f"The kind: {told_of}." in head} == {
+        *LABELS.values()
+    }
+    made = chain.invoke(rows())
+    spent, engine.heads, engine.asked = ledger.spent(), [], []
+    free = chain.public_examples()
+    assert not any(engine.asked), "a member took part"
+    assert set(engine.heads) == {chain.settings.prompts.described(what) for what in made.descriptions.values()}
+    assert free.descriptions == made.descriptions
+    assert free.certificate == made.certificate, "descriptions are of the records"
+    assert ledger.spent() == spent
+
+
 def test_without_it_nothing_changes() -> None:
     """If it breaks, runs that were started before cannot be taken up, or pay for what they do not ask for."""
     chain = synthesizer(WordScorer())

@@ -665,3 +665,38 @@ def test_members_of_long_records_write() -> None:
         assert prompt.body.startswith("Text: my parcel is late") or prompt.body.startswith("Text: please send the")
         needed = sum(map(engine.count_tokens, (prompt.head, prompt.body, prompt.tail)))
         assert engine.max_prompt_tokens // 2 < needed + 8 <= engine.max_prompt_tokens
+
+
+def test_the_model_alone_writes_as_many_texts_for_nothing() -> None:
+    """If it breaks, a record has a part in what is said to cost nothing, or the free texts are paid for."""
+    ledger, engine, seen = PrivacyLedger(BUDGET), WordScorer(), []
+    chain = synthesizer(engine, ledger=ledger, progress=seen.append)
+    free = chain.public_examples()
+    assert engine.asked
+    assert not any(engine.asked), "a member took part"
+    assert len(free) + len(free.dropped) == len(seen) == 6
+    assert free.labels == tuple(chain.settings.labels)
+    assert (free.certificate.epsilon, free.certificate.delta, free.certificate.private) == (0.0, 0.0, True)
+    assert ledger.plan("synthesis") is None
+    assert entries(ledger) == 0
+    private = chain.invoke(rows())
+    assert private.certificate.epsilon == BUDGET.epsilon
+    assert chain.public_examples().certificate.epsilon == 0.0, (
+        "no description was released: nothing of the run is in it"
+    )
+
+
+def test_the_model_alone_is_not_asked_for_what_has_no_room() -> None:
+    """If it breaks, the free texts break off where the private ones are refused, or the error names no remedy."""
+    engine = WordScorer()
+    engine.max_prompt_tokens = 12
+    with pytest.raises(InvalidParameter, match="max_new_tokens"):
+        synthesizer(engine).public_examples()
+    assert not engine.asked
+
+    class Away(WordScorer):
+        def score_next_token(self, *_: Any, **__: Any) -> Any:
+            raise ConnectionError
+
+    with pytest.raises(ModelUnavailable):
+        synthesizer(Away()).public_examples()
