@@ -57,7 +57,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, handlers: list[Any], **ch
     """Run the block with canaries: in every ticket, in the name, in what the tool inside is given."""
     monkeypatch.chdir(folder)
     Cloud.told.clear()
-    rows = [{**row, "text": f"{row['text']} {CANARY}"} for row in sample.load()[0][:200]]
+    rows = [{**row, "text": f"{row['text']} {CANARY}"} for row in sample.load()[0][:80]]
     monkeypatch.setattr("langchain_dp.sample.load", lambda: (rows, []))
     monkeypatch.setattr("langchain_openai.ChatOpenAI", Cloud)
     block = (

@@ -106,7 +106,7 @@ async def test_a_model_that_hangs_abstains_after_the_timeout(run: str, histogram
             never.wait(60)
         return "positive" if shots else ""
 
-    chain = classifier(VotingChat(reply=reply), timeout=0.5)
+    chain = classifier(VotingChat(reply=reply), timeout=1.0)
     try:
         assert (chain.invoke("x") if run == "sync" else await chain.ainvoke("x")) == "positive"
     finally:

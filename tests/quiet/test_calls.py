@@ -79,7 +79,7 @@ def test_a_hanging_call_abstains_in_time_and_frees_its_place(how: str, model: An
         pytest.skip("Completion has no hook that awaits")
     options = {"aact": aact, "act": act if how == "sync" else (lambda _: None)} if model is Chat else {"act": act}
     try:
-        answers = ask(how, QuietModel(model(**options), max_concurrency=1), ["hang 1", "a", "hang 2", "b"], timeout=0.3)
+        answers = ask(how, QuietModel(model(**options), max_concurrency=1), ["hang 1", "a", "hang 2", "b"], timeout=1.0)
     finally:
         release.set()
     assert [text(answer) for answer in answers] == [None, "a", None, "b"]
