@@ -45,7 +45,7 @@ from langchain_dp.sample import LABELS, PROMPT, load
 FULL = os.environ.get("COOKBOOK") == "full"
 train, test = load()
 private = train[: 600 if FULL else 160]
-asked = test if FULL else [*test[:6], *test[-6:]]
+asked = test if FULL else [*test[:3], *test[-3:]]
 print(len(private), "private messages,", len(asked), "test messages")
 
 

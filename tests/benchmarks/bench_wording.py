@@ -57,6 +57,7 @@ def trial(task: str, options: argparse.Namespace) -> dict[str, object]:
         "task": task,
         "model": name,
         "chat": not options.no_chat,
+        "requests": list(known.prompts.messages),
         "seed": options.seed,
         "shots": options.shots,
         "subsets": options.subsets,
