@@ -167,8 +167,8 @@ print("names:             ", tried(examples.chain(cloud, 0)))
 print("names and examples:", tried(examples.chain(cloud)))
 
 # %% [markdown]
-# So small a reader answers nothing in words until examples show it how, and then leans on what little they say: 59 of
-# 80 in one run of this notebook and 48 in the next. What names do for a larger one is in `docs/benchmarks.md`.
+# So small a reader answers nothing in words until examples show it how, and then leans on what little they say: 48,
+# 50, 54 and 59 of 80 in four runs of this notebook. What names do for a larger one is in `docs/benchmarks.md`.
 #
 # ## What the provider got
 #
