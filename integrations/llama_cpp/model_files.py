@@ -91,6 +91,9 @@ def prepared_model_path(folder: Path | None = None) -> str:
             raise OSError("disk is short")
         with tempfile.TemporaryDirectory(dir=folder, prefix=".preparing-") as scratch:
             chosen, rows = _compare(source, Path(scratch))
+            kept = _kept(decision, key)
+            if kept is not None:  # by another process meanwhile: two that are as fast must not take turns
+                return source if kept == "" else str(folder / kept)
             name = "" if chosen is None else f"{EMBEDDED}.{chosen}.gguf"
             if name:
                 os.replace(Path(scratch) / name, folder / name)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from langchain_dp.integrations.llama_cpp import context
@@ -43,6 +44,23 @@ def test_the_copy_is_made_once_and_its_reasons_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [first.name, f"{files.EMBEDDED}.json"]
     first.write_bytes(b"cut short")
     assert Path(files.prepared_model_path(tmp_path)).stat().st_size == record["file_bytes"]
+
+
+@pytest.mark.usefixtures("one_candidate", "tiny")
+def test_two_processes_that_begin_together_use_one_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this fails, the model is another file, and so other bits, from one engine of a process to the next."""
+    compare, others = files._compare, []
+
+    def overtaken(source: str, scratch: Path) -> Any:
+        found = compare(source, scratch)
+        if not others:
+            others.append("")
+            others[0] = files.prepared_model_path(tmp_path)
+            monkeypatch.setattr(files.os, "replace", None)  # nothing is put in its place
+        return found
+
+    monkeypatch.setattr(files, "_compare", overtaken)
+    assert files.prepared_model_path(tmp_path) == others[0] == str(tmp_path / f"{files.EMBEDDED}.F16.gguf")
 
 
 @pytest.mark.usefixtures("tiny")
