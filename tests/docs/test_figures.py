@@ -261,7 +261,8 @@ def test_the_page_quotes_what_synthetic_examples_were_worth() -> None:
     arms: dict[str, list[dict[str, Any]]] = {}
     for row in made.so_far(RESULTS / "synth.jsonl"):
         if row["key"][:2] == ["qwen1.5b-q4_k_m", "agnews"] and row["key"][4] == "coded" and len(row["key"]) == 8:
-            arms.setdefault(row["key"][5], []).append(row)
+            now = " now" if row["key"][5] == "3+described" and row["key"][7] >= 3 else ""
+            arms.setdefault(row["key"][5] + now, []).append(row)
 
     def share(arm: str, name: str, digits: int = 2) -> str:
         return mean_of([row.get(name) for row in arms[arm]], digits)
@@ -269,6 +270,7 @@ def test_the_page_quotes_what_synthetic_examples_were_worth() -> None:
     for label, arm in (
         ("real rows (not private)", "real"), ("none", "none"), ("the public model alone (free)", "public"),
         ("epsilon 3", "3"), ("epsilon 3, described first", "3+described"),
+        ("epsilon 3, described as it is now", "3+described now"),
         ("epsilon 1, described first", "1+described"), ("epsilon 8, described first", "8+described"),
         ("no clip (not private)", "unclipped"),
     ):  # fmt: skip
@@ -288,6 +290,10 @@ def test_the_page_quotes_what_synthetic_examples_were_worth() -> None:
     )
     assert f"it gets {one} at epsilon 1 and {eight} at epsilon 8 with the examples" in text
     assert f"{one_alone} and {eight_alone} with the names alone" in text
+    now, now_alone = (share("3+described now", name) for name in ("prompted_by_names", "names_alone"))
+    assert f"as it is now {now} with the examples, {now_alone} with the names alone" in text
+    found = [sorted(row["descriptions"].values()) for row in arms["3+described now"]]
+    assert found == [["business", "politics", "sports", "technology"]] * len(found)
     ones, eights = ([row["descriptions"] for row in arms[arm]] for arm in ("1+described", "8+described"))
     assert [words["World"] for words in ones] == ["politics", "news", "politics"]
     assert [words["Technology"] for words in ones] == ["technology", "technology", "cooking"]
@@ -432,7 +438,7 @@ def test_the_page_quotes_what_the_records_add_to_their_descriptions() -> None:
     for number in (1, 3, 8):
         pairs = [
             (rows[16, "coded", f"{number}+described", 30, seed], rows[16, "coded", f"public under {number}", 30, seed])
-            for seed in range(3)
+            for seed in range(6)
             if (16, "coded", f"public under {number}", 30, seed) in rows
         ]
         if not pairs:
