@@ -41,7 +41,7 @@ check: $(QUICK)/.ready
 	$(QUICK)/bin/mypy integrations
 	PYTHONHASHSEED=0 $(QUICK)/bin/python -m pytest --fast --quiet --numprocesses auto --dist loadfile
 
-# Everything, in a process a processor, each of which reads up to 3 GB of models. Threads of two that take the same
+# Everything, in a process a processor, each of which takes up to 3.5 GB. Threads of two that take the same
 # processors wait for each other: one each.
 test: lint
 	PYTHONHASHSEED=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal

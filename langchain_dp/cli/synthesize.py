@@ -116,7 +116,8 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
                 )
             )
             if self.alone:
-                advance = held.enter_context(progress("writing", self.count, "examples"))
+                total = -(-self.count // len(labels)) * len(labels)
+                advance = held.enter_context(progress("writing", total, "examples"))
                 chain = self._synthesizer(engine, labels, budget=budget, progress=_said(advance))
                 self._save(chain.public_examples())
                 return DONE

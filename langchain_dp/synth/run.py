@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_dp.accounting import (
@@ -23,7 +23,7 @@ from langchain_dp.ensemble.room import Room
 from langchain_dp.ensemble.writing import TextWriter, public_prompt
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum, Randomness
-from langchain_dp.ports import ScoresNextToken
+from langchain_dp.ports import ScoresNextToken, Token
 from langchain_dp.records import PrivateRecords
 from langchain_dp.synth import journal as journals
 from langchain_dp.synth.describing import told, useful
@@ -198,7 +198,7 @@ class SynthesisRuns:
                             bodies[key] = settings.prompts.body(list(rows.values()), room=room, tokens=most)
                     seen.update(bodies)
                     tokens = list(writer.tokens(head, tail, bodies, mark=functools.partial(journal.begin, number)))
-                    one = WrittenText(number, label, writer.text(tokens), "end" if writer.ended(tokens) else "length")
+                    one = _written(number, label, writer, tokens)
                     journal.keep(one)
                     yield one
         finally:
@@ -207,17 +207,17 @@ class SynthesisRuns:
 
     def _writers(self, design: Design) -> dict[bool, TextWriter]:
         """What writes texts, and under True descriptions."""
-        texts = self._writer(design.noise_of(0))
-        how = self._settings.describe
+        settings, how = self._settings, self._settings.describe
+        texts = self._writer(settings.prompts.after, design.noise_of(0))
         if how is None:
             return {False: texts}
-        never = answers(how.shown, chat=self._settings.chat)
-        return {False: texts, True: self._writer(design.noise_of(DESCRIBED), end="\n", never=never)}
+        never = answers(how.shown, chat=settings.chat)
+        return {False: texts, True: self._writer("\n", design.noise_of(DESCRIBED), never)}
 
-    def _writer(self, noise: ClippedSum, *, end: str | None = None, never: Iterable[str] = ()) -> TextWriter:
+    def _writer(self, end: str, noise: ClippedSum, never: Iterable[str] = ()) -> TextWriter:
         settings = self._settings
         return TextWriter(
-            self._engine, settings.prompts.after if end is None else end, noise,
+            self._engine, end, noise,
             candidates=settings.candidates, chat=settings.chat, rng=self._rng, never=never,
         )  # fmt: skip
 
@@ -251,26 +251,27 @@ class SynthesisRuns:
         written = [] if opened is None else opened.journal.written
         return [one for one in written if one.number != DESCRIBED and one.ended in ("end", "length")]
 
-    def public(self) -> Iterator[WrittenText]:
-        """As many texts in which no record takes part: what the model says under what is public and was released.
+    def public(self, described: Mapping[str, str]) -> Iterator[WrittenText]:
+        """As many texts in which no record takes part: what the model says under what is public.
+
+        Args:
+            described: Descriptions that were released, which are shown: the texts then have their promise.
 
         Raises:
             InvalidParameter: A text of the largest length does not fit into the model's context.
             ModelUnavailable: The model did not answer.
         """
         settings, prompts = self._settings, self._settings.prompts
-        known = told(settings.labels, self.described(), settings.describe)
-        writer = self._writer(
-            ClippedSum(TextRoundEvent(1.0, settings.max_new_tokens), settings.members, settings.temperature)
-        )
+        known = told(settings.labels, described, settings.describe)
+        heads = {label: prompts.described(description) for label, description in known.items()}
+        event = TextRoundEvent(1.0, settings.max_new_tokens)  # charged to nobody: no member moves a token
+        writer = self._writer(prompts.after, ClippedSum(event, settings.members, settings.temperature))
+        for head in heads.values():
+            writer.check_room(head, prompts.tail)
+            writer.check_answers(public_prompt(head, prompts.tail))
         for number in range(settings.rounds):
-            for label, description in known.items():
-                head = prompts.described(description)
-                if not number:
-                    writer.check_room(head, prompts.tail)
-                    writer.check_answers(public_prompt(head, prompts.tail))
-                tokens = list(writer.tokens(head, prompts.tail, {}))
-                yield WrittenText(number, label, writer.text(tokens), "end" if writer.ended(tokens) else "length")
+            for label, head in heads.items():
+                yield _written(number, label, writer, list(writer.tokens(head, prompts.tail, {})))
 
     def described(self) -> dict[str, str]:
         """Label -> its released description, empty where it says nothing; no label before descriptions are released."""
@@ -290,6 +291,10 @@ class SynthesisRuns:
             opened.plan, opened.design, self._engine, self._rng,
             "the local model sees the examples; the texts alone leave, and may be shown to anybody and kept",
         )  # fmt: skip
+
+
+def _written(number: int, label: str, writer: TextWriter, tokens: Sequence[Token]) -> WrittenText:
+    return WrittenText(number, label, writer.text(tokens), "end" if writer.ended(tokens) else "length")
 
 
 def slots_of(records: PrivateRecords, neighbors: Neighbors) -> dict[str, str]:
@@ -334,7 +339,7 @@ def unasked(engine: ScoresNextToken) -> PrivacyCertificate:
         neighbors=Neighbors.ADD_OR_REMOVE_ONE,
         model=engine.name,
         notes=(
-            "no record was shown to the model: these texts cost nothing, and say nothing of the records",
+            "no record was shown to the model: these texts cost nothing",
             "what the model was told of each label counts as public",
         ),
     )

@@ -250,7 +250,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         Raises:
             InvalidParameter: No run has started yet.
         """
-        return self._judged(self._runs.released(), self.certificate())
+        return self._judged(self._runs.released(), self._runs.described(), self.certificate())
 
     def public_examples(self) -> SyntheticExamples:
         """As many examples by the model alone, to which no record is shown: what private ones have to beat.
@@ -268,24 +268,25 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             0.0
             >>> prompt = free.as_few_shot_prompt(16)
         """
-        described = self._runs.described()
+        described = self._runs.described()  # once: a run in another process may release some at any moment
         certificate = self.certificate() if described else unasked(self._engine)
         written = []
         with self._lock, self._shown(self.settings.rounds * len(self.settings.labels)) as told_of:
-            for one in self._runs.public():
+            for one in self._runs.public(described):
                 told_of(one)
                 written.append(one)
-        return self._judged(written, certificate)
+        return self._judged(written, described, certificate)
 
-    def _judged(self, written: Sequence[WrittenText], certificate: PrivacyCertificate) -> SyntheticExamples:
+    def _judged(
+        self, written: Sequence[WrittenText], described: Mapping[str, str], certificate: PrivacyCertificate
+    ) -> SyntheticExamples:
         checker = self._engine if isinstance(self._engine, ScoresLabels) else None
-        described = self._runs.described()
         known = told(self.settings.labels, described, self.settings.describe)
         found = judged(written, self.filters, known, checker, cue=self.settings.prompts.tail)
         examples = [SyntheticExample(one.text, one.label, reason) for one, reason in found]
         settings = {**self.settings.public(), "dropped": counted(found)}
         if self.settings.describe is not None:
-            settings["descriptions"] = described
+            settings["descriptions"] = dict(described)
         return SyntheticExamples(examples, certificate, settings)
 
     def certificate(self) -> PrivacyCertificate:

@@ -70,9 +70,7 @@ def test_the_model_alone_is_told_what_was_released() -> None:
     ledger, engine = PrivacyLedger(BUDGET), Heads(length=2)
     chain = synthesizer(engine, ledger=ledger, describe=SMALL)
     assert chain.public_examples().certificate.epsilon == 0.0
-    assert {told_of for told_of in LABELS.values() for head in engine.heads if f"The kind: {told_of}." in head} == {
-        *LABELS.values()
-    }
+    assert set(engine.heads) == {chain.settings.prompts.described(given) for given in LABELS.values()}
     made = chain.invoke(rows())
     spent, engine.heads, engine.asked = ledger.spent(), [], []
     free = chain.public_examples()
@@ -81,6 +79,24 @@ def test_the_model_alone_is_told_what_was_released() -> None:
     assert free.descriptions == made.descriptions
     assert free.certificate == made.certificate, "descriptions are of the records"
     assert ledger.spent() == spent
+
+
+def test_what_is_released_meanwhile_is_not_in_texts_that_cost_nothing() -> None:
+    """If it breaks, texts or settings hold descriptions of the records under a certificate that says epsilon 0."""
+    ledger = PrivacyLedger(BUDGET)
+    other = synthesizer(WordScorer(length=2), ledger=ledger, describe=SMALL)
+
+    class Overtaken(WordScorer):
+        def score_next_token(self, *asked: Any, **rest: Any) -> Any:
+            if ledger.plan("synthesis") is None:
+                assert all(other.invoke(rows()).descriptions.values())
+            return super().score_next_token(*asked, **rest)
+
+    chain = synthesizer(Overtaken(length=2), ledger=ledger, describe=SMALL)
+    free = chain.public_examples()
+    assert free.certificate.epsilon == 0.0
+    assert free.descriptions == {}
+    assert chain.public_examples().certificate.epsilon == BUDGET.epsilon
 
 
 def test_without_it_nothing_changes() -> None:
