@@ -51,7 +51,7 @@ class Synthesize(JsonOptions, ModelOptions, KindOptions, DeltaOptions, FileOptio
     examples = """\
   langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl --plan
   langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl
-  langchain-dp synthesize --data train.jsonl --epsilon 3 --out public.jsonl --alone
+  langchain-dp synthesize --labels sports business --out public.jsonl --alone
   langchain-dp synthesize --data train.jsonl --epsilon 3 --out synthetic.jsonl --describe-first
   langchain-dp synthesize --data tickets.jsonl --epsilon 3 --out synthetic.jsonl \\
       --describe "praise=messages that praise a clinic" --describe "complaint=messages that complain of it"
@@ -66,9 +66,9 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
 --alone shows no row to the model: where the names of the labels say what they mean, look first whether that will do.
 --json: {"descriptions", "examples", "dropped", "certificate"}; with --plan {"clip", "members", "verdict", ...}.
 """
-    data: Path = Option(help=f"{ROWS}: the private rows")
     out: Path = Option(help="JSONL file to write: certificate and examples")
-    epsilon: float = promised(parser=positive, help="the budget")
+    data: Path | None = Option(None, help=f"{ROWS}: the private rows (required without --alone)")
+    epsilon: float | None = promised(None, parser=positive, help="the budget (required without --alone)")
     ledger: str | None = ledger_at(help="ledger to charge: file or postgresql:// URL (default: --out with .ledger)")
     name: str = promised("synthesis", help="name of the run in the ledger")
     describe: list[str] | None = of_run(None, metavar="LABEL=TEXT", help="what a label means, public; for each label")
@@ -95,6 +95,10 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             raise typer.BadParameter(
                 "expected --alone without --describe-first, --plan and --ledger: it spends nothing"
             )
+        if not self.alone and (self.data is None or self.epsilon is None):
+            raise typer.BadParameter("expected --data and --epsilon to be given; --alone does without")
+        if self.data is None and not (self.labels or self.describe):
+            raise typer.BadParameter("expected --labels, --describe or --data: without them nobody knows the labels")
 
     def run(self) -> int:
         """Run the command; returns the exit code."""
@@ -104,10 +108,10 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
         from langchain_dp.synth import SyntheticExamples
 
         check_out(self.out, SyntheticExamples.load, "saved examples")
-        rows = self.read(self.data)
-        records = PrivateRecords(rows)
+        rows = [] if self.data is None else self.read(self.data)
         labels = self._labels(rows)
-        budget = PrivacyBudget(self.epsilon, self.delta)
+        # The model alone spends nothing of it: any number will do.
+        budget = PrivacyBudget(self.epsilon or 1.0, self.delta)
         sizes = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
         with contextlib.ExitStack() as held:
             engine = held.enter_context(
@@ -121,6 +125,7 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
                 chain = self._synthesizer(engine, labels, budget=budget, progress=_said(advance))
                 self._save(chain.public_examples())
                 return DONE
+            records = PrivateRecords(rows)
             plan = self._synthesizer(engine, labels, budget=budget).plan(records)
             if self.plan:
                 show(plan, counted_by=engine.name, as_json=self.json)

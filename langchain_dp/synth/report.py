@@ -92,6 +92,11 @@ class SynthesisPlan:
             f"{describing.event.sampling_probability:.4g}; alone epsilon = {self._alone():.2g}"
         ]
 
+    def _free(self) -> list[str]:
+        if self.design.describing is not None:
+            return []  # before the labels are described there is nothing to write from
+        return ["  for nothing  as many by the model alone, public_examples() or --alone: look first if they will do"]
+
     def _alone(self) -> float:
         assert self.design.describing is not None
         return epsilon([(self.design.describing.event, 1)], self.budget.delta, neighbors=self.budget.neighbors)
@@ -114,6 +119,7 @@ class SynthesisPlan:
                 f"  clip         {noise.clip:.3g} nats a member and token",
                 *self._described(),
                 f"  worth it?    {self.verdict}",
+                *self._free(),
                 f"  to evaluate  about {self.tokens:,.0f} tokens{time}",
                 *(f"  WARNING      {point}" for point in self.weak),
             ]

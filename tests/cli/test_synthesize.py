@@ -119,6 +119,24 @@ def test_the_model_alone_spends_nothing(
     assert "--describe-first" in capsys.readouterr().err
 
 
+def test_the_model_alone_needs_no_rows(
+    engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, whoever has no rows yet must make some up, or name a budget that nothing is taken from."""
+    asked = ["synthesize", "--out", str(tmp_path / "free.jsonl"), "--count", "4", "--tokens", "8"]
+    assert main([*asked, "--labels", "delivery", "billing", "--alone"]) == 0
+    free = SyntheticExamples.load(tmp_path / "free.jsonl")
+    assert (free.certificate.epsilon, len(free) + len(free.dropped)) == (0.0, 4)
+    for missing in (["--labels", "delivery", "billing"], ["--epsilon", "3"]):
+        with pytest.raises(SystemExit, match="2"):
+            main([*asked, *missing])
+        assert "--alone" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main([*asked, "--alone"])
+    assert "--labels" in capsys.readouterr().err
+    assert len(engines) == 1
+
+
 def test_a_plan_costs_nothing(
     command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

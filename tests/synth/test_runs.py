@@ -527,6 +527,8 @@ def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:
     ledger = PrivacyLedger(BUDGET)
     chain = synthesizer(WordScorer(), ledger=ledger, count=8, scheme="auto", members=30)
     assert "nine tenths" in str(chain.plan(20_000))
+    assert "for nothing" in str(chain.plan(20_000))
+    assert "for nothing" not in str(synthesizer(WordScorer(), describe=True).plan(20_000))
     poor = synthesizer(WordScorer(), budget=PrivacyBudget(0.1, 1e-5), count=200, scheme="auto", members=30)
     assert "not worth it" in str(poor.plan(500))
     assert entries(ledger) == 0
