@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fakes.voters import VotingEngine
 
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.opt import OptPrompts, OptTask
+from langchain_dp.ports import MemberPrompt
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 import made
@@ -27,7 +29,7 @@ from reproduce import TABLES
 
 
 class OpenedEngine(VotingEngine):
-    """An engine that counts how often one was opened."""
+    """An engine that counts how often one was opened, and leans to no label where nothing is asked."""
 
     opened = 0
 
@@ -40,6 +42,12 @@ class OpenedEngine(VotingEngine):
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def score_labels(
+        self, prompts: Sequence[MemberPrompt], words: Sequence[str], **settings: Any
+    ) -> list[list[float] | None]:
+        rows = super().score_labels(prompts, words, **settings)
+        return rows if CANARY in prompts[0].tail else [[-math.log(len(words))] * len(words) for _ in rows]
 
 
 def write_sst2(folder: Path) -> None:
@@ -88,6 +96,29 @@ def test_bench_accuracy_goes_on_where_it_stopped_and_keeps_no_text(
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(printed) == 3 * len(found)
     assert {"task", "method", "accuracy", "standard_error", "n", "sigma", "subsets"} <= set(printed[0])
+
+
+def test_bench_accuracy_evaluates_once_what_it_counts_twice() -> None:
+    """If it breaks, the calibrated column is another arithmetic than the classifier's, or takes twice as long."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    import bench_accuracy
+    from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+
+    words, free = [" negative", " positive"], ["Review: N/A\nSentiment:", "Review:\nSentiment:"]
+    asked = [
+        MemberPrompt("", f"Review: {text}\nSentiment: {label}\n\n", "Review: A joy.\nSentiment:", text)
+        for text, label in (("dull", "negative"), ("a fine film, all in all", "positive"))
+    ]
+    with LlamaCppEnsemble(max_tokens=128, slots=4) as engine:
+        once = bench_accuracy.Once(engine)
+        assert once.score_labels(asked, words) == engine.score_labels(asked, words)
+        for found, row in zip(
+            once.score_labels(asked, words, content_free=free),
+            engine.score_labels(asked, words, content_free=free),
+            strict=True,
+        ):
+            assert found == pytest.approx(row, abs=1e-5)
+    assert once.score_labels(asked, words, content_free=free)  # of an engine that is closed: evaluated before
 
 
 def test_a_second_target_answers_each_prompt_once(
