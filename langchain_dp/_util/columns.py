@@ -30,6 +30,8 @@ class Columns:
             self._names = list(batch.column_names)
         elif hasattr(batch, "columns") and hasattr(batch, "iloc"):  # a pandas frame
             self._names = list(batch.columns)
+            if len(set(self._names)) < len(self._names):
+                raise InvalidParameter("Expected every column of a batch to have a name of its own. Rename them.")
         else:
             raise InvalidParameter(
                 f"Expected a batch of type {type(batch).__name__} to be a mapping of columns, an Arrow table or a "
@@ -75,7 +77,7 @@ class Columns:
             for name in (*self._names, *(name for name in new if name not in self._names))
             if name in new or name in kept
         }
-        return self._made(made, new)
+        return self._made(made)
 
     def with_new(self, name: str, values: Sequence[str | None], *, like: str, kept: Sequence[str]) -> Any:
         """A batch of the same type with kept columns, in the batch's order, and a new one of the kind of ``like``."""
@@ -83,14 +85,14 @@ class Columns:
             self._column(each)
         made = {each: self._column(each) for each in self._names if each in kept}
         made[name] = _like(self._column(like), values)
-        return self._made(made, [name])
+        return self._made(made)
 
-    def _made(self, made: dict[str, Any], new: Iterable[str]) -> Any:
+    def _made(self, made: dict[str, Any]) -> Any:
         if isinstance(self._batch, Mapping):
             return made
         if hasattr(self._batch, "iloc"):
-            there = [name for name in made if name in self._names]
-            return self._batch[there].assign(**{name: made[name] for name in new})
+            # Made from values alone: an index, names of axes and ``attrs`` are columns that nobody named.
+            return type(self._batch)({name: getattr(column, "array", column) for name, column in made.items()})
         return type(self._batch).from_arrays(list(made.values()), names=list(made))
 
     def _column(self, name: str) -> Any:

@@ -36,7 +36,7 @@ class ForkSafe:
     _lock: Any
 
     def _watch(self) -> None:
-        self._process = os.getpid()
+        self._process = process()
         watch(self)
 
     def _alone(self) -> None:
@@ -49,8 +49,8 @@ class ForkSafe:
 
     def after_fork(self) -> None:
         """Go on."""
-        if os.getpid() != self._process:
-            self._process = os.getpid()
+        if process() != self._process:
+            self._process = process()
             self._alone()
         self._lock.release()
 
@@ -61,6 +61,16 @@ _renewed: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _gate = threading.Lock()
 _held: list[Callable[[], object]] = []
 _watching = False
+_generation = 0
+
+
+def process() -> tuple[int, int]:
+    """What tells this process from its parents and children: whoever finds another one than it kept was forked.
+
+    The number alone does not: a container's first process and a child in a namespace of its own are both number 1. It
+    does where a fork went around Python, which the generation then does not count.
+    """
+    return os.getpid(), _generation
 
 
 def watch(store: Forkable) -> None:
@@ -122,6 +132,11 @@ def _after() -> None:
 
 
 def _after_in_child() -> None:
+    global _generation
+    _generation += 1
     for owner, name in list(_renewed.items()):
         setattr(owner, name, threading.Lock())
     _after()
+
+
+_handle()  # from the start: forks are counted, whatever is watched

@@ -17,3 +17,27 @@ def rounded_up(value: float, digits: int = 3) -> float:
     places = digits - 1 - math.floor(math.log10(value))
     up = round(value, places)
     return up if up >= value else round(up + 10.0**-places, places)
+
+
+def bound(value: float, digits: int = 6) -> str:
+    """A number that promises no more than ``value``, printed: a loss that was, or may be, spent.
+
+    Args:
+        value: At least 0; infinity is "inf".
+        digits: Digits to keep, at least 1.
+    """
+    return f"{value if math.isinf(value) else rounded_up(value, digits):.{digits}g}"
+
+
+def room(value: float, digits: int = 6) -> str:
+    """The largest number of so many digits that is not above ``value``, printed: a loss that is left to be spent.
+
+    Args:
+        value: Finite or infinite; what is below 0 by rounding alone is 0.
+        digits: Digits to keep, at least 1.
+    """
+    if value <= 0 or math.isinf(value):
+        return f"{max(value, 0.0):g}"
+    places = digits - 1 - math.floor(math.log10(value))
+    down = round(value, places)
+    return f"{down if down <= value else round(down - 10.0**-places, places):.{digits}g}"

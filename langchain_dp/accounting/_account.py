@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -52,20 +51,20 @@ class Refusals:
     """How often an open ledger has refused something in this process. It is written nowhere; a fork begins at 0."""
 
     def __init__(self) -> None:
-        self._number, self._process = 0, os.getpid()
+        self._number, self._process = 0, forks.process()
         self._lock = threading.Lock()
         forks.renew_lock(self)
 
     def add(self, refusal: BudgetExceeded) -> BudgetExceeded:
         """Count a refusal, and return it to be raised."""
         with self._lock:
-            self._number, self._process = self.number + 1, os.getpid()
+            self._number, self._process = self.number + 1, forks.process()
         return refusal
 
     @property
     def number(self) -> int:
         """Refusals so far."""
-        return self._number if self._process == os.getpid() else 0
+        return self._number if self._process == forks.process() else 0
 
 
 class BaseLedger(Same):

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from langchain_dp._util import validate
+from langchain_dp._util.rounding import bound
 from langchain_dp.accounting._certificate_faces import CertificateFaces, loss_in, loss_out, one_line, public, shown
 from langchain_dp.accounting.certificate import library_version
 from langchain_dp.errors import InvalidParameter
@@ -115,14 +116,14 @@ class MetricCertificate(CertificateFaces):
         rows = [] if self.private else [("NOT PRIVATE", self.reason)]
         rows.append(("mechanism", self.mechanism))
         if not math.isinf(self.eta):
-            rows.append(("eta", f"{self.eta:.6g} nats {per(self.table)}, for each release"))
+            rows.append(("eta", f"{bound(self.eta)} nats {per(self.table)}, for each release"))
         if self.word_loss is not None:
             rows.append(
                 (
                     "in plain words",
-                    f"a text and the same text with one word exchanged for its nearest neighbour: {self.word_loss:.3g} "
-                    f"nats apart on average over ordinary English (mean distance {self.neighbor_distance:.3g}); rarer "
-                    "words, names among them, are often farther from theirs",
+                    "a text and the same text with one word exchanged for its nearest neighbour: "
+                    f"{bound(self.word_loss, 3)} nats apart on average over ordinary English (mean distance "
+                    f"{self.neighbor_distance:.3g}); rarer words, names among them, are often farther from theirs",
                 )
             )
         if self.replaced is not None:
@@ -143,7 +144,7 @@ class MetricCertificate(CertificateFaces):
         if not self.private:
             return f"MetricCertificate(NOT PRIVATE: {one_line(self.reason)}; {one_line(self.mechanism)})"
         return (
-            f"MetricCertificate({one_line(self.mechanism)}, eta={self.eta:.6g} per distance in "
+            f"MetricCertificate({one_line(self.mechanism)}, eta={bound(self.eta)} per distance in "
             f"{one_line(self.table)}, releases={self.releases})"
         )
 
@@ -156,5 +157,5 @@ def per(table: str) -> str:
 def _spent(whose: str, spent: float | None, limit: float | None) -> list[tuple[str, str]]:
     if spent is None:
         return []
-    of = "no limit" if limit is None else f"limit {limit:.6g}"
-    return [(f"most by one {whose}", f"eta = {spent:.6g} so far ({of})")]
+    of = "no limit" if limit is None else f"limit {bound(limit)}"
+    return [(f"most by one {whose}", f"eta = {bound(spent)} so far ({of})")]

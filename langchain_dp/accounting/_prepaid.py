@@ -6,7 +6,6 @@ child of a fork begins without any, or parent and child would both spend the sam
 
 from __future__ import annotations
 
-import os
 import threading
 
 from langchain_dp._util import forks
@@ -29,7 +28,7 @@ class Prepaid:
         self._store = store
         self._left: dict[tuple[str, str, str], int] = {}
         self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._process = forks.process()
         forks.renew_lock(self)
         forks.watch(self)
 
@@ -69,5 +68,5 @@ class Prepaid:
         self._check_process()
 
     def _check_process(self) -> None:
-        if self._pid != os.getpid():  # also after a fork around Python
-            self._left, self._pid = {}, os.getpid()
+        if self._process != forks.process():  # also after a fork around Python
+            self._left, self._process = {}, forks.process()

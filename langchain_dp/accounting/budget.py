@@ -7,6 +7,7 @@ from typing import Any
 
 from langchain_dp._util import validate
 from langchain_dp._util.callers import warn_caller
+from langchain_dp._util.rounding import bound
 from langchain_dp.accounting.events import Neighbors
 from langchain_dp.errors import InvalidParameter, MostlyNoiseWarning, WeakPromiseWarning
 
@@ -73,7 +74,7 @@ class PrivacyBudget:
         return {"epsilon": self.epsilon, "delta": self.delta, "neighbors": self.neighbors.name.lower()}
 
     def __str__(self) -> str:
-        return f"epsilon={self.epsilon:g}, delta={self.delta:g}, neighbors={self.neighbors.name.lower()}"
+        return f"epsilon={bound(self.epsilon)}, delta={bound(self.delta)}, neighbors={self.neighbors.name.lower()}"
 
 
 def weak_points(epsilon: float, delta: float, count: int | None = None, of: str = "records") -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from langchain_dp._util import validate
+from langchain_dp._util.rounding import bound
 from langchain_dp.accounting._certificate_faces import CertificateFaces, loss_in, loss_out, one_line, public, shown
 from langchain_dp.accounting.budget import neighbors_from
 from langchain_dp.accounting.events import Neighbors
@@ -136,8 +137,8 @@ class PrivacyCertificate(CertificateFaces):
         rows = [] if self.private else [("NOT PRIVATE", self.reason)]
         rows += [
             ("mechanism", self.mechanism),
-            ("reserved", f"epsilon = {self.epsilon:.6g}, delta = {self.delta:.3g}"),
-            ("spent so far", f"epsilon = {self.spent[0]:.6g}, delta = {self.spent[1]:.3g}"),
+            ("reserved", f"epsilon = {bound(self.epsilon)}, delta = {bound(self.delta, 3)}"),
+            ("spent so far", f"epsilon = {bound(self.spent[0])}, delta = {bound(self.spent[1], 3)}"),
             ("neighbours", f"{_RELATIONS[self.neighbors]} [{self.neighbors.name}]"),
         ]
         if self.remaining is not None:
@@ -154,8 +155,8 @@ class PrivacyCertificate(CertificateFaces):
             return f"PrivacyCertificate(NOT PRIVATE: {one_line(self.reason)}; {one_line(self.mechanism)})"
         left = "" if self.remaining is None else f", remaining={self.remaining}"
         return (
-            f"PrivacyCertificate({one_line(self.mechanism)}, epsilon={self.epsilon:.6g}, delta={self.delta:.3g}, "
-            f"{self.neighbors.name}, spent={self.spent[0]:.6g}{left})"
+            f"PrivacyCertificate({one_line(self.mechanism)}, epsilon={bound(self.epsilon)}, "
+            f"delta={bound(self.delta, 3)}, {self.neighbors.name}, spent={bound(self.spent[0])}{left})"
         )
 
 

@@ -17,6 +17,7 @@ from typing import Any, Self
 from dp_accounting.dp_event import DpEvent
 
 from langchain_dp._util import validate
+from langchain_dp._util.rounding import bound, room
 from langchain_dp.accounting._account import Account, BaseLedger, check_text, claims, event_key, plan_items, said
 from langchain_dp.accounting._plan import LedgerPlan
 from langchain_dp.accounting.askers import POOLED, Askers
@@ -347,7 +348,7 @@ class PrivacyLedger(BaseLedger):
             plans, used = self._store.glance()
             spent = self._account.spent(plans, used, quick=True)[0]
             left = self._account.left(plans)[0]  # that no plan has reserved
-            now = f"spent={spent:.4g}, reserved={claims(plans)[0]:.4g}, left={left:.4g}"
+            now = f"spent={bound(spent, 4)}, reserved={bound(claims(plans)[0], 4)}, left={room(left, 4)}"
         except Exception:
             now = "closed or in use"
         return f"PrivacyLedger({self.budget}, path={self.path!r}, {now})"

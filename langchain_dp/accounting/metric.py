@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from langchain_dp._util import validate
+from langchain_dp._util.rounding import bound, room
 from langchain_dp.accounting._account import BaseLedger, Refusals, check_text
 from langchain_dp.accounting._metric_certificate import WHOLE_TEXTS, MetricCertificate, per
 from langchain_dp.accounting.store.base import backend_at, is_there
@@ -266,8 +267,8 @@ class MetricLedger(BaseLedger):
         try:  # cheap, and whatever the file is like: this is shown in error reports and debuggers
             releases, document, user, _ = self._store.summary(wait=0.0)
             now = f"releases={releases}" + "".join(
-                f", {whose}_spent={units(most):.4g}"
-                + ("" if limit is None else f", {whose}_left={limit - units(most):.4g}")
+                f", {whose}_spent={bound(units(most), 4)}"
+                + ("" if limit is None else f", {whose}_left={room(limit - units(most), 4)}")
                 for whose, most, limit in (("user", user, self.limit), ("document", document, self.document_limit))
                 if most is not None
             )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typer import Option
 
+from langchain_dp._util.rounding import bound
 from langchain_dp.cli.options import (
     ROWS,
     DeltaOptions,
@@ -267,8 +268,8 @@ def _short(options: Demo, data: _Data, engine: LlamaCppEnsemble, began: float) -
     tell = (lambda _: None) if options.json else print
     promised = chain.certificate()
     tell(
-        f"Epsilon = {promised.epsilon:g}, delta = {promised.delta:g} for {_QUESTIONS} messages together. About "
-        f"{_SUBSETS} votes on each, noise of {chain.sigma:.2f} votes on every count.\n"
+        f"Epsilon = {bound(promised.epsilon)}, delta = {bound(promised.delta)} for {_QUESTIONS} messages together. "
+        f"About {_SUBSETS} votes on each, noise of {chain.sigma:.2f} votes on every count.\n"
     )
     asked: list[tuple[dict[str, Any], collections.Counter[int], str]] = []
     right, fastest = 0, math.inf
@@ -372,9 +373,9 @@ def _one_answer(chain: DPICLClassifier, data: _Data) -> str:
     return (
         f"asked:    {row['text']}\n"
         f"answered: {answer}   (it is {row['label']}; {seconds:.0f} seconds)\n"
-        f"promise:  epsilon = {promised.epsilon:g}, delta = {promised.delta:g} for {plan.queries:,} such answers "
-        f"together: by a vote, with noise,\n          of about {plan.scheme.expected_subsets:.0f} subsets of the "
-        f"{len(data.train):,} private examples. Only the label came out."
+        f"promise:  epsilon = {bound(promised.epsilon)}, delta = {bound(promised.delta)} for {plan.queries:,} such "
+        f"answers together: by a vote, with noise,\n          of about {plan.scheme.expected_subsets:.0f} subsets "
+        f"of the {len(data.train):,} private examples. Only the label came out."
     )
 
 

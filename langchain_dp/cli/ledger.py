@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Option
 
+from langchain_dp._util.rounding import bound, room
 from langchain_dp.cli.options import JsonOptions
 from langchain_dp.cli.parts import DONE, WrongArguments, columns, paths, positive, strict_json
 
@@ -143,7 +144,7 @@ def _text(found: Report, parts: Parts) -> str:
     rows = [("neighbours", found.neighbors)]
     if metric:
         rows += [
-            (f"fullest {whose}", f"eta = {spent:g} of {budget:g} spent, {left:g} left")
+            (f"fullest {whose}", f"eta = {bound(spent)} of {bound(budget)} spent, {room(left)} left")
             for whose, spent, budget, left in zip(found.sides, found.spent, found.budget, found.left, strict=True)
         ]
     else:
@@ -151,7 +152,7 @@ def _text(found: Report, parts: Parts) -> str:
             ("budget", _pair(found.budget)),
             ("reserved", _pair(found.reserved)),
             ("spent so far", _pair(found.spent)),
-            ("left to reserve", _pair(found.left)),
+            ("left to reserve", f"epsilon = {room(found.left[0])}, delta = {room(found.left[1])}"),
         ]
     rows += [("releases", f"{found.total:,}"), *((name.lower(), value) for name, value in found.facts)]
     plans = [_plan(plan, spent, metric=metric) for plan, spent in zip(found.plans, parts, strict=True)]
@@ -160,19 +161,24 @@ def _text(found: Report, parts: Parts) -> str:
 
 
 def _pair(values: tuple[float, float]) -> str:
-    return f"epsilon = {values[0]:g}, delta = {values[1]:g}"
+    return f"epsilon = {bound(values[0])}, delta = {bound(values[1])}"
 
 
 def _plan(plan: Plan, parts: dict[str, float], *, metric: bool) -> str:
     lines = [plan.name]
     if not metric:
-        reserved = f"epsilon = {plan.epsilon:g}, delta = {plan.delta:g} reserved"
-        lines = [f"Plan {plan.name}, made {plan.made}", f"  {reserved}; epsilon = {plan.spent:g} spent so far"]
+        reserved = f"{_pair((plan.epsilon, plan.delta))} reserved"
+        lines = [f"Plan {plan.name}, made {plan.made}", f"  {reserved}; epsilon = {bound(plan.spent)} spent so far"]
         if len(parts) > _MOST_PARTS:
             largest = max(parts.values())
-            lines.append(f"  {len(parts):,} parts: epsilon = {largest:g} of {plan.epsilon:g} spent in the fullest")
+            lines.append(
+                f"  {len(parts):,} parts: epsilon = {bound(largest)} of {bound(plan.epsilon)} spent in the fullest"
+            )
         else:
-            lines += [f"  part {name}: epsilon = {spent:g} of {plan.epsilon:g} spent" for name, spent in parts.items()]
+            lines += [
+                f"  part {name}: epsilon = {bound(spent)} of {bound(plan.epsilon)} spent"
+                for name, spent in parts.items()
+            ]
         lines += [
             f"  asker {asker.name}: {asker.used:,} of {asker.most:,} used, {asker.most - asker.used:,} left"
             for asker in plan.askers

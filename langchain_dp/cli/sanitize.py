@@ -43,6 +43,13 @@ if TYPE_CHECKING:
 _CHAIN = "langchain-dp sanitize"
 _KINDS = ("numbers", "dates", "urls", "punctuation", "code")
 _CLEAR = "in clear (nothing by default)"
+_EQUAL = (
+    "Equal lines are documents of their own: the most that was released of one document does not show that somebody "
+    "wrote a line several times.",
+    "Under the limit of a document all equal lines of one user are one document: what it spent, and a refusal, show "
+    "that two of them were equal.",
+)
+"""Without a limit for each document, and with one."""
 _treated = functools.partial(Option, "privatize", rich_help_panel=_CLEAR)
 
 Treatment = Literal["privatize", "keep", "placeholder"]
@@ -62,9 +69,11 @@ class Sanitize(TableOptions):
   langchain-dp sanitize --in notes --out safe-notes --ledger account.ledger --workers 8
 """
     notes = """\
-Every line is a document of its own, and one release. A folder's .txt, .md and .jsonl files keep their names. This is
-metric privacy: eta is no epsilon, and --calibration says what it means before anything is released. In clear, besides
-what the options let pass: how many lines there are, in what order, and how many words each has (unless --length).
+Every line is one release, and a document of its own; with --limit equal lines of one user are one document, or a line
+handed in often would get around it. A folder's .txt, .md and .jsonl files keep their names, which are in clear, also in
+messages. This is metric privacy: eta is no epsilon, and --calibration says what it means before anything is released.
+In clear besides, and besides what the options let pass: how many lines there are, in what order, and how many words
+each has (unless --length).
 A file is written whole or not at all. With --ledger, the same command on the same lines gives out again what it
 released before, at no cost; without, the account ends with the run. With --workers or --ray the lines come out as with
 one process, in their order; Ray's nodes see them, and keep them in memory and on disk while it runs.
@@ -126,7 +135,7 @@ themselves go to stdout. --calibration is `langchain-dp plan rapt`.
                 if not self.json:
                     note(run_so_far.done(time.monotonic() - began))
                 if self.certificate or self.json:
-                    _show(_certificate(releases, fields, jobs), self)
+                    _show(_certificate(self, releases, fields, jobs), self)
         except ENDS as error:
             return run_so_far.ended(*ending(error))
         except (RuntimeError, sqlite3.Error) as error:  # of a foreign library: its text may quote what it was given
@@ -335,11 +344,10 @@ def _sanitize(
 
 
 def _unit(line: files.Line, places: _Places) -> Unit:
-    """One release. Its document is named as the sanitizer of a chain names it, so that both charge one account."""
+    """One release, under the account that the sanitizer of a chain would charge."""
     from langchain_dp.rapt.release import Unit
 
-    name = json.dumps([line.user, None, line.texts])
-    return Unit(line.texts, line.user, f"{name}#{places.next(name)}")
+    return Unit(line.texts, line.user, place=places.next(json.dumps([line.user, line.texts])))
 
 
 def _source(job: files.Job) -> contextlib.AbstractContextManager[BinaryIO]:
@@ -356,15 +364,18 @@ def _target(job: files.Job) -> Iterator[BinaryIO]:
         yield file
 
 
-def _certificate(releases: FormalReleases, fields: files.Fields, jobs: list[files.Job]) -> MetricCertificate:
+def _certificate(
+    options: Sanitize, releases: FormalReleases, fields: files.Fields, jobs: list[files.Job]
+) -> MetricCertificate:
     from langchain_dp.rapt.formal import COUNTED
 
-    said = [note for note in releases.notes() if note not in COUNTED]  # documents are named here
+    said = [note for note in releases.notes() if note not in COUNTED]  # of calls, where here it is lines
     notes = [
-        "Equal lines are documents of their own: the most that was released of one document does not show that "
-        "somebody wrote a line several times.",
+        _EQUAL[releases.ledger.document_limit is not None],
         "The number of lines and their order are in clear, and which of them are blank.",
     ]
+    if len(jobs) > 1 or (options.source is not None and options.source.is_dir()):
+        notes.append("Names of files and folders are in clear.")
     if any(job.format == "jsonl" for job in jobs):
         notes.append(f"Of JSON rows: which of {', '.join(fields.sanitize)} a row has is in clear; others are dropped.")
         if fields.keep:

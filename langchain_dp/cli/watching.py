@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from langchain_dp._util.rounding import bound, room
 from langchain_dp.cli.parts import DONE, because, note
 from langchain_dp.errors import LangChainDPError
 
@@ -64,7 +65,10 @@ def _line(found: Figures) -> str:
     names = ("spent", "budget", "left") if metric else ("spent", "reserved", "budget", "left")
     pairs = (
         f"{name} "
-        + ", ".join(f"{side} = {value:g}" for side, value in zip(found.sides, getattr(found, name), strict=True))
+        + ", ".join(
+            f"{side} = {(room if name == 'left' else bound)(value)}"
+            for side, value in zip(found.sides, getattr(found, name), strict=True)
+        )
         for name in names
     )
     return f"{now}  {'eta: ' if metric else ''}{'; '.join(pairs)}; releases {found.releases:,}"

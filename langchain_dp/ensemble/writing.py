@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from langchain_dp._util import forks
 from langchain_dp.ensemble.asking import ask_together, row_of
 from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable, PlanError
 from langchain_dp.mechanisms import ClippedSum, Randomness
@@ -87,9 +87,9 @@ class TextWriter:
             mark: Called before every draw. What it keeps says that an outcome is not known yet.
         """
         written = list(before)
-        process = os.getpid()
+        process = forks.process()
         while len(written) < self.noise.event.tokens:
-            if os.getpid() != process:  # both would go on with the members and the charge of one text
+            if forks.process() != process:  # both would go on with the members and the charge of one text
                 raise PlanError("Expected a text to be written in one process, but it was forked. Begin it anew.")
             scores = self._scores(public, members(), tuple(written))
             kept = self._allowed(written, scores.tokens)
@@ -115,7 +115,7 @@ class TextWriter:
             failure = type(error).__name__
         raise ModelUnavailable(f"The engine failed on a text that shows no record ({failure}). Check the model.")
 
-    def check_room(self, head: str, tail: str, *, more: int = 0, kept: int = 0) -> None:
+    def check_room(self, head: str, tail: str, *, more: int = 0, kept: int = 0) -> int:
         """Raise InvalidParameter unless a text of the largest length fits: one that breaks off would be drawn again.
 
         Args:
@@ -123,6 +123,9 @@ class TextWriter:
             tail: Public cue.
             more: Tokens by which the public text may become longer.
             kept: Tokens of the longest prompt that are kept for private texts.
+
+        Returns:
+            Tokens that are left.
         """
         room = self._engine.max_prompt_tokens - kept
         needed = self._engine.count_tokens(head) + self._engine.count_tokens(tail) + self.noise.event.tokens + _MARGIN
@@ -133,6 +136,7 @@ class TextWriter:
                 f"of this model{f' less {kept} that are kept for the records' if kept else ''}. Shorten them, lower "
                 "max_new_tokens=, or raise the engine's max_tokens=."
             )
+        return room - needed
 
     def begun(self, tokens: Sequence[Token]) -> str:
         """As :meth:`text`, of a text that goes on: without what may be the beginning of its end."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from langchain_dp._util import forks
 from langchain_dp.accounting import (
     ExponentialEvent,
     LimitedDomainEvent,
@@ -122,7 +122,7 @@ class PrivateRuns:
                 f"Expected rows={settings.rows} with replace-one or zero-out: under add/remove the number of rows is "
                 "private, and none can be left out by it. Leave rows= out, or use a budget of replace-one."
             )
-        self._undrawn = 0  # process that has charged the choice and not drawn it
+        self._undrawn: tuple[int, int] | None = None  # process that has charged the choice and not drawn it
         self._drawn: int | None = None  # a choice that is drawn and could not be kept yet
 
     @property
@@ -266,7 +266,7 @@ class PrivateRuns:
     def _may_choose(self, reservation: PromptReservation) -> bool:
         """Whether the choice is still to be charged; or was by this very process, which has not drawn, or kept, it."""
         uncharged = reservation.plan.remaining(reservation.charged_selection) > 0
-        return uncharged or self._drawn is not None or self._undrawn == os.getpid()
+        return uncharged or self._drawn is not None or self._undrawn == forks.process()
 
     def _opened(self, records: PrivateRecords) -> Journal:
         settings = self._asked()
@@ -362,9 +362,9 @@ class PrivateRuns:
                     raise PlanError(CANCELLED)
                 self._forward.watch(self._settings.instruction)  # a server that is gone already costs nothing
                 reservation.plan.spend(charged, chain=self._name)
-                self._undrawn = os.getpid()
+                self._undrawn = forks.process()
             counts = run.counts(self._forward, data.rows(data.validation))
-            self._undrawn = 0  # first: who is stopped from here on has lost it
+            self._undrawn = None  # first: who is stopped from here on has lost it
             self._drawn = mechanism.release(counts, rng=self._rng)
         return self._drawn
 

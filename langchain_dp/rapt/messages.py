@@ -60,10 +60,12 @@ _MEDIUM = {
     "format", "image_url", "video_url", "input_audio", "audio", "file", "file_data", "file_url", "source", "image",
     "cache_control", "ttl", "citations", "enabled",
 }  # fmt: skip
+_KINDS = {"type", "source_type", "mime_type", "media_type", "detail", "format", "ttl"}
+_KIND = re.compile(r"[\w.+-]+(?:/[\w.+-]+)?(?:;\s?[\w.+-]+=[\w.+-]+)*", re.ASCII)
 _CAPTIONS = {"title", "context", "caption", "description", "alt", "alt_text", "transcript", "text"}
 _FILE_NAMES = {"filename", "file_name", "name"}
 _TEXTUAL = re.compile(
-    r"(?:data:)?\s*(?:text/|message/|image/svg|[\w.-]+/[\w.-]+\+(?:xml|json|yaml)\b"
+    r"data:\s*(?=[,;])|(?:data:)?\s*(?:text/|message/|image/svg|[\w.-]+/[\w.-]+\+(?:xml|json|yaml)\b"
     r"|application/(?:x-)?(?:json|ndjson|jsonl|xml|yaml|toml|csv|rtf|sql|javascript|ecmascript|sh|tex|latex)\b)",
     re.IGNORECASE,
 )
@@ -320,9 +322,9 @@ def _says_text(key: str, value: str) -> bool:
         return value == "text"
     if key == "format":
         value = mimetypes.guess_type(f"file.{value}")[0] or ""
-    elif not key.endswith("_type") and value[:5].lower() != "data:":
+    elif not key.endswith("_type") and value.lstrip()[:5].lower() != "data:":
         return False
-    return _TEXTUAL.match(value) is not None
+    return _TEXTUAL.match(value.lstrip()) is not None
 
 
 def _medium(block: Mapping[str, Any], swap: Swap, note: Note) -> dict[str, Any]:
@@ -335,11 +337,16 @@ def _medium(block: Mapping[str, Any], swap: Swap, note: Note) -> dict[str, Any]:
             rebuilt[key] = f"file{ending}" if ending in mimetypes.types_map else "file"
         elif key in _MEDIUM and isinstance(value, Mapping):
             rebuilt[key] = _medium(value, swap, note)
-        elif key in _MEDIUM and not isinstance(value, (list, tuple, set)):
+        elif key in _MEDIUM and not isinstance(value, (list, tuple, set)) and _says_what_it_should(key, value):
             rebuilt[key] = value
         else:
             note("a field of media was dropped")
     return rebuilt
+
+
+def _says_what_it_should(key: str, value: Any) -> bool:
+    """Whether a field that names a kind of file holds a name, and no text."""
+    return key not in _KINDS or not isinstance(value, str) or _KIND.fullmatch(value) is not None
 
 
 def _named(block: Mapping[str, Any], place: str) -> str | None:

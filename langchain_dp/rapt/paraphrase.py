@@ -139,7 +139,7 @@ class TextParaphraser:
         self._writer = TextWriter(
             model, "\n", settings.noise, candidates=settings.candidates, chat=False, rng=SystemRandomness()
         )
-        self._writer.check_room(settings.head, _TAIL)
+        self._room = self._writer.check_room(settings.head, _TAIL)
         self.event = MetricEvent(settings.epsilon)
         self._lock = threading.Lock()  # one text at a time: its caches are given back before the next one's
         forks.renew_lock(self)
@@ -173,8 +173,11 @@ class TextParaphraser:
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
         """Do all that can fail on a text; what is returned draws the paraphrases, in order."""
         bodies = [" " + " ".join(text.split()) if text.strip() else "" for text in texts]
-        for body in bodies:
-            self._writer.check_room(self._how.head, _TAIL, more=self._model.count_tokens(body))
+        if any(self._model.count_tokens(body) > self._room for body in bodies):
+            raise InvalidParameter(  # how long it is, is in clear nowhere else
+                f"Expected every text to be at most {self._room} tokens, which the model's longest prompt leaves for "
+                "it. Split long texts, lower max_new_tokens=, or raise the engine's max_tokens=."
+            )
         return lambda: [self._paraphrase(body) if body else "" for body in bodies]
 
     def pieces(self, text: str) -> NoReturn:

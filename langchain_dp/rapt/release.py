@@ -38,11 +38,13 @@ class Unit:
         texts: Its texts, in order.
         user: Whose it is, or None.
         document: Which document it is, if somebody says so; None: its content says it.
+        place: Its place among equal ones, if somebody counts them; None: those of one call are counted.
     """
 
     texts: Texts
     user: str | None = None
     document: str | None = None
+    place: int | None = None
 
     def __repr__(self) -> str:
         return "Unit(<private>)"
@@ -211,7 +213,7 @@ def _names(units: Iterable[Unit], seen: Counter[str]) -> list[str]:
     names = []
     for unit in units:
         name = json.dumps([unit.user, unit.document, unit.texts])
-        names.append(f"{name}#{seen[name]}")
+        names.append(f"{name}#{seen[name] if unit.place is None else unit.place}")
         seen[name] += 1
     return names
 

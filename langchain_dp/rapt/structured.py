@@ -72,10 +72,12 @@ def _structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
         return swap(value) if inner is None else json.dumps(_structured(inner, swap, keys), ensure_ascii=False)
     if isinstance(value, Mapping):
         return _object(value, swap, keys)
-    if isinstance(value, (list, tuple, set, frozenset)):
-        # A set has no order that lasts; its texts do.
-        items = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
-        return [_structured(inner, swap, keys) for inner in items]
+    if isinstance(value, (set, frozenset)):
+        # By the order of its texts a retry finds what was released. What is released comes in an order of its own, or
+        # the place of each would tell how its text compares with the others.
+        return sorted((_structured(inner, swap, keys) for inner in sorted(value, key=str)), key=str)
+    if isinstance(value, (list, tuple)):
+        return [_structured(inner, swap, keys) for inner in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
         raise InvalidParameter("Expected text, found bytes. Decode them, or leave them out.")
     if isinstance(value, (bool, int, float)):

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.certificate import PUBLIC_COUNT, PrivacyCertificate
 from langchain_dp.accounting.events import Neighbors
 from langchain_dp.errors import InvalidParameter
@@ -32,6 +33,15 @@ def paper(**changes: Any) -> PrivacyCertificate:
         "parameters": {"sigma": 1.25, "subsets": 10, "sampling": "fixed"},
     }
     return PrivacyCertificate(**(fields | changes))
+
+
+def test_what_is_printed_is_a_bound() -> None:
+    """If it breaks, a certificate prints an epsilon, or a delta, below the true one."""
+    said = str(paper(epsilon=1.0000049, delta=1.0049e-5, spent=(0.1000001, 1 / 9_000)))
+    assert "epsilon = 1.00001, delta = 1.01e-05" in said
+    assert "epsilon = 0.100001, delta = 0.000112" in said
+    assert "epsilon=1.00001, delta=1.01e-05" in repr(paper(epsilon=1.0000049, delta=1.0049e-5))
+    assert str(PrivacyBudget(1.0000049, 1e-5)).startswith("epsilon=1.00001, delta=1e-05")
 
 
 losses = st.one_of(st.just(math.inf), st.floats(0, 1e300))

@@ -95,6 +95,27 @@ def test_a_ledger_in_memory_cannot_be_duplicated() -> None:
         assert plan.remaining(VOTE) == 4
 
 
+def test_a_child_is_known_whatever_its_number(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    """If it breaks, a child that is number 1 of a container, as its parent is, spends what was paid for once again."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    with PrivacyLedger(BUDGET) as ledger, PrivacyLedger(BUDGET, tmp_path / "ledger", prepaid=5) as paid_for:
+        plan = ledger.reserve([(VOTE, 5)], name="p")
+        said = in_child(lambda: str(plan.spend(VOTE)))
+        assert said.startswith("LedgerError")
+        block = paid_for.reserve([(VOTE, 8)], name="p", delta=1e-6)
+        block.spend(VOTE)
+
+        def child() -> str:
+            for _ in range(3):
+                block.spend(VOTE)
+            return f"{block.remaining(VOTE)}"
+
+        assert in_child(child) == "0"  # of the three that were not paid for yet
+        block.spend(VOTE, 4)
+        with pytest.raises(BudgetExceeded):
+            block.spend(VOTE)
+
+
 @on_both
 def test_a_fork_shares_the_counts_and_not_the_connection(path: pathlib.Path) -> None:
     """If this fails, a forked child loses spends: its locks are imaginary and others write in between."""

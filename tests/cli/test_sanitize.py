@@ -182,7 +182,7 @@ def test_keys_inside_a_field_are_text(table: list[str], piped: Piped) -> None:
     assert SECRET.lower() not in out.decode().lower()
 
 
-def test_a_folder(table: list[str], tmp_path: Path) -> None:
+def test_a_folder(table: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, a file of a folder is missed, is read as the wrong kind, or an unknown kind is copied in clear."""
     source, target = tmp_path / "in", tmp_path / "out"
     (source / "deep").mkdir(parents=True)
@@ -190,7 +190,8 @@ def test_a_folder(table: list[str], tmp_path: Path) -> None:
     (source / "deep" / "two.MD").write_text("a patient\n")
     (source / "rows.jsonl").write_text(rows({"text": "it is", "name": SECRET}))
     (source / "other.bin").write_text(SECRET)
-    assert main([*table, *SURE, "--in", str(source), "--out", str(target)]) == 0
+    assert main([*table, *SURE, "--in", str(source), "--out", str(target), "--json"]) == 0
+    assert "Names of files and folders are in clear." in json.loads(capsys.readouterr().out)["notes"]
     written = {str(p.relative_to(target)): p.read_text() for p in target.rglob("*") if p.is_file()}
     assert written == {
         "one.txt": "the doctor\n",
@@ -343,24 +344,40 @@ def test_equal_lines_are_documents_of_their_own(
     """If it breaks, equal lines of a file come out equal, which tells that they are, or a batch's edge decides it."""
     monkeypatch.setattr(files, "LINES", 3)
     ledger = tmp_path / "account"
-    code, out, _ = piped(b"doctor was in it\n" * 40, [*table, *ANY, "--ledger", str(ledger), "--limit", "0.0001"])
+    code, out, _ = piped(b"doctor was in it\n" * 40, [*table, *ANY, "--ledger", str(ledger)])
     assert code == 0
     assert len(set(out.splitlines())) > 10
     with MetricLedger.open(ledger) as account:
         assert len(list(account.entries())) == 40
 
 
+def test_under_a_limit_equal_lines_are_one_document(
+    table: list[str], piped: Piped, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """If it breaks, a line that is handed in a hundred times is released a hundred times, and no limit says a word."""
+    monkeypatch.setattr(files, "LINES", 3)
+    arguments = [*table, *ANY, "--ledger", str(tmp_path / "account"), "--limit", "0.0004"]
+    code, out, err = piped(b"doctor was in it\n" * 4, [*arguments, "--certificate"])
+    assert (code, len(set(out.splitlines()))) == (0, 4)  # and do not show that they are equal
+    assert "most by one document  eta = 0.0004 so far (limit 0.0004)" in err
+    assert "all equal lines of one user are one document" in err
+    code, out, err = piped(b"doctor was in it\n" * 5, arguments)
+    assert (code, len(out.splitlines())) == (1, 3)  # the first batch is given out again
+    assert "0 of 0.0004 is left" in err
+    assert piped(b"the patient was in it\n", arguments)[0] == 0
+
+
 def test_the_same_command_again_is_free(table: list[str], piped: Piped, tmp_path: Path) -> None:
     """If it breaks, a run that is repeated spends again, or goes on from another release."""
     given, ledger = b"the doctor\na patient\nthe doctor\n", tmp_path / "account"
     arguments = [*table, *ANY, "--ledger", str(ledger)]
-    first, second = piped(given, [*arguments, "--limit", "0.0001"]), piped(given, arguments)
+    first, second = piped(given, [*arguments, "--limit", "0.0002"]), piped(given, arguments)
     assert [(code, out, timeless(err)) for code, out, err in (first, second)] == [(0, first[1], timeless(first[2]))] * 2
     with MetricLedger.open(ledger) as account:
         assert len(list(account.entries())) == 3
     code, _, err = piped(given, [*table, "--eta", "0.0002", "--ledger", str(ledger)])
     assert code == 1
-    assert "0 of 0.0001 is left" in one_line(err)
+    assert "0 of 0.0002 is left" in one_line(err)
     assert "is spent" in err
 
 

@@ -90,6 +90,23 @@ def test_what_nobody_names_is_dropped_and_what_is_missing_stays_missing(tmp_path
     assert any("Columns that pass in clear: ward." in note for note in sanitize.certificate().notes)
 
 
+def test_what_lies_beside_the_columns_of_a_frame_is_dropped(tmp_path: Path) -> None:
+    """If it breaks, names that are a frame's index, or what somebody noted on it, leave in clear."""
+    pandas = pytest.importorskip("pandas")
+    index = pandas.Index(["Ann", "Bob", "Eve"], name="patient")
+    frame = pandas.DataFrame({**BATCH, "at": pandas.to_datetime(["2026-01-01"] * 3)}, index=index)
+    frame.attrs["cohort"] = "those of Dr Ann"
+    frame.columns.name = "Ann"
+    sanitize = bulk(tmp_path, keep_columns=["at"])
+    new = sanitize(frame)
+    assert list(new.index) == [0, 1, 2]
+    assert (new.index.name, new.columns.name, new.attrs) == (None, None, {})
+    assert new["at"].dtype == frame["at"].dtype
+    twice = pandas.concat([frame, frame[["text"]]], axis=1)
+    with pytest.raises(InvalidParameter, match="a name of its own"):
+        sanitize(twice)
+
+
 def test_batches_of_every_kind_come_back_in_their_type(tmp_path: Path) -> None:
     """If it breaks, one of the engines that bulk work is for cannot use it."""
     pandas, arrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
@@ -104,6 +121,7 @@ def test_batches_of_every_kind_come_back_in_their_type(tmp_path: Path) -> None:
     assert isinstance(cut, arrow.RecordBatch)
     frames = list(sanitize.in_pandas(iter([pandas.DataFrame(BATCH), pandas.DataFrame(BATCH)[:0]])))
     assert frames[0].to_dict("list") == expected
+    assert frames[0].columns.name is None
     assert list(frames[1].columns) == ["text", "ward"]
     assert len(frames[1]) == 0
     assert sanitize.certificate().releases == 3

@@ -193,6 +193,18 @@ def test_mistakes_are_named_and_cost_nothing(wrong: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_how_long_a_text_is_stays_private() -> None:
+    """If it breaks, an error that costs nothing tells two long texts apart."""
+    said = set()
+    for words in (10_000, 10_001, 20_000):
+        chain = paraphraser()
+        with pytest.raises(InvalidParameter, match="Expected every text to be at most") as caught:
+            chain.invoke("late " * words)
+        said.add(str(caught.value))
+        assert chain.certificate().releases == 0
+    assert len(said) == 1
+
+
 def test_a_text_that_breaks_the_model_is_in_no_error() -> None:
     """If it breaks, an engine's error carries the text, or its failure is told apart from another text."""
     chain = paraphraser(WordScorer(poison=CANARY))

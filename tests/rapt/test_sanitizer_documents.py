@@ -67,6 +67,17 @@ def test_named_metadata_pass_or_are_sanitized() -> None:
     assert len(released.metadata["tags"]) == 2
 
 
+def test_what_comes_out_of_a_set_has_an_order_of_its_own() -> None:
+    """If it breaks, the place of each word tells how its raw word compares with the others; or a retry is charged."""
+    made = sanitizer(metadata_sanitize=["tags"])
+    tags = ["patient", "doctor", "pain", "fever", "heart", "lung", "arm", "leg", "woman", "city"]
+    released = [made.invoke(report(1, tags=set(order))).metadata["tags"] for order in (tags, tags[::-1])]
+    assert released[0] == sorted(released[0])
+    assert len(set(released[0])) > 2  # all of ten alike: 1e-17
+    assert released[1] == released[0]
+    assert made.certificate().releases == 1
+
+
 def test_contents_and_metadata_of_a_document_are_one_release() -> None:
     """If it breaks, a document with metadata costs its user more than one eta."""
     made = sanitizer(metadata_sanitize=["title"], user_key="patient_id")

@@ -334,6 +334,8 @@ HIDDEN_FILES: dict[str, dict[str, Any]] = {
     "plain without its text": {"type": "text-plain", "base64": _CODED},
     "text elsewhere": {"type": "file", "source_type": "text", "data": TEXT},
     "drawing": {"type": "image", "mime_type": "image/svg+xml", "base64": _CODED},
+    "no kind": {"type": "file", "file": {"file_data": f"data:,{TEXT}"}},
+    "no kind but a setting": {"type": "image_url", "image_url": {"url": f" data:;charset=utf-8,{TEXT}"}},
     "format": {"type": "document", "format": "html", "source": {"data": TEXT}},
 }
 
@@ -368,6 +370,8 @@ def test_what_is_said_about_media_is_sanitized() -> None:
         {"type": "document", "source": pdf, "title": TEXT, "context": TEXT, "citations": {"enabled": True}},
         {"type": "file", "file": {"file_id": "f", "filename": f"{RAW}.pdf"}, "extras": {"note": RAW}},
         {"type": "image", "url": "https://example.org/a.png", "metadata": {RAW: RAW}, "source": [TEXT], "id": RAW},
+        {"type": "image_url", "image_url": {"url": "https://example.org/a.png", "detail": TEXT}},
+        {"type": "input_audio", "mime_type": "audio/pcm;rate=16000", "input_audio": {"data": "AAAA", "format": TEXT}},
     ]
     released = sanitizer().sanitize(HumanMessage(given))
     assert RAW not in repr(released)
@@ -375,6 +379,9 @@ def test_what_is_said_about_media_is_sanitized() -> None:
     assert released.content[0]["citations"] == {"enabled": True}
     assert released.content[1] == {"type": "file", "file": {"file_id": "f", "filename": "file.pdf"}}
     assert released.content[2] == {"type": "image", "url": "https://example.org/a.png"}
+    assert released.content[3] == {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    audio = {"type": "input_audio", "mime_type": "audio/pcm;rate=16000", "input_audio": {"data": "AAAA"}}
+    assert released.content[4] == audio
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
@@ -69,7 +68,7 @@ class Backend(abc.ABC):
         self.kind = kind
         self.ledger_id = ledger_id
         self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._process = forks.process()
         self._closed = False
         self._runs: set[str] = set()
         self._connection = self._memory() if path is None else None
@@ -212,7 +211,7 @@ class Backend(abc.ABC):
     def _abandon(self, *, drop: bool) -> None:
         """Roll back; after a database error also drop the connection, whose state is no longer certain."""
         connection = self._connection
-        if connection is None or self._pid != os.getpid():
+        if connection is None or self._process != forks.process():
             return
         failed = False
         try:
@@ -227,7 +226,7 @@ class Backend(abc.ABC):
     def _connect(self, wait: float) -> Connection:
         if self._closed:
             raise LedgerError(f"The {self.kind.name} is closed. Open it again with {self.kind.opener}.")
-        if self._pid != os.getpid():
+        if self._process != forks.process():
             if self.path is None:
                 raise LedgerError(
                     f"An in-memory {self.kind.name} was carried into a forked process, where its budget could be "
@@ -235,14 +234,14 @@ class Backend(abc.ABC):
                 )
             if self._connection is not None:  # forked by code that runs no fork handlers
                 raise LedgerError("The process was forked around Python. Open the ledger anew in the child.")
-            self._pid = os.getpid()
+            self._process = forks.process()
         if self._connection is None:
             self._connection = self._open(wait)
         return self._connection
 
     def close(self) -> None:
         """Close the connection. Every later use of this ledger object is refused."""
-        if self._pid != os.getpid() and self._connection is not None:
+        if self._process != forks.process() and self._connection is not None:
             forks.disown(self._connection)
             self._connection, self._closed = None, True
             return
@@ -255,7 +254,7 @@ class Backend(abc.ABC):
     def before_fork(self) -> None:
         """Wait for a running transaction and close the connection; see ``forks.py``."""
         self._lock.acquire()
-        if self.path is not None and self._connection is not None and self._pid == os.getpid():
+        if self.path is not None and self._connection is not None and self._process == forks.process():
             connection, self._connection = self._connection, None
             with contextlib.suppress(self.errors):
                 connection.close()

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from langchain_dp._util.rounding import rounded_up
+from langchain_dp._util.rounding import bound, rounded_up
 from langchain_dp.accounting import LedgerPlan, MetricLedger, PartEvent, PrivacyLedger
 from langchain_dp.accounting.certificate import library_version
 from langchain_dp.accounting.events import event_from_json
@@ -343,8 +343,8 @@ def _of_metric(ledger: MetricLedger) -> Report:
         releases.append(
             Release(
                 TEXTS if whole else WORDS,
-                f"eta {eta:.4g} nats {per(table)}",
-                f"At eta {eta:.4g}, {_TWO_TEXTS if whole else _TWO_WORDS} more than "
+                f"eta {bound(eta, 4)} nats {per(table)}",
+                f"At eta {bound(eta, 4)}, {_TWO_TEXTS if whole else _TWO_WORDS} more than "
                 f"{_factor(eta)} times as often from the one as from the other.",
                 len(mine),
                 None,
@@ -408,7 +408,7 @@ def _largest(entries: Sequence[MetricEntry]) -> list[tuple[str, float]]:
 
 def _factor(eta: float) -> str:
     factor = math.exp(min(eta, 10.0))
-    return f"e^{eta:.4g}" if eta > 10 else f"{math.ceil(factor):,}" if factor > 100 else f"{rounded_up(factor):g}"
+    return f"e^{bound(eta, 4)}" if eta > 10 else f"{math.ceil(factor):,}" if factor > 100 else f"{rounded_up(factor):g}"
 
 
 def _now() -> str:

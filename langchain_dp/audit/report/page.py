@@ -13,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from langchain_dp._util.rounding import bound, room
 from langchain_dp.audit.report import Report
 from langchain_dp.audit.report.plot import Plot, spent_over_time
 
@@ -57,7 +58,14 @@ def page(report: Report, *, live: Live | None = None) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    writer.filters |= {"moment": _moment, "number": _number, "setting": _setting, "whole": "{:,}".format}
+    writer.filters |= {
+        "moment": _moment,
+        "number": _number,
+        "room": _room,
+        "delta": _delta,
+        "setting": _setting,
+        "whole": "{:,}".format,
+    }
     plot, caption = _plot(report)
     return writer.from_string(files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8")).render(
         report=report,
@@ -101,7 +109,15 @@ def _moment(time: str) -> str:
 
 
 def _number(value: float) -> str:
-    return "no limit" if math.isinf(value) else f"{value:.5g}"
+    return "no limit" if math.isinf(value) else bound(value, 5)
+
+
+def _room(value: float) -> str:
+    return "no limit" if math.isinf(value) else room(value, 5)
+
+
+def _delta(value: float) -> str:
+    return bound(value, 3)
 
 
 def _setting(value: float | int | str | bool | None) -> str:

@@ -7,6 +7,8 @@ import datetime
 import math
 from collections.abc import Sequence
 
+from langchain_dp._util.rounding import bound
+
 _WIDTH, _HEIGHT = 720, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 18, 34, 62
 _APART = 20  # of two names, so that they never lie on each other, on a phone either
@@ -76,9 +78,10 @@ def spent_over_time(
     side = "end" if x(time) > _WIDTH / 2 else "start"
     at = min(y(last) - 6, _HEIGHT - _BOTTOM - 6)
     if all(abs(at - other) >= _APART for other in heights) or side == "end":
-        texts.append(("value", side, f"{x(time):.1f}", f"{at:.1f}", f"spent {last:.4g}"))
+        texts.append(("value", side, f"{x(time):.1f}", f"{at:.1f}", f"spent {bound(last, 4)}"))
     return Plot(
-        f"{unit} spent over time: {last:.4g} of " + ", ".join(f"{name} {height:.4g}" for name, height, _ in shown),
+        f"{unit} spent over time: {bound(last, 4)} of "
+        + ", ".join(f"{name} {height:.4g}" for name, height, _ in shown),
         f"{path}H{x(end):.1f}V{y(0):.1f}Z",
         f"{path}H{x(end):.1f}",
         [f"{y(value):.1f}" for value in steps],
