@@ -12,6 +12,7 @@ import pytest
 from dp_accounting.dp_event import GaussianDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent
 from fakes.places import on_both
 
+from langchain_dp._util.rounding import bound, room
 from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.calibrate import max_releases
 from langchain_dp.accounting.events import ExponentialEvent, MetricEvent, Neighbors, NoisyMaxEvent, PartEvent
@@ -343,7 +344,9 @@ def test_the_repr_of_a_ledger_shows_what_is_spent_and_left(tmp_path: pathlib.Pat
     plan = ledger.reserve([(VOTE, 5)], name="p", delta=1e-6)
     plan.spend(VOTE)
     spent = plan.spent()[0]
-    assert repr(ledger).endswith(f"spent={spent:.4g}, reserved={plan.epsilon:.4g}, left={3 - plan.epsilon:.4g})")
+    assert repr(ledger).endswith(
+        f"spent={bound(spent, 4)}, reserved={bound(plan.epsilon, 4)}, left={room(3 - plan.epsilon, 4)})"
+    )
 
 
 def test_the_repr_of_a_ledger_waits_for_nobody_and_never_raises(

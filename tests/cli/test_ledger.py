@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from langchain_dp._util.rounding import bound
 from langchain_dp.accounting import (
     Askers,
     ExponentialEvent,
@@ -90,7 +91,7 @@ def test_budget_plans_parts_and_releases(ledger: Path, capsys: Any) -> None:
         "Plan tickets, made 20",
         "2 of 10 used, 8 left",
         "asked for by web (2)",
-        f"part training: epsilon = {prompts['parts']['training']:g} of 1.5 spent",
+        f"part training: epsilon = {bound(prompts['parts']['training'])} of 1.5 spent",
         "0 of 1 used, 1 left",
     ):
         assert part in text

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from langchain_dp._util.rounding import bound
 from langchain_dp.accounting import MetricLedger, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.cli import main
@@ -83,7 +84,7 @@ def test_a_pipe_hears_one_line_a_change(ledger: Path, watching: Any) -> None:
         r"budget epsilon = 3, delta = 1e-05; left epsilon = 2, delta = 6e-06; releases 4",
         lines[-1],
     )
-    assert f"spent epsilon = {spent:g}," in lines[-1]
+    assert f"spent epsilon = {bound(spent)}," in lines[-1]
 
 
 def test_a_pipe_hears_of_accounts_in_eta(tmp_path: Path, watching: Any) -> None:
