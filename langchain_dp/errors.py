@@ -16,8 +16,9 @@
     ├── ModelUnavailable (RuntimeError)    the model failed on a public question
     └── MissingExtra (ImportError)         an optional package is not installed
 
-Two warnings: WeakPromiseWarning (UserWarning), a budget under which hardly anything is promised; BudgetRunsLow
-(UserWarning), a plan of which 80% are used.
+Four warnings, each a UserWarning: WeakPromiseWarning, a budget under which hardly anything is promised;
+MostlyNoiseWarning, a plan that releases noise above all; NothingKept, a run of which no text was kept; BudgetRunsLow, a
+plan of which 80% are used.
 
 No message holds private text. Nothing here imports anything else of the package.
 """
@@ -130,6 +131,10 @@ class MostlyNoiseWarning(UserWarning):
 
     More records, fewer releases or a larger budget help. The promise holds all the same.
     """
+
+
+class NothingKept(UserWarning):
+    """A run is paid for, and none of its texts is kept: public filters left them out, or each broke off."""
 
 
 class BudgetRunsLow(UserWarning):

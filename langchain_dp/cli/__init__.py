@@ -28,7 +28,7 @@ from langchain_dp.cli.parts import (
     note,
     refusal,
 )
-from langchain_dp.errors import BudgetRunsLow, WeakPromiseWarning
+from langchain_dp.errors import BudgetRunsLow, NothingKept, WeakPromiseWarning
 
 COMMANDS: tuple[type[Options], ...] = (
     demo.Demo,
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SystemExit: With 0 after --help and --version, with 2 where the arguments cannot be parsed.
     """
     options = parse(arguments)
-    for said in (WeakPromiseWarning, BudgetRunsLow):  # what a command shows, plan or certificate, says it
+    for said in (WeakPromiseWarning, BudgetRunsLow, NothingKept):  # what a command shows, plan or certificate, says it
         warnings.simplefilter("ignore", said)
     try:
         code = options.run()

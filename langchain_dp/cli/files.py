@@ -19,6 +19,8 @@ Format = Literal["text", "jsonl"]
 SUFFIXES = (".txt", ".md", ".jsonl")
 """Files of a folder that are read; the others are left alone, and named."""
 
+_TABLES = (".csv", ".tsv", ".xlsx", ".parquet")
+
 LINES = 256
 """Lines of one batch at most: they are charged and drawn together."""
 
@@ -93,6 +95,11 @@ def find(source: Path | None, target: Path | None, form: Format | None, *, overw
     else:
         if source is not None and not source.exists():
             raise InvalidParameter(f"Expected --in {source} to be a file or a folder, but nothing is there.")
+        if form is None and source is not None and source.suffix.lower() in _TABLES:
+            raise WrongArguments(
+                f"Expected --in {source} to hold lines of text or JSON rows, not a table, whose header and labels "
+                "would be sanitized with it. Save it as .jsonl, or give --format text to take its lines as they are."
+            )
         found = [Job(source, target, form or _format(source))]
         if target is not None and not target.parent.is_dir():
             raise InvalidParameter(f"Expected the folder of --out {target} to be there. Make it, or name another.")

@@ -159,7 +159,9 @@ def refusal(error: Any) -> str:
     path = PROGRAM if error.ctx is None else error.ctx.command_path
     said = error.message
     if hasattr(error, "possibilities"):  # of an option
-        said = f"unknown option {error.option_name}{_meant(error.possibilities)}"
+        takes = [name for option in error.ctx.command.params for name in option.opts] if error.ctx else []
+        begins = [name for name in takes if name.startswith(error.option_name)]
+        said = f"unknown option {error.option_name}{_meant(begins or error.possibilities)}"
     elif not isinstance(error, typer.BadParameter) and hasattr(error.ctx and error.ctx.command, "commands"):
         command = error.ctx.command
         said = f"expected a {command.subcommand_metavar.split()[0].lower()}: one of {', '.join(command.commands)}"

@@ -38,6 +38,14 @@ class PrivateChat(BaseChatModel):
         """Name of the model that the certificate names."""
         raise NotImplementedError
 
+    def _count(self, text: str) -> int:
+        """Tokens of a text, or an estimate."""
+        raise NotImplementedError
+
+    def get_num_tokens(self, text: str) -> int:
+        """Tokens of the model below, or an estimate. LangChain's own would ask a hub for another model's."""
+        return self._count(text)
+
     def bind_tools(self, tools: object, **kwargs: Any) -> NoReturn:
         """Refuse: a private answer calls no tool, and is no object of a schema."""
         raise InvalidParameter(

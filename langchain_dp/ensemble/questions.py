@@ -87,8 +87,9 @@ def question_texts(question: object, variables: Sequence[str], *, text_key: str 
     """
     fields = question_fields(question, variables, text_key=text_key)
     if missing := [name for name in variables if name not in fields]:
+        alone = "a str or " if len([name for name in variables if name != HISTORY]) == 1 else ""
         raise InvalidParameter(
-            f"Expected the question to be a str or a mapping with {list(variables)}; missing: {missing}. Nothing was "
+            f"Expected the question to be {alone}a mapping with {list(variables)}; missing: {missing}. Nothing was "
             "spent."
         )
     if odd := [name for name in variables if not isinstance(fields[name], (str, int, float))]:

@@ -85,11 +85,12 @@ class ClassifyBatches:
             batch: Columns of equal length. It is not changed.
 
         Returns:
-            The columns to keep, in the batch's order, and the labels, in its type. A row without a question has none.
+            The columns to keep, in the batch's order, and the labels, in its type. A row without a question, or with a
+            blank one, has none.
 
         Raises:
-            InvalidParameter: A column is not there or holds something else than texts, or a question is empty or too
-                long. Nothing was charged.
+            InvalidParameter: A column is not there or holds something else than texts, or a question is too long, by
+                its row. Nothing was charged.
             BudgetExceeded: The plan is used up. What was released of this batch is stored: it costs nothing again.
             ModelUnavailable: The model does not answer; see :class:`DPICLClassifier`.
             LedgerError: The ledger cannot be trusted or written.
@@ -121,10 +122,13 @@ class ClassifyBatches:
         asked: dict[tuple[str | None, ...], Any] = {
             row: dict(zip(self._columns, row, strict=True)) if self._named else row[0]
             for row in rows
-            if None not in row
+            if None not in row and any(text.strip() for text in row if text)
         }
-        for question in asked.values():
-            chain._checked_question(question)
+        for row, question in asked.items():
+            try:
+                chain._checked_question(question)
+            except InvalidParameter as refused:
+                raise InvalidParameter(f"Row {rows.index(row)} of a batch: {refused}") from None
         names = {given: name for name, given in chain._given.items()}
         labels = dict(zip(asked, (names[answer] for answer in chain.batch(list(asked.values()))), strict=True))
         new = [labels.get(row) for row in rows]

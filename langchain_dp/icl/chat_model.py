@@ -67,6 +67,9 @@ class ChatDPICL(PrivateChat):
     def _released_by(self) -> str:
         return self._classifier.certificate_model
 
+    def _count(self, text: str) -> int:
+        return self._classifier._voter.count_tokens(text)
+
     def _generate(
         self,
         messages: list[BaseMessage],

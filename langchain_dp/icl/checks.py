@@ -14,6 +14,12 @@ from langchain_dp.records import AUTOMATIC, row_fault
 
 def label_words(prompt: ICLPrompt, labels: Sequence[str]) -> list[str]:
     """Words that stand for the labels; they differ in more than case and blanks."""
+    unknown = [label for label in prompt.words if label not in labels]
+    if unknown:
+        raise InvalidParameter(
+            f"Expected words= of the template to name labels alone, but {unknown} are none of labels={list(labels)}. "
+            "Write them as the labels are written."
+        )
     words = [prompt.word(label) for label in labels]
     if len({" ".join(word.casefold().split()) for word in words}) < len(words):
         raise InvalidParameter(

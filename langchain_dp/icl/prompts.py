@@ -27,7 +27,8 @@ class ICLPrompt:
             given as they are (``{1: "positive"}``); they are kept by their names.
 
     Raises:
-        InvalidParameter: The template has no variable, or two labels share a word.
+        InvalidParameter: The template has no variable, or one with a format of its own; two labels share a word, or one
+            is blank.
 
     Examples:
         >>> prompt = ICLPrompt(question="Message: {text}", answer="Feedback:", words={1: "praise", 0: "complaint"})
@@ -47,6 +48,8 @@ class ICLPrompt:
                 raise InvalidParameter(f"Expected {name} of type {type(getattr(self, name)).__name__} to be a str.")
         if not isinstance(self.words, Mapping) or not all(isinstance(word, str) for word in self.words.values()):
             raise InvalidParameter("Expected words to map labels to strings. Write words={'positive': 'Positive'}.")
+        if any(not word.strip() for word in self.words.values()):
+            raise InvalidParameter("Expected every word that stands for a label to be a non-empty text. Fill it in.")
         if not self.variables:
             raise InvalidParameter(
                 f"Expected question={self.question!r} to hold a variable. Write for example 'Review: {{text}}'."
@@ -65,6 +68,14 @@ class ICLPrompt:
             raise InvalidParameter(
                 f"Expected question={self.question!r} to hold every brace that stands for itself twice."
             ) from None
+        if any(
+            spec or conversion or name == "" or "." in str(name) or "[" in str(name)
+            for _, name, spec, conversion in parsed
+        ):
+            raise InvalidParameter(
+                f"Expected question={self.question!r} to hold plain variables such as {{text}}: numbers are shown as "
+                "they are. Format them in the examples, and double a brace that stands for itself."
+            )
         return tuple(dict.fromkeys(name for _, name, _, _ in parsed if name is not None))
 
     def word(self, label: str) -> str:

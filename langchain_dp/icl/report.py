@@ -166,17 +166,17 @@ class ICLPlanReport:
         return "\n".join(lines)
 
 
-def drowned(reservation: AnswerReservation, labels: int) -> str:
+def drowned(scheme: Scheme, event: NoisyMaxEvent, queries: int, *, labels: int) -> str:
     """Why answers are mostly noise; empty if nine subsets of ten that agree win three times in four."""
-    share, votes, sigma = MAJORITIES[-1], reservation.scheme.expected_subsets, reservation.event.sigma
+    share, votes, sigma = MAJORITIES[-1], scheme.expected_subsets, event.sigma
     if (2 * share - 1) * votes >= 3 * math.sqrt(votes + 2 * sigma**2):  # so far ahead that nobody need integrate
         return ""
-    chance = majority_survival(share, sigma=sigma, scheme=reservation.scheme, labels=labels)
+    chance = majority_survival(share, sigma=sigma, scheme=scheme, labels=labels)
     if chance >= _HEARD:
         return ""
     return (
         f"where {share:.0%} of the subsets agree, their label wins {chance:.0%} of the time, with noise made for "
-        f"{reservation.max_queries:,} answers (max_queries=)"
+        f"{queries:,} answers (max_queries=)"
     )
 
 

@@ -83,10 +83,13 @@ def reserve(
     settings: Mapping[str, Any] | None = None,
     replicas: bool = False,
     askers: Askers | None = None,
+    before: Callable[[Scheme, NoisyMaxEvent, int], object] = lambda *_: None,
 ) -> AnswerReservation:
     """Calibrate the noise and reserve the plan, or go on with the plan that the ledger holds under this name.
 
     After a restart the number of records may have changed; the constants of the reserved plan stay in force.
+
+    ``before`` warns of a plan that is worth little, while nothing is reserved yet; so do the promise's weak points.
 
     ``settings`` are those of the chain whose subsets this one shares; None where it cuts its own.
 
@@ -111,7 +114,7 @@ def reserve(
     )
     resumed = functools.partial(
         _resume, neighbors=neighbors, budget=budget, max_queries=max_queries, sampling=sampling, subsets=subsets,
-        derived=derived, settings=settings, records=records, askers=askers,
+        derived=derived, settings=settings, records=records, askers=askers, before=before,
     )  # fmt: skip
 
     def new() -> AnswerReservation:
@@ -121,11 +124,13 @@ def reserve(
             share, queries=max_queries, sampling_probability=scheme.sampling_probability, sampling=scheme.sampling
         )
         event = NoisyMaxEvent(sigma, scheme.sampling_probability, scheme.sampling)
+        weak = _weak(share, scheme, records)
+        before(scheme, event, max_queries)
         plan = ledger.reserve(
             [(event, max_queries)], name=name, epsilon=share.epsilon, delta=share.delta,
             settings={**settings, "groups": scheme.groups}, askers=askers,
         )  # fmt: skip
-        return AnswerReservation(plan, scheme, share, event, max_queries, settings, _weak(share, scheme, records))
+        return AnswerReservation(plan, scheme, share, event, max_queries, settings, weak)
 
     return reserved_once(ledger, name, new=new, resumed=resumed)
 
@@ -142,6 +147,7 @@ def _resume(
     settings: Mapping[str, Any],
     records: int,
     askers: Askers | None,
+    before: Callable[[Scheme, NoisyMaxEvent, int], object],
 ) -> AnswerReservation:
     """Go on with a plan. ``derived`` is the scheme that a new one would get for the records of now."""
     events = plan.events
@@ -177,7 +183,9 @@ def _resume(
     check_same(plan, asked, budget, "chain")
     even = neighbors is not Neighbors.ADD_OR_REMOVE_ONE
     share, scheme = PrivacyBudget(plan.epsilon, plan.delta, neighbors), Scheme(sampling.scheme, groups, q, even)
-    return AnswerReservation(plan, scheme, share, event, most, settings, _weak(share, scheme, records))
+    weak = _weak(share, scheme, records)
+    before(scheme, event, most)
+    return AnswerReservation(plan, scheme, share, event, most, settings, weak)
 
 
 def _weak(share: PrivacyBudget, scheme: Scheme, records: int) -> tuple[str, ...]:

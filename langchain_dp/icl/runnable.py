@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from langchain_dp._util import validate
 from langchain_dp._util.validate import moved, no_further
-from langchain_dp.accounting import Askers, Neighbors, PrivacyBudget, PrivacyCertificate
+from langchain_dp.accounting import Askers, Neighbors, NoisyMaxEvent, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of_noise
 from langchain_dp.accounting.events import SamplingName
 from langchain_dp.accounting.pld import MOST_COUNTS
@@ -170,8 +170,8 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
             subsets=subsets,
             replicas=replicas,
             askers=None if askers is None else validate.group("askers", askers, Askers),
+            before=self._warned,
         )
-        warn_of_noise(drowned(reservation, len(self.labels)))
         self._subset_prompts = SubsetPrompts(self._records, reservation.scheme, self._shot, self._rng)
         self._replicas: Replicas | None = None
         if replicas:
@@ -496,8 +496,8 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
             subsets=scheme.groups,
             settings=self._reservation.settings,
             askers=self.askers if askers is None else validate.group("askers", askers, Askers),
+            before=self._warned,
         )
-        warn_of_noise(drowned(reservation, len(self.labels)))
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin.name = reservation.plan.name
@@ -523,6 +523,9 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
             check=self._checked_question,
             neighbors=self._reservation.budget.neighbors,
         )
+
+    def _warned(self, scheme: Scheme, event: NoisyMaxEvent, queries: int) -> None:
+        warn_of_noise(drowned(scheme, event, queries, labels=len(self.labels)))
 
     def _shot(self, example: Mapping[str, Any]) -> Shot:
         return self.prompt.ask(example), self.prompt.word(str(example["label"]))

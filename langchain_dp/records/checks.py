@@ -47,6 +47,11 @@ def given_labels(labels: Iterable[Label]) -> dict[str, Label]:
             "Expected labels to be a list, not a mapping. Words that stand for labels in a prompt are words= of its "
             "template: give labels=list(labels)."
         )
+    if isinstance(labels, (set, frozenset)):
+        raise InvalidParameter(
+            "Expected labels to be a list, not a set: their order is part of what is released, and that of a set is "
+            "another one in every process. Give labels=sorted(labels)."
+        )
     listed = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)) else [None]
     names = [label_name(label) for label in listed]
     if not all(name is not None and name.strip() for name in names) or len({_kind(label) for label in listed}) > 1:

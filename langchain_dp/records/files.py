@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.records.faults import Faults
+from langchain_dp.redact import Held, redacted
+
+READING = "while examples were read"
 
 
 def read_jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
@@ -20,9 +25,13 @@ def read_jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
     Raises:
         InvalidParameter: Lines are not JSON objects; the message gives their numbers and nothing of them.
     """
+    rows: list[dict[str, Any]] = redacted(_jsonl, Held(path), READING)
+    return rows
+
+
+def _jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     faults = Faults(f"line {{}} of {_named(path)}")
-    line = row = None
     with Path(path).open("rb") as lines:  # bytes: a decoding error would carry the file's content
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -35,7 +44,6 @@ def read_jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
                 rows.append(row)
             else:
                 faults.add(number, "Expected {where} to be a JSON object. Repair it.")
-    del line, row  # a traceback shows locals to those who collect them
     faults.raise_any()
     return rows
 
@@ -47,21 +55,42 @@ def read_csv(path: str | PathLike[str], *, delimiter: str = ",") -> list[dict[st
         InvalidParameter: It cannot be read, or rows are longer or shorter than the header; the message gives their
             numbers, of which the first row after the header is 1.
     """
-    content = Path(path).read_bytes()
+    rows: list[dict[str, Any]] = redacted(_table, Held(path, delimiter), READING)
+    return rows
+
+
+def _table(path: str | PathLike[str], delimiter: str) -> list[dict[str, Any]]:
+    content, name = Path(path).read_bytes(), Path(path).name
     try:
         lines = io.StringIO(content.decode("utf-8-sig"), newline="")
-        rows = list(csv.DictReader(lines, delimiter=delimiter))
-    except (UnicodeDecodeError, csv.Error):  # they may carry the file's content
-        rows = None
-    if rows is None:
-        del content
-        raise InvalidParameter(f"Expected {_named(path)} to be a table in UTF-8 with a header. Save it as one.")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InvalidParameter(f"Expected line {line} of {name} to be UTF-8. Save the file in it.") from None
+    try:
+        with _long_fields():
+            rows = list(csv.DictReader(lines, delimiter=delimiter))
+    except csv.Error:
+        raise InvalidParameter(f"Expected {name} to be a table with a header. Save it as one.") from None
     faults = Faults(f"row {{}} of {_named(path)}")
     for number, row in enumerate(rows, start=1):
         if None in row or None in row.values():
             faults.add(number, "Expected {where} to have as many fields as the header. Repair it.")
     faults.raise_any()
     return rows
+
+
+@contextlib.contextmanager
+def _long_fields() -> Iterator[None]:
+    """Fields of any length: the csv module takes 131,072 letters, for the whole process."""
+    with _LIMIT:
+        before = csv.field_size_limit(2**31 - 1)
+        try:
+            yield
+        finally:
+            csv.field_size_limit(before)
+
+
+_LIMIT = threading.Lock()
 
 
 def _read_tsv(path: str | PathLike[str]) -> list[dict[str, Any]]:

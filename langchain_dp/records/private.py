@@ -10,8 +10,9 @@ from typing import Any, NoReturn, Self
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.records.checks import encodable, exact, is_missing, label_name, row_fault
 from langchain_dp.records.faults import Faults, placed
-from langchain_dp.records.files import read_jsonl
+from langchain_dp.records.files import READING, read_jsonl
 from langchain_dp.records.tables import fields_of, rows_of
+from langchain_dp.redact import Held, redacted
 
 AUTOMATIC = "#"
 """First letter of the ids that number records by their place; no given id may start with it."""
@@ -60,6 +61,9 @@ class PrivateRecords:
             self._records.update(examples._records)
             self._places = examples._places
             return
+        redacted(self._fill, Held(examples), READING)
+
+    def _fill(self, examples: Examples) -> None:
         faults = Faults()
         for position, example in enumerate(rows_of(examples)):
             made = self._named(example, None)

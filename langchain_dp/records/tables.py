@@ -8,10 +8,8 @@ from os import PathLike
 from typing import Any
 
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.records.files import read_file
+from langchain_dp.records.files import READING, read_file
 from langchain_dp.redact import Held, redacted
-
-_READING = "while examples were read"
 
 
 def rows_of(examples: object) -> Iterable[Any]:
@@ -41,7 +39,7 @@ def rows_of(examples: object) -> Iterable[Any]:
     for method, arguments in (("to_dicts", ()), ("to_pylist", ()), ("to_dict", ("records",))):
         convert = getattr(examples, method, None)
         if callable(convert) and (method != "to_dict" or hasattr(examples, "columns")):
-            rows: list[Any] = redacted(convert, Held(*arguments), _READING)
+            rows: list[Any] = redacted(convert, Held(*arguments), READING)
             return rows
     if isinstance(examples, Iterable) and not isinstance(examples, (bytes, bytearray)):
         return examples
@@ -69,6 +67,6 @@ def fields_of(example: object) -> Mapping[str, Any] | None:
     for method in ("model_dump", "_asdict"):  # pydantic; a named tuple
         dump = getattr(example, method, None)
         if callable(dump):
-            made = redacted(dump, Held(), _READING)
+            made = redacted(dump, Held(), READING)
             return made if isinstance(made, Mapping) else None
     return None

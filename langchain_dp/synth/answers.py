@@ -16,6 +16,7 @@ from langchain_dp._util import forks
 from langchain_dp._util.validate import group, integer, no_further, number
 from langchain_dp.accounting import Askers, LedgerPlan, Neighbors, PrivacyBudget, PrivacyCertificate, TextRoundEvent
 from langchain_dp.accounting.budget import warn_of, warn_of_clip
+from langchain_dp.accounting.events import MOST_TOKENS
 from langchain_dp.ensemble.answers import KEPT, AnswerCache
 from langchain_dp.ensemble.journal import secret_key
 from langchain_dp.ensemble.questions import Question, asker_of
@@ -73,7 +74,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         max_queries: Answers that the noise is made for. The same question again costs nothing.
         name: Name of the plan in the ledger.
         members: Records that are expected to take part in one answer.
-        max_new_tokens: Tokens of an answer at most.
+        max_new_tokens: Tokens of an answer at most; no more than 512.
         sampling_probability: Rate of the records. None: ``members`` over their number, where that is public; of a
             plan that is taken up, the rate that it was reserved with.
         prompts: Templates.
@@ -134,7 +135,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         integer("max_queries", max_queries, at_least=1, at_most=MOST_ROUNDS)
         integer("members", members, at_least=2, at_most=10_000)
         integer("candidates", candidates, at_least=2, at_most=100_000)
-        integer("max_new_tokens", max_new_tokens, at_least=1)
+        integer("max_new_tokens", max_new_tokens, at_least=1, at_most=MOST_TOKENS)
         self._answers = AnswerCache[str](integer("keep_answers", keep_answers, at_least=0))
         self._longest = integer("max_question_chars", max_question_chars, at_least=1)
         number("temperature", temperature, at_least=0.05, at_most=100.0)

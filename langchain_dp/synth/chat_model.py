@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic import PrivateAttr
 
+from langchain_dp.ensemble.asking import count_quietly
 from langchain_dp.ensemble.chat import PrivateChat, check_no_askers, reply_metadata, stop_strings
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.synth.answers import DPAnswerGenerator
@@ -59,6 +60,9 @@ class ChatDPGenerator(PrivateChat):
     @property
     def _released_by(self) -> str:
         return self._generator.certificate_model
+
+    def _count(self, text: str) -> int:
+        return count_quietly(self._generator._engine, text)
 
     def _generate(
         self,

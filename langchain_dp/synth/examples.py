@@ -23,6 +23,7 @@ from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.ensemble.naming import label_parser, names_of
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.redact import Held, redacted
 from langchain_dp.synth.describing import instruction_of
 from langchain_dp.synth.selecting import BalancedExampleSelector, WordRetriever
 
@@ -255,6 +256,11 @@ class SyntheticExamples(Sequence[SyntheticExample]):
             InvalidParameter: The file is none of that kind.
             FileNotFoundError: There is no such file.
         """
+        made: SyntheticExamples = redacted(cls._loaded, Held(path), "while examples were read")
+        return made
+
+    @classmethod
+    def _loaded(cls, path: str | os.PathLike[str]) -> SyntheticExamples:
         try:
             first, *rest = (json.loads(line) for line in Path(path).read_text(encoding="utf-8").split("\n") if line)
             certificate = PrivacyCertificate.from_dict(first["certificate"])

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from langchain_dp._util import validate
+from langchain_dp._util.words import pieces_of
 from langchain_dp.ensemble.asking import ask_together
 from langchain_dp.ensemble.describing import own
 from langchain_dp.ports import MemberPrompt, ScoresLabels
@@ -24,7 +25,7 @@ class Filters:
     """What a released text has to be to be kept. Public rules over public texts.
 
     Args:
-        least_words: Words that it must have.
+        least_words: Words that it must have. In writing without spaces (Chinese, Japanese, Thai) a letter is one.
         whole_sentences: Cut a text that ran into the largest number of tokens back to its last whole sentence, where
             it has one.
         check_labels: Leave out what the public model, asked without any example, takes for another label. It needs
@@ -88,10 +89,9 @@ def counted(found: Sequence[tuple[WrittenText, Reason]]) -> dict[str, int]:
 
 
 def _reason(text: str, filters: Filters, descriptions: Mapping[str, str]) -> Reason:
-    words = text.split()
     if not any(character.isalnum() for character in text):
         return "empty"
-    if len(words) < filters.least_words:
+    if len(pieces_of(text)) < filters.least_words:
         return "short"
     if any(_folded(text) == _folded(description) for description in descriptions.values()):
         return "repeats the request"

@@ -13,11 +13,12 @@ from langchain_core.runnables.config import run_in_executor
 from tqdm import tqdm
 
 from langchain_dp._util import forks
+from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.validate import as_int, group, no_further
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
-from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.errors import InvalidParameter, NothingKept, PrivateDataError
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels, ScoresNextToken
 from langchain_dp.quiet.run import check_environment
@@ -152,6 +153,11 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             raise InvalidParameter(
                 f"Expected progress of type {type(progress).__name__} to be a function of one example, or None."
             )
+        if max_new_tokens < self.filters.least_words:
+            raise InvalidParameter(
+                f"Expected max_new_tokens={max_new_tokens} to hold the {self.filters.least_words} words that a text "
+                "must have, or all are left out. Raise it, or lower Filters(least_words=)."
+            )
         if self.filters.check_labels and not isinstance(model, ScoresLabels):
             raise InvalidParameter("Expected check_labels=True only with a model that scores labels. Set it to False.")
         self._engine = model
@@ -222,7 +228,13 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             total = (self.settings.rounds + (self.settings.describe is not None)) * len(self.settings.labels)
             with self._shown(total) as told_of:
                 self._runs.run(records, advance=told_of, halted=halted)
-            return self.released()
+            made = self.released()
+        if not len(made):
+            why = ", ".join(f"{number} x {reason!r}" for reason, number in made.settings["dropped"].items())
+            warn_caller(
+                f"No text of the run is kept ({why or 'none was finished'}). See released().dropped.", NothingKept
+            )
+        return made
 
     @contextlib.contextmanager
     def _shown(self, total: int) -> Iterator[Callable[[WrittenText], None]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Mapping
 
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
@@ -16,7 +15,7 @@ from langchain_core.example_selectors import BaseExampleSelector
 from langchain_core.retrievers import BaseRetriever
 from pydantic import Field
 
-_WORD = re.compile(r"\w+")
+from langchain_dp._util.words import words_of
 
 
 class BalancedExampleSelector(BaseExampleSelector):
@@ -87,4 +86,4 @@ class WordRetriever(BaseRetriever):
 
 
 def _words(text: str) -> frozenset[str]:
-    return frozenset(_WORD.findall(text.casefold()))
+    return frozenset(words_of(text.casefold()))

@@ -291,6 +291,7 @@ def test_refusals_are_one_line(
         ("in.jsonl", ["--keep-fields", "text"], "different fields"),
         ("in.jsonl", ["--fields", "a", "b", "--keep-fields", "b"], "found ['b']"),
         ("in.txt", ["--user-field", "u"], "JSON rows"),
+        ("in.csv", [], "not a table"),
         ("", [], "Expected --out to name a folder"),
     ],
 )

@@ -244,6 +244,7 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ("--jsn demo", "unknown option --jsn. See langchain-dp --help."),
         ("demo --sistem icl", "unknown option --sistem. Did you mean --system? See langchain-dp demo --help."),
         ("demo --sys icl", "Did you mean --system?"),
+        ("plan icl --eps 3", "unknown option --eps. Did you mean --epsilon?"),
         ("demo --system rapt", "--system: expected one of icl, opt, found 'rapt'"),
         ("demo --limit 0", "--limit: expected a whole number of at least 1, found '0'"),
         ("demo --delta 2", "--delta: expected a number between 0 and 1, such as 0.5, found '2'"),

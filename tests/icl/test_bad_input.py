@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import traceback
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ from fakes.voters import StructuredChat, VotingChat, VotingLLM, classifier, left
 
 from langchain_dp import ChatDPICL, DPICLClassifier, Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.errors import InvalidParameter, LangChainDPError
-from langchain_dp.icl import AMAZON
+from langchain_dp.icl import AGNEWS, AMAZON
 
 HALF: dict[str, Any] = {"partitions": None, "sampling_probability": 0.5}
 DERIVED: dict[str, Any] = {"partitions": None, "sampling_probability": None}
@@ -58,6 +59,8 @@ ROW = {"text": f"odd {CANARY}", "label": "positive"}
         (r"labels=\['positive'\] to hold at least two labels", {"labels": ["positive"]}),
         (r"labels=\[\] to hold at least two", {"labels": []}),
         (r"each once", {"labels": ["positive", "positive"]}),
+        (r"a list, not a set", {"labels": {"positive", "negative"}}),
+        (r"\['Positive'\] are none of labels=", {"prompt": dataclasses.replace(AGNEWS, words={"Positive": "good"})}),
         (r"labels='positive' to be a list", {"labels": "positive"}),
         (r"to be a list of non-empty strings", {"labels": ["positive", " "]}),
         (r"to be a list of non-empty strings", {"labels": ["positive", 1]}),

@@ -107,11 +107,18 @@ def test_a_worker_that_is_killed_leaves_one_label_and_at_most_one_charge_more(
     assert charges(place) == 2 + lost
 
 
+def test_a_row_without_a_question_has_no_label(place: str) -> None:
+    """If it breaks, one empty cell ends a job over a million rows."""
+    classify = ClassifyBatches(functools.partial(chain, place), "text")
+    assert classify({"text": [None, " ", ""]})["label"] == [None] * 3
+    assert charges(place) == 0
+
+
 def test_nothing_is_charged_where_a_row_cannot_be_asked(place: str) -> None:
     """If it breaks, one bad row costs what the rows before it cost, and shows what stood in it."""
     classify = ClassifyBatches(functools.partial(chain, place), "text")
-    for bad in ("  ", 7):
-        with pytest.raises(InvalidParameter) as caught:
+    for bad in ("much " * 10_000, 7):
+        with pytest.raises(InvalidParameter, match=r"[Rr]ow 1 of a batch") as caught:
             classify({"text": ["my secret", bad]})
         assert "secret" not in str(caught.value)
     with pytest.raises(InvalidParameter, match="column 'text'"):

@@ -131,6 +131,11 @@ def test_a_chat_without_a_question_is_refused(messages: Any) -> None:
     assert left(model.classifier) == 5
 
 
+def test_tokens_are_counted_without_a_hub() -> None:
+    """If it breaks, LangChain asks the network for another model's tokenizer, to trim a history for instance."""
+    assert ChatDPICL(classifier=classifier()).get_num_tokens("Nobody came.") == 3
+
+
 def test_usage_counts_question_and_label_only() -> None:
     """The usage shows how many tokens the private subsets held."""
     small, large = chat(), chat(examples=private_examples(800))

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from fakes.voters import VotingChat, VotingEngine, classifier, left, private_examples
 
-from langchain_dp import PrivacyBudget
+from langchain_dp import PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting import NoisyMaxEvent, epsilon
 from langchain_dp.ensemble.scheme import Scheme
-from langchain_dp.errors import MostlyNoiseWarning
+from langchain_dp.errors import MostlyNoiseWarning, WeakPromiseWarning
 from langchain_dp.icl.report import majority_survival
 
 
@@ -30,6 +30,18 @@ def test_whoever_builds_a_chain_of_noise_is_told_so() -> None:
         classifier(**settings, budget=PrivacyBudget(3.0), max_queries=10_000)
     with pytest.warns(MostlyNoiseWarning, match="5\\d% of the time"):
         chain.with_budget(PrivacyBudget(0.01))
+
+
+@pytest.mark.parametrize("epsilon_", [3.0, 40.0])
+def test_whoever_takes_a_warning_for_an_error_has_reserved_nothing(epsilon_: float) -> None:
+    """If it breaks, the ledger is full by the time that one is told to ask for less, and cannot follow."""
+    ledger = PrivacyLedger(PrivacyBudget(epsilon_))
+    settings: dict[str, Any] = {"examples": private_examples(640), "partitions": None, "sampling_probability": None}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises((MostlyNoiseWarning, WeakPromiseWarning)):
+            classifier(**settings, ledger=ledger, max_queries=10_000)
+    assert ledger.plans() == []
 
 
 def test_a_plan_spends_nothing_and_asks_nobody() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import enum
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from pydantic import BaseModel
 from langchain_dp import DPICLClassifier, DPPromptOptimizer, PrivacyBudget, PrivateRecords
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.redact import Redacted
-from langchain_dp.synth import DPAnswerGenerator, DPExampleSynthesizer
+from langchain_dp.synth import DPAnswerGenerator, DPExampleSynthesizer, SyntheticExamples
 
 PAIRS = [(f"note {i} {CANARY}", "ab"[i % 2]) for i in range(6)]
 TEXTS = [{"text": text, "label": label} for text, label in PAIRS]
@@ -272,9 +273,8 @@ def test_one_error_names_all_rows_that_do_not_fit_the_chain() -> None:
         ("n.jsonl", f'{{"a": 1}}\n[1]\n\n{CANARY}\n7', "lines 2, 4 and 5 of n.jsonl to be a JSON object"),
         ("n.csv", f"text,label\n{CANARY},a\n{CANARY}\n{CANARY},a,b\n", "rows 2 and 3 of n.csv to have as many fields"),
         ("n{0}.csv", f"text,label\n{CANARY}\n", r"row 1 of n\{0\}.csv"),
-        ("n.csv", b"text,label\n\xff\xfe,a\n", "n.csv to be a table in UTF-8"),
+        ("n.csv", b"text,label\nb,a\n\xff\xfe,a\n", "line 3 of n.csv to be UTF-8"),
         ("n.csv", "text;label\na;b\n", "example 0 to have a non-empty str under 'text'"),
-        ("n.csv", "text,label\n" + "x" * 200_000 + ",a\n", "n.csv to be a table in UTF-8"),
     ],
 )
 def test_a_bad_file_is_named_with_its_lines(name: str, content: Any, message: str, tmp_path: Path) -> None:
@@ -286,6 +286,52 @@ def test_a_bad_file_is_named_with_its_lines(name: str, content: Any, message: st
     assert CANARY not in str(caught.value)
     with pytest.raises(FileNotFoundError):
         PrivateRecords(tmp_path / "none.csv")
+
+
+def test_a_cell_may_be_long(tmp_path: Path) -> None:
+    """If it breaks, a long note in a table is called no table; or this process reads others otherwise."""
+    path, limit = tmp_path / "n.csv", csv.field_size_limit()
+    path.write_text("text,label\n" + "x" * 200_000 + ",a\n")
+    assert len(PrivateRecords(path).get("#0")["text"]) == 200_000
+    assert csv.field_size_limit() == limit
+
+
+def broken(tmp_path: Path) -> dict[str, Callable[[], object]]:
+    """What cannot be read to its end, and holds private text."""
+    texts = {
+        "long.csv": f"text,label\n{CANARY},a,b\n",
+        "latin.csv": f"text,label\n{CANARY} \xe9,a\n",
+        "short.csv": f"text;label\n{CANARY};a\n",
+        "rows.jsonl": f'{{"text": "{CANARY}"}}\n{CANARY}\n',
+        "none.jsonl": f'{{"text": "{CANARY}"}}\n',
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(text.encode("latin-1"))
+    made: dict[str, Callable[[], object]] = {name: functools.partial(PrivateRecords, tmp_path / name) for name in texts}
+    made |= {f"load {name}": functools.partial(SyntheticExamples.load, tmp_path / name) for name in texts}
+    made["generator"] = lambda: PrivateRecords({"text": text, "label": int(text)} for text in [CANARY])
+    made["surrogate"] = lambda: PrivateRecords(iter([{"text": f"{CANARY} \ud800", "label": "a"}]))
+    return made
+
+
+def test_no_frame_of_an_error_holds_what_was_read(tmp_path: Path) -> None:
+    """If it breaks, callbacks of an enclosing run, and error reporters, get the whole file with the error."""
+    for name, read in broken(tmp_path).items():
+        with pytest.raises((InvalidParameter, Redacted)) as caught:
+            read()
+        error: BaseException | None = caught.value
+        while error is not None:
+            at = error.__traceback__
+            while at is not None:
+                held = {
+                    k: repr(v)
+                    for k, v in at.tb_frame.f_locals.items()
+                    if "langchain_dp" in at.tb_frame.f_code.co_filename
+                }
+                assert not [k for k, v in held.items() if CANARY in v], name
+                at = at.tb_next
+            assert CANARY not in repr(error.args), name
+            error = error.__context__
 
 
 def test_a_row_that_cannot_be_read_keeps_its_text_to_itself() -> None:

@@ -97,6 +97,12 @@ def test_stop_strings_are_found_at_any_cut(size: int, stop: list[str] | None) ->
         assert "".join(_until(pieces, stop_strings(stop))) == text[: min(ends, default=len(text))]
 
 
+def test_tokens_are_counted_by_the_engine() -> None:
+    """If it breaks, LangChain asks the network for another model's tokenizer."""
+    engine = WordScorer()
+    assert chat(model=engine).get_num_tokens("my parcel is late") == engine.count_tokens("my parcel is late")
+
+
 def test_what_was_said_before_counts_where_the_template_names_it() -> None:
     """If it breaks, a conversation is answered by its last line alone, or every template is given all of it."""
     engine = WordScorer()

@@ -37,7 +37,8 @@ def written(*texts: str, label: str = "delivery", ended: str = "end") -> list[Wr
 @pytest.mark.parametrize(
     ("text", "reason"),
     [("", "empty"), ("...", "empty"), ("late parcel", "short"), ("the parcel is late", ""),
-     ("Complaints about  late parcels", "repeats the request")],
+     ("Complaints about  late parcels", "repeats the request"), ("我的包裹还没有到谢谢。", ""), ("包裹", "short"),
+     ("荷物がまだ届いていません。", ""), ("พัสดุของฉันยังไม่มาถึงเลย", "")],
 )  # fmt: skip
 def test_each_text_is_kept_or_left_out_for_one_reason(text: str, reason: str) -> None:
     """If it breaks, a worthless text is an example, or a good one is lost."""
@@ -119,6 +120,8 @@ def test_braces_in_a_text_are_text() -> None:
 
 def test_a_selector_chooses_for_each_input() -> None:
     """If it breaks, examples cannot be chosen by similarity, or not without embeddings."""
+    chinese = SyntheticExamples([SyntheticExample(text, "a") for text in ("包裹还没有到", "发票的金额不对")], PAPER)
+    assert chinese.as_retriever(k=1).invoke("发票在哪里?")[0].page_content == "发票的金额不对"
     similar = made().as_example_selector(DeterministicFakeEmbedding(size=16), k=2)
     assert similar.select_examples({"text": "please refund me"})[0] == {"text": "please refund me", "label": "billing"}
     balanced = made().as_example_selector(k=3)

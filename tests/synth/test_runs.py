@@ -28,12 +28,13 @@ from langchain_dp.errors import (
     LedgerUnwritable,
     ModelUnavailable,
     MostlyNoiseWarning,
+    NothingKept,
     PlanError,
     PrivateDataError,
 )
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.records import PrivateRecords
-from langchain_dp.synth import SynthesisPrompts
+from langchain_dp.synth import Filters, SynthesisPrompts
 from langchain_dp.synth.journal import SynthesisJournal, WrittenText
 from langchain_dp.synth.members import Members
 
@@ -589,6 +590,15 @@ class Fails(WordScorer):
         if len(public.written) == self._at:
             raise ModelUnavailable("The server does not answer.")
         return super().score_next_token(public, members, **rest)
+
+
+def test_a_run_that_keeps_nothing_says_so() -> None:
+    """If it breaks, a budget is spent on nothing, and nobody hears of it."""
+    with pytest.raises(InvalidParameter, match=r"max_new_tokens=2 to hold the 3 words .*least_words="):
+        synthesizer(max_new_tokens=2)
+    chain = synthesizer(WordScorer(length=2), filters=Filters(least_words=8))
+    with pytest.warns(NothingKept, match=r"\d x 'short'"):
+        assert len(chain.invoke(rows())) == 0
 
 
 def test_a_text_that_broke_off_is_not_drawn_again() -> None:
