@@ -106,6 +106,10 @@ class ChatLlamaCpp(BaseChatModel):
             params["ls_stop"] = ends
         return params
 
+    def get_num_tokens(self, text: str) -> int:
+        """Tokens of a text by the model itself, which is loaded for it."""
+        return self._loaded.count(text, self._request([], None, {}))
+
     def close(self) -> None:
         """Free the model, for all copies of this object. The next call loads it again."""
         self._loaded.close()

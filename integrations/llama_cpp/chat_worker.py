@@ -118,10 +118,19 @@ class LoadedChat:
 
         with self._lock:
             go_on()
-            if self._model != request.model:
-                self._unload()
-                self._load(request)
+            self._ready(request)
             _Answer(self._llama, self._prompt(request), request).run(put, go_on)
+
+    def count(self, text: str, request: ChatRequest) -> int:
+        """Tokens of a text, by the model of a request."""
+        with self._lock:
+            self._ready(request)
+            return len(self._llama.tokenize(text.encode(), add_bos=False))
+
+    def _ready(self, request: ChatRequest) -> None:
+        if self._model != request.model:
+            self._unload()
+            self._load(request)
 
     def _load(self, request: ChatRequest) -> None:
         module = import_llama(verbose=request.verbose)

@@ -125,7 +125,7 @@ say what tells them apart.
             if self.test:
                 check_test(test, optimizer.settings)
             if self.plan:
-                show(optimizer.plan(records), counted_by=engine.name, as_json=self.json)
+                show(optimizer.plan(records), self, counted_by=engine.name)
                 return DONE
             if path is not None:
                 if ledger is None or ledger.plan(self.name) is None:

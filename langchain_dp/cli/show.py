@@ -10,18 +10,19 @@ from langchain_dp._util.rounding import rounded_up
 from langchain_dp.cli.parts import columns, print_json
 
 if TYPE_CHECKING:
+    from langchain_dp.cli.options import JsonOptions
     from langchain_dp.icl import ICLPlanReport
     from langchain_dp.opt import OptPlanReport
     from langchain_dp.rapt import Calibration
     from langchain_dp.synth import SynthesisPlan
 
 
-def show(found: ICLPlanReport | OptPlanReport | SynthesisPlan, *, counted_by: str, as_json: bool) -> None:
+def show(found: ICLPlanReport | OptPlanReport | SynthesisPlan, options: JsonOptions, *, counted_by: str) -> None:
     """Show what a run would cost, and by whose tokens that was counted."""
-    if as_json:
+    if options.json:
         print_json(found.to_dict() | {"tokens_counted_by": counted_by})
     else:
-        print(f"{found}\n  counted by   {counted_by}")
+        print(f"{options.in_options(str(found))}\n  counted by   {counted_by}")
 
 
 def show_calibration(calibration: Calibration, *, as_json: bool, releases: int | None = None) -> None:

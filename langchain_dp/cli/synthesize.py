@@ -128,7 +128,7 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             records = PrivateRecords(rows)
             plan = self._synthesizer(engine, labels, budget=budget).plan(records)
             if self.plan:
-                show(plan, counted_by=engine.name, as_json=self.json)
+                show(plan, self, counted_by=engine.name)
                 return DONE
             if not self.json:
                 note(_before(plan))

@@ -78,6 +78,15 @@ def test_stream_invoke_and_their_async_twins_say_the_same(chat: ChatLlamaCpp) ->
     assert sum(bool(part.content) for part in parts) > 5
 
 
+def test_tokens_are_counted_by_the_model(chat: ChatLlamaCpp) -> None:
+    """If this fails, LangChain asks a hub for the tokenizer of another model, and waits for minutes without one."""
+    text = "Name three colours of the sea."
+    usage = [chat.invoke(text + more, max_tokens=1).usage_metadata for more in ("", " Name three colours of the sea.")]
+    assert usage[0] is not None
+    assert usage[1] is not None
+    assert chat.get_num_tokens(" " + text) == usage[1]["input_tokens"] - usage[0]["input_tokens"]
+
+
 def test_an_answer_does_not_depend_on_the_prompt_before_it(chat: ChatLlamaCpp) -> None:
     """If this fails, one subset's examples change the next subset's vote through a shared prefix."""
     asked = "Name three colours of the sea, of the sky and of the sand."

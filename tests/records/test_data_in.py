@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from langchain_dp import DPICLClassifier, DPPromptOptimizer, PrivacyBudget, PrivateRecords
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.records.files import read_csv, read_jsonl
 from langchain_dp.redact import Redacted
 from langchain_dp.synth import DPAnswerGenerator, DPExampleSynthesizer, SyntheticExamples
 
@@ -309,6 +310,8 @@ def broken(tmp_path: Path) -> dict[str, Callable[[], object]]:
         (tmp_path / name).write_bytes(text.encode("latin-1"))
     made: dict[str, Callable[[], object]] = {name: functools.partial(PrivateRecords, tmp_path / name) for name in texts}
     made |= {f"load {name}": functools.partial(SyntheticExamples.load, tmp_path / name) for name in texts}
+    made["read_jsonl"] = functools.partial(read_jsonl, tmp_path / "rows.jsonl")
+    made["read_csv"] = functools.partial(read_csv, tmp_path / "long.csv")
     made["generator"] = lambda: PrivateRecords({"text": text, "label": int(text)} for text in [CANARY])
     made["surrogate"] = lambda: PrivateRecords(iter([{"text": f"{CANARY} \ud800", "label": "a"}]))
     return made
