@@ -22,7 +22,8 @@ def show(found: ICLPlanReport | OptPlanReport | SynthesisPlan, options: JsonOpti
     if options.json:
         print_json(found.to_dict() | {"tokens_counted_by": counted_by})
     else:
-        print(f"{options.in_options(str(found))}\n  counted by   {counted_by}")
+        lines = [options.in_options(line) if "WARNING" in line else line for line in str(found).split("\n")]
+        print("\n".join([*lines, f"  counted by   {counted_by}"]))
 
 
 def show_calibration(calibration: Calibration, *, as_json: bool, releases: int | None = None) -> None:
