@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from langchain_dp._util.words import whole
+
 _EDGES = " \t\"'`*_.,;:!?()[]{}<>-#"
 _CUE = re.compile(r"^[\w /]{1,40}?(?::|\bis\b)\s*", re.UNICODE)
 _NEGATION = re.compile(r"\b(?:not|no|never|neither|hardly)\b", re.IGNORECASE)
@@ -71,7 +73,7 @@ def _leading(line: str, words: Sequence[str]) -> int | None:
 
 
 def _names(line: str, word: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", line, re.IGNORECASE) is not None
+    return re.search(whole(word), line, re.IGNORECASE) is not None
 
 
 def _folded(text: str) -> str:

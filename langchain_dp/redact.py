@@ -83,8 +83,11 @@ def without_frames(error: BaseException, when: str = SANITIZING) -> BaseExceptio
 
     Errors of this package, and of files, keep what they say, which is public; of others only the type's name is left.
     """
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno is not None:
         return OSError(error.errno, error.strerror, error.filename)
+    for kind in (TimeoutError, ConnectionError, OSError):
+        if isinstance(error, kind):  # whoever tries again catches these
+            return kind(f"{type(error).__name__} {when}; its text is withheld.")
     if isinstance(error, Redacted):
         return Redacted(*error.args)
     return _anew(error) or Redacted(f"{type(error).__name__} {when}; its text is withheld.")

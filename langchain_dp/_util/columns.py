@@ -30,13 +30,14 @@ class Columns:
             self._names = list(batch.column_names)
         elif hasattr(batch, "columns") and hasattr(batch, "iloc"):  # a pandas frame
             self._names = list(batch.columns)
-            if len(set(self._names)) < len(self._names):
-                raise InvalidParameter("Expected every column of a batch to have a name of its own. Rename them.")
         else:
             raise InvalidParameter(
                 f"Expected a batch of type {type(batch).__name__} to be a mapping of columns, an Arrow table or a "
                 "pandas frame. Give map_batches a batch_format, and Dataset.map batched=True."
             )
+
+        if len(set(self._names)) < len(self._names):
+            raise InvalidParameter("Expected every column of a batch to have a name of its own. Rename them.")
 
     def texts(self, name: str) -> list[str | None]:
         """A column of texts; None where there is none.
@@ -69,7 +70,12 @@ class Columns:
         return [str(value) for value in values]
 
     def with_only(self, new: Mapping[str, Sequence[str | None]], kept: Sequence[str]) -> Any:
-        """A batch of the same type with new columns of texts and kept ones, in the batch's order; no others."""
+        """A batch of the same type with new columns of texts and kept ones, in the batch's order; nothing else of it.
+
+        Raises:
+            InvalidParameter: A column to keep is not there; or a frame has an index of its own, which nobody named.
+        """
+        self._check_index()
         for name in kept:
             self._column(name)
         made = {
@@ -77,23 +83,37 @@ class Columns:
             for name in (*self._names, *(name for name in new if name not in self._names))
             if name in new or name in kept
         }
-        return self._made(made)
+        return self._alone(made)
 
     def with_new(self, name: str, values: Sequence[str | None], *, like: str, kept: Sequence[str]) -> Any:
-        """A batch of the same type with kept columns, in the batch's order, and a new one of the kind of ``like``."""
+        """A batch of the same type with kept columns, in the batch's order, and a new one of the kind of ``like``.
+
+        A frame keeps its index: it is for batches whose rows are no secret.
+        """
         for each in kept:
             self._column(each)
         made = {each: self._column(each) for each in self._names if each in kept}
         made[name] = _like(self._column(like), values)
-        return self._made(made)
+        if hasattr(self._batch, "iloc"):
+            return self._batch[[each for each in made if each in self._names]].assign(**{name: made[name]})
+        return self._alone(made)
 
-    def _made(self, made: dict[str, Any]) -> Any:
+    def _alone(self, made: dict[str, Any]) -> Any:
+        """A batch of values alone: names of axes, ``attrs`` and unused categories are columns that nobody named."""
         if isinstance(self._batch, Mapping):
             return made
         if hasattr(self._batch, "iloc"):
-            # Made from values alone: an index, names of axes and ``attrs`` are columns that nobody named.
-            return type(self._batch)({name: getattr(column, "array", column) for name, column in made.items()})
-        return type(self._batch).from_arrays(list(made.values()), names=list(made))
+            values = {name: getattr(_used(column), "array", column) for name, column in made.items()}
+            return type(self._batch)(values, index=self._batch.index.rename(None))
+        return type(self._batch).from_arrays([_used(column) for column in made.values()], names=list(made))
+
+    def _check_index(self) -> None:
+        """Another index than one of places leaves in clear, or, left out, puts rows beside the wrong ones."""
+        if hasattr(self._batch, "iloc") and type(self._batch.index).__name__ != "RangeIndex":
+            raise InvalidParameter(
+                "Expected a frame with a plain index (0, 1, ...): what stands in another one would leave in clear. "
+                "Call reset_index(drop=True), or reset_index() and name its column in keep_columns=."
+            )
 
     def _column(self, name: str) -> Any:
         if name not in self._names:
@@ -145,6 +165,15 @@ def _check_columns(batch: Mapping[str, Any]) -> None:
 
 def _absent(value: Any) -> bool:
     return value is None or (isinstance(value, float) and value != value) or type(value).__name__ == "NAType"
+
+
+def _used(column: Any) -> Any:
+    """A column without categories that no row of it has: they are of other rows."""
+    if hasattr(column, "cat"):
+        return column.cat.remove_unused_categories()
+    if hasattr(getattr(column, "type", None), "index_type"):  # Arrow's
+        return column.cast(column.type.value_type).dictionary_encode()
+    return column
 
 
 def _like(column: Any, values: Sequence[str | None]) -> Any:

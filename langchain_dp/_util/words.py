@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 # Kana, ideographs, Thai, Lao, Burmese, Khmer.
-_ALONE = (
-    "[\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff]"
+UNSPACED = (
+    "\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff"
 )
+_ALONE = f"[{UNSPACED}]"
+
+BEGINS, ENDS = rf"(?<![^\W{UNSPACED}])", rf"(?![^\W{UNSPACED}])"
+"""Where a word may begin and end, in a pattern. Beside a letter that is a word by itself, anything may."""
+
 _WORD = re.compile(rf"{_ALONE}|(?:(?!{_ALONE})\w)+")
 _PIECE = re.compile(rf"{_ALONE}|(?:(?!{_ALONE})\S)+")
 
@@ -20,3 +26,16 @@ def words_of(text: str) -> list[str]:
 def pieces_of(text: str) -> list[str]:
     """What stands between white space, with its punctuation."""
     return _PIECE.findall(text)
+
+
+def one_form(text: str) -> str:
+    """A text in one form of Unicode, with single spaces."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def whole(word: str, begins: str = BEGINS) -> str:
+    """A pattern of a word of its own, in either form of Unicode; of one in unspaced writing, wherever it stands."""
+    forms = dict.fromkeys((word, *(unicodedata.normalize(form, word) for form in ("NFC", "NFD"))))
+    said = "|".join(r"\s+".join(map(re.escape, form.split())) for form in forms)
+    begins, ends = ("" if re.match(_ALONE, word[at]) else edge for at, edge in ((0, begins), (-1, ENDS)))
+    return f"{begins}(?:{said}){ends}"

@@ -9,6 +9,7 @@ from typing import Any
 from dp_accounting.dp_event import DpEvent
 
 from langchain_dp._util import validate
+from langchain_dp._util.rounding import bound
 from langchain_dp.accounting._account import Account, Same, check_text, event_key
 from langchain_dp.accounting.askers import POOLED, Askers
 from langchain_dp.accounting.budget import PrivacyBudget
@@ -265,7 +266,8 @@ class LedgerPlan(Same):
         )
 
     def __repr__(self) -> str:
-        return f"LedgerPlan(name={self.name!r}, events={self.events!r}, epsilon={self.epsilon:g}, delta={self.delta:g})"
+        promise = f"epsilon={bound(self.epsilon)}, delta={bound(self.delta)}"
+        return f"LedgerPlan(name={self.name!r}, events={self.events!r}, {promise})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (find_plan, (self._account, self.name))

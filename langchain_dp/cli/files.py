@@ -21,6 +21,8 @@ SUFFIXES = (".txt", ".md", ".jsonl")
 
 _TABLES = (".csv", ".tsv", ".xlsx", ".parquet")
 
+_AS_LINES = ", or give --format text to take its lines as they are"
+
 LINES = 256
 """Lines of one batch at most: they are charged and drawn together."""
 
@@ -96,9 +98,10 @@ def find(source: Path | None, target: Path | None, form: Format | None, *, overw
         if source is not None and not source.exists():
             raise InvalidParameter(f"Expected --in {source} to be a file or a folder, but nothing is there.")
         if form is None and source is not None and source.suffix.lower() in _TABLES:
+            or_so = _AS_LINES if source.suffix.lower() in _TABLES[:2] else ""
             raise WrongArguments(
                 f"Expected --in {source} to hold lines of text or JSON rows, not a table, whose header and labels "
-                "would be sanitized with it. Save it as .jsonl, or give --format text to take its lines as they are."
+                f"would be sanitized with it. Save it as .jsonl{or_so}."
             )
         found = [Job(source, target, form or _format(source))]
         if target is not None and not target.parent.is_dir():

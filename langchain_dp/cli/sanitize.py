@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from typer import Option
 
+from langchain_dp._util.rounding import bound
 from langchain_dp._util.whole_files import whole
 from langchain_dp.cli import files
 from langchain_dp.cli.options import TableOptions, ledger_at, promised
@@ -31,9 +32,11 @@ from langchain_dp.cli.parts import (
     positive,
     print_json,
     progress,
+    unbroken,
 )
 from langchain_dp.cli.show import show_calibration
 from langchain_dp.cli.workers import Released, Start, in_order, on_ray, processes
+from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
@@ -131,7 +134,8 @@ themselves go to stdout. --calibration is `langchain-dp plan rapt`.
             with contextlib.ExitStack() as held:
                 releases = _releases(self, held)
                 start, ahead = held.enter_context(_workers(self, releases))
-                _sanitize(jobs, fields, start, ahead, run_so_far, replace=self.errors == "replace")
+                most = _most_equal(releases)
+                _sanitize(jobs, fields, start, ahead, run_so_far, most, replace=self.errors == "replace")
                 if not self.json:
                     note(run_so_far.done(time.monotonic() - began))
                 if self.certificate or self.json:
@@ -267,7 +271,8 @@ def _workers(options: Sanitize, releases: FormalReleases) -> Iterator[tuple[Star
     if options.workers == 1 and not options.ray:
 
         def here(units: Sequence[Unit]) -> Callable[[], Released]:
-            released = releases.release(units)
+            with unbroken():  # what is charged is kept, so that the same command gives it out
+                released = releases.release(units)
             return lambda: released
 
         yield here, 0
@@ -304,7 +309,7 @@ class _Step:
 
 
 def _steps(
-    jobs: list[files.Job], fields: files.Fields, *, replace: bool, sized: bool
+    jobs: list[files.Job], fields: files.Fields, most: int | None, *, replace: bool, sized: bool
 ) -> Generator[tuple[_Step, list[Unit]], None, None]:
     """Every file as it is read: that it begins, its batches with what is to be released of them, that it ends."""
     with contextlib.closing(_Places()) as places:
@@ -313,18 +318,27 @@ def _steps(
             with _source(job) as source:
                 for batch in files.batches(files.read(source, job, fields, replace=replace)):
                     place = source.tell() if sized else batch[-1].number
-                    yield _Step(job, batch, place), [_unit(line, places) for line in batch]
+                    units = [_unit(line, places) for line in batch]
+                    _check_equal(job, batch, units, most)
+                    yield _Step(job, batch, place), units
             yield _Step(job, ends=True), []
 
 
 def _sanitize(
-    jobs: list[files.Job], fields: files.Fields, start: Start, ahead: int, so_far: _Run, *, replace: bool
+    jobs: list[files.Job],
+    fields: files.Fields,
+    start: Start,
+    ahead: int,
+    so_far: _Run,
+    most: int | None,
+    *,
+    replace: bool,
 ) -> None:
     # Of files it is known how long they are; of what comes through a pipe lines are counted.
     sizes = [job.source.stat().st_size for job in jobs if job.source is not None and job.source.is_file()]
     sized = len(sizes) == len(jobs)
     shown = (sum(sizes), "bytes") if sized else (None, "lines")
-    steps = _steps(jobs, fields, replace=replace, sized=sized)
+    steps = _steps(jobs, fields, most, replace=replace, sized=sized)
     with contextlib.closing(steps), contextlib.ExitStack() as held, progress("sanitizing", *shown) as advance:
         for step, released in in_order(steps, so_far.charges(start), ahead):
             if step.ends:
@@ -348,6 +362,27 @@ def _unit(line: files.Line, places: _Places) -> Unit:
     from langchain_dp.rapt.release import Unit
 
     return Unit(line.texts, line.user, place=places.next(json.dumps([line.user, line.texts])))
+
+
+def _most_equal(releases: FormalReleases) -> int | None:
+    """How often a line may come under the limit of a document; None without one."""
+    limit = releases.ledger.document_limit
+    if limit is not None and limit < releases.engine.eta:
+        raise InvalidParameter(
+            f"Expected limit={limit:g} to be at least eta={bound(releases.engine.eta)}, what one release costs: "
+            "nothing could be released. Raise it, or lower eta."
+        )
+    return None if limit is None else int(limit / releases.engine.eta * (1 + 1e-9))
+
+
+def _check_equal(job: files.Job, lines: Sequence[files.Line], units: Sequence[Unit], most: int | None) -> None:
+    """Refuse a line that equals too many before it, with its number: the ledger would say that something is used up."""
+    for line, unit in zip(lines, units, strict=True):
+        if most is not None and most <= (unit.place or 0) and any(text.strip() for text in unit.texts):
+            raise InvalidParameter(
+                f"Expected line {line.number} of {job.name} to equal at most {most - 1:,} lines before it: under "
+                "--limit equal lines of one user are one document. Raise --limit, or leave such lines out."
+            )
 
 
 def _source(job: files.Job) -> contextlib.AbstractContextManager[BinaryIO]:

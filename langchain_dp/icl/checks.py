@@ -14,8 +14,10 @@ from langchain_dp.records import AUTOMATIC, row_fault
 
 def label_words(prompt: ICLPrompt, labels: Sequence[str]) -> list[str]:
     """Words that stand for the labels; they differ in more than case and blanks."""
+    # A template may know more labels than are asked for; what is only written otherwise is a slip.
+    written = {label.strip().casefold() for label in labels}
     unknown = [label for label in prompt.words if label not in labels]
-    if unknown:
+    if unknown and (len(unknown) == len(prompt.words) or written & {label.strip().casefold() for label in unknown}):
         raise InvalidParameter(
             f"Expected words= of the template to name labels alone, but {unknown} are none of labels={list(labels)}. "
             "Write them as the labels are written."

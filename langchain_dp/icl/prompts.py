@@ -27,8 +27,8 @@ class ICLPrompt:
             given as they are (``{1: "positive"}``); they are kept by their names.
 
     Raises:
-        InvalidParameter: The template has no variable, or one with a format of its own; two labels share a word, or one
-            is blank.
+        InvalidParameter: The template has no variable, or one with a format that no text has; two labels share a word,
+            or one is blank.
 
     Examples:
         >>> prompt = ICLPrompt(question="Message: {text}", answer="Feedback:", words={1: "praise", 0: "complaint"})
@@ -54,6 +54,13 @@ class ICLPrompt:
             raise InvalidParameter(
                 f"Expected question={self.question!r} to hold a variable. Write for example 'Review: {{text}}'."
             )
+        try:
+            self.question.format_map(dict.fromkeys(self.variables, "a"))
+        except (LookupError, ValueError, TypeError, AttributeError):  # found now, and not once a budget is reserved
+            raise InvalidParameter(
+                f"Expected question={self.question!r} to hold plain variables such as {{text}}: every value is a text, "
+                "numbers too. Format them in the examples, and double a brace that stands for itself."
+            ) from None
         if len({word.casefold() for word in self.words.values()}) < len(self.words):
             raise InvalidParameter("Expected every label to have a word of its own, but two labels share one.")
         named = {label_name(label) or "": word for label, word in self.words.items()}
@@ -68,14 +75,6 @@ class ICLPrompt:
             raise InvalidParameter(
                 f"Expected question={self.question!r} to hold every brace that stands for itself twice."
             ) from None
-        if any(
-            spec or conversion or name == "" or "." in str(name) or "[" in str(name)
-            for _, name, spec, conversion in parsed
-        ):
-            raise InvalidParameter(
-                f"Expected question={self.question!r} to hold plain variables such as {{text}}: numbers are shown as "
-                "they are. Format them in the examples, and double a brace that stands for itself."
-            )
         return tuple(dict.fromkeys(name for _, name, _, _ in parsed if name is not None))
 
     def word(self, label: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import binom
 
+from langchain_dp._util.rounding import bound
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, calibrate_noisy_max, epsilon
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.icl.reservation import AnswerReservation
@@ -153,8 +154,8 @@ class ICLPlanReport:
             f"  sampling     {scheme.sampling}: {scheme.groups:,} {groups}, q = {scheme.sampling_probability:.4g}, "
             f"about {scheme.expected_subsets:.3g} votes a query",
             f"  noise        sigma = {event.sigma:g} votes per label, {self.noise_share:.2f} of the votes",
-            f"  epsilon      {self.epsilon_total:.4g} for all queries; {self.epsilon_first_query:.3g} for one alone; "
-            f"{self.epsilon_total / self.queries:.2g} a query on average",
+            f"  epsilon      {bound(self.epsilon_total)} for all queries; {bound(self.epsilon_first_query, 3)} for one "
+            f"alone; {bound(self.epsilon_total / self.queries, 2)} a query on average",
             f"  cost         about {self.calls_per_query:.3g} calls{watched} and {self.tokens_per_query:,.0f} tokens "
             f"a query; "
             f"{self.calls_per_query * self.queries:,.0f} calls and {self.tokens_per_query * self.queries:,.0f} tokens "

@@ -12,7 +12,10 @@ import random
 import secrets
 from fractions import Fraction
 from math import isqrt
+from numbers import Integral
 from typing import Protocol
+
+from langchain_dp.errors import InvalidParameter
 
 
 class Randomness(Protocol):
@@ -63,7 +66,10 @@ class NotPrivateSeededRandomness:
     private = False
 
     def __init__(self, not_private_seed: int) -> None:
-        self._random = random.Random(not_private_seed)  # noqa: S311  # reproducible on purpose, and labelled so
+        seed: object = not_private_seed
+        if isinstance(seed, bool) or not isinstance(seed, Integral):
+            raise InvalidParameter(f"Expected not_private_seed of type {type(seed).__name__} to be a whole number.")
+        self._random = random.Random(int(seed))  # noqa: S311  # reproducible on purpose, and labelled so
 
     def randbelow(self, upper: int) -> int:
         """Uniform integer in [0, upper)."""

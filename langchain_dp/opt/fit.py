@@ -113,7 +113,10 @@ def fit(
     validate.one_of("effort", effort, EFFORTS)
     written = [each for each in PRIVATE if each != "choose"]
     validate.one_of(
-        "method", method, written, remedy="The others write nothing private: choose their settings yourself."
+        "method",
+        method,
+        written,
+        remedy='"choose" writes nothing and needs none of these; the others promise nothing.',
     )
     if budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE:
         raise InvalidParameter(

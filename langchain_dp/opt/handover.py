@@ -19,7 +19,7 @@ from langchain_dp._util.documents import Form
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.ensemble.naming import label_parser, names_of
-from langchain_dp.errors import InvalidParameter
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.opt.candidates import Candidate, PromptChoice, described_choices
 from langchain_dp.opt.scores import PromptScore
 from langchain_dp.opt.settings import Settings
@@ -27,6 +27,7 @@ from langchain_dp.opt.templates import Alternative
 from langchain_dp.parsing import parse_label
 from langchain_dp.ports import HasFile, VotesNextToken
 from langchain_dp.quiet.model import CALLS, QuietModel
+from langchain_dp.records import check_labels, is_missing, label_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,10 +224,10 @@ class _PromptForm(Form):
 
 
 def evaluate_prompt(
-    prompt: ChatPromptTemplate,
+    prompt: ChatPromptTemplate | OptimizedPrompt,
     model: Runnable[Any, Any],
     rows: Iterable[Mapping[str, Any]],
-    labels: Sequence[str],
+    labels: Sequence[Any],
     *,
     words: Mapping[str, str] | None = None,
     max_concurrency: int = CALLS,
@@ -236,7 +237,7 @@ def evaluate_prompt(
     The rows go to the model, and to nobody else: no callback, cache or tracer sees them.
 
     Args:
-        prompt: What :class:`DPPromptOptimizer` returned.
+        prompt: What :class:`DPPromptOptimizer` returned, or its result, whose template is taken.
         model: The model that the prompt was handed to.
         rows: Mappings with the prompt's variables and ``label``.
         labels: The public labels.
@@ -245,7 +246,8 @@ def evaluate_prompt(
         max_concurrency: Most calls at a time.
 
     Raises:
-        InvalidParameter: There are no rows, or one lacks a variable or a known label.
+        InvalidParameter: There are no rows, or one lacks a variable, a text or a known label.
+        ModelUnavailable: The model answered no row at all.
 
     Examples:
         >>> prompt = optimizer.invoke(rows)
@@ -253,19 +255,31 @@ def evaluate_prompt(
         >>> print(score)
         >>> print(score.table())
     """
-    asked = list(rows)
+    if isinstance(prompt, OptimizedPrompt):
+        prompt = prompt.template()
+    if not isinstance(prompt, ChatPromptTemplate):
+        raise InvalidParameter(f"Expected prompt of type {type(prompt).__name__} to be a ChatPromptTemplate.")
+    labels, asked = check_labels(labels), list(rows)
     validate.integer("number of rows", len(asked), at_least=1)
-    for position, row in enumerate(asked):
-        missing = [name for name in (*prompt.input_variables, "label") if name not in row]
-        if missing or row["label"] not in labels:
-            raise InvalidParameter(
-                f"Expected test row {position} to have {[*prompt.input_variables, 'label']}, its label one of "
-                f"{list(labels)}. Repair or drop it."
-            )
+    truths = [_truth(row, position, prompt.input_variables, labels) for position, row in enumerate(asked)]
     called = words if words is not None else (prompt.metadata or {}).get("words", {})
     shown = [called.get(label, label) for label in labels]
     messages = [prompt.format_messages(**{name: row[name] for name in prompt.input_variables}) for row in asked]
     # Accuracy on rows of one's own is no release, so the caller's word is enough.
     answers = QuietModel(model, max_concurrency=max_concurrency, accept_unchecked_model=True).batch(messages)
+    if all(answer is None for answer in answers):
+        raise ModelUnavailable(f"Expected the model to answer, but it failed on each of {len(asked):,} rows. Check it.")
     named = [None if answer is None else parse_label(answer, shown) for answer in answers]
-    return PromptScore.of(named, [row["label"] for row in asked], labels)
+    return PromptScore.of(named, truths, labels)
+
+
+def _truth(row: object, position: int, variables: Sequence[str], labels: Sequence[str]) -> str:
+    """Label of a test row that fits."""
+    fits = isinstance(row, Mapping) and all(name in row and not is_missing(row[name]) for name in variables)
+    label = label_name(row.get("label")) if isinstance(row, Mapping) else None
+    if not fits or label not in labels or label is None:
+        raise InvalidParameter(
+            f"Expected test row {position} to have {[*variables, 'label']}, its label one of {list(labels)}. Repair or "
+            "drop it."
+        )
+    return label

@@ -13,7 +13,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import run_in_executor
 
-from langchain_dp._util import forks
+from langchain_dp._util import forks, validate
 from langchain_dp._util.validate import as_int, group, moved, no_further
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.budget import warn_of, weak_points
@@ -31,7 +31,7 @@ from langchain_dp.opt.handover import OptimizedPrompt
 from langchain_dp.opt.plain import run_dln, run_opt
 from langchain_dp.opt.private import PrivateRuns
 from langchain_dp.opt.report import OptPlanReport, report
-from langchain_dp.opt.settings import MOVED_WRITING, PRIVATE, Decoder, Method, Settings, Writing, votes_only
+from langchain_dp.opt.settings import METHODS, MOVED_WRITING, PRIVATE, Decoder, Method, Settings, Writing, votes_only
 from langchain_dp.opt.templates import Alternative, OptPrompts
 from langchain_dp.opt.verdict import NEARLY_ALL
 from langchain_dp.ports import Decoding, ScoresNextToken, VotesNextToken
@@ -151,6 +151,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         not_private_seed: int | None = None,
     ) -> None:
         checks.check_model(model)
+        validate.one_of("method", method, METHODS)
         if method in PRIVATE:
             check_promise(budget, ledger, not_private_seed)
         elif budget is not None or ledger is not None:

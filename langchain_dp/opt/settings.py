@@ -141,6 +141,7 @@ class Settings:
         if self.rows is not None:
             validate.integer("rows", self.rows, at_least=2)
         validate.one_of("method", self.method, METHODS)
+        validate.one_of("calibrate", self.calibrate, (True, False))
         for name in ("shots", "subsets", "num_prompts", "max_new_tokens"):
             validate.integer(name, getattr(self, name), at_least=1)
         if self.writes:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from langchain_dp._util import forks
 from langchain_dp._util.columns import Columns, column_names
+from langchain_dp._util.rounding import bound
 from langchain_dp._util.whole_files import cache_folder
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter
@@ -143,7 +144,8 @@ class SanitizeBatches:
             The columns to sanitize and to keep, in the batch's order, in its type.
 
         Raises:
-            InvalidParameter: A column is not there or holds something else than texts, or a row has no document key.
+            InvalidParameter: A column is not there or holds something else than texts, a row has no document key, or a
+                pandas frame has an index of its own, which would leave in clear.
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
@@ -156,7 +158,7 @@ class SanitizeBatches:
         """Sanitize documents that stand in no columns, as a call does those that do.
 
         Args:
-            units: The documents, each under a name of its own.
+            units: The documents, each under a name of its own, or with its place among equal ones.
 
         Returns:
             The texts of each, in order.
@@ -250,7 +252,7 @@ class SanitizeBatches:
         forks.renew_lock(self)
 
     def __repr__(self) -> str:
-        return f"SanitizeBatches({list(self._columns)}, document={self._document!r}, eta={self._eta:g})"
+        return f"SanitizeBatches({list(self._columns)}, document={self._document!r}, eta={bound(self._eta)})"
 
 
 def _shared(ledger: MetricLedger) -> MetricLedger:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from langchain_dp._util import forks
+from langchain_dp._util.rounding import bound
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger, Owner
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.calibrate import Calibration
@@ -158,4 +159,4 @@ class FormalReleases(Releases):
 
     def describe(self) -> str:
         """Public facts, for a repr."""
-        return f"{self.engine.mechanism}, eta={self.engine.eta:g}, {self.engine.table}"
+        return f"{self.engine.mechanism}, eta={bound(self.engine.eta)}, {self.engine.table}"

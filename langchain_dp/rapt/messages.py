@@ -60,8 +60,13 @@ _MEDIUM = {
     "format", "image_url", "video_url", "input_audio", "audio", "file", "file_data", "file_url", "source", "image",
     "cache_control", "ttl", "citations", "enabled",
 }  # fmt: skip
-_KINDS = {"type", "source_type", "mime_type", "media_type", "detail", "format", "ttl"}
-_KIND = re.compile(r"[\w.+-]+(?:/[\w.+-]+)?(?:;\s?[\w.+-]+=[\w.+-]+)*", re.ASCII)
+_SENSES = _MEDIA - {"file", "input_file", "document", "media", "text-plain"}
+_BYTES = re.compile(r"data:\s*;base64,", re.IGNORECASE)
+_DETAILS = {"low", "high", "auto", "original"}
+_KINDS = {"type", "source_type", "mime_type", "media_type", "format", "ttl"}
+_KIND = re.compile(
+    r"[\w.+-]+(?:/(?:\*|[\w.+-]+))?(?:;\s?[\w.+-]+=(?:[\w.+-]+|\"[\w.+-]+(?:,\s?[\w.+-]+)*\"))*", re.ASCII
+)
 _CAPTIONS = {"title", "context", "caption", "description", "alt", "alt_text", "transcript", "text"}
 _FILE_NAMES = {"filename", "file_name", "name"}
 _TEXTUAL = re.compile(
@@ -297,7 +302,7 @@ def _media(kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap,
     if rules.media == "drop":
         note(f"a block of type {kind} was dropped")
         return None
-    if kind == "text-plain" or _is_textual(block):
+    if kind == "text-plain" or _is_textual(block, kind in _SENSES):
         raise InvalidParameter(
             f"Expected text in a block of text, found it in one of type {kind!r}: what passes as a file is not "
             "sanitized. Give it as {'type': 'text', 'text': ...}, or leave files out with media=\"drop\"."
@@ -306,23 +311,30 @@ def _media(kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap,
     return _medium(block, swap, note)
 
 
-def _is_textual(value: Any) -> bool:
-    """Whether a block, or what lies in it, says that its bytes are text: by its type, its address or its file name."""
+def _is_textual(value: Any, sense: bool) -> bool:
+    """Whether a block, or what lies in it, says that its bytes are text: by its type, its address or its file name.
+
+    Bytes in an address without a type are text in a file; in a block of pictures or sounds (``sense``) they are those.
+    """
     if isinstance(value, Mapping):
         names = (inner for key, inner in value.items() if key in _FILE_NAMES and isinstance(inner, str))
         return any(_TEXTUAL.match(mimetypes.guess_type(name)[0] or "") for name in names) or any(
-            _is_textual(inner) if isinstance(inner, Mapping) else isinstance(inner, str) and _says_text(str(key), inner)
+            _is_textual(inner, sense)
+            if isinstance(inner, Mapping)
+            else isinstance(inner, str) and _says_text(str(key), inner, sense)
             for key, inner in value.items()
         )
     return False
 
 
-def _says_text(key: str, value: str) -> bool:
+def _says_text(key: str, value: str, sense: bool) -> bool:
     if key in ("type", "source_type"):
         return value == "text"
-    if key == "format":
+    if key == "format" and "/" not in value:
         value = mimetypes.guess_type(f"file.{value}")[0] or ""
-    elif not key.endswith("_type") and value.lstrip()[:5].lower() != "data:":
+    elif key != "format" and not key.endswith("_type") and value.lstrip()[:5].lower() != "data:":
+        return False
+    if sense and _BYTES.match(value.lstrip()):
         return False
     return _TEXTUAL.match(value.lstrip()) is not None
 
@@ -346,6 +358,8 @@ def _medium(block: Mapping[str, Any], swap: Swap, note: Note) -> dict[str, Any]:
 
 def _says_what_it_should(key: str, value: Any) -> bool:
     """Whether a field that names a kind of file holds a name, and no text."""
+    if key == "detail" and isinstance(value, str):
+        return value in _DETAILS
     return key not in _KINDS or not isinstance(value, str) or _KIND.fullmatch(value) is not None
 
 

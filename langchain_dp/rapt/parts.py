@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hmac
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.documents import Document
@@ -139,13 +139,19 @@ def take(value: Any, rules: Rules, *, user: str | None, document: str | None) ->
 
 
 def take_mappings(
-    mappings: Sequence[Mapping[str, Any]], rules: Rules, keep: Sequence[str], user_key: str | None
+    mappings: Sequence[Mapping[str, Any]], rules: Rules, keep: Collection[str], user_key: str | None
 ) -> Taken:
     """Take mappings apart, one unit each: every value but those under ``keep``; ``user_key`` is not passed on.
 
     Raises:
-        InvalidParameter: A mapping does not say whose it is, by its position.
+        InvalidParameter: They are no mappings, ``keep`` is no list of keys, or a mapping does not say whose it is, by
+            its position.
     """
+    if isinstance(keep, str) or not isinstance(keep, Iterable) or not all(isinstance(key, str) for key in keep):
+        raise InvalidParameter(f"Expected keep of type {type(keep).__name__} to be a list of keys: ['label'].")
+    keep = frozenset(keep)
+    if not isinstance(mappings, Sequence) or not all(isinstance(mapping, Mapping) for mapping in mappings):
+        raise InvalidParameter(f"Expected mappings of type {type(mappings).__name__} to be a list of mappings.")
 
     def walk(mapping: Mapping[str, Any]) -> Callable[[Swap], dict[str, Any]]:
         return lambda swap: {

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from langchain_dp._util import forks
+from langchain_dp._util.words import BEGINS, one_form, whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.rapt.release import Texts, Unit, withheld
@@ -25,7 +26,7 @@ from langchain_dp.rapt.release import Texts, Unit, withheld
 REASON = "entities are found by a recognizer, which misses some, and all other text passes in clear"
 
 PLACEHOLDER = re.compile(r"<([A-Z][A-Z0-9_]*)_([1-9][0-9]*)>")
-BEGIN = r"(?:(?<!\w)|(?<=\\[nrt]))"
+BEGIN = rf"(?:{BEGINS}|(?<=\\[nrt]))"
 """Where a word begins; behind a line's end, too, that is written as in JSON: the letter is no part of the word."""
 ESCAPED = "LITERAL"
 """Label of what already looked like a placeholder before anything was replaced."""
@@ -118,13 +119,13 @@ class PlaceholderMap:
         with self._lock:
             if self._pattern[0] != len(self._entries):
                 known = {entry[1] for entry in self._entries.values() if entry[0] != ESCAPED and len(entry[1]) > 2}
-                longest_first = "|".join(re.escape(one) for one in sorted(known, key=len, reverse=True))
-                made = re.compile(rf"{BEGIN}(?:{longest_first})(?!\w)") if known else None
+                longest_first = "|".join(whole(one, BEGIN) for one in sorted(known, key=len, reverse=True))
+                made = re.compile(longest_first) if known else None
                 self._pattern = (len(self._entries), made)
             pattern = self._pattern[1]
-            labels = {entry[1]: entry[0] for entry in self._entries.values()}
+            labels = {one_form(entry[1]): entry[0] for entry in self._entries.values()}
         found = pattern.finditer(text) if pattern else ()
-        return [(match.start(), match.end(), labels[match[0]]) for match in found]
+        return [(match.start(), match.end(), labels[one_form(match[0])]) for match in found]
 
     def begins(self, start: str) -> bool:
         """Whether a placeholder in it begins with ``start`` and is longer."""

@@ -112,7 +112,7 @@ class TextPrivatizer:
         self.policies = policies
         self.length = None if length is None else validate.integer("length", length, at_least=1)
         self.threads = None if threads is None else validate.integer("threads", threads, at_least=1)
-        self.casing = casing
+        self.casing = validate.one_of("casing", casing, (True, False))
         if casing:
             vocabulary.surfaces("")  # refused now where the tokenizer cannot tell
         self._rng = rng or SystemRandomness()

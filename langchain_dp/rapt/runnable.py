@@ -11,7 +11,7 @@ from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 
-from langchain_dp._util.validate import group, moved
+from langchain_dp._util.validate import group, moved, one_of
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
@@ -29,6 +29,7 @@ from langchain_dp.rapt.policies import Policies
 from langchain_dp.rapt.privatize import Keep, Mechanism
 from langchain_dp.rapt.restore import Restorer
 from langchain_dp.rapt.vocabulary import Vocabulary
+from langchain_dp.redact import Held, redacted
 
 
 class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
@@ -125,6 +126,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         messages = group("messages", messages, MessageRules)
         documents = group("documents", documents, DocumentRules)
         target = group("target", target, Target)
+        one_of("cache", cache, (True, False))
         targets = targets_of(eta, target_replacement, target)
         options = WordOptions(
             mechanism, policies, keep, length, casing, not_private_seed, threads, target.texts, cache_bytes
@@ -147,7 +149,10 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
             document: Which document it is, for its account.
             keys_keep: Further keys of JSON objects in messages that pass in clear.
         """
-        return self._core.sanitize(value, user, document, sorted(checked_keys(keys_keep)))
+        held = Held(value, user, document, sorted(checked_keys(keys_keep)))
+        del value
+        released: S = redacted(self._core.sanitize, held)
+        return released
 
     def mark_reply(self, reply: AIMessage) -> AIMessage:
         """Mark the reply of a model that was told sanitized text only: in later histories it passes as it is.
@@ -169,7 +174,10 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
             keep: Keys whose values pass in clear.
             user_key: Key that says whose account is charged; it is not passed on.
         """
-        return self._core.sanitize_mappings(mappings, keep, user_key)
+        held = Held(mappings, keep, user_key)
+        del mappings
+        released: list[dict[str, Any]] = redacted(self._core.sanitize_mappings, held)
+        return released
 
     # ---------------------------------------------------------------------------------------------- documents
 

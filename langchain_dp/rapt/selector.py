@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from langchain_core.example_selectors import BaseExampleSelector
 
+from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.rapt.runnable import RAPTSanitizer
+from langchain_dp.redact import Held, redacted
 
 
 class SanitizingExampleSelector(BaseExampleSelector):
@@ -58,6 +61,7 @@ class SanitizingExampleSelector(BaseExampleSelector):
         self._inner = examples if isinstance(examples, BaseExampleSelector) else None
         self._examples = [] if isinstance(examples, BaseExampleSelector) else [_checked(one) for one in examples]
         self._sanitizer = sanitizer
+        validate.one_of("inputs", inputs, (True, False))
         self._keep = tuple(keep)
         self._user_key = user_key
         self._inputs = inputs
@@ -98,7 +102,11 @@ class SanitizingExampleSelector(BaseExampleSelector):
         return self._sanitizer.sanitize_mappings([input_variables])[0]
 
     def _sanitized(self, examples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        return self._sanitizer.sanitize_mappings(examples, keep=self._keep, user_key=self._user_key)
+        held = Held(examples)
+        del examples
+        how = functools.partial(self._sanitizer.sanitize_mappings, keep=self._keep, user_key=self._user_key)
+        released: list[dict[str, Any]] = redacted(how, held)
+        return released
 
     def __repr__(self) -> str:
         return f"SanitizingExampleSelector(<private>, {self._sanitizer!r})"

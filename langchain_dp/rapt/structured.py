@@ -75,7 +75,7 @@ def _structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
     if isinstance(value, (set, frozenset)):
         # By the order of its texts a retry finds what was released. What is released comes in an order of its own, or
         # the place of each would tell how its text compares with the others.
-        return sorted((_structured(inner, swap, keys) for inner in sorted(value, key=str)), key=str)
+        return sorted((_structured(inner, swap, keys) for inner in sorted(value, key=_said)), key=str)
     if isinstance(value, (list, tuple)):
         return [_structured(inner, swap, keys) for inner in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -83,6 +83,15 @@ def _structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
     if isinstance(value, (bool, int, float)):
         return swap(json.dumps(value))
     return swap(str(value))
+
+
+def _said(value: Any) -> str:
+    """A value in words that are the same in every process, in which a set inside has another order."""
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(map(_said, value)))}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_said, value))}]"
+    return str(value)
 
 
 def _object(value: Mapping[Any, Any], swap: Swap, keys: Collection[str]) -> dict[str, Any]:

@@ -6,12 +6,14 @@ import contextlib
 import csv
 import io
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from langchain_dp._util import forks
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.records.faults import Faults
 from langchain_dp.redact import Held, redacted
@@ -91,6 +93,7 @@ def _long_fields() -> Iterator[None]:
 
 
 _LIMIT = threading.Lock()
+forks.renew_lock(sys.modules[__name__], "_LIMIT")
 
 
 def _read_tsv(path: str | PathLike[str]) -> list[dict[str, Any]]:

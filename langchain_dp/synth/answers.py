@@ -13,7 +13,7 @@ from langchain_core.tools import BaseTool
 from pydantic import BaseModel
 
 from langchain_dp._util import forks
-from langchain_dp._util.validate import group, integer, no_further, number
+from langchain_dp._util.validate import group, integer, no_further, number, one_of
 from langchain_dp.accounting import Askers, LedgerPlan, Neighbors, PrivacyBudget, PrivacyCertificate, TextRoundEvent
 from langchain_dp.accounting.budget import warn_of, warn_of_clip
 from langchain_dp.accounting.events import MOST_TOKENS
@@ -133,6 +133,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             )
         check_promise(budget, ledger, not_private_seed)
         integer("max_queries", max_queries, at_least=1, at_most=MOST_ROUNDS)
+        one_of("chat", chat, (True, False))
         integer("members", members, at_least=2, at_most=10_000)
         integer("candidates", candidates, at_least=2, at_most=100_000)
         integer("max_new_tokens", max_new_tokens, at_least=1, at_most=MOST_TOKENS)

@@ -220,6 +220,11 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             return f"{len(made[0])} synthetic examples"
 
         RunnableLambda(run, name=self.get_name()).invoke(_SHOWN, config)
+        if not len(made[0]):
+            why = ", ".join(f"{number} x {reason!r}" for reason, number in made[0].settings["dropped"].items())
+            warn_caller(
+                f"No text of the run is kept ({why or 'none was finished'}). See released().dropped.", NothingKept
+            )
         return made[0]
 
     def _alone(self, records: PrivateRecords, halted: Callable[[], bool]) -> SyntheticExamples:
@@ -228,13 +233,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             total = (self.settings.rounds + (self.settings.describe is not None)) * len(self.settings.labels)
             with self._shown(total) as told_of:
                 self._runs.run(records, advance=told_of, halted=halted)
-            made = self.released()
-        if not len(made):
-            why = ", ".join(f"{number} x {reason!r}" for reason, number in made.settings["dropped"].items())
-            warn_caller(
-                f"No text of the run is kept ({why or 'none was finished'}). See released().dropped.", NothingKept
-            )
-        return made
+            return self.released()
 
     @contextlib.contextmanager
     def _shown(self, total: int) -> Iterator[Callable[[WrittenText], None]]:

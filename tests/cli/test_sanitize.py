@@ -261,7 +261,7 @@ def test_a_terminal_shows_how_far_it_got(
         ("in.jsonl", rows({"body": SECRET}).encode(), [], "--fields ['text']"),
         ("in.jsonl", rows({"text": SECRET, "u": True}).encode(), ["--user-field", "u"], "--user-field 'u'"),
         ("in.jsonl", rows({"text": SECRET, "u": "\ud800"}).encode(), ["--user-field", "u"], "--user-field 'u'"),
-        ("in.txt", SECRET.encode(), ["--limit", "1"], "This text would cost eta"),
+        ("in.txt", SECRET.encode(), ["--limit", "1"], "to be at least eta"),
         ("in.txt", b"", ["--in", "no-such-file"], "nothing is there"),
         ("in.txt", b"", ["--out", os.path.join("no-such-folder", "out")], "folder of --out"),
         ("in.txt", b"", ["--out", os.curdir], "it is none"),
@@ -364,6 +364,10 @@ def test_under_a_limit_equal_lines_are_one_document(
     assert "all equal lines of one user are one document" in err
     code, out, err = piped(b"doctor was in it\n" * 5, arguments)
     assert (code, len(out.splitlines())) == (1, 3)  # the first batch is given out again
+    assert "line 5 of standard input to equal at most 3 lines before it" in err
+    assert "Raise --limit" in err
+    code, _, err = piped(b"doctor was in it\n", [*table, "--eta", "0.0002", *arguments[5:]])
+    assert code == 1
     assert "0 of 0.0004 is left" in err
     assert piped(b"the patient was in it\n", arguments)[0] == 0
 
@@ -376,7 +380,7 @@ def test_the_same_command_again_is_free(table: list[str], piped: Piped, tmp_path
     assert [(code, out, timeless(err)) for code, out, err in (first, second)] == [(0, first[1], timeless(first[2]))] * 2
     with MetricLedger.open(ledger) as account:
         assert len(list(account.entries())) == 3
-    code, _, err = piped(given, [*table, "--eta", "0.0002", "--ledger", str(ledger)])
+    code, _, err = piped(b"the doctor\n", [*table, "--eta", "0.0002", "--ledger", str(ledger)])
     assert code == 1
     assert "0 of 0.0002 is left" in one_line(err)
     assert "is spent" in err
@@ -440,6 +444,26 @@ def test_an_interrupt_says_how_far_it_got(
     assert f"up to line {files.LINES} of standard input" in error
     assert "is spent" in error
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("account")) == ["words.vec"]
+
+
+def test_an_interrupt_loses_nothing_that_was_charged(
+    table: list[str], piped: Piped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, lines are charged and never kept: under a limit the same command can never end."""
+    spend, ledger = MetricLedger.spend, tmp_path / "account"
+
+    def interrupted(self: MetricLedger, *args: Any, **more: Any) -> None:
+        spend(self, *args, **more)
+        signal.raise_signal(signal.SIGINT)
+
+    arguments = [*table, *ANY, "--ledger", str(ledger), "--limit", "0.0001"]
+    with monkeypatch.context() as patch:
+        patch.setattr(MetricLedger, "spend", interrupted)
+        assert piped(b"the doctor\n", arguments)[0] != 0
+    code, out, _ = piped(b"the doctor\n", arguments)
+    assert (code, len(out.split())) == (0, 2)
+    with MetricLedger.open(ledger) as account:
+        assert len(list(account.entries())) == 1
 
 
 @pytest.mark.parametrize("failure", [RuntimeError, sqlite3.OperationalError])
@@ -515,6 +539,8 @@ class Gone:
 
 class Unchanged:
     """Draws nothing and charges nothing: both would only take time where lines are counted."""
+
+    ledger = MetricLedger(None)
 
     def release(self, units: list[Unit]) -> list[tuple[str, ...]]:
         return [unit.texts for unit in units]

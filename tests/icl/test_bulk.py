@@ -107,6 +107,13 @@ def test_a_worker_that_is_killed_leaves_one_label_and_at_most_one_charge_more(
     assert charges(place) == 2 + lost
 
 
+def test_labels_find_their_rows_again(place: str) -> None:
+    """If it breaks, labels of a shuffled frame are put beside other rows, without a word."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"text": [f"question {i}" for i in range(3)]}, index=["c", "a", "b"])
+    assert list(ClassifyBatches(functools.partial(chain, place), "text")(frame).index) == ["c", "a", "b"]
+
+
 def test_a_row_without_a_question_has_no_label(place: str) -> None:
     """If it breaks, one empty cell ends a job over a million rows."""
     classify = ClassifyBatches(functools.partial(chain, place), "text")

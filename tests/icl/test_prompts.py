@@ -102,7 +102,6 @@ def test_a_missing_variable_is_named_and_the_given_text_is_not() -> None:
         (lambda: ICLPrompt(question="{text}", answer="S:", words={"a": "Yes", "b": "yes"}), "two labels share one"),
         (lambda: ICLPrompt(question="{text}", answer="S:", words={"a": " "}), "non-empty text"),
         (lambda: ICLPrompt(question="{text} {price:.2f}", answer="S:"), "plain variables"),
-        (lambda: ICLPrompt(question="{text!r}", answer="S:"), "plain variables"),
         (lambda: ICLPrompt(question="{text[0]} {}", answer="S:"), "plain variables"),
         (lambda: plain(["one"]), "number of labels=1"),
     ],

@@ -23,7 +23,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda
 
 from langchain_dp.accounting import PrivacyCertificate
-from langchain_dp.errors import InvalidParameter, LangChainDPError
+from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable
 from langchain_dp.opt import OptimizedPrompt, OptPrompts, PromptScore, evaluate_prompt, load_prompt
 
 NAMED = "Answer with one of: negative, positive."
@@ -234,14 +234,40 @@ def test_words_stand_for_labels() -> None:
     assert evaluate_prompt(TEMPLATE, said, ROWS, LABELS, words=words, max_concurrency=1).answered == 0.0
 
 
-def test_a_model_that_fails_is_wrong_and_raises_nothing() -> None:
+def test_a_call_that_fails_is_wrong_and_raises_nothing() -> None:
     """If it breaks, one refused call ends an evaluation of thousands, with the row in the message."""
+    left = [1]
+
+    def act(prompt: str) -> None:
+        if not left:
+            raise ValueError(prompt)
+        left.pop()
+
+    score = evaluate_prompt(TEMPLATE, Chat(act=act), ROWS, LABELS, max_concurrency=1)
+    assert score.rows == len(ROWS)
+    assert score.accuracy < 0.2
+
+
+def test_a_model_that_never_answers_is_no_bad_prompt() -> None:
+    """If it breaks, a wrong key or an outage is taken for a prompt that is worth nothing."""
 
     def act(prompt: str) -> None:
         raise ValueError(prompt)
 
-    score = evaluate_prompt(TEMPLATE, Chat(act=act), ROWS, LABELS)
-    assert (score.accuracy, score.answered) == (0.0, 0.0)
+    with pytest.raises(ModelUnavailable, match=f"failed on each of {len(ROWS)} rows"):
+        evaluate_prompt(TEMPLATE, Chat(act=act), ROWS, LABELS)
+
+
+def test_labels_and_prompts_of_every_kind_are_scored() -> None:
+    """If it breaks, rows that the optimizer took cannot be scored, or nonsense is."""
+    rows = [{**row, "label": LABELS.index(row["label"])} for row in ROWS]
+    words = {"0": LABELS[0], "1": LABELS[1]}
+    whole = evaluate_prompt(TEMPLATE, answering(*LABELS), rows, [0, 1], words=words, max_concurrency=1)
+    assert whole.answered == 1.0
+    for bad in ({"rows": [None]}, {"rows": [{**ROWS[0], "text": None}]}, {"labels": "ab"}, {"prompt": None}):
+        given: dict[str, Any] = {"prompt": TEMPLATE, "rows": ROWS, "labels": LABELS} | bad
+        with pytest.raises(InvalidParameter):
+            evaluate_prompt(given["prompt"], answering(*LABELS), given["rows"], given["labels"])
 
 
 def test_any_kind_of_model_can_be_scored() -> None:

@@ -32,6 +32,7 @@ from fakes.optimizers import (
 
 import langchain_dp.opt
 from langchain_dp import PrivacyBudget, PrivacyLedger, PrivateRecords
+from langchain_dp._util import forks
 from langchain_dp.errors import LedgerError, PlanError
 from langchain_dp.mechanisms import Exponential
 from langchain_dp.opt import DPPromptOptimizer, OptimizedPrompt
@@ -137,7 +138,7 @@ def test_a_choice_that_nobody_knows_of_is_never_drawn_again(
         engine = Looking()
         child = os.getpid() + 1
         monkeypatch.setattr(os, "getpid", lambda: child)  # as in a fork
-        monkeypatch.setattr(ledger._store.backend, "_pid", child)
+        monkeypatch.setattr(ledger._store.backend, "_process", forks.process())
         made._engine.look = engine.shown.extend  # type: ignore[attr-defined]
     for _ in range(2):
         with pytest.raises(PlanError, match=r"choice .* is charged.*released\(\).*another name="):

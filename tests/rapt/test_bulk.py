@@ -93,15 +93,22 @@ def test_what_nobody_names_is_dropped_and_what_is_missing_stays_missing(tmp_path
 def test_what_lies_beside_the_columns_of_a_frame_is_dropped(tmp_path: Path) -> None:
     """If it breaks, names that are a frame's index, or what somebody noted on it, leave in clear."""
     pandas = pytest.importorskip("pandas")
-    index = pandas.Index(["Ann", "Bob", "Eve"], name="patient")
-    frame = pandas.DataFrame({**BATCH, "at": pandas.to_datetime(["2026-01-01"] * 3)}, index=index)
+    frame = pandas.DataFrame({**BATCH, "at": pandas.to_datetime(["2026-01-01"] * 3)})
+    frame["ward"] = frame["ward"].astype(pandas.CategoricalDtype([*"xyz", "of Dr Ann"]))
+    frame.index.name = "Ann"
     frame.attrs["cohort"] = "those of Dr Ann"
     frame.columns.name = "Ann"
-    sanitize = bulk(tmp_path, keep_columns=["at"])
+    sanitize = bulk(tmp_path, keep_columns=["at", "ward"])
     new = sanitize(frame)
     assert list(new.index) == [0, 1, 2]
+    assert list(new["ward"].cat.categories) == ["x", "y", "z"]
     assert (new.index.name, new.columns.name, new.attrs) == (None, None, {})
     assert new["at"].dtype == frame["at"].dtype
+    assert list(sanitize(frame[1:]).index) == [1, 2]  # so that they find their rows again
+    for other in (frame.set_index(pandas.Index(["Ann", "Bob", "Eve"])), frame.sample(frac=1.0, random_state=1)):
+        with pytest.raises(InvalidParameter, match="plain index") as caught:
+            sanitize(other)
+        assert "Ann" not in str(caught.value)
     twice = pandas.concat([frame, frame[["text"]]], axis=1)
     with pytest.raises(InvalidParameter, match="a name of its own"):
         sanitize(twice)
@@ -123,6 +130,8 @@ def test_batches_of_every_kind_come_back_in_their_type(tmp_path: Path) -> None:
     assert frames[0].to_dict("list") == expected
     assert frames[0].columns.name is None
     assert list(frames[1].columns) == ["text", "ward"]
+    wards = arrow.table({**BATCH, "ward": arrow.array(["x", "y", "z"]).dictionary_encode()})[:1]
+    assert sanitize(wards).column("ward").chunk(0).dictionary.to_pylist() == ["x"]
     assert len(frames[1]) == 0
     assert sanitize.certificate().releases == 3
 

@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import random
 import re
+import unicodedata
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import pytest
 from fakes.canary import CANARY, leak_surfaces
 from fakes.rapt import sanitizer
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessageChunk, HumanMessage
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.prompt_values import StringPromptValue
 from langchain_dp.integrations.gliner import GlinerEntities
 
@@ -22,6 +24,7 @@ from langchain_dp.errors import InvalidParameter, MissingExtra, PrivateDataError
 from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.placeholders import PlaceholderMap
 from langchain_dp.rapt.pseudonyms import PatternEntities, Pseudonymizer, TermEntities
+from langchain_dp.rapt.pseudonyms.middleware import PseudonymMiddleware
 from langchain_dp.rapt.restore import ChunkRestorer, TextRestorer
 from langchain_dp.redact import Redacted
 
@@ -265,3 +268,30 @@ def test_terms_and_kinds_the_wrong_way_round_are_refused(terms: Any) -> None:
     with pytest.raises(InvalidParameter, match="map each text to its kind") as refused:
         TermEntities(terms)
     assert "Quill" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("term", "text"),
+    [("王小明", "我是王小明你好"), ("田中", "田中さんから電話"), ("สมชาย", "คุณสมชายโทรมา"),
+     ("Ann Smith", "我是Ann Smith的朋友"),
+     ("José", unicodedata.normalize("NFD", "José called")), (unicodedata.normalize("NFD", "José"), "José called")],
+)  # fmt: skip
+def test_terms_are_found_in_every_writing(term: str, text: str) -> None:
+    """If it breaks, a name passes in clear since no space stands beside it, or as its accent is coded otherwise."""
+    made = Pseudonymizer(terms={term: "PERSON"})
+    hidden = made.invoke(text)
+    assert "<PERSON_1>" in hidden
+    assert unicodedata.normalize("NFC", term) not in unicodedata.normalize("NFC", hidden)
+    assert made.restore(hidden) == text
+    assert Pseudonymizer(terms={"Ann": "PERSON"}).invoke("Anna and Joann") == "Anna and Joann"
+
+
+def test_an_agent_without_the_middleware_is_refused() -> None:
+    """If it breaks, the model of an agent that somebody forgot to protect sees originals."""
+    from langchain.agents import create_agent
+
+    middleware = PseudonymMiddleware(Pseudonymizer(terms={"Ann Smith": "PERSON"}))
+    model = GenericFakeChatModel(messages=iter([AIMessage("fine")]))
+    with pytest.raises(InvalidParameter, match="this middleware in its list"):
+        middleware.around(create_agent(model, []))
+    assert middleware.around(create_agent(model, [], middleware=[middleware]))

@@ -76,6 +76,10 @@ def test_what_comes_out_of_a_set_has_an_order_of_its_own() -> None:
     assert len(set(released[0])) > 2  # all of ten alike: 1e-17
     assert released[1] == released[0]
     assert made.certificate().releases == 1
+    nested = [frozenset(tags[:3]), frozenset(tags[3:6]), (frozenset(tags[6:8]), 7)]
+    again = [frozenset(sorted(each, reverse=True)) if isinstance(each, frozenset) else each for each in nested[::-1]]
+    first, second = (made.invoke(report(2, tags=frozenset(each))).metadata["tags"] for each in (nested, again))
+    assert first == second == sorted(first, key=str)
 
 
 def test_contents_and_metadata_of_a_document_are_one_release() -> None:

@@ -334,6 +334,8 @@ HIDDEN_FILES: dict[str, dict[str, Any]] = {
     "plain without its text": {"type": "text-plain", "base64": _CODED},
     "text elsewhere": {"type": "file", "source_type": "text", "data": TEXT},
     "drawing": {"type": "image", "mime_type": "image/svg+xml", "base64": _CODED},
+    "kind as a format": {"type": "file", "file": {"file_data": _CODED, "format": "text/plain"}},
+    "no kind of bytes": {"type": "file", "file": {"file_data": f"data:;base64,{_CODED}"}},
     "no kind": {"type": "file", "file": {"file_data": f"data:,{TEXT}"}},
     "no kind but a setting": {"type": "image_url", "image_url": {"url": f" data:;charset=utf-8,{TEXT}"}},
     "format": {"type": "document", "format": "html", "source": {"data": TEXT}},
@@ -372,6 +374,8 @@ def test_what_is_said_about_media_is_sanitized() -> None:
         {"type": "image", "url": "https://example.org/a.png", "metadata": {RAW: RAW}, "source": [TEXT], "id": RAW},
         {"type": "image_url", "image_url": {"url": "https://example.org/a.png", "detail": TEXT}},
         {"type": "input_audio", "mime_type": "audio/pcm;rate=16000", "input_audio": {"data": "AAAA", "format": TEXT}},
+        {"type": "video_url", "video_url": {"url": "data:;base64,AAAA", "detail": RAW}},
+        {"type": "audio", "base64": "AAAA", "mime_type": 'audio/webm; codecs="opus, vp9.1"'},
     ]
     released = sanitizer().sanitize(HumanMessage(given))
     assert RAW not in repr(released)
@@ -382,6 +386,8 @@ def test_what_is_said_about_media_is_sanitized() -> None:
     assert released.content[3] == {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
     audio = {"type": "input_audio", "mime_type": "audio/pcm;rate=16000", "input_audio": {"data": "AAAA"}}
     assert released.content[4] == audio
+    assert released.content[5] == {"type": "video_url", "video_url": {"url": "data:;base64,AAAA"}}
+    assert released.content[6] == given[6]
 
 
 @pytest.mark.parametrize(

@@ -162,3 +162,37 @@ def test_bad_parts_are_refused() -> None:
             SanitizingExampleSelector(examples, kept, **options)  # type: ignore[arg-type]
     with pytest.raises(InvalidParameter, match="mapping 0"):
         SanitizingExampleSelector([{"text": "a"}], sanitizer(), user_key="patient").select_examples({})
+
+
+@pytest.mark.parametrize("keep", ["text_label", "text", 3, [3]])
+def test_what_passes_is_a_list_of_keys(keep: Any) -> None:
+    """If it breaks, keep="text_label" lets pass whatever is part of that string."""
+    with pytest.raises(InvalidParameter, match="list of keys"):
+        sanitizer().sanitize_mappings([{"text": "the patient has pain", "label": "p"}], keep=keep)
+    for bad in ("x", None, ["x"]):
+        with pytest.raises(InvalidParameter, match="list of mappings"):
+            sanitizer().sanitize_mappings(bad)  # type: ignore[arg-type]
+
+
+def test_flags_are_flags() -> None:
+    """If it breaks, casing="no" puts capitals in clear."""
+    for flag in ("casing", "cache"):
+        with pytest.raises(InvalidParameter, match=flag):
+            sanitizer(**{flag: "no"})
+    with pytest.raises(InvalidParameter, match="not_private_seed"):
+        sanitizer(not_private_seed="a")
+
+
+def test_no_frame_of_a_refusal_holds_an_example() -> None:
+    """If it breaks, an error reporter gets the private examples with the error that there is no budget left."""
+    secret = "the acute patient"
+    examples = [{"text": secret, "u": "a"}, {"text": "two", "u": "a"}]
+    selector = SanitizingExampleSelector(examples, sanitizer(limit=1.5 * CLOSE), user_key="u")
+    del examples
+    with pytest.raises(BudgetExceeded) as caught:
+        selector.select_examples({"q": "x"})
+    at = caught.value.__traceback__
+    while at is not None:
+        if "langchain_dp" in at.tb_frame.f_code.co_filename:
+            assert secret not in repr(dict(at.tb_frame.f_locals))
+        at = at.tb_next

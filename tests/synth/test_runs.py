@@ -599,6 +599,11 @@ def test_a_run_that_keeps_nothing_says_so() -> None:
     chain = synthesizer(WordScorer(length=2), filters=Filters(least_words=8))
     with pytest.warns(NothingKept, match=r"\d x 'short'"):
         assert len(chain.invoke(rows())) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NothingKept)
+        with pytest.raises(NothingKept, match="dropped"):
+            chain.invoke(rows())
+    assert chain.released().dropped
 
 
 def test_a_text_that_broke_off_is_not_drawn_again() -> None:

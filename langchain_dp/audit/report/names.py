@@ -9,6 +9,7 @@ import re
 
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 
+from langchain_dp._util.rounding import bound
 from langchain_dp.accounting import (
     ExponentialEvent,
     LabelPartEvent,
@@ -88,11 +89,11 @@ def parameters(event: DpEvent) -> str:
     if isinstance(event, NoisyMaxEvent):
         return f"sigma {event.sigma:.4g} votes, {_sampling(event)}"
     if isinstance(event, LimitedDomainEvent):
-        return f"epsilon0 {event.epsilon0:.4g}, delta0 {event.delta0:.3g}, {_sampling(event)}"
+        return f"epsilon0 {bound(event.epsilon0, 4)}, delta0 {bound(event.delta0, 3)}, {_sampling(event)}"
     if isinstance(event, ExponentialEvent):
-        return f"epsilon {event.epsilon:.4g}"
+        return f"epsilon {bound(event.epsilon, 4)}"
     if isinstance(event, TextRoundEvent):
-        return f"epsilon0 {event.epsilon0:.4g} a token, {event.tokens} tokens, {_sampling(event)}"
+        return f"epsilon0 {bound(event.epsilon0, 4)} a token, {event.tokens} tokens, {_sampling(event)}"
     return f"noise multiplier {event.noise_multiplier:.4g}"
 
 

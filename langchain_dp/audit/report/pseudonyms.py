@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from langchain_dp._util import validate
+from langchain_dp._util.rounding import bound
 from langchain_dp.audit.report.names import label
 from langchain_dp.audit.report.results import rows_of
 from langchain_dp.errors import InvalidParameter
@@ -136,4 +137,4 @@ def _rest(then: Any, where: str) -> str:
     if not then["private"]:
         return "were sanitized, NOT PRIVATE"
     eta = validate.number(f"eta of {where}", then.get("eta", 0), above=0.0)
-    return f"metric privacy, eta {eta:.4g} nats per unit of distance in {label(then['table'])}"
+    return f"metric privacy, eta {bound(eta, 4)} nats per unit of distance in {label(then['table'])}"

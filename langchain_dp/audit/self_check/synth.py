@@ -16,7 +16,7 @@ from langchain_dp.audit.self_check.laws import attendance, coins
 from langchain_dp.audit.self_check.stubs import LABELS, at_once, examples
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.ports import Continuation, Token, TokenScores
-from langchain_dp.synth import Describing, DPAnswerGenerator, DPExampleSynthesizer, SynthesisPrompts
+from langchain_dp.synth import Describing, DPAnswerGenerator, DPExampleSynthesizer, Filters, SynthesisPrompts
 
 _UP, _DOWN, _END = 0, 1, 2
 _SURE, _NEVER = -1e-9, -60.0
@@ -86,7 +86,12 @@ _BUDGET = PrivacyBudget(500.0, 0.1)
 def _synthesizer(engine: ScoringEngine, ledger: PrivacyLedger, **changes: Any) -> DPExampleSynthesizer:
     settings = {"labels": LABELS, "count": _ROUNDS * len(LABELS), "scheme": "rounds"}
     settings |= {} if changes.get("scheme") == "groups" else {"sampling_probability": _RATE}
-    made = settings | {"max_new_tokens": _TOKENS, "candidates": 3, "ledger": ledger} | changes
+    made = (
+        settings
+        | {"filters": Filters(least_words=1)}
+        | {"max_new_tokens": _TOKENS, "candidates": 3, "ledger": ledger}
+        | changes
+    )
     return DPExampleSynthesizer(model=engine, **made)  # type: ignore[arg-type]
 
 

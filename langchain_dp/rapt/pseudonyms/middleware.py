@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired
 
 from langchain_core.messages import AIMessage, RemoveMessage
@@ -103,12 +103,18 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
             agent: What ``create_agent`` made with this middleware in its list.
 
         Raises:
-            InvalidParameter: It is no graph.
+            InvalidParameter: It is no graph, or one without this middleware.
         """
         if not isinstance(agent, PregelProtocol):
             raise InvalidParameter(
                 f"Expected agent of type {type(agent).__name__} to be what create_agent made: a graph with this "
                 "middleware in its list."
+            )
+        nodes = getattr(agent, "nodes", None)
+        if isinstance(nodes, Mapping) and not any(str(node).startswith(f"{self.name}.") for node in nodes):
+            raise InvalidParameter(
+                f"Expected agent to have this middleware in its list: it has none of the name {self.name}, and would "
+                "see originals. Make it by create_agent(..., middleware=[this])."
             )
         return PseudonymousAgent(agent, self._conversations)
 

@@ -6,6 +6,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from langchain_dp._util.words import one_form, whole
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.placeholders import ESCAPED, FindsEntities, label_of
 
@@ -133,8 +134,8 @@ class TermEntities:
                 "stands in every placeholder and report."
             )
         self._terms = {_folded(one): label_of(given) for one, given in kinds.items()}
-        parts = [r"\s+".join(map(re.escape, one.split())) for one in sorted(kinds, key=len, reverse=True)]
-        self._pattern = re.compile(rf"(?<!\w)(?:{'|'.join(parts)})(?!\w)", re.IGNORECASE)
+        parts = [whole(one.strip()) for one in sorted(kinds, key=len, reverse=True)]
+        self._pattern = re.compile("|".join(parts), re.IGNORECASE)
         self.kinds = tuple(sorted(set(self._terms.values())))
         self._kind = label_of(kind)
 
@@ -218,7 +219,7 @@ def alike(label: str, original: str) -> str:
 
 
 def _folded(text: str) -> str:
-    return " ".join(text.lower().split())
+    return one_form(text.lower())
 
 
 def _iban_length(text: str) -> int:
