@@ -22,7 +22,10 @@ def bars(results: Path) -> list[dict[str, Any]]:
     """
     codes = [row for row in so_far(results / "codes.jsonl") if row["key"][:2] == [MODEL, "agnews"]]
     accuracy = so_far(results / "accuracy.jsonl")
-    votes = {row["key"]["task"]: row for row in accuracy if row["key"]["model"] == f"{MODEL}.gguf"}
+    votes: dict[str, list[Any]] = {}
+    for row in accuracy:
+        if row["key"]["model"] == f"{MODEL}.gguf":
+            votes.setdefault(row["key"]["task"], []).append(row)
 
     def asked(arm: str, value: str) -> list[float]:
         rows = [row[value] for row in codes if row["key"][2:4] == [2000, arm]]
@@ -30,8 +33,9 @@ def bars(results: Path) -> list[dict[str, Any]]:
         return _percent(mean, rows[0]["asked"])
 
     def voted(task: str, method: str) -> list[float]:
-        found = next(line for line in votes[task]["methods"] if line["method"] == method)
-        return _percent(found["accuracy"], found["n"])
+        found = [line for row in votes[task] for line in row["methods"] if line["method"] == method]
+        asked = sum(line["n"] for line in found)
+        return _percent(sum(line["accuracy"] * line["n"] for line in found) / asked, asked)
 
     if not (codes and {"coded", "named"} <= votes.keys()):
         return []

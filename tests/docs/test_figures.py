@@ -646,16 +646,30 @@ def test_the_page_quotes_what_a_larger_writer_wrote() -> None:
     rows = made.so_far(RESULTS / "opt_qwen.jsonl")
 
     def line(task: str, arm: str) -> str:
-        (row,) = (row for row in rows if row["key"] == ["qwen", "smollm2", task, 1, arm])
-        scored = [f"{found[how]:.2f}" for found in row["scored"].values() for how in ("plain", "calibrated")]
-        return " | ".join([*scored, f"{row['target_accuracy']:.2f}"]).replace("0.", ".")
+        found = [row for row in rows if row["key"][2] == task and row["key"][4] == arm]
+        columns = zip(
+            *(
+                [
+                    *(scored[how] for scored in row["scored"].values() for how in ("plain", "calibrated")),
+                    row["target_accuracy"],
+                ]
+                for row in found
+            ),
+            strict=True,
+        )
+        said = " | ".join(f"{statistics.fmean(column):.2f}" for column in columns).replace("0.", ".")
+        return said if arm == "0-shot" else f"({len(found)} runs) | {said}"
 
     for task, name in {"sst2": "SST-2", "trec": "TREC", "mpqa": "MPQA", "disaster": "Disaster"}.items():
         assert f"| {name} | initial instruction | {line(task, '0-shot')} |" in PAGE
-        assert f"| | clipped sums, epsilon 3 | {line(task, 'clip 3')} |" in PAGE
+        assert f"| | clipped sums, epsilon 3 {line(task, 'clip 3')} |" in PAGE
     written = [each for row in rows if row["key"][4] == "clip 3" for each in row["candidates"]]
     assert f"Of {len(written)} released candidates none repeats the request" in " ".join(PAGE.split())
     assert not [each for each in written if "repeats" in each["dropped"]]
+    later = [row for row in rows if row["key"][4] == "clip 3" and row["key"][3] > 1]
+    assert (len(later), sum(bool(each["dropped"]) for row in later for each in row["candidates"])) == (6, 3)
+    kept = [row["instruction"] for row in later if row["key"][2] == "sst2"]
+    assert kept == ["Classify the input text as positive or negative."] * 2
 
 
 def test_the_page_quotes_what_a_private_head_does() -> None:
@@ -715,4 +729,13 @@ def test_the_pages_quote_what_names_for_codes_were_worth() -> None:
     votes = ", ".join(f"{right[f'dp-icl {epsilon}']:.1f}" for epsilon in (1, 2))
     assert f"no example {right['zero-shot']:.0f} percent, the vote {right['vote']:.0f}, at epsilon 1, 2 and 3 " in text
     assert f"{votes} and {right['dp-icl 3']:.1f}, where the vote on codes gets 36.8" in text
+    [second] = (
+        {line["method"]: 100 * line["accuracy"] for line in row["methods"]}
+        for row in made.so_far(RESULTS / "accuracy.jsonl")
+        if row["key"]["task"] == "coded" and row["key"]["questions"] == 60
+    )
+    assert (
+        f"{second['dp-icl 3']:.1f} at epsilon 3, {second['vote']:.1f} without noise, {second['zero-shot']:.1f} without "
+        f"examples, {second['balanced']:.1f} with one prompt of four" in text
+    )
     assert f"{right['dp-icl 2']:.0f} percent" in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
