@@ -70,14 +70,7 @@ class Columns:
         return [str(value) for value in values]
 
     def with_only(self, new: Mapping[str, Sequence[str | None]], kept: Sequence[str]) -> Any:
-        """A batch of the same type with new columns of texts and kept ones, in the batch's order; nothing else of it.
-
-        Raises:
-            InvalidParameter: A column to keep is not there; or a frame has an index of its own, which nobody named.
-        """
-        self._check_index()
-        for name in kept:
-            self._column(name)
+        """A batch of the same type with new columns of texts and kept ones, in the batch's order; nothing else."""
         made = {
             name: _like(self._column(name), new[name]) if name in new else self._column(name)
             for name in (*self._names, *(name for name in new if name not in self._names))
@@ -107,8 +100,15 @@ class Columns:
             return type(self._batch)(values, index=self._batch.index.rename(None))
         return type(self._batch).from_arrays([_used(column) for column in made.values()], names=list(made))
 
-    def _check_index(self) -> None:
-        """Another index than one of places leaves in clear, or, left out, puts rows beside the wrong ones."""
+    def check_only(self, kept: Sequence[str]) -> None:
+        """Check what :meth:`with_only` will need, before anything is charged.
+
+        Raises:
+            InvalidParameter: A column to keep is not there; or a frame has another index than one of places, which
+                would leave in clear, or, left out, put rows beside the wrong ones.
+        """
+        for name in kept:
+            self._column(name)
         if hasattr(self._batch, "iloc") and type(self._batch.index).__name__ != "RangeIndex":
             raise InvalidParameter(
                 "Expected a frame with a plain index (0, 1, ...): what stands in another one would leave in clear. "

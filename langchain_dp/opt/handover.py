@@ -262,7 +262,10 @@ def evaluate_prompt(
     labels, asked = check_labels(labels), list(rows)
     validate.integer("number of rows", len(asked), at_least=1)
     truths = [_truth(row, position, prompt.input_variables, labels) for position, row in enumerate(asked)]
-    called = words if words is not None else (prompt.metadata or {}).get("words", {})
+    if words is not None and not isinstance(words, Mapping):
+        raise InvalidParameter(f"Expected words of type {type(words).__name__} to map labels to words.")
+    given = words if words is not None else (prompt.metadata or {}).get("words", {})
+    called = {label_name(label): word for label, word in given.items()}
     shown = [called.get(label, label) for label in labels]
     messages = [prompt.format_messages(**{name: row[name] for name in prompt.input_variables}) for row in asked]
     # Accuracy on rows of one's own is no release, so the caller's word is enough.

@@ -203,6 +203,7 @@ class SanitizeBatches:
 
     def _sanitized(self, batch: B) -> B:
         columns = Columns(batch)
+        columns.check_only(self._kept)
         texts = [columns.texts(name) for name in self._columns]
         documents = columns.keys(self._document, "document")
         users = [None] * len(documents) if self._user is None else columns.keys(self._user, "user")

@@ -106,9 +106,13 @@ def test_what_lies_beside_the_columns_of_a_frame_is_dropped(tmp_path: Path) -> N
     assert new["at"].dtype == frame["at"].dtype
     assert list(sanitize(frame[1:]).index) == [1, 2]  # so that they find their rows again
     for other in (frame.set_index(pandas.Index(["Ann", "Bob", "Eve"])), frame.sample(frac=1.0, random_state=1)):
+        other["text"] = ["a new text", "another", "one more"]
         with pytest.raises(InvalidParameter, match="plain index") as caught:
             sanitize(other)
         assert "Ann" not in str(caught.value)
+    with pytest.raises(InvalidParameter, match="column 'at'"):
+        sanitize({"id": ["n"], "text": ["a new text"], "ward": ["x"]})
+    assert sanitize.certificate().releases == 3  # refused before anything is charged
     twice = pandas.concat([frame, frame[["text"]]], axis=1)
     with pytest.raises(InvalidParameter, match="a name of its own"):
         sanitize(twice)

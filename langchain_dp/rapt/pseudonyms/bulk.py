@@ -141,6 +141,7 @@ class PseudonymizeBatches:
 
     def _hidden(self, batch: B) -> B:
         columns = Columns(batch)
+        columns.check_only(self._kept)
         pseudonymizer, cipher = self._open()
         new: dict[str, list[str | None]] = {name: [] for name in self._columns}
         maps: list[str | None] = []
