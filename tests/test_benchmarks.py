@@ -101,8 +101,8 @@ def test_bench_accuracy_goes_on_where_it_stopped_and_keeps_no_text(
 def test_bench_accuracy_evaluates_once_what_it_counts_twice() -> None:
     """If it breaks, the calibrated column is another arithmetic than the classifier's, or takes twice as long."""
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
-    import bench_accuracy
     from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
+    from remembering import Calibrating
 
     words, free = [" negative", " positive"], ["Review: N/A\nSentiment:", "Review:\nSentiment:"]
     asked = [
@@ -110,7 +110,7 @@ def test_bench_accuracy_evaluates_once_what_it_counts_twice() -> None:
         for text, label in (("dull", "negative"), ("a fine film, all in all", "positive"))
     ]
     with LlamaCppEnsemble(max_tokens=128, slots=4) as engine:
-        once = bench_accuracy.Once(engine)
+        once = Calibrating(engine)
         assert once.score_labels(asked, words) == engine.score_labels(asked, words)
         for found, row in zip(
             once.score_labels(asked, words, content_free=free),

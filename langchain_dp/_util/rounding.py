@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+
+_OFF = 1e-12
+_LARGE = 1e300
 
 
 def rounded_up(value: float, digits: int = 3) -> float:
@@ -13,21 +15,17 @@ def rounded_up(value: float, digits: int = 3) -> float:
         value: Above 0 and finite, or 0.
         digits: Digits to keep, at least 1.
     """
-    if value == 0:
-        return 0.0
-    places = digits - 1 - math.floor(math.log10(value))
-    up = round(value, places)
-    return up if up >= value else round(up + 10.0**-places, places)
+    return _rounded(value, digits, 1)
 
 
 def bound(value: float, digits: int = 6) -> str:
-    """A number that promises no more than ``value``, printed: a loss that was, or may be, spent.
+    """The smallest number of so many digits that is not below ``value``, printed: a loss that was, or may be, spent.
 
     Args:
         value: At least 0; infinity is "inf".
         digits: Digits to keep, at least 1.
     """
-    return _on(value, rounded_up, digits)
+    return _printed(value, digits, 1)
 
 
 def room(value: float, digits: int = 6) -> str:
@@ -37,25 +35,22 @@ def room(value: float, digits: int = 6) -> str:
         value: Finite or infinite; what is below 0 by rounding alone is 0.
         digits: Digits to keep, at least 1.
     """
-    return _on(value, _rounded_down, digits)
+    return _printed(value, digits, -1)
 
 
-def _on(value: float, rounded: Callable[[float, int], float], digits: int) -> str:
+def _printed(value: float, digits: int, side: int) -> str:
     """Printed on one side; but what sums of decimals are off by, as .1 + .2 is, is no digit."""
     value = max(value, 0.0)
     plain = f"{value:.{digits}g}"
     if math.isinf(value) or value > _LARGE or abs(float(plain) - value) <= _OFF * value:
         return plain
-    return f"{rounded(value, digits):.{digits}g}"
+    return f"{_rounded(value, digits, side):.{digits}g}"
 
 
-def _rounded_down(value: float, digits: int) -> float:
+def _rounded(value: float, digits: int, side: int) -> float:
+    """The nearest number of so many digits that is not below ``value`` (``side`` 1), or not above it (-1)."""
     if value == 0:
         return 0.0
     places = digits - 1 - math.floor(math.log10(value))
-    down = round(value, places)
-    return down if down <= value else round(down - 10.0**-places, places)
-
-
-_OFF = 1e-12
-_LARGE = 1e300
+    near = round(value, places)
+    return near if side * (near - value) >= 0 else round(near + side * 10.0**-places, places)

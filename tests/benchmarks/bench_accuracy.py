@@ -28,12 +28,13 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import made, so_far
+from remembering import Calibrating
 from tqdm import tqdm
 
 from langchain_dp import DPICLClassifier, PrivacyBudget
@@ -42,7 +43,6 @@ from langchain_dp.icl import AGNEWS, AMAZON, SST2, TREC, ICLPrompt
 from langchain_dp.icl.voters import EngineVoter
 from langchain_dp.icl.votes import SubsetPrompt
 from langchain_dp.mechanisms import report_noisy_max
-from langchain_dp.ports import MemberPrompt
 from langchain_dp.records import read_jsonl
 
 CODED = ICLPrompt(
@@ -69,48 +69,8 @@ MAX_TOKENS = {"sst2": 512, "mpqa": 256, "trec": 384, "agnews": 1280, "amazon": 2
 """Of four examples; half for the question, half for head and examples."""
 TRAINED_ON = 2048
 EPSILONS = (1.0, 2.0, 3.0, 8.0)
-Scores = list[list[float] | None]
 NOISE_RUNS = 100
 SETTINGS = ("rows", "questions", "together", "queries", "more_queries", "thin", "delta")
-
-
-class Once:
-    """An engine that evaluates a member's scores once, for the votes with calibration and for those without."""
-
-    def __init__(self, engine: LlamaCppEnsemble) -> None:
-        self.engine = engine
-        self._known: dict[MemberPrompt, list[float] | None] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
-
-    def score_labels(
-        self, prompts: Sequence[MemberPrompt], words: Sequence[str], *, content_free: Sequence[str] = ()
-    ) -> Scores:
-        plain = self._plain(prompts, words)
-        if not content_free:
-            return plain
-        blank = [
-            self._plain([dataclasses.replace(each, tail=tail) for each in prompts], words) for tail in content_free
-        ]
-        return [_calibrated(row, blanks) for row, *blanks in zip(plain, *blank, strict=True)]
-
-    def _plain(self, prompts: Sequence[MemberPrompt], words: Sequence[str]) -> Scores:
-        new = [prompt for prompt in prompts if prompt not in self._known]
-        if new:
-            self._known |= zip(new, self.engine.score_labels(new, words), strict=True)
-        return [self._known[prompt] for prompt in prompts]
-
-    def forget(self, *members: Hashable) -> None:
-        self.engine.forget(*members)
-
-
-def _calibrated(row: list[float] | None, blanks: Sequence[list[float] | None]) -> list[float] | None:
-    """Scores divided by the mean label probability of tails without a question."""
-    if row is None or any(blank is None for blank in blanks):
-        return None
-    means = [statistics.fmean(map(math.exp, column)) for column in zip(*blanks, strict=True)]
-    return [score - math.log(mean) for score, mean in zip(row, means, strict=True)]
 
 
 def main() -> None:
@@ -182,7 +142,7 @@ def _arm(folder: Path, task: str, seed: int, options: argparse.Namespace) -> dic
             prompt=TASKS[task],
         )
         noise = _noise(chain.scheme.sampling_probability, options)
-        once = Once(engine)
+        once = Calibrating(engine)
         voters = {"": _voter(chain, once, calibrate=True), ", uncalibrated": _voter(chain, once, calibrate=False)}
         hits: dict[str, list[list[float]]] = {}
         agreement: list[float] = []
@@ -243,7 +203,7 @@ def _noise(rate: float, options: argparse.Namespace) -> dict[str, dict[str, Any]
     }
 
 
-def _voter(chain: DPICLClassifier, engine: Once, *, calibrate: bool) -> EngineVoter:
+def _voter(chain: DPICLClassifier, engine: Calibrating, *, calibrate: bool) -> EngineVoter:
     """Votes as the chain casts them, and by the label scores as they are."""
     words = [chain.prompt.word(label) for label in chain.labels]
     return EngineVoter(

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import hashlib
 import json
 import math
 import os
@@ -23,7 +22,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from fakes.llama_server import llama_server
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
 from langchain_openai import ChatOpenAI
 from made import made, so_far
+from remembering import Remembering
 
 from langchain_dp import PrivacyBudget, RAPTSanitizer
 from langchain_dp.attacks import LeakedSpan, find_leaks
@@ -53,7 +53,6 @@ from langchain_dp.opt import (
     evaluate_prompt,
 )
 from langchain_dp.opt.forward import Forward
-from langchain_dp.ports import Continuation, MemberPrompt, Token
 from langchain_dp.records import read_jsonl
 
 TASKS = {"sst2": SST2, "trec": TREC, "mpqa": MPQA, "disaster": DISASTER}
@@ -93,37 +92,6 @@ ALTERNATIVES: dict[str, list[str | Alternative]] = {
 }
 """What "choose" chooses among beside the initial instruction: written by hand, tried on 100 training rows a task."""
 ARMS = ("0-shot", "dln-1", "opt", "dp-opt 8", "dp-opt 1")
-
-
-class Remembering:
-    """An engine whose label scores are kept: the same record under the same instruction is evaluated once."""
-
-    def __init__(self, engine: LlamaCppEnsemble) -> None:
-        self.engine = engine
-        self._rows: dict[bytes, list[float] | None] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
-
-    def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
-        return self.engine.next_tokens(asked, decoding)
-
-    def forget(self, *members: Hashable) -> None:
-        self.engine.forget(*members)
-
-    def warm(self, prompts: Sequence[MemberPrompt]) -> None:
-        self.engine.warm(prompts)
-
-    def score_labels(
-        self, prompts: Sequence[MemberPrompt], words: Sequence[str], *, content_free: Sequence[str] = ()
-    ) -> list[list[float] | None]:
-        keys = [hashlib.sha256(repr((p.head, p.body, p.tail, words)).encode()).digest() for p in prompts]
-        new = [prompt for key, prompt in zip(keys, prompts, strict=True) if key not in self._rows]
-        rows = iter(self.engine.score_labels(new, words, content_free=content_free) if new else [])
-        for key in keys:
-            if key not in self._rows:
-                self._rows[key] = next(rows)
-        return [self._rows[key] for key in keys]
 
 
 def main() -> None:
