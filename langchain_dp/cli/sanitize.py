@@ -369,7 +369,7 @@ def _most_equal(releases: FormalReleases) -> int | None:
     limit = releases.ledger.document_limit
     if limit is not None and limit < releases.engine.eta:
         raise InvalidParameter(
-            f"Expected limit={limit:g} to be at least eta={bound(releases.engine.eta)}, what one release costs: "
+            f"Expected --limit {limit:g} to be at least eta={bound(releases.engine.eta)}, what one release costs: "
             "nothing could be released. Raise it, or lower eta."
         )
     return None if limit is None else int(limit / releases.engine.eta * (1 + 1e-9))
