@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from langchain_core.documents import Document
@@ -34,6 +34,34 @@ def variables_of(template: str) -> tuple[str, ...]:
         ValueError: A brace stands alone.
     """
     return tuple(dict.fromkeys(name for _, name, _, _ in string.Formatter().parse(template) if name is not None))
+
+
+def check_template(name: str, template: object, *, known: Collection[str] | None = None) -> None:
+    """Try a template on a text, before a budget is reserved and not in the middle of a run.
+
+    Args:
+        name: What the template is called.
+        template: The template. It is public: an error shows it.
+        known: Names of the variables that it may hold; it may also hold none. None: at least one, of any name.
+
+    Raises:
+        InvalidParameter: It is no str, a brace stands alone, a variable has a format, an attribute or no name, or it
+            holds none of the variables that it should.
+    """
+    if not isinstance(template, str):
+        raise InvalidParameter(f"Expected {name} of type {type(template).__name__} to be a str.")
+    try:
+        variables = variables_of(template)
+        template.format_map(dict.fromkeys(variables, "a"))
+    except (LookupError, ValueError, TypeError, AttributeError):
+        raise InvalidParameter(
+            f"Expected {name}={template!r} to hold plain variables such as {{text}}: every value is a text, numbers "
+            "too. Format them in the examples, and write every brace that stands for itself twice."
+        ) from None
+    if known is None and not variables:
+        raise InvalidParameter(f"Expected {name}={template!r} to hold a variable, such as 'Review: {{text}}' has one.")
+    if known is not None and not set(variables) <= set(known):
+        raise InvalidParameter(f"Expected {name}={template!r} to hold no variable but {list(known)}. Drop the others.")
 
 
 def question_fields(question: object, variables: Sequence[str], *, text_key: str = "text") -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import string
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from langchain_dp._util import validate
+from langchain_dp.ensemble.questions import check_template, variables_of
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.records import label_name
 
@@ -43,24 +43,14 @@ class ICLPrompt:
     words: Mapping[Any, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("question", "answer", "instruction"):
+        for name in ("answer", "instruction"):
             if not isinstance(getattr(self, name), str):
                 raise InvalidParameter(f"Expected {name} of type {type(getattr(self, name)).__name__} to be a str.")
+        check_template("question", self.question)
         if not isinstance(self.words, Mapping) or not all(isinstance(word, str) for word in self.words.values()):
             raise InvalidParameter("Expected words to map labels to strings. Write words={'positive': 'Positive'}.")
         if any(not word.strip() for word in self.words.values()):
             raise InvalidParameter("Expected every word that stands for a label to be a non-empty text. Fill it in.")
-        if not self.variables:
-            raise InvalidParameter(
-                f"Expected question={self.question!r} to hold a variable. Write for example 'Review: {{text}}'."
-            )
-        try:
-            self.question.format_map(dict.fromkeys(self.variables, "a"))
-        except (LookupError, ValueError, TypeError, AttributeError):  # found now, and not once a budget is reserved
-            raise InvalidParameter(
-                f"Expected question={self.question!r} to hold plain variables such as {{text}}: every value is a text, "
-                "numbers too. Format them in the examples, and double a brace that stands for itself."
-            ) from None
         if len({word.casefold() for word in self.words.values()}) < len(self.words):
             raise InvalidParameter("Expected every label to have a word of its own, but two labels share one.")
         named = {label_name(label) or "": word for label, word in self.words.items()}
@@ -69,13 +59,7 @@ class ICLPrompt:
     @property
     def variables(self) -> tuple[str, ...]:
         """Names of the template's variables, in order."""
-        try:
-            parsed = list(string.Formatter().parse(self.question))
-        except ValueError:
-            raise InvalidParameter(
-                f"Expected question={self.question!r} to hold every brace that stands for itself twice."
-            ) from None
-        return tuple(dict.fromkeys(name for _, name, _, _ in parsed if name is not None))
+        return variables_of(self.question)
 
     def word(self, label: str) -> str:
         """Word that stands for ``label`` in the prompt."""

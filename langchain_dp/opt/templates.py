@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from langchain_dp._util import validate
-from langchain_dp.ensemble.questions import variables_of
+from langchain_dp.ensemble.questions import check_template, variables_of
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.records import label_name
 
@@ -82,16 +82,7 @@ class OptPrompts:
     system: bool = False
 
     def __post_init__(self) -> None:
-        try:
-            variables = self.variables
-            self.render(dict.fromkeys(variables, "a"))
-        except (LookupError, ValueError, TypeError, AttributeError):  # found now, and not in the middle of a run
-            raise InvalidParameter(
-                f"Expected text={self.text!r} to hold plain variables. Write for example '{{text}}', and double a "
-                "brace that stands for itself."
-            ) from None
-        if not variables:
-            raise InvalidParameter(f"Expected text={self.text!r} to hold a variable. Write for example '{{text}}'.")
+        check_template("text", self.text)
         if isinstance(self.messages, str) or not self.messages:
             raise InvalidParameter(f"Expected messages={self.messages!r} to be at least one request. See MESSAGES.")
         if len({word.casefold() for word in self.words.values()}) < len(self.words):

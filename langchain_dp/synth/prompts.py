@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langchain_dp.ensemble.questions import Question, question_texts, variables_of
+from langchain_dp.ensemble.questions import Question, check_template, question_texts, variables_of
 from langchain_dp.ensemble.room import Room
 from langchain_dp.errors import InvalidParameter
 
@@ -35,17 +35,8 @@ class SynthesisPrompts:
     after: str = "\n"
 
     def __post_init__(self) -> None:
-        try:
-            variables = self.variables
-            self.record.format_map(dict.fromkeys(variables, "a"))
-            self.head.format(description="a")
-        except (LookupError, ValueError, TypeError, AttributeError):
-            raise InvalidParameter(
-                f"Expected record={self.record!r} to hold plain variables, and head={self.head!r} no other one than "
-                "{description}. Double a brace that stands for itself."
-            ) from None
-        if not variables:
-            raise InvalidParameter(f"Expected record={self.record!r} to hold a variable. Write for example '{{text}}'.")
+        check_template("record", self.record)
+        check_template("head", self.head, known=("description",))
         if not self.before.strip() or not self.after:
             raise InvalidParameter(
                 f"Expected before={self.before!r} to hold a cue and after={self.after!r} an end. See the defaults."
@@ -116,15 +107,7 @@ class AnswerPrompts:
 
     def __post_init__(self) -> None:
         for name in ("record", "question"):
-            template = getattr(self, name)
-            try:
-                template.format_map(dict.fromkeys(self.variables(name), "a"))
-            except (LookupError, ValueError, TypeError, AttributeError):
-                raise InvalidParameter(
-                    f"Expected {name}={template!r} to hold plain variables. Double a brace that stands for itself."
-                ) from None
-            if not self.variables(name):
-                raise InvalidParameter(f"Expected {name}={template!r} to hold a variable, such as '{{text}}'.")
+            check_template(name, getattr(self, name))
         if not self.end:
             raise InvalidParameter("Expected end='' to be a string that ends an answer. Take a line break.")
 
