@@ -77,7 +77,7 @@ class PlaceholderMap:
         self._placeholders: dict[str, str] = {}
         self._entries: dict[str, Entry] = {}
         self._counts: Counter[str] = Counter()
-        self._pattern: tuple[int, re.Pattern[str] | None] = (0, None)
+        self._pattern: tuple[int, re.Pattern[str] | None, list[str]] = (0, None, [])
 
     def placeholder(self, label: str, original: str) -> str:
         """The placeholder of one entity; the same for equal entities of one kind."""
@@ -102,7 +102,7 @@ class PlaceholderMap:
                 self._placeholders[self._same(label, original)] = placeholder
                 self._entries[placeholder] = (label, original, placeholder)
                 self._counts[label] = max(self._counts[label], int(match[2]) if match else 0)
-            self._pattern = (0, None)
+            self._pattern = (0, None, [])
 
     def entries(self) -> list[Entry]:
         """Everything in it, oldest first. Private."""
@@ -115,17 +115,19 @@ class PlaceholderMap:
             return dict(Counter(label for label, _, _ in self._entries.values()))
 
     def again(self, text: str) -> list[tuple[int, int, str]]:
-        """Where in ``text`` originals of at least three characters stand that are known already, as whole words."""
+        """Where in ``text`` originals of at least three characters stand that are known already, as whole words.
+
+        In any letters, small or capital; a single word as it was met and in capitals only: "will" is seldom Will.
+        """
         with self._lock:
             if self._pattern[0] != len(self._entries):
-                known = {entry[1] for entry in self._entries.values() if entry[0] != ESCAPED and len(entry[1]) > 2}
-                longest_first = "|".join(whole(one, BEGIN) for one in sorted(known, key=len, reverse=True))
-                made = re.compile(longest_first) if known else None
-                self._pattern = (len(self._entries), made)
-            pattern = self._pattern[1]
-            labels = {one_form(entry[1]): entry[0] for entry in self._entries.values()}
+                kinds = {one: kind for kind, one, _ in self._entries.values() if kind != ESCAPED and len(one) > 2}
+                longest_first = sorted(kinds, key=len, reverse=True)
+                made = re.compile("|".join(f"({_said(one)})" for one in longest_first)) if kinds else None
+                self._pattern = (len(self._entries), made, [kinds[one] for one in longest_first])
+            _, pattern, kind_of = self._pattern
         found = pattern.finditer(text) if pattern else ()
-        return [(match.start(), match.end(), labels[one_form(match[0])]) for match in found]
+        return [(match.start(), match.end(), kind_of[(match.lastindex or 0) - 1]) for match in found]
 
     def begins(self, start: str) -> bool:
         """Whether a placeholder in it begins with ``start`` and is longer."""
@@ -232,6 +234,13 @@ class PlaceholderReleases:
             out += [text[position:start], self.map.placeholder(label, text[start:end])]
             position = end
         return "".join([*out, text[position:]])
+
+
+def _said(original: str) -> str:
+    """A pattern of an original wherever it stands."""
+    if not one_form(original).isalpha():
+        return f"(?i:{whole(original, BEGIN)})"
+    return "|".join(whole(form, BEGIN) for form in dict.fromkeys((original, original.upper())))
 
 
 def label_of(kind: str) -> str:

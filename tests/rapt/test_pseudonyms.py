@@ -76,6 +76,24 @@ def test_what_was_hidden_once_is_hidden_again() -> None:
     assert "the function <lambda>" in str(made.report())
 
 
+@pytest.mark.parametrize(
+    ("met", "then", "hidden"),
+    [
+        ("Ann Smith", "ANN SMITH, ann  smith, Ann SMITH", "<PERSON_1>, <PERSON_1>, <PERSON_1>"),
+        ("Will", "WILL and Will will", "<PERSON_1> and <PERSON_1> will"),
+        ("Jose\u0301", "JOSÉ, JOSE\u0301", "<PERSON_1>, <PERSON_1>"),
+        ("Weiß", "WEISS", "<PERSON_2>"),
+        ("ann@a.org", "Ann@A.org", "<PERSON_1>"),
+        ("İıſ K9", "iis k9", "<PERSON_2>"),
+    ],
+)
+def test_what_was_hidden_once_is_hidden_in_other_letters(met: str, then: str, hidden: str) -> None:
+    """If it breaks, a name in the capitals of a heading is given away, or every "will" is hidden after a Will."""
+    made = Pseudonymizer(lambda text: [(0, len(text), "person")] if text == met else [])
+    made.invoke(met)
+    assert made.invoke(then) == hidden
+
+
 def test_what_is_written_as_in_json_is_hidden_too() -> None:
     """If it breaks, a name or a number behind an escaped end of line passes in clear, the first time or the second."""
     made = Pseudonymizer(terms={"Ann Smith": "PERSON"})
