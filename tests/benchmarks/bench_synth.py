@@ -206,11 +206,13 @@ def _examples(
         return _described_alone(arm, engine, train, labels, options)
     if arm.startswith("public under "):
         described = _released(f"{arm.rpartition(' ')[2]}+described", engine, options, seed)
-        examples = _without_promise("public", engine, train, told(labels, described, Describing()), options)
+        examples = _alone(engine, told(labels, described, Describing()), options)
         return examples, {"texts": examples, "descriptions": described}
-    if arm in ("public", "unclipped"):
-        examples = _without_promise(arm, engine, train, labels, options)
-        return examples, {"texts": examples} if arm == "public" else {}
+    if arm == "public":
+        examples = _alone(engine, labels, options)
+        return examples, {"texts": examples}
+    if arm == "unclipped":
+        return _unclipped(engine, train, labels, options), {}
     written = _synthesizer(arm, engine, labels, options).invoke(train)
     noise = written.certificate.parameters
     kept = {"clip": round(float(noise["clip"]), 3), "dropped": len(written.dropped), "texts": written.rows()}
@@ -261,16 +263,22 @@ def _described_alone(
     return [], {"clip": round(noise.clip, 3), "descriptions": found}
 
 
-def _without_promise(
-    arm: str, engine: LlamaCppEnsemble, train: list[dict[str, Any]], labels: dict[str, str], options: Any
+def _alone(engine: LlamaCppEnsemble, labels: dict[str, str], options: Any) -> list[dict[str, str]]:
+    """By the public model alone, judged by the same filters; no budget is touched."""
+    return _synthesizer("1", engine, labels, options).public_examples().rows()
+
+
+def _unclipped(
+    engine: LlamaCppEnsemble, train: list[dict[str, Any]], labels: dict[str, str], options: Any
 ) -> list[dict[str, str]]:
+    """NOT private."""
     prompts, coins = SynthesisPrompts(), random.SystemRandom()
     noise = ClippedSum(TextRoundEvent(20.0, options.tokens), options.members, options.temperature)
     writer = TextWriter(engine, prompts.after, noise, candidates=512, chat=False, rng=SystemRandomness())
     examples = []
     for _ in range(options.count // len(labels)):
         for label, description in labels.items():
-            rows = [row for row in train if row["label"] == label] if arm == "unclipped" else []
+            rows = [row for row in train if row["label"] == label]
             some = coins.sample(rows, min(options.members, len(rows)))
             bodies = {("plain", row["text"]): prompts.body([row]) for row in some}
             tokens = list(writer.tokens(prompts.described(description), prompts.tail, bodies))
