@@ -68,6 +68,12 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
         with self._lock:
             return self._kept(question, page)
 
+    def take(self, question: Hashable, page: int = 0) -> Answer | None:
+        """As :meth:`kept`, and it is kept no longer: whoever takes it is the only one who has it."""
+        with self._lock:
+            found = self._kept(question, page)
+            return None if found is None else self._answers.pop(question)
+
     def keep(self, question: Hashable, answer: Answer, page: int = 0) -> None:
         """Store an answer that nobody claimed."""
         with self._lock:

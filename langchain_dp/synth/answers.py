@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -26,7 +27,7 @@ from langchain_dp.ensemble.tools import ExitBehavior, Remaining, private_tool
 from langchain_dp.ensemble.writing import TextWriter, public_prompt
 from langchain_dp.errors import InvalidParameter, PlanError, PrivateDataError
 from langchain_dp.mechanisms import ClippedSum, NotPrivateSeededRandomness, SystemRandomness
-from langchain_dp.ports import ScoresNextToken, Token
+from langchain_dp.ports import MemberPrompt, ScoresNextToken, Token
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import Examples, FromDataFrame, PrivateRecords, check_records
 from langchain_dp.redact import Held, redacted
@@ -37,6 +38,15 @@ from langchain_dp.synth.run import certified, slots_of, weak
 from langchain_dp.synth.settings import MOST_ROUNDS, Design, in_rounds
 
 _WHEN = "while an answer was written"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Begun:
+    """An answer that is paid for and not whole. Its number draws the same members whenever it goes on."""
+
+    number: int
+    tokens: list[Token]
+    process: tuple[int, int]
 
 
 class _Present(Mapping[Hashable, str]):
@@ -82,6 +92,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         temperature: Of the distribution that a token is drawn from.
         chat: Ask in the model's chat template.
         keep_answers: Answers that are kept, so that the same question costs nothing; those not asked for longest go.
+            One that broke off is kept as far as it came, and goes on when the same question is asked again.
         max_question_chars: Longest question, in characters.
         askers: Shares of ``max_queries`` for the users or tenants who ask. Every call then names one, in
             ``config={"configurable": {"asker": "team-7"}}``; answers that are kept stay free for all of them.
@@ -138,6 +149,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         integer("candidates", candidates, at_least=2, at_most=100_000)
         integer("max_new_tokens", max_new_tokens, at_least=1, at_most=MOST_TOKENS)
         self._answers = AnswerCache[str](integer("keep_answers", keep_answers, at_least=0))
+        self._broken_off = AnswerCache[_Begun](keep_answers)
         self._longest = integer("max_question_chars", max_question_chars, at_least=1)
         number("temperature", temperature, at_least=0.05, at_most=100.0)
         self.name = self._name = name
@@ -212,7 +224,8 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             InvalidParameter: The question is empty or too long. Nothing was spent.
             BudgetExceeded: The plan is used up, or the asker's share of it (``ShareExceeded``). Nothing was asked.
             PlanError: The plan has accounts, and the config names nobody who has one. Nothing was spent.
-            ModelUnavailable: The model does not answer public text. Nothing was spent, unless it failed in mid-answer.
+            ModelUnavailable: The model does not answer public text. Nothing was spent; or it failed in mid-answer,
+                which goes on for nothing when the same question is asked again.
         """
         no_further(kwargs)
         return "".join(self._streamed(input, config, whole=True))
@@ -220,7 +233,8 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
     def stream(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[str]:  # noqa: A002
         """Release one answer piece by piece, each as soon as it is drawn: it has left then, and is paid for.
 
-        While it lasts the same question is another one, and paid for: nobody can wait for whoever reads it slowly.
+        While it lasts the same question is another one, and paid for: nobody can wait for whoever reads it slowly. A
+        stream that is closed before its end goes on where it stopped, for nothing, when the same question is asked.
         """
         no_further(kwargs)
         yield from self._streamed(input, config, whole=False)
@@ -283,15 +297,17 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
                 yield kept
                 continue
             pieces: list[str] = []
-            done = False
+            begun, done = None, False
             try:
-                self._remaining.before_charge(asker)
-                steps = self._written(asked, asker)
+                begun = self._begun(asked, asker, page)
+                steps = self._written(asked, begun)
                 while (piece := redacted(next, Held(steps, None), _WHEN)) is not None:
                     pieces.append(piece)
                     yield piece
                 done = True
             finally:
+                if begun is not None and not done:
+                    self._broken_off.keep(asked, begun, page)
                 answer = "".join(pieces) if done else None
                 if whole:
                     self._answers.settle(asked, answer, page)
@@ -305,28 +321,46 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         """
         return 0 if self._ledger.budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE else self._forgotten
 
-    def _written(self, asked: str, asker: str | None) -> Iterator[str]:
-        """The order of every release: charge, draw who takes part, ask, draw a token."""
+    def _begun(self, asked: str, asker: str | None, page: int) -> _Begun:
+        """The answer that broke off, or a new one: checked and charged, in this order."""
         check_environment()
-        # Half is for the records, whatever is asked: what is shown of one never changes, and none is left out.
-        half = self._engine.max_prompt_tokens // 2
-        most = self._room.beside(half, self.prompts.head)
-        self._writer.check_room("", asked, kept=half)
+        found = self._broken_off.take(asked, page)
+        if found is not None and found.process == forks.process():  # its parent goes on with it, too
+            return found
+        self._remaining.before_charge(asker)
+        self._writer.check_room("", asked, kept=self._kept_for_records())
         if self._remaining.answers(asker):
             self._writer.check_answers(public_prompt(self.prompts.head, asked))
         self._plan.spend(self._design.charged(0), chain=self._name, asker=asker)
-        event = self._design.noise.event
         with self._lock:
-            fresh = self._rng.randbelow(2**128)  # of this answer alone, also in a process that was forked
-            drawn = Members(self._key, self._slots).drawn(fresh, event.sampling_probability)
+            return _Begun(self._rng.randbelow(2**128), [], forks.process())
+
+    def _kept_for_records(self) -> int:
+        """Half is for the records, whatever is asked: what is shown of one never changes, and none is left out."""
+        return self._engine.max_prompt_tokens // 2
+
+    def _written(self, asked: str, answer: _Begun) -> Iterator[str]:
+        """The order of every release that is charged: draw who takes part, ask, draw a token."""
+        most = self._room.beside(self._kept_for_records(), self.prompts.head)
+        with self._lock:
+            drawn = Members(self._key, self._slots).drawn(answer.number, self._design.noise.event.sampling_probability)
             bodies: dict[Hashable, str] = {
                 (self._key, name): self.prompts.shown(self._records.get(name), room=self._room, tokens=most)
                 for name in drawn
             }
-        tokens: list[Token] = []
-        said = ""
+        remembered = self._remembered(bodies)
+        head, tokens, said = self.prompts.head, answer.tokens, ""
+        steps: Iterable[Token] = ()
+        if not self._writer.ended(tokens):
+            steps = self._writer.continued(
+                public_prompt(head, asked),
+                lambda: [MemberPrompt(head, body, asked, key) for key, body in remembered.items()],
+                before=tokens,
+            )
         try:
-            for token in self._writer.tokens(self.prompts.head, asked, self._remembered(bodies)):
+            if said := self._writer.begun(tokens):
+                yield said
+            for token in steps:
                 tokens.append(token)
                 text = self._writer.begun(tokens)
                 if text.startswith(said) and text != said:  # a letter of several tokens is shown when it is whole
@@ -336,7 +370,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
                 yield text[len(said) :]
                 said = text
         finally:
-            gone = [key for key in bodies if key not in self._remembered(bodies)]
+            gone = [key for key in bodies if key not in remembered]
             self._engine.forget(*gone)  # also what was evaluated after it was forgotten
 
     def _remembered(self, bodies: Mapping[Hashable, str]) -> Mapping[Hashable, str]:

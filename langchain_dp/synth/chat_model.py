@@ -22,7 +22,8 @@ class ChatDPGenerator(PrivateChat):
     The question is the text of the last human message; what was said before it is used where the generator's template
     names ``{history}``. Tools are refused. Every reply carries the certificate in ``response_metadata["dp"]`` as
     plain JSON values, of a stream with its last chunk. ``stop`` cuts the released answer, which is post-processing: the
-    rest is written, paid for and kept all the same. A stream that is closed before its end is paid for and not kept.
+    rest is written, paid for and kept all the same. A stream that is
+    closed before its end goes on when the same question is asked again.
 
     Args:
         generator: The private generator that answers.

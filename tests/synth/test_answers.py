@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -186,7 +187,55 @@ def test_who_waits_for_an_answer_that_fails_asks_for_one() -> None:
         waiting = pool.submit(lambda: (ready.wait(30), chain.invoke("one?"))[1])
         assert isinstance(failing.exception(60), KeyboardInterrupt)
         assert waiting.result(60)
-    assert chain.answers_left() == 3
+    assert chain.answers_left() == 4, "who waited goes on with what was paid for"
+
+
+@pytest.mark.parametrize("broken", [GeneratorExit, ConnectionError, KeyboardInterrupt])
+def test_what_broke_off_goes_on_for_nothing(broken: type[BaseException]) -> None:
+    """If it breaks, a closed connection or a model that stumbles loses a paid answer, or a token is drawn twice."""
+    whole = list(generator(not_private_seed=7).stream("one?"))
+    assert len(whole) > 3
+    for read in range(1, len(whole) + 1):
+        failing: list[type[BaseException]] = []
+
+        def stumbles(bodies: list[str], failing: list[type[BaseException]] = failing) -> None:
+            if failing:
+                raise failing[0]
+
+        engine = WordScorer(stumbles)
+        chain = generator(engine, not_private_seed=7)
+        stream = chain.stream("one?")
+        said = [next(stream) for _ in range(read)]
+        if broken is GeneratorExit:
+            stream.close()
+        else:
+            failing.append(broken)
+            with pytest.raises((broken, StopIteration)):
+                next(stream)
+            failing.clear()
+        assert said == whole[:read]
+        assert list(chain.stream("one?")) in (["".join(said), *whole[read:]], ["".join(whole)])
+        assert chain.answers_left() == 4
+        assert len({frozenset(one.prompt.member for one in members) for members in engine.asked if members}) == 1
+
+
+def test_what_broke_off_is_gone_with_a_forgotten_record_and_in_a_child(tmp_path: Path) -> None:
+    """If it breaks, a forgotten record's words are given out, or two processes go on with one charge."""
+    chain = generator(ledger=PrivacyLedger(BUDGET, tmp_path / "ledger"))
+    said = next(stream := chain.stream("one?"))
+    stream.close()
+    child = os.fork()
+    if child == 0:
+        try:
+            chain.invoke("one?")
+            os._exit(chain.answers_left())
+        finally:
+            os._exit(99)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3, "the child pays for one of its own"
+    chain.forget("#3")
+    assert chain.invoke("one?")
+    assert chain.answers_left() == 2
+    assert said
 
 
 def test_a_long_question_is_refused_before_long_records_fall_out() -> None:
