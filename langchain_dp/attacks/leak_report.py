@@ -23,7 +23,7 @@ class LeakedSpan:
         start: First character in the prompt.
         end: One past the last.
         text: The run as the prompt has it.
-        rows: Places of the rows that hold it, in order.
+        rows: Places of the rows that hold it, in order; those of which it is the whole come first.
         row_text: The first of these rows.
         row_start: First character of the run in that row.
         row_end: One past the last.
@@ -107,6 +107,7 @@ class LeakReport:
         pieces: Sentences and forged examples of the prompt that are not public.
         name: Name of the search, for reports and pictures.
         ordinary: By which list a word counts as one that anybody may write.
+        leaked_rows: Places of the rows that some run belongs to, also a run inside another.
 
     Examples:
         >>> found = find_leaks(prompt, texts)
@@ -123,6 +124,7 @@ class LeakReport:
     pieces: int = 0
     name: str = LEAKED
     ordinary: str = "none"
+    leaked_rows: frozenset[int] = frozenset()
 
     @property
     def own_words(self) -> int:
@@ -141,8 +143,8 @@ class LeakReport:
 
     @property
     def beyond_chance(self) -> tuple[LeakedSpan, ...]:
-        """Spans with more bits than every span of the held-out rows: what a copy explains, and chance badly."""
-        heaviest = max((span.bits for span in self.by_chance), default=0.0)
+        """Spans with more bits than each span of the held-out rows (all, if there is none): chance explains them badly."""
+        heaviest = max((span.bits for span in self.by_chance), default=-1.0)
         return tuple(span for span in self.spans if span.bits > heaviest)
 
     @property

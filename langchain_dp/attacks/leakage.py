@@ -21,17 +21,20 @@ from langchain_dp._util import validate
 from langchain_dp.attacks import checks
 from langchain_dp.attacks.leak_report import LEAKED, LeakedSpan, LeakReport, NearestRow
 from langchain_dp.attacks.singles import ComparedText, Frequent, Singles, frequent_words, given_words
-from langchain_dp.attacks.words import Prompt, Rarity, bare, covered, words_of
+from langchain_dp.attacks.words import Prompt, Rarity, bare, covered, weight, words_of
 from langchain_dp.errors import InvalidParameter
 
 Embed = Callable[[Sequence[str]], npt.ArrayLike]
 """Texts to one vector each."""
 
+Numbers = dict[tuple[int, int], dict[str, tuple[int, tuple[int, int]]]]
+"""By its place in the prompt: texts that hold a number, with the first row that is one and the place there."""
+
 Matrix = npt.NDArray[np.float64]
 _SIZES = (3, 4)  # of character n-grams
 
 # A sentence ends, a line ends, or a cue begins a part of a forged example: "Input:", "# Student errors", "Output:".
-_PIECE = re.compile(r"(?<=[.!?])\s+|\n+|\s*(?:#+ ?)?\b[A-Z]\w*(?: [A-Z]\w*)?:\s|\s*#+ (?=\w)")
+_PIECE = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])|\n+|\s*(?:#+ ?)?\b[A-Z]\w*(?: [A-Z]\w*)?:\s|\s*#+ (?=\w)")
 
 
 def find_leaks(
@@ -55,7 +58,8 @@ def find_leaks(
       most one of a hundred; or
     - the whole row, of at least two words, one of which is no everyday word.
 
-    Everyday words are the function words of English and those of a tenth of all rows.
+    Everyday words are the function words of English and those of a tenth of all rows. In Chinese, Japanese, Thai and
+    other writing without spaces a letter is half a word.
 
     What is not public and stands in one row alone, held-out rows counted too, is a finding by itself if it is
 
@@ -63,7 +67,8 @@ def find_leaks(
       both write it as a name, with a capital inside a sentence; or two such words side by side, one of them not among
       the first 1,000;
     - a word of letters and digits, five characters or more, that is not in that list, or of six with others between;
-    - six digits of a number or more, four of them different, however they are grouped: a telephone number, an account.
+    - six digits of a number or more, four of them different, however they are grouped, with up to five marks between
+      two: a telephone number, an account.
 
     So a frequent name is found in a run or beside another one only, and a number of five digits not at all.
 
@@ -102,11 +107,12 @@ def find_leaks(
     training, others = _Rows(rows), _Rows(held_out)
     frequent = frequent_words() if ordinary is None else given_words(checks.texts("ordinary", ordinary, at_least=0))
     # Both kinds of row decide what is rare, so that neither is favoured.
-    search = _Search(prompt, public, [*training.folded, *others.folded], shortest, frequent)
+    search = _Search(prompt, public, (training, others), shortest, frequent)
+    spans, leaked = search.spans(training)
     return LeakReport(
         prompt,
-        search.spans(training),
-        search.spans(others),
+        spans,
+        search.spans(others)[0],
         search.nearest(training, others, embed),
         len(rows),
         len(held_out),
@@ -114,6 +120,7 @@ def find_leaks(
         len(search.pieces()),
         name,
         frequent.name if search.read else "none",
+        leaked,
     )
 
 
@@ -133,8 +140,9 @@ class _Rows:
 
 class _Search:
     def __init__(
-        self, prompt: str, public: Sequence[str], rows: Sequence[list[str]], shortest: int, frequent: Frequent
+        self, prompt: str, public: Sequence[str], kinds: Sequence[_Rows], shortest: int, frequent: Frequent
     ) -> None:
+        rows = [row for kind in kinds for row in kind.folded]
         self._prompt = prompt
         self._words = words_of(prompt)
         self._folded = [word.folded for word in self._words]
@@ -148,12 +156,14 @@ class _Search:
         self._singles = Singles(ComparedText(prompt, self._words), self._public, known.parsed, frequent, read=self.read)
         self._distinct = {tuple(map(bare, row)) for row in rows}  # a row that stands there twice is one
         self._holders = Counter(word for row in self._distinct for word in set(row))
+        self._numbers_of = {kind: self._numbers_in(kind) for kind in kinds}
 
     @property
     def own_starts(self) -> frozenset[int]:
         return frozenset(word.start for word, known in zip(self._words, self._public, strict=True) if not known)
 
-    def spans(self, rows: _Rows) -> tuple[LeakedSpan, ...]:
+    def spans(self, rows: _Rows) -> tuple[tuple[LeakedSpan, ...], frozenset[int]]:
+        """Spans of which none lies in another, and the rows of all."""
         found: dict[tuple[int, int], list[tuple[int, int, bool]]] = defaultdict(list)
         for number, row in enumerate(rows.folded):
             for at, start, length in self._index.runs(row):
@@ -162,10 +172,11 @@ class _Search:
             for at, start, length in self._alone(rows.parsed[number]):
                 found[at, at + length].append((number, start, length == len(row)))
         spans = [*(self._span(place, some, rows) for place, some in found.items()), *self._numbers(rows)]
+        leaked = frozenset(row for span in spans for row in span.rows)
         outer = {(span.start, span.end): span for span in reversed(spans)}  # of two in one place the first
         inner = {one for one in outer for other in outer if one != other and other[0] <= one[0] and one[1] <= other[1]}
         spans = [outer[place] for place in outer.keys() - inner]
-        return tuple(sorted(spans, key=lambda span: (-span.bits, span.start)))
+        return tuple(sorted(spans, key=lambda span: (-span.bits, span.start))), leaked
 
     def _alone(self, row: ComparedText) -> list[tuple[int, int, int]]:
         """Words that only this row has and that betray it by themselves; neighbours as one: as runs."""
@@ -184,15 +195,24 @@ class _Search:
             return self._holders[words] == 1
         return sum(words in pairwise(row) for row in self._distinct) == 1
 
-    def _numbers(self, rows: _Rows) -> list[LeakedSpan]:
-        """Numbers that only one row has."""
-        found: dict[tuple[int, int], dict[str, tuple[int, tuple[int, int]]]] = defaultdict(dict)
+    def _numbers_in(self, rows: _Rows) -> Numbers:
+        found: Numbers = defaultdict(dict)
         for number, row in enumerate(rows.parsed):
             for ours, theirs in self._singles.numbers(row):
                 found[ours].setdefault(row.text, (number, theirs))
+        return found
+
+    def _numbers(self, rows: _Rows) -> list[LeakedSpan]:
+        """Numbers that only one row has."""
         spans = []
-        for (start, end), held in found.items():
-            within = {text for (a, b), texts in found.items() if a <= start and end <= b for text in texts}
+        for (start, end), held in self._numbers_of[rows].items():
+            within = {
+                text
+                for found in self._numbers_of.values()
+                for (a, b), texts in found.items()
+                if a <= start and end <= b
+                for text in texts
+            }
             if len(within) > 1:
                 continue
             ((number, (row_start, row_end)),) = held.values()
@@ -215,7 +235,7 @@ class _Search:
         if not telling:
             return False
         rare = len(telling) >= 2 and any(map(self._rarity.rare, telling))
-        return len(own) >= self._shortest - rare or (whole and len(own) >= 2)
+        return weight(own) >= self._shortest - rare or (whole and weight(own) >= 2)
 
     def _own(self, start: int, end: int) -> list[str]:
         return [self._folded[at] for at in range(start, end) if not self._public[at]]
@@ -223,7 +243,8 @@ class _Search:
     def _span(self, place: tuple[int, int], found: Sequence[tuple[int, int, bool]], rows: _Rows) -> LeakedSpan:
         first, last = self._words[place[0]], self._words[place[1] - 1]
         own = self._own(*place)
-        row, at, _ = found[0]
+        found = sorted(found, key=lambda one: not one[2])  # the row that it is the whole of comes first
+        row, at, whole = found[0]
         return LeakedSpan(
             first.start,
             last.end,
@@ -234,7 +255,7 @@ class _Search:
             rows.parsed[row].words[at + place[1] - place[0] - 1].end,
             len(own),
             sum(map(self._rarity.bits, own)),
-            any(whole for _, _, whole in found),
+            whole,
         )
 
     def nearest(self, rows: _Rows, held_out: _Rows, embed: Embed | None) -> tuple[NearestRow, ...]:

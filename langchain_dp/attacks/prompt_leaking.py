@@ -92,7 +92,7 @@ def leak_prompt(
             reports.append(find_leaks(said, rows, public=known, held_out=others, shortest=shortest))
             given.add(said)
     found = np.array([bool(report.spans) for report in reports], dtype=np.float64).reshape(len(asked), repeats)
-    leaked = {row for report in reports for span in report.spans for row in span.rows}
+    leaked = {row for report in reports for row in report.leaked_rows}
     return LeakingResult(
         name=name,
         rate=float(found.mean()),

@@ -24,7 +24,7 @@ _CHUNK = 6  # the same with other characters between them
 _DIGITS, _DIFFERENT = 6, 4  # of a number, of which so many are different: 1,000,000 and 2020 2021 are nobody's
 _LANGUAGE = 0.6  # share of the rows' running words that a list of their language holds
 _COUNTED = re.compile(r"\d+(?:st|nd|rd|th|s|am|pm|k|m|x|mg|kg|km|cm|mm|min|h)")
-_NUMBER = re.compile(r"\d(?:[\s().,/\-\u2010-\u2015]{0,3}\d)*")
+_NUMBER = re.compile(r"\d(?:[\W_]{0,5}\d)*")
 _CHUNKS = re.compile(r"\w(?:\S*\w)?")
 _ENDS = re.compile(r"(?:^|[.!?:\n\"\u201c(\[>*#|])\s*$")
 
@@ -42,9 +42,8 @@ class Frequent:
     ranks: Mapping[str, int]
 
     def rank(self, word: str) -> int:
-        """Of a folded word; the rarest part of a joined one counts, and an ending such as 's does not."""
-        parts = [part for part in word.split("'")[0].split("_") if part]
-        return max((self.ranks.get(part, _FREQUENT) for part in parts), default=0)
+        """Of a folded word, without an ending such as 's."""
+        return self.ranks.get(word.split("'")[0], _FREQUENT)
 
     def reads(self, texts: Sequence[Sequence[str]]) -> bool:
         """Whether the list is of these texts' language."""
@@ -86,7 +85,7 @@ class ComparedText:
 
     @functools.cached_property
     def digits(self) -> tuple[list[str], list[int]]:
-        """Digits of numbers and where they stand, whatever stands between; a mark after each number."""
+        """Digits of numbers and where they stand, with up to five other marks between; a mark after each number."""
         found, places = [], []
         for number in _NUMBER.finditer(self.text):
             for at in range(number.start(), number.end()):

@@ -12,10 +12,20 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-# Letters may come with loose accents, and with characters between them that nobody sees.
-_WORD = re.compile(r"[\w\u0300-\u036f]+(?:(?:'|[\u00ad\u200b-\u200d\u2060\ufeff]+)[\w\u0300-\u036f]+)*")
-_UNSEEN = re.compile(r"[\u0300-\u036f\u00ad\u200b-\u200d\u2060\ufeff]")
+from langchain_dp._util.words import UNSPACED
+
+# Letters may come with loose accents, and with characters between them that nobody sees. An underline is no letter.
+_ACCENTS = r"\u0300-\u036f"
+_HIDDEN = r"\u00ad\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
+_LETTERS = rf"(?:(?![{UNSPACED}])[^\W_]|[{_ACCENTS}])+"
+_WORD = re.compile(rf"[{UNSPACED}]|{_LETTERS}(?:(?:'|[{_HIDDEN}]+){_LETTERS})*")
+_UNSEEN = re.compile(rf"[{_ACCENTS}{_HIDDEN}]")
+_UNSPACED = re.compile(rf"[{UNSPACED}]")
 _APOSTROPHES = str.maketrans("\u2019\u02bc\u2018", "'''")
+_STROKES = str.maketrans(
+    {"ł": "l", "ø": "o", "đ": "d", "ħ": "h", "\u0131": "i", "æ": "ae", "œ": "oe", "ð": "d", "þ": "th"}
+)
+"""Letters that Unicode does not take apart."""
 
 _FUNCTION = (
     "a about after again all also am an and any are as at back be because been before being but by can could did "
@@ -46,8 +56,16 @@ class Word:
 
 
 def words_of(text: str) -> list[Word]:
-    """The words of ``text``: letters, digits and inner apostrophes. Punctuation and case are gone."""
+    """The words of ``text``: letters, digits and inner apostrophes; where writing has no spaces, each letter.
+
+    Punctuation and case are gone.
+    """
     return [Word(folded(found[0]), found.start(), found.end()) for found in _WORD.finditer(plain(text))]
+
+
+def weight(words: Iterable[str]) -> float:
+    """How many words folded ones count for: a letter of writing without spaces for half of one."""
+    return sum(0.5 if _UNSPACED.fullmatch(word) else 1.0 for word in words)
 
 
 def bare(word: str) -> str:
@@ -58,7 +76,7 @@ def bare(word: str) -> str:
 def folded(text: str) -> str:
     """Without case, accents and what nobody sees; other forms of a letter, such as wide ones, are the usual one."""
     seen = _UNSEEN.sub("", unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold()))
-    return unicodedata.normalize("NFKC", seen)
+    return unicodedata.normalize("NFKC", seen.translate(_STROKES))
 
 
 def plain(text: str) -> str:

@@ -349,3 +349,65 @@ def test_bad_input_is_named(change: dict[str, object], says: str) -> None:
         find_leaks(given.pop("prompt"), given.pop("rows"), **given)  # type: ignore[arg-type]  # wrong on purpose
     assert "secret" not in str(caught.value)
     assert "Bram" not in str(caught.value)
+
+
+OTHERS = [f"the meal number {i} was rather good today" for i in range(150)]
+
+
+@pytest.mark.parametrize(
+    ("said", "row"),
+    [
+        ("Think of __Zbigniew Quillfeather__ here.", "She said that Zbigniew Quillfeather told her to wait."),
+        ("Think of _Zbigniew_ here.", "She said that Zbigniew told her to wait."),
+        ("customer_Zbigniew: complaint", "She said that Zbigniew told her to wait."),
+        ("Example: _petrichor garden_", "petrichor garden"),
+        ("Go and ask Lukasz Walesa about it.", "She said that Łukasz Wałęsa told her to wait."),
+        ("Go and ask Bjørn Sørensen about it.", "She said that Bjorn Sorensen told her to wait."),
+        ("Ask Kowal\u200eczyk\u202c about it.", "She said that Kowalczyk told her to wait."),
+        *((f"Ring 601{sep}234{sep}567 now", "Call 601234567 at once.") for sep in ":_'\u2019\u00b7*|\u2212~+#;\u200b"),
+        ("Ring 601  -  234  -  567 now", "Call 601234567 at once."),
+        (
+            "\u4f8b\u5982\uff1a\u6211\u7684\u62a4\u58eb\u5e03\u62c9\u59c6\u5f88\u6e29\u67d4\u5730\u53eb\u9192\u4e86\u6211\u3002",
+            "\u6211\u7684\u62a4\u58eb\u5e03\u62c9\u59c6\u5f88\u6e29\u67d4\u5730\u53eb\u9192\u4e86\u6211\u3002",
+        ),
+    ],
+)
+def test_a_copy_is_found_in_every_writing(said: str, row: str) -> None:
+    """If it breaks, markup, a mark between digits, a stroke through a letter or another script hides a plain leak."""
+    found = find_leaks(said, [*OTHERS, row])
+    assert found.leaked_rows == {len(OTHERS)}
+    assert len(found.beyond_chance) == 1
+
+
+def test_a_few_letters_of_unspaced_writing_are_no_leak() -> None:
+    """If it breaks, every two words that Chinese texts share are one."""
+    rows = [
+        "\u6c64\u662f\u51c9\u7684\uff0c\u7b49\u4e86\u4e24\u4e2a\u5c0f\u65f6",
+        "\u505c\u8f66\u573a\u592a\u8fdc\u4e86",
+    ]
+    assert not find_leaks("\u6211\u4eec\u7b49\u4e86\u4e24\u5929", rows).spans
+
+
+def test_a_number_that_held_out_rows_have_too_is_of_no_row() -> None:
+    """If it breaks, a hotline that every text names counts as a leak of the one training row that has it."""
+    row = "Call 601234567 at once."
+    found = find_leaks("Ring 601234567 now", [*OTHERS, row], held_out=["dial 601 234 567 today"])
+    assert (found.spans, found.by_chance) == ((), ())
+    assert find_leaks("Ring 601234567 now", [*OTHERS, row], held_out=["dial 999"]).spans
+
+
+def test_a_span_shows_the_row_that_it_is_the_whole_of() -> None:
+    """If it breaks, a report calls the wrong row the one that stands there whole; or counts one of two that leaked."""
+    rows = ["my soup was cold and grey today really", "soup was cold and grey"]
+    [span] = find_leaks("Say soup was cold and grey if so", rows).spans
+    assert (span.whole, span.rows, span.row_text) == (True, (1, 0), rows[1])
+    assert "a whole row" in str(span)
+    assert "row 1 and 1 more" in str(span)
+    inner = find_leaks("the soup was cold and grey, today.", ["the soup was cold and grey today", rows[1]])
+    assert (len(inner.spans), inner.leaked_rows) == (1, {0, 1})
+
+
+def test_what_every_row_says_counts_where_chance_has_nothing() -> None:
+    """If it breaks, the one row that stands there word for word is not beyond chance."""
+    row = "the petrichor garden was closed"
+    assert len(find_leaks(row, [row]).beyond_chance) == 1
