@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from langchain_dp._util import validate
 from langchain_dp._util.binomial import clopper_pearson
 from langchain_dp.accounting import Neighbors
+from langchain_dp.accounting.budget import neighbors_from
 from langchain_dp.attacks import checks
 from langchain_dp.attacks.membership import Row
 from langchain_dp.attacks.result import AttackResult, Setting, accuracy_bound
@@ -30,7 +31,7 @@ def attack_answers(
     repeats: int = 1,
     epsilon: float | None = None,
     delta: float = 0.0,
-    neighbors: Neighbors = Neighbors.REPLACE_ONE,
+    neighbors: Neighbors | str = Neighbors.REPLACE_ONE,
     name: str = "membership in answers",
 ) -> AttackResult:
     """Tell which of two neighbouring data sets a chain answered from.
@@ -79,7 +80,12 @@ def attack_answers(
         raise InvalidParameter(f"Expected runs={runs} to be even: half of them teach, half are guessed.")
     questions = checks.texts("questions", questions)
     validate.function("build", build, of="the rows")
-    _check_neighbors(rows, neighbor, None if epsilon is None else neighbors)
+    relation = None
+    if epsilon is not None:
+        validate.number("epsilon", epsilon, at_least=0.0)
+        validate.number("delta", delta, at_least=0.0, at_most=1.0)
+        relation = neighbors_from(neighbors)
+    _check_neighbors(rows, neighbor, relation)
     asked = [question for question in questions for _ in range(repeats)]
     worlds = [list(rows), list(neighbor)]
     answers: list[list[list[str]]] = [[], []]
@@ -101,8 +107,6 @@ def attack_answers(
         "attacker": chosen,
     }
     if epsilon is not None:
-        validate.number("epsilon", epsilon, at_least=0.0)
-        validate.number("delta", delta, at_least=0.0, at_most=1.0)
         settings |= {"epsilon": float(epsilon), "delta": float(delta), "bound": accuracy_bound(epsilon, delta)}
     return AttackResult(
         name=name,

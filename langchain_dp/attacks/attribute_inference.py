@@ -83,8 +83,8 @@ def infer_attribute(
         The baseline always guesses the most frequent class of ``train_classes``.
 
     Raises:
-        InvalidParameter: Shapes do not fit, a vector is not finite, there are fewer than 10 texts on a side, or fewer
-            than two classes.
+        InvalidParameter: Shapes do not fit, a vector is not finite, there are fewer than 10 texts on a side, fewer
+            than two classes, or no text to attack is of one that is known.
         MissingExtra: scikit-learn is not installed.
 
     Examples:
@@ -105,6 +105,11 @@ def infer_attribute(
     classes = sorted(set(labels))
     if len(classes) < 2:
         raise InvalidParameter(f"Expected train_classes to hold at least two classes, got {len(classes)}.")
+    if not set(labels) & set(truth):
+        raise InvalidParameter(
+            f"Expected test_classes (of type {type(test_classes[0]).__name__}) to be classes of train_classes (of type "
+            f"{type(train_classes[0]).__name__}), but none is. Give both in one type."
+        )
     mean, spread = known.mean(axis=0), known.std(axis=0)
     spread[spread == 0] = 1.0
     chances = _chances((known - mean) / spread, labels, (theirs - mean) / spread, hidden, networks, steps, seed)

@@ -143,7 +143,7 @@ class LeakReport:
 
     @property
     def beyond_chance(self) -> tuple[LeakedSpan, ...]:
-        """Spans with more bits than each span of the held-out rows (all, if there is none): chance explains them badly."""
+        """Spans with more bits than each of the held-out rows, all if these have none: chance explains them badly."""
         heaviest = max((span.bits for span in self.by_chance), default=-1.0)
         return tuple(span for span in self.spans if span.bits > heaviest)
 

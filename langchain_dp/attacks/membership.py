@@ -22,7 +22,7 @@ from langchain_dp._util.binomial import clopper_pearson
 from langchain_dp._util.pictures import new_figure, save_picture
 from langchain_dp.attacks import checks
 from langchain_dp.attacks.result import AttackResult, Floats, Setting, auc, auc_interval
-from langchain_dp.errors import InvalidParameter
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.ports import MemberPrompt, ScoresLabels
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
@@ -135,13 +135,13 @@ def infer_membership(
         measure="area under curve",
         interval_method=f"Newcombe, {len(candidates)} together",
         settings={
+            **(settings or {}),
             "best": best,
             "members_score": "lower" if best in lower else "higher",
             "candidates": len(candidates),
             "members": len(members),
             "resolution": resolution,
             **{f"found_at_{rate:g}": found[0] for rate, found in caught.items()},
-            **(settings or {}),
         },
         by_candidate=by_candidate,
         best=best,
@@ -274,8 +274,10 @@ def lira_scores(
     if into is None:
         mean, spread = _normal(without, pooled)
         return np.asarray((figures - mean) / spread)
-    mean, spread = _normal(without, pooled)
-    mean_in, spread_in = _normal(_references("into", into, figures, pooled), pooled)
+    within = _references("into", into, figures, pooled)
+    (mean, spread), (mean_in, spread_in) = _normal(without, pooled), _normal(within, pooled)
+    if len(without) == 1 or len(within) == 1:  # a side without a spread takes that of the other
+        spread = spread_in = spread if len(within) == 1 else spread_in
     return np.asarray(norm.logpdf(figures, mean_in, spread_in) - norm.logpdf(figures, mean, spread))
 
 
@@ -292,8 +294,9 @@ class PortScorer:
     A row that the engine cannot score counts as if all labels were equally likely.
 
     Raises:
-        InvalidParameter: The engine scores no labels, there are fewer than two labels; when called, a row lacks what
-            ``body`` names, or its label has no word.
+        InvalidParameter: The engine scores no labels, there are fewer than two labels, ``head`` names something else;
+            when called, a row lacks what ``body`` names, or its label has no word.
+        ModelUnavailable: When called: the engine scored none of the rows.
 
     Examples:
         >>> scorer = PortScorer(engine, {"yes": "yes", "no": "no"})
@@ -303,7 +306,7 @@ class PortScorer:
     def __init__(
         self,
         engine: ScoresLabels,
-        words: Mapping[str, str],
+        words: Mapping[Any, str],
         *,
         head: str = "Instruction: {instruction}\n\n",
         body: str = "Input: {text}\n\n",
@@ -321,7 +324,13 @@ class PortScorer:
         if len(words) < 2:
             raise InvalidParameter(f"Expected words to hold at least two labels, got {len(words)}.")
         self._engine = engine
-        self._words = dict(words)
+        try:
+            head.format(instruction="a")
+        except (LookupError, ValueError, TypeError, AttributeError):
+            raise InvalidParameter(
+                f"Expected head={head!r} to hold no variable but {{instruction}}. Write other braces twice."
+            ) from None
+        self._words = {str(label): word for label, word in words.items()}
         self._head, self._body, self._tail = head, body, tail
 
     def __call__(self, instruction: str, rows: Sequence[Row]) -> Floats:
@@ -333,7 +342,7 @@ class PortScorer:
                 f"Expected every row to have one of {len(labels)} labels of words, but {unknown} have another. Give "
                 "words for all labels."
             )
-        found = np.full(len(rows), -np.log(len(labels)))
+        found = np.full(len(rows), np.nan)
         for start in range(0, len(rows), _TOGETHER):
             part = rows[start : start + _TOGETHER]
             keys = [("membership", object(), start + place) for place in range(len(part))]
@@ -350,7 +359,9 @@ class PortScorer:
                 if line is not None and np.isfinite(line).all():
                     log = np.asarray(line) - np.logaddexp.reduce(line)
                     found[start + place] = log[labels.index(truth[start + place])]
-        return found
+        if len(rows) and np.isnan(found).all():
+            raise ModelUnavailable(f"Expected the engine to score rows, but it scored none of {len(rows)}. Check it.")
+        return np.where(np.isnan(found), -np.log(len(labels)), found)
 
     def _filled(self, row: Row) -> str:
         try:

@@ -7,14 +7,13 @@ after privatizing may show it what was done. How much of the meaning comes back 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from langchain_dp._util import validate
 from langchain_dp.attacks import checks
-from langchain_dp.attacks.result import AttackResult, Setting, bootstrap_ratio
+from langchain_dp.attacks.result import AttackResult, Setting, ratio_interval
 from langchain_dp.attacks.words import FUNCTION_WORDS, words_of
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, VotesNextToken
@@ -33,15 +32,15 @@ class ReconstructionResult(AttackResult):
     """How many words of the originals a model wrote down. PRIVATE inside: ``side_by_side`` shows the texts.
 
     Args:
-        by_chance: The rate if every reconstruction is held against another text: words that anybody would write.
+        readable: Share of the originals' words that stand in the released texts as they are: read without a model.
         texts: Original, released text and reconstruction, for each text. Private.
 
     Examples:
         >>> found = reconstruct(texts, sanitizer.batch(texts), model=engine)
-        >>> found.rate, found.by_chance
+        >>> found.rate, found.baseline, found.readable
     """
 
-    by_chance: float
+    readable: float
     texts: tuple[tuple[str, str, str], ...] = dataclasses.field(repr=False)
 
     def side_by_side(self, count: int = 5) -> str:
@@ -78,8 +77,9 @@ def reconstruct(
 
     Returns:
         The share of the originals' words, function words and repeats left out, that stand in the reconstructions, with
-        a bootstrap interval over texts. The baseline is the share that stands in the released texts as they are: what
-        an attacker reads without a model. A rate below it means that the model lost more than it found.
+        an interval over texts. The baseline is the rate if every reconstruction is held against another text, words
+        that anybody would write; 0 of a single text. A rate below ``readable`` means that the model lost more than it
+        found.
 
     Raises:
         InvalidParameter: There is no text, not one release each, or no word to count; the model is none, or answers
@@ -87,7 +87,7 @@ def reconstruct(
 
     Examples:
         >>> found = reconstruct(texts, sanitizer.batch(texts), model=engine)
-        >>> found.rate, found.baseline  # words of the originals in the reconstructions; in the released texts
+        >>> found.rate, found.baseline  # words of the originals in the reconstructions; of another text
     """
     originals, seen = checks.texts("texts", texts), checks.texts("released", released)
     validate.integer("max_new_tokens", max_new_tokens, at_least=1)
@@ -114,16 +114,23 @@ def reconstruct(
         writer = getattr(model, "__name__", type(model).__name__)
     back = [_content(text) for text in written]
     hits = _overlap(wanted, back)
+    readable = float(_overlap(wanted, [_content(text) for text in seen]).sum() / total.sum())
     return ReconstructionResult(
         name=name,
         rate=float(hits.sum() / total.sum()),
-        interval=bootstrap_ratio(hits, total),
-        baseline=float(_overlap(wanted, [_content(text) for text in seen]).sum() / total.sum()),
+        interval=ratio_interval(hits, total),
+        baseline=0.0 if len(back) < 2 else float(_overlap(wanted, back[1:] + back[:1]).sum() / total.sum()),
         n=int(total.sum()),
         measure="original words written",
-        interval_method="bootstrap over texts",
-        settings={"model": writer, "texts": len(originals), "examples": len(examples), **(settings or {})},
-        by_chance=math.nan if len(back) < 2 else float(_overlap(wanted, back[1:] + back[:1]).sum() / total.sum()),
+        interval_method="over texts",
+        settings={
+            **(settings or {}),
+            "model": writer,
+            "texts": len(originals),
+            "examples": len(examples),
+            "readable": readable,
+        },
+        readable=readable,
         texts=tuple(zip(originals, seen, written, strict=True)),
     )
 

@@ -6,13 +6,13 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.stats import rankdata
+from scipy.stats import norm, rankdata
+from scipy.stats import t as student
 
 from langchain_dp._util.binomial import clopper_pearson
 from langchain_dp._util.pictures import new_figure, save_picture
@@ -24,7 +24,6 @@ Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 
 _ERROR = 0.05
-_RESAMPLES = 2_000
 _FEW = 20
 
 
@@ -40,7 +39,7 @@ class AttackResult:
         rate: Success, in [0, 1]; what counts as one is in ``measure``.
         interval: Its 95% interval, by ``interval_method``. It covers the draw of what was attacked and of the noise,
             not the choice of the attack: a better attack may exist. An attack that fails proves nothing.
-        baseline: What the same measure gives without the release, or by chance.
+        baseline: What the same measure gives without the release, or by chance: what guessing reaches.
         n: Number of attempts.
         measure: What the rate counts, as a label.
         interval_method: How the interval was found, as a label.
@@ -125,7 +124,7 @@ def plot_attacks(results: Sequence[AttackResult | LeakReport], path: str | PathL
         axes.plot(result.rate, place, "o", color="C0", label="attack, 95%" if place == 0 else None)
         axes.plot(result.baseline, place, "|", color="C1", ms=16, mew=2, label="baseline" if place == 0 else None)
     axes.set(xlim=(-0.02, 1.02), ylim=(len(results) - 0.5, -0.5), xlabel="share of attempts")
-    axes.set_yticks(range(len(results)), [result.name for result in results])
+    axes.set_yticks(range(len(results)), [result.name for result in results], parse_math=False)
     axes.legend(loc="best", frameon=False)
     save_picture(figure, path)
 
@@ -133,13 +132,12 @@ def plot_attacks(results: Sequence[AttackResult | LeakReport], path: str | PathL
 # ---------------------------------------------------------------------------------------------------------- intervals
 
 
-def bootstrap_ratio(hits: Floats, runs: Floats) -> Interval:
-    """Percentile bootstrap of sum(hits) / sum(runs), drawing whole texts (Efron and Tibshirani 1993, section 13.3).
+def ratio_interval(hits: Floats, runs: Floats) -> Interval:
+    """Exact interval of sum(hits) / sum(runs), in which texts are what is independent, and not their words.
 
-    The draws are seeded: the same figures give the same interval. Of few texts, or where all texts agree, the bootstrap
-    claims far more than it knows (of 10 texts it holds 90% of the time); the exact interval with texts as the runs is
-    then taken instead. Texts of unlike length count as fewer: (sum of runs)^2 / sum of squared runs (Kish 1965), which
-    the exact interval takes for its number of runs (Korn and Graubard 1998).
+    As of so many independent runs as would give the spread between texts (Korn and Graubard 1998). Of few texts, or
+    where all agree, that spread says too little: texts are then the runs, and texts of unlike length count as fewer,
+    (sum of runs)^2 / sum of squared runs (Kish 1965).
 
     Args:
         hits: Successes in each text.
@@ -147,14 +145,13 @@ def bootstrap_ratio(hits: Floats, runs: Floats) -> Interval:
     """
     share = float(hits.sum() / runs.sum())
     used = runs > 0
-    texts = float(runs.sum() ** 2 / (runs**2).sum())
-    if texts < _FEW or np.ptp(hits[used] / runs[used]) == 0:
-        return clopper_pearson(share * texts, texts)
-    rng = np.random.default_rng(0)
-    counts = rng.multinomial(int(used.sum()), np.full(int(used.sum()), 1 / used.sum()), size=_RESAMPLES)
-    shares = (counts @ hits[used]) / (counts @ runs[used])
-    low, high = np.quantile(shares, [_ERROR / 2, 1 - _ERROR / 2])
-    return min(float(low), share), max(float(high), share)
+    count = int(used.sum())
+    effective = float(runs.sum() ** 2 / (runs**2).sum())
+    if effective >= _FEW and np.ptp(hits[used] / runs[used]) > 0:
+        variance = count / (count - 1) * float(((hits - share * runs) ** 2).sum()) / float(runs.sum()) ** 2
+        lost = float(norm.ppf(1 - _ERROR / 2) / student.ppf(1 - _ERROR / 2, count - 1)) ** 2  # the spread is measured
+        effective = min(share * (1 - share) / variance * lost, float(runs.sum()))
+    return clopper_pearson(share * effective, effective)
 
 
 def auc(positives: Floats, negatives: Floats) -> float:
@@ -169,7 +166,8 @@ def auc_interval(value: float, positives: int, negatives: int, *, error: float =
 
     Newcombe 2006, "Confidence intervals for an effect size measure based on the Mann-Whitney statistic. Part 2",
     method 5: Hanley and McNeil's variance at the area in question, not at the one measured, so that an area of 1 has
-    an interval too.
+    an interval too. Errors are counted by Student's t of the smaller side, since of few scores the normal distribution
+    claims too much. Both sides are taken to be spread alike.
 
     Args:
         value: Measured area, in [0, 1].
@@ -177,7 +175,7 @@ def auc_interval(value: float, positives: int, negatives: int, *, error: float =
         negatives: Number of negatives, at least 1.
         error: Chance to miss, both sides together.
     """
-    z = NormalDist().inv_cdf(1 - error / 2)
+    z = float(student.ppf(1 - error / 2, max(min(positives, negatives) - 1, 1)))
     typical = (positives + negatives) / 2 - 1
 
     def away(area: float) -> float:

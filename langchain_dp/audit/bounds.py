@@ -33,6 +33,9 @@ def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error:
     Returns:
         Nats, at least 0; 0 where nothing is disproved.
 
+    Raises:
+        InvalidParameter: A count is negative or above ``runs``, or ``delta`` or ``error`` is no probability.
+
     Formal guarantee:
         With probability at least 1 - ``error`` the mechanism is not (epsilon', delta)-private for any epsilon' below
         the answer. The event must be chosen before these runs.
@@ -41,6 +44,8 @@ def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error:
         >>> round(epsilon_bound(900, 100, 1_000, delta=1e-5, error=1e-3), 3)
         1.859
     """
+    _check(hits, other_hits, runs, error)
+    validate.number("delta", delta, at_least=0.0, at_most=1.0)
     likely = lower_limit(hits, runs, error / 2) - delta
     return 0.0 if likely <= 0 else max(0.0, math.log(likely / upper_limit(other_hits, runs, error / 2)))
 
@@ -66,6 +71,7 @@ def gaussian_bound(hits: int, other_hits: int, runs: int, *, delta: float, error
         >>> round(gaussian_bound(700, 300, 1_000, delta=1e-5, error=1e-3), 3)
         3.256
     """
+    _check(hits, other_hits, runs, error)
     validate.number("delta", delta, above=0.0, below=1.0)
     here, there = lower_limit(hits, runs, error / 2), upper_limit(other_hits, runs, error / 2)
     distance = float(ndtri(here) - ndtri(there))
@@ -81,6 +87,13 @@ def gaussian_bound(hits: int, other_hits: int, runs: int, *, delta: float, error
     while excess(high) > 0:
         high *= 2
     return float(brentq(excess, 0.0, high))
+
+
+def _check(hits: int, other_hits: int, runs: int, error: float) -> None:
+    validate.integer("runs", runs, at_least=1)
+    validate.integer("hits", hits, at_least=0, at_most=runs)
+    validate.integer("other_hits", other_hits, at_least=0, at_most=runs)
+    validate.number("error", error, above=0.0, below=1.0)
 
 
 def runs_needed(epsilon: float, *, delta: float, error: float) -> int:

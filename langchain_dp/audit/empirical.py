@@ -23,8 +23,10 @@ from tqdm import tqdm
 from langchain_dp._util import validate
 from langchain_dp.accounting import Neighbors
 from langchain_dp.audit.bounds import check_runs, epsilon_bound
-from langchain_dp.audit.pairs import check_neighbors
+from langchain_dp.audit.pairs import check_neighbors, equal
 from langchain_dp.errors import InvalidParameter
+
+_TWICE, _ENOUGH = 0.05, 20  # share of first runs whose release came before, and runs from which it must be reached
 
 D = TypeVar("D")
 
@@ -140,7 +142,7 @@ def audit_mechanism(
         validate.function("statistic", statistic, of="a release")
     if neighbors is not None:
         check_neighbors(one, other, neighbors)  # type: ignore[arg-type]  # checked there
-    elif not allow_identical and _equal(one, other):
+    elif not allow_identical and equal(one, other):
         raise InvalidParameter(
             "Expected one and other to differ, but they are equal: no audit of these can find anything. Give two "
             "neighbours, such as those of canary_pair(), or allow_identical=True to try out the auditor."
@@ -165,18 +167,6 @@ def audit_mechanism(
             error=error / _LOOKS,
         )
         return _test(event, one, other, statistics, pilot, runs - pilot, epsilon=epsilon, delta=delta, error=error)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two data sets are the same; what cannot be compared is taken to differ."""
-    if one is other:
-        return True
-    try:
-        if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-            return np.array_equal(one, other)
-        return bool(one == other)
-    except Exception:  # data of the caller's own kind, whose comparison may do anything
-        return False
 
 
 def _check(runs: int, *, epsilon: float, delta: float, error: float) -> None:
@@ -271,11 +261,17 @@ def choose_event(
 def _level_sets(one: Sequence[Any], other: Sequence[Any]) -> Iterable[tuple[Event, int, int]]:
     try:
         counts = Counter(one), Counter(other)
+        alone = len(set(one) | set(other)) / (len(one) + len(other))
     except TypeError:
         raise InvalidParameter(
             "Expected releases to be hashable, so that equal ones can be counted. Give statistic= to make numbers of "
             "them, or return a string or a tuple."
         ) from None
+    if alone > 1 - _TWICE and len(one) >= _ENOUGH:
+        raise InvalidParameter(
+            f"Expected releases of which some come twice, but {alone:.0%} of {len(one) + len(other):,} are of their "
+            "own: no audit of sets of these can find anything. Give statistic=, a number to make of each release."
+        )
     for swapped in (False, True):
         here, there = counts[::-1] if swapped else counts
         ranked = sorted(here, key=lambda outcome: -(here[outcome] + 0.5) / (there[outcome] + 0.5))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from scipy.special import ndtr
 
 from langchain_dp._util import validate
@@ -68,7 +69,9 @@ def canary_pair(
             raise InvalidParameter(
                 f"Expected {name} of type {type(given).__name__} to be a list. Give canary_pair(['yes', 'no'], [0, 3])."
             )
-    validate.integer("number of labels", len(labels), at_least=2)
+    validate.integer("number of labels", len(set(labels)), at_least=2)
+    if len(set(labels)) < len(labels):
+        raise InvalidParameter(f"Expected {len(labels)} labels to be different, but two are the same. Drop one.")
     if len(votes) != len(labels):
         raise InvalidParameter(f"Expected votes of length {len(votes)} to have one number for each of {len(labels)}.")
     for count in votes:
@@ -116,6 +119,18 @@ def worst_margin(sigma: float, *, delta: float, runs: int, error: float, moved: 
     return max(range(math.ceil(8 * sigma) + 1), key=expected)
 
 
+def equal(one: Any, other: Any) -> bool:
+    """Whether two records or data sets are the same; what cannot be compared is taken to differ."""
+    if one is other:
+        return True
+    try:
+        if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+            return np.array_equal(one, other)
+        return bool(one == other)
+    except Exception:  # data of the caller's own kind, whose comparison may do anything
+        return False
+
+
 def check_neighbors(one: Sequence[Any], other: Sequence[Any], neighbors: Neighbors | str) -> None:
     """See that two data sets, record by record in their order, differ in exactly one record.
 
@@ -144,7 +159,7 @@ def check_neighbors(one: Sequence[Any], other: Sequence[Any], neighbors: Neighbo
             f"Expected one with {len(one)} records and other with {len(other)} to be of equal length under "
             f"{neighbors.name}. Replace one record, or give neighbors=ADD_OR_REMOVE_ONE."
         )
-    places = [place for place, (here, there) in enumerate(zip(one, other, strict=True)) if here != there]
+    places = [place for place, (here, there) in enumerate(zip(one, other, strict=True)) if not equal(here, there)]
     if len(places) != 1:
         raise InvalidParameter(
             f"Expected the two data sets to differ in one record, but they differ in {len(places)}"
@@ -165,8 +180,8 @@ def _check_joined(fewer: Sequence[Any], more: Sequence[Any]) -> None:
             f"Expected data sets of {len(fewer)} and {len(more)} records to differ by one record under "
             "ADD_OR_REMOVE_ONE. Add one record to one of them."
         )
-    at = next((place for place, record in enumerate(fewer) if record != more[place]), len(fewer))
-    if any(record != more[place + 1] for place, record in enumerate(fewer[at:], at)):
+    at = next((place for place, record in enumerate(fewer) if not equal(record, more[place])), len(fewer))
+    if any(not equal(record, more[place + 1]) for place, record in enumerate(fewer[at:], at)):
         raise InvalidParameter(
             f"Expected the shorter data set to be the longer one without one record, but they differ in more (the "
             f"first at position {at}). Give neighbours: an audit of others says nothing about the claim."

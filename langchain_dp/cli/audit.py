@@ -74,6 +74,9 @@ For the state of a ledger on a terminal: langchain-dp ledger
             print_json(found.to_dict())
         else:
             print(f"{self.out}: {found.kind} with {found.total:,} releases")
+            for attack in found.attacks:
+                if attack.contradicts:
+                    print(f"An attack contradicts a promise: {attack.name}. See the page.", file=sys.stderr)
         return DONE
 
 

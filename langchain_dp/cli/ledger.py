@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Option
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from langchain_dp.audit.report import Plan, Release, Report
 
 Parts = list[dict[str, float]]
-_MOST_PARTS = 8  # that are shown one by one
 """For every plan: epsilon that each part of the data has spent."""
+_MOST_PARTS = 8  # that are shown one by one
 
 
 class Ledger(JsonOptions):
@@ -118,12 +119,13 @@ def _parts(found: Report, ledger: PrivacyLedger | MetricLedger) -> Parts:
             else:
                 of_all += made
         neighbors = ledger.budget.neighbors
-        spent.append(
-            {
-                label(name): min(epsilon(events, plan.delta, neighbors=neighbors), plan.epsilon) if events else 0.0
-                for name, events in ((name, events + of_all) for name, events in used.items())
-            }
-        )
+        shown_as = Counter(map(label, used))
+        cost: dict[str, float] = {}
+        for place, (name, events) in enumerate(used.items(), 1):
+            called = label(name) if shown_as[label(name)] == 1 else f"{label(name)} (part {place})"
+            read = events + of_all
+            cost[called] = min(epsilon(read, plan.delta, neighbors=neighbors), plan.epsilon) if read else 0.0
+        spent.append(cost)
     return spent
 
 

@@ -146,3 +146,11 @@ def test_bad_input_is_named(change: dict[int, Any], says: str) -> None:
         given[place] = value
     with pytest.raises(InvalidParameter, match=says):
         infer_attribute(*given)
+
+
+def test_classes_of_another_type_are_refused() -> None:
+    """If it breaks, 1 and 1.0 are different classes, and a total leak reads as none."""
+    known = np.array([0, 1] * 10)
+    vectors = known[:, None] * np.ones(3)
+    with pytest.raises(InvalidParameter, match=r"of type float.*of type int.*Give both in one type"):
+        infer_attribute(vectors, known.tolist(), vectors, known.astype(float).tolist())

@@ -18,8 +18,8 @@ from fakes.voters import LABELS, VotingEngine, private_examples
 
 from langchain_dp import DPICLClassifier, Neighbors, PrivacyBudget
 from langchain_dp.attacks import PortScorer, attack_answers, attack_prompt, infer_membership, lira_scores
-from langchain_dp.attacks.result import auc_interval
-from langchain_dp.errors import InvalidParameter
+from langchain_dp.attacks.result import auc, auc_interval
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl import Sampling
 from langchain_dp.ports import MemberPrompt
 
@@ -376,3 +376,52 @@ def test_what_an_engine_logs_of_a_row_that_is_attacked_goes_nowhere(caplog: pyte
     rows = private_examples(3)
     assert PortScorer(Telling(), {label: label for label in LABELS})("Sort.", rows).shape == (3,)
     assert "POST" not in caplog.text
+
+
+def test_online_figures_have_no_unit() -> None:
+    """If it breaks, one reference that was made with a record makes the attack weaker than none; in percent, too."""
+    rng = np.random.default_rng(5)
+    base, inside = rng.normal(0, 1, 2_000), np.arange(2_000) < 1_000
+
+    def run(references: int, unit: float) -> float:
+        target = base + 0.1 * inside + rng.normal(0, 0.05, 2_000)
+        out = base + rng.normal(0, 0.05, (16, 2_000))
+        into = base + 0.1 + rng.normal(0, 0.05, (references, 2_000))
+        scores = lira_scores(target * unit, out * unit, into * unit)
+        return auc(scores[inside], scores[~inside])
+
+    assert run(1, 1.0) == pytest.approx(run(1, 100.0), abs=0.03)
+    assert run(1, 1.0) > 0.8
+
+
+def test_an_engine_that_scores_nothing_is_no_proof() -> None:
+    """If it breaks, an outage reads as "no better than guessing"."""
+    engine = Dead()
+    scorer = PortScorer(engine, {1: "yes", 0: "no"})
+    rows = [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
+    with pytest.raises(ModelUnavailable, match="none of 2"):
+        scorer("Say yes.", rows)
+    engine.answers = [[0.0, -1.0], None]
+    assert scorer("Say yes.", rows).tolist() == pytest.approx([-0.3133, -0.6931], abs=1e-4)
+    with pytest.raises(InvalidParameter, match="no variable but"):
+        PortScorer(engine, {1: "yes", 0: "no"}, head="{foo}")
+
+
+class Dead:
+    """Scores what it is told to."""
+
+    name = "dead"
+    max_prompt_tokens = max_tail_tokens = 1_000
+
+    def __init__(self) -> None:
+        self.answers: list[list[float] | None] = [None, None]
+
+    def score_labels(self, prompts: Any, words: Any, *, content_free: Any = ()) -> list[list[float] | None]:
+        return self.answers
+
+    def count_tokens(self, text: str) -> int:
+        return len(text)
+
+    def forget(self, *members: Any) -> None: ...
+
+    def warm(self, prompts: Any) -> None: ...

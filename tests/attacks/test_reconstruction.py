@@ -8,6 +8,7 @@ import pytest
 from fakes.next_token import WordEngine, agreeing, by_text
 
 from langchain_dp.attacks import reconstruct
+from langchain_dp.audit.report.results import attacked
 from langchain_dp.errors import InvalidParameter
 
 TEXTS = ["The soup was cold today.", "Nurse Bram woke me gently.", "Great lamp, lovely colour!"]
@@ -23,11 +24,11 @@ def test_words_that_come_back_are_counted() -> None:
 
     done = reconstruct(TEXTS, RELEASED, model=oracle)
     assert (done.rate, done.n) == (1.0, 11)  # soup cold today; nurse bram woke gently; great lamp lovely colour
-    assert done.baseline == pytest.approx(2 / 11)  # soup, bram
-    assert done.by_chance == 0.0
+    assert done.readable == done.settings["readable"] == pytest.approx(2 / 11)  # soup, bram
+    assert done.baseline == 0.0
     assert done.texts[0] == (TEXTS[0], RELEASED[0], TEXTS[0])
     copied = reconstruct(TEXTS, RELEASED, model=lambda prompt: prompt.split("Changed: ")[-1].splitlines()[0])
-    assert copied.rate == copied.baseline
+    assert copied.rate == copied.readable
     empty = reconstruct(TEXTS, RELEASED, model=lambda prompt: "  ")
     assert (empty.rate, empty.interval[0]) == (0.0, 0.0)
     assert 0.5 < empty.interval[1] < 0.8  # three texts say little
@@ -37,7 +38,15 @@ def test_what_anybody_would_write_is_chance() -> None:
     """If it breaks, a model that always writes the same words seems to reconstruct."""
     done = reconstruct(TEXTS, RELEASED, model=lambda prompt: "The soup was great, nurse!")
     assert done.rate == pytest.approx(3 / 11)
-    assert done.by_chance == done.rate
+    assert done.baseline == done.rate
+
+
+def test_a_release_that_protects_nothing_is_no_guessing() -> None:
+    """If it breaks, a report calls a model that reads every word back "no better than guessing"."""
+    done = reconstruct(TEXTS * 6, TEXTS * 6, model=lambda prompt: prompt.split("Changed: ")[-1].splitlines()[0])
+    assert (done.rate, done.readable) == (1.0, 1.0)
+    [told] = attacked([done])
+    assert told.better
 
 
 def test_the_model_sees_releases_and_public_pairs_only() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes.vocabularies import small
+from scipy.stats import binom
 
 import langchain_dp.attacks
 from langchain_dp._util.binomial import clopper_pearson
@@ -26,7 +27,7 @@ from langchain_dp.attacks import (
     plot_attacks,
     reconstruct,
 )
-from langchain_dp.attacks.result import accuracy_bound, auc, auc_interval, bootstrap_ratio
+from langchain_dp.attacks.result import accuracy_bound, auc, auc_interval, ratio_interval
 from langchain_dp.audit.report.results import read_attacks
 from langchain_dp.errors import InvalidParameter, MissingExtra
 
@@ -166,19 +167,19 @@ def _erfinv(value: float) -> float:
     return float(erfinv(value))
 
 
-def test_the_bootstrap_draws_whole_texts() -> None:
+def test_texts_are_what_is_independent() -> None:
     """If it breaks, words of one text count as independent, and the interval is far too narrow."""
     hits, runs = np.array([50.0, 0.0] * 10), np.full(20, 50.0)
-    low, high = bootstrap_ratio(hits, runs)
+    low, high = ratio_interval(hits, runs)
     assert low < 0.32 < 0.68 < high
     exact = clopper_pearson(500, 1000)
     assert exact[0] > 0.46
-    assert bootstrap_ratio(np.array([25.0]), np.array([50.0])) == clopper_pearson(0.5, 1)
-    assert bootstrap_ratio(np.zeros(5), np.full(5, 9.0)) == clopper_pearson(0, 5)
-    few = np.arange(19.0)  # of ten texts a bootstrap of 95% holds 90% of the time
-    assert bootstrap_ratio(few, np.full(19, 20.0)) == clopper_pearson(0.45 * 19, 19)
-    assert bootstrap_ratio(hits, runs) == (low, high)
-    equal, unlike = bootstrap_ratio(few, np.full(19, 20.0)), bootstrap_ratio(few, np.array([200.0, *[20.0] * 18]))
+    assert ratio_interval(np.array([25.0]), np.array([50.0])) == clopper_pearson(0.5, 1)
+    assert ratio_interval(np.zeros(5), np.full(5, 9.0)) == clopper_pearson(0, 5)
+    few = np.arange(19.0)
+    assert ratio_interval(few, np.full(19, 20.0)) == clopper_pearson(0.45 * 19, 19)
+    assert ratio_interval(hits, runs) == (low, high)
+    equal, unlike = ratio_interval(few, np.full(19, 20.0)), ratio_interval(few, np.array([200.0, *[20.0] * 18]))
     assert unlike[1] - unlike[0] > equal[1] - equal[0]
 
 
@@ -192,9 +193,26 @@ def test_texts_of_unlike_length_count_as_fewer() -> None:
         held = 0
         for _ in range(1000):
             runs = np.ceil(20 * rng.lognormal(0, 1.5, texts))
-            low, high = bootstrap_ratio(runs * (rng.random(texts) < 0.3), runs)
+            low, high = ratio_interval(runs * (rng.random(texts) < 0.3), runs)
             held += low <= 0.3 <= high
         assert held >= 900, (texts, held)
+
+
+@pytest.mark.parametrize(("texts", "share"), [(20, 0.15), (25, 0.125), (50, 0.06), (100, 0.965)])
+def test_the_interval_of_whole_texts_covers(texts: int, share: float) -> None:
+    """If it breaks, "95%" holds 85% of the time where texts leak or not. Exact: every outcome by its probability."""
+    found = 0.0
+    for hits in range(texts + 1):
+        low, high = ratio_interval(np.repeat([1.0, 0.0], [hits, texts - hits]), np.ones(texts))
+        found += binom.pmf(hits, texts, share) * (low <= share <= high)
+    assert found >= 0.95
+
+
+def test_an_area_of_a_few_scores_is_no_finding() -> None:
+    """If it breaks, three members above three others, one draw in ten by chance, count as beyond chance."""
+    low, high = auc_interval(1.0, 3, 3)
+    assert low < 0.5 < high
+    assert auc_interval(1.0, 1, 1)[0] < 0.05
 
 
 def test_the_bound_on_telling_data_sets_apart_is_met_by_randomized_response() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,3 +72,25 @@ def test_a_gaussian_pair_is_read_at_any_delta() -> None:
     assert exact * 0.999 < found < exact
     assert gaussian_bound(50, 50, 100, delta=1e-5, error=0.01) == 0.0
     assert gaussian_bound(100, 0, 100, delta=1e-5, error=0.01) > 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hits": 1_500}, "hits=1500"),
+        ({"other_hits": -5}, "other_hits=-5"),
+        ({"runs": 0}, "runs=0"),
+        ({"delta": -0.5}, "delta=-0.5"),
+        ({"error": 1.99}, "error=1.99"),
+    ],
+)
+def test_counts_that_are_none_are_refused(changes: dict[str, Any], said: str) -> None:
+    """If it breaks, a bound is above what the counts disprove, or zero: nothing disproved."""
+    given = {"hits": 900, "other_hits": 100, "runs": 1_000, "delta": 1e-5, "error": 1e-3} | changes
+    for bound in (epsilon_bound, gaussian_bound):
+        with pytest.raises(InvalidParameter, match=said):
+            bound(**given)
+    for limit in (lower_limit, upper_limit):
+        for wrong in ((150, 100, 0.05), (-3, 100, 0.05), (3, 0, 0.05), (3, 100, 1.5)):
+            with pytest.raises(InvalidParameter):
+                limit(*wrong)

@@ -87,10 +87,22 @@ def test_numbers_are_cut_at_the_best_threshold_of_the_pilot() -> None:
 def test_an_event_is_chosen_on_runs_that_do_not_count() -> None:
     """If it breaks, what stood out by chance is tested on the runs in which it stood out."""
     outcomes = iter(range(10**6))
-    # every outcome comes once only: each tells the data sets apart in hindsight, and none does in truth
-    found = audit_mechanism(lambda bit: next(outcomes), 0, 1, epsilon=0.5, delta=0.0, runs=1000)
+    # every outcome comes twice in a row only: each tells the data sets apart in hindsight, and none does in truth
+    found = audit_mechanism(lambda bit: next(outcomes) // 2, 0, 1, epsilon=0.5, delta=0.0, runs=1000)
     assert found.epsilon == 0.0
     assert found.hits == 0
+
+
+def test_releases_that_never_come_twice_need_a_statistic() -> None:
+    """If it breaks, a release that shows everything counts as not disproved."""
+    noise = random.Random(3)
+
+    def mechanism(bit: int) -> float:
+        return noise.gauss(1_000.0 * bit, 1.0)
+
+    with pytest.raises(InvalidParameter, match=r"100% of 800 are of their own.*statistic="):
+        audit_mechanism(mechanism, 0, 1, epsilon=1.0, delta=1e-5, runs=2_000)
+    assert audit_mechanism(mechanism, 0, 1, epsilon=1.0, delta=1e-5, runs=2_000, statistic=float).violated
 
 
 def test_the_better_direction_and_set_is_chosen() -> None:

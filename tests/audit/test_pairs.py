@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from langchain_dp.accounting import Neighbors
@@ -81,3 +82,18 @@ def test_the_margin_grows_with_what_can_be_seen() -> None:
     assert worst_margin(1.17, delta=0.01, runs=10_000, error=1e-3, moved=False) >= 0
     with pytest.raises(InvalidParameter, match="sigma="):
         worst_margin(math.nan, delta=0.01, runs=10, error=0.1)
+
+
+def test_labels_of_a_pair_are_different() -> None:
+    """If it breaks, a "pair" of two equal data sets is audited, and nothing is found."""
+    with pytest.raises(InvalidParameter, match="labels"):
+        canary_pair(["yes", "no", "yes"], [0, 3, 1])
+
+
+def test_records_may_be_arrays() -> None:
+    """If it breaks, records that are vectors end in an error of numpy's."""
+    one = [np.array([1, 2]), np.array([3, 4])]
+    check_neighbors(one, [np.array([1, 2]), np.array([3, 5])], "replace-one")
+    check_neighbors(one, one[:1], "add-or-remove-one")
+    with pytest.raises(InvalidParameter, match="differ in 0"):
+        check_neighbors(one, [np.array([1, 2]), np.array([3, 4])], "replace-one")

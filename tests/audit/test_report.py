@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -29,12 +30,14 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting._account import Account
 from langchain_dp.accounting.metric import Owner
+from langchain_dp.attacks import infer_membership
 from langchain_dp.attacks.result import accuracy_bound
 from langchain_dp.audit.report import report, words
 from langchain_dp.audit.report.names import label
 from langchain_dp.audit.report.page import page
 from langchain_dp.audit.report.results import ReportedAttack
 from langchain_dp.audit.report.words import meaning
+from langchain_dp.errors import InvalidParameter
 
 SECRET = "Zebedee Quillfeather was treated for gout"
 SCRIPT = "<script>alert(1)</script>"
@@ -180,11 +183,44 @@ def test_an_attack_above_its_bound_contradicts_the_promise(ledger: Path) -> None
     written = page(report(ledger, attacks=(*sound, broken)))
     alarm = written.split("class='alarm'")[1].split("</section>")[0]
     assert "contradicts a promise" in alarm
-    assert "cache: success 1.000, at least 0.960 by its interval; its promise allows 0.731 at most" in alarm
+    assert "cache: success 1.000, at least 0.960 by its interval; its promise allows 0.732 at most" in alarm
     assert "run on another chain" in alarm
     assert not [name for name in ("near", "free", "odd") if f"{name}: success" in alarm]
     assert written.count("better than its promise allows") == 1
     assert written.index("class='alarm'") < written.index("Spent over time")
+
+
+def test_a_bound_is_rounded_to_its_own_side(ledger: Path) -> None:
+    """If it breaks, a page allows less than the promise does, or an alarm says that .731 is more than .731."""
+    near = attacked("near", 0.73, bound=0.7310586)
+    assert ">0.732<" in page(report(ledger, attacks=[near]))
+    close = dataclasses.replace(near, low=0.73106, rate=0.74)
+    assert "at least 0.731060 by its interval; its promise allows 0.731059 at most" in page(
+        report(ledger, attacks=[close])
+    )
+
+
+def test_results_of_attacks_are_taken_as_they_are(ledger: Path) -> None:
+    """If it breaks, only whoever writes a JSON file first can show an attack; or a bound that is none is dropped."""
+    result = infer_membership({"model": ([0.9, 0.8, 0.7], [0.1, 0.2, 0.3])})
+    for given in (result, result.to_dict()):
+        assert "membership" in page(found := report(ledger, attacks=[given]))
+        assert found.to_dict()["attacks"][0]["contradicts"] is False
+    for wrong in ("0.55", 55, True):
+        bad = result.to_dict() | {"settings": {"bound": wrong}}
+        with pytest.raises(InvalidParameter, match="the bound of attack 0"):
+            report(ledger, attacks=[bad])
+    with pytest.raises(InvalidParameter, match="attack 0 to be an object"):
+        report(ledger, attacks=["x"])
+
+
+def test_names_that_read_like_a_text_are_not_shown_in_any_writing() -> None:
+    """If it breaks, a sentence about a patient, or an address, stands on the page as the name of a chain."""
+    said = "\u60a3\u8005\u5c71\u7530\u592a\u90ce\u306f\u7cd6\u5c3f\u75c5\u3067\u3059"
+    assert "not shown" in label(said)
+    assert "not shown" in label("ann.smith@clinic.org")
+    assert label("\u5ba2\u670d\u90e8\u95e8") == "\u5ba2\u670d\u90e8\u95e8"
+    assert label("gpt@2026.10") == "gpt@2026.10"
 
 
 def test_settings_are_rounded_where_they_are_shown(ledger: Path) -> None:

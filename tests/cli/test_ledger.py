@@ -211,3 +211,17 @@ def test_shares_of_askers_are_listed(tmp_path: Path, capsys: Any) -> None:
     assert written.count("Askers can pool their answers: the promise is the whole plan's.") == 1
     cells = [" of ".join(pair) for pair in (("16", "20"), ("3", "5"), ("7", "7"), ("5", "5"))]
     assert all(f">{cell}<" in written for cell in cells)
+
+
+def test_parts_of_one_label_are_shown_apart(tmp_path: Path, capsys: Any) -> None:
+    """If it breaks, a part that has spent everything is shown as one that has spent nothing."""
+    event = NoisyMaxEvent(sigma=5.0)
+    place = tmp_path / "parts.ledger"
+    with PrivacyLedger(PrivacyBudget(8.0, 1e-5), place) as ledger:
+        eu, us = PartEvent("eu/wards/1", event), PartEvent("us/wards/1", event)
+        ledger.reserve([(eu, 3), (us, 3)], name="parts", delta=1e-5).spend(eu, 3)
+    assert main(["ledger", str(place), "--json"]) == 0
+    parts = json.loads(capsys.readouterr().out)["plans"][0]["parts"]
+    assert list(parts) == ["1 (part 1)", "1 (part 2)"]
+    assert parts["1 (part 1)"] > 1.0
+    assert parts["1 (part 2)"] == 0.0

@@ -19,7 +19,7 @@ from langchain_dp.accounting.metric import WHOLE_TEXTS, MetricEntry, per
 from langchain_dp.audit.report import opening, words
 from langchain_dp.audit.report.names import RELATIONS, TEXTS, WORDS, in_part, kind, label, parameters
 from langchain_dp.audit.report.pseudonyms import ReportedPseudonyms, told
-from langchain_dp.audit.report.results import ReportedAttack
+from langchain_dp.audit.report.results import ReportedAttack, attacked
 
 if TYPE_CHECKING:
     from langchain_dp.rapt.pseudonyms import PseudonymReport
@@ -122,7 +122,7 @@ def _together(mechanism: str, releases: Sequence[Release]) -> Release:
         chains.update(release.chains)
     return dataclasses.replace(
         releases[0],
-        mechanism=f"{mechanism}, on each of {len(releases):,} disjoint parts of the data",
+        mechanism=f"{mechanism}, on each of {len({release.part for release in releases}):,} disjoint parts of the data",
         used=sum(release.used for release in releases),
         most=sum(release.most or 0 for release in releases),
         first=min((release.first for release in releases if release.first), default=""),
@@ -214,6 +214,8 @@ class Report:
         found = dataclasses.asdict(dataclasses.replace(self, composed=tuple))
         del found["composed"]
         found["unit"] = self.unit
+        for attack, told_of in zip(self.attacks, found["attacks"], strict=True):
+            told_of |= {name: getattr(attack, name) for name in ("bound", "better", "contradicts")}
         for name in ("budget", "reserved", "spent", "left"):
             found[name] = dict(zip(self.sides, getattr(self, name), strict=True))
         if self.unit == "eta":
@@ -228,29 +230,29 @@ class Report:
 def report(
     path: str | os.PathLike[str],
     *,
-    attacks: tuple[ReportedAttack, ...] = (),
+    attacks: Iterable[Any] = (),
     pseudonyms: PseudonymReport | Iterable[PseudonymReport] = (),
 ) -> Report:
     """Read a ledger of either kind. Nothing is written, and no budget or key has to be known.
 
     Args:
         path: The ledger's file, or its URL.
-        attacks: Results to show beside it.
+        attacks: Results of attacks to show beside it, or what their ``to_dict()`` gave.
         pseudonyms: The report of a conversation under pseudonyms, or of many, to show beside it: those of equal
             settings are summed.
 
     Raises:
         InvalidParameter, LedgerError: Nothing is there, it is no ledger, damaged, or cannot be read; or what stands
-            among ``pseudonyms`` is no report of one.
+            among ``attacks`` or ``pseudonyms`` is no result or report of one.
 
     Examples:
         >>> found = report("privacy.ledger")
         >>> found.spent, found.left, found.total
     """
-    hidden = told(pseudonyms)
+    hidden, seen = told(pseudonyms), attacked(attacks)
     with opening.open_ledger(path) as ledger:
         found = report_on(ledger)
-    return dataclasses.replace(found, file=label(opening.name_of(path)), attacks=attacks, pseudonyms=hidden)
+    return dataclasses.replace(found, file=label(opening.name_of(path)), attacks=seen, pseudonyms=hidden)
 
 
 def report_on(ledger: PrivacyLedger | MetricLedger) -> Report:

@@ -10,6 +10,7 @@ import re
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 
 from langchain_dp._util.rounding import bound
+from langchain_dp._util.words import UNSPACED
 from langchain_dp.accounting import (
     ExponentialEvent,
     LabelPartEvent,
@@ -32,17 +33,20 @@ TEXTS = "Paraphrases of whole texts"
 
 _PLAIN = re.compile(r"[\w.:/+()#=@, -]{1,48}")
 _WORDS = 4
+_UNSPACED = re.compile(f"[{UNSPACED}]")
+_ADDRESS = re.compile(r"\w@\w+[.\w-]*\.[a-zA-Z]")
 
 
 def label(name: str) -> str:
     """The name if it reads like a label, else what is said of it instead.
 
-    At most 48 letters, digits and plain marks in at most four words without a digit. What looks like a path is cut to
-    its last part, since folders may be named after people.
+    At most 48 letters, digits and plain marks in at most four words without a digit; in writing without spaces two
+    letters are a word. What looks like a path is cut to its last part, since folders may be named after people.
     """
     last = re.split(r"[/\\]", name.rstrip("/\\"))[-1] if name.count("/") + name.count("\\") > 1 else name
     words = [word for word in last.split() if not any(letter.isdigit() for letter in word)]  # sizes, hashes are not
-    if _PLAIN.fullmatch(last) and len(words) <= _WORDS:
+    unspaced = len(_UNSPACED.findall(last))
+    if _PLAIN.fullmatch(last) and len(words) <= _WORDS and unspaced <= 2 * _WORDS and not _ADDRESS.search(last):
         return last
     return f"(a name of {len(name)} characters that reads like a text: not shown)"
 

@@ -16,6 +16,7 @@ from typing import Any
 from langchain_dp._util.rounding import bound, room
 from langchain_dp.audit.report import Report
 from langchain_dp.audit.report.plot import Plot, spent_over_time
+from langchain_dp.audit.report.results import ReportedAttack
 
 _TITLE = "Privacy report: "
 
@@ -65,6 +66,9 @@ def page(report: Report, *, live: Live | None = None) -> str:
         "delta": _delta,
         "setting": _setting,
         "whole": "{:,}".format,
+        "least": _least,
+        "most": _most,
+        "apart": _apart,
     }
     plot, caption = _plot(report)
     return writer.from_string(files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8")).render(
@@ -93,6 +97,22 @@ def _plot(report: Report) -> tuple[Plot | None, str]:
             lines = [("budget, all of it reserved", report.budget[0], "budget")]
         caption = "What is left of the budget is the distance to its line."
     return spent_over_time(report.curve, begins=report.made, lines=lines, unit=report.unit), caption
+
+
+def _least(share: float, places: int = 3) -> str:
+    """A share that is reached, rounded down; what decimals are off by is nothing."""
+    return f"{math.floor(share * 10**places + 1e-9) / 10**places:.{places}f}"
+
+
+def _most(share: float, places: int = 3) -> str:
+    """A share that is not exceeded, rounded up."""
+    return f"{math.ceil(share * 10**places - 1e-9) / 10**places:.{places}f}"
+
+
+def _apart(attack: ReportedAttack) -> tuple[str, str]:
+    """Least success of an attack and the most that is allowed, in so many places that the one is seen to be more."""
+    written = [(_least(attack.low, places), _most(attack.bound or 0.0, places)) for places in range(3, 10)]
+    return next((pair for pair in written if float(pair[0]) > float(pair[1])), written[-1])
 
 
 def _one_line(value: Any) -> Any:

@@ -73,7 +73,7 @@ def spent_over_time(
         while any(abs(above - other) < _APART for other in heights):
             above += _APART
         heights.append(above)
-        texts.append(("name", "start", f"{_LEFT + 6}", f"{above:.1f}", f"{name} {height:.4g}"))
+        texts.append(("name", "start", f"{_LEFT + 6}", f"{above:.1f}", f"{name} {bound(height)}"))
     time, last = points[-1]
     side = "end" if x(time) > _WIDTH / 2 else "start"
     at = min(y(last) - 6, _HEIGHT - _BOTTOM - 6)
@@ -81,7 +81,7 @@ def spent_over_time(
         texts.append(("value", side, f"{x(time):.1f}", f"{at:.1f}", f"spent {bound(last, 4)}"))
     return Plot(
         f"{unit} spent over time: {bound(last, 4)} of "
-        + ", ".join(f"{name} {height:.4g}" for name, height, _ in shown),
+        + ", ".join(f"{name} {bound(height)}" for name, height, _ in shown),
         f"{path}H{x(end):.1f}V{y(0):.1f}Z",
         f"{path}H{x(end):.1f}",
         [f"{y(value):.1f}" for value in steps],

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from langchain_dp._util import validate
@@ -27,7 +27,7 @@ class ReportedAttack:
         rate: Success rate, or area under the curve, in [0, 1].
         low: Lower end of its interval.
         high: Upper end.
-        baseline: What is reached without seeing any release.
+        baseline: What guessing reaches.
         n: Attempts.
         settings: Public settings, by name.
     """
@@ -68,7 +68,19 @@ def read_attacks(path: str | os.PathLike[str]) -> tuple[ReportedAttack, ...]:
         InvalidParameter: The file is no such list. The message gives the position of the result, never its content.
         OSError: It cannot be read.
     """
-    return tuple(_result(row, place) for place, row in enumerate(rows_of(path, "attacks")))
+    return attacked(rows_of(path, "attacks"))
+
+
+def attacked(results: Iterable[Any]) -> tuple[ReportedAttack, ...]:
+    """Results as a report has them: what has ``to_dict``, as results of attacks do, or is what it gives.
+
+    Raises:
+        InvalidParameter: One is none. The message gives its position.
+    """
+    return tuple(
+        one if isinstance(one, ReportedAttack) else _result(getattr(one, "to_dict", lambda one=one: one)(), place)
+        for place, one in enumerate(results)
+    )
 
 
 def rows_of(path: str | os.PathLike[str], what: str) -> list[Any]:
@@ -103,6 +115,8 @@ def _result(row: Any, place: int) -> ReportedAttack:
     if not isinstance(settings, dict):
         raise InvalidParameter(f"Expected the settings of {where} to be an object.")
     n = validate.integer(f"n of {where}", row["n"], at_least=0, at_most=_MOST_ROWS)
+    if settings.get("bound") is not None:
+        _number(f"the bound of {where}", settings["bound"])
     return ReportedAttack(label(row["name"]), n=n, settings=_settings(settings), **numbers)
 
 
