@@ -66,7 +66,7 @@ class BaseEngine(abc.ABC):
     def max_prompt_tokens(self) -> int:
         """Longest head + body + tail + written of one member, in tokens.
 
-        A local engine has taken the chat template off; on a server it counts.
+        The chat template is taken off already, where it is known.
         """
         return self._max_prompt_tokens
 

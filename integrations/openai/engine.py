@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import ClassVar
 
 import numpy as np
@@ -111,13 +112,17 @@ class CompletionServerEnsemble(BaseEngine):
         self._vocabulary_size = _told("vocabulary_size", vocabulary_size, self._dialect.vocabulary_size)
         room = None if self._dialect.context is None else self._dialect.context - 1
         self._max_prompt_tokens = _told("max_prompt_tokens", max_prompt_tokens, room)
+        self._turn = chat_turn
+        if self._turn is None and self._dialect.kind == "llama.cpp":
+            with suppress(InvalidParameter):  # where the server does not tell, chat=True will say so
+                self._turn = self._dialect.turn()
+        self._max_prompt_tokens -= sum(map(self._dialect.count, self._turn or ()))  # as a local engine takes it off
         self._max_tail_tokens = self._max_prompt_tokens // 2
         self._compared = compared(self._dialect, company, self._max_prompt_tokens) if batch_invariant else 0
         self._end_tokens = frozenset({END})
         self._in_flight = in_flight
         self._calls = Calls(self._dialect, in_flight)
         self._calibrations = Calibrations()
-        self._turn = chat_turn
 
     @property
     def name(self) -> str:
@@ -235,9 +240,7 @@ class CompletionServerEnsemble(BaseEngine):
     def _framed(self, chat: bool) -> tuple[str, str]:
         if not chat:
             return "", ""
-        if self._turn is None:
-            self._turn = self._dialect.turn()
-        return self._turn
+        return self._turn or self._dialect.turn()  # which raises: it was asked before
 
     def _check_tail(self, tail: str) -> None:
         tokens = self._dialect.count(tail)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.records import encodable
 
 Shown = tuple[tuple[str, str], ...]
 TOPIC = "topic"
@@ -40,14 +41,19 @@ def wording(asked: Mapping[str, Any], usual: Mapping[str, str]) -> dict[str, Any
             )
         shown = SHOWN
     pairs = shown if isinstance(shown, (tuple, list)) else [()]
-    if not all(len(pair) == 2 and all(isinstance(text, str) and text.strip() for text in pair) for pair in pairs):
+    if not all(
+        isinstance(pair, (tuple, list))
+        and len(pair) == 2
+        and all(isinstance(text, str) and text.strip() and encodable(text) for text in pair)
+        for pair in pairs
+    ):
         raise InvalidParameter("Expected shown= to be pairs of a public text and its answer, none of them empty.")
     texts = {name: made[name] if asked[name] == "" else _text(name, asked[name]) for name in usual}
     return {"kind": kind, "shown": tuple(map(tuple, pairs)), **texts}
 
 
 def _text(name: str, value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not value.strip() or not encodable(value):
         raise InvalidParameter(f"Expected {name}={value!r} to be a few words that a model understands.")
     return value
 

@@ -14,7 +14,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from langchain_dp.accounting import LedgerPlan, PrivacyLedger
@@ -130,11 +130,19 @@ def _mask(ledger: PrivacyLedger, key: bytes, salt: bytes) -> bytes:
     return bytes(one ^ other for one, other in zip(key, ledger.digest("run key", salt.hex()), strict=True))
 
 
-def marks(records: PrivateRecords, key: bytes) -> dict[str, bytes]:
-    """Keyed hash of each record with its id: tells, to whoever holds the key, whether it is still the same."""
+def marks(records: PrivateRecords, key: bytes, variables: Iterable[str]) -> dict[str, bytes]:
+    """Keyed hash of each record with its id: tells, to whoever holds the key, whether it is still the same.
+
+    Args:
+        records: The records.
+        key: Secret key of the run.
+        variables: What the template shows of a record, beside its label. Other fields do not count: a set among them
+            would be written in another order in each process.
+    """
+    shown = sorted({*variables, "label"})
 
     def mark(name: str) -> bytes:
-        row = json.dumps([name, {str(k): str(v) for k, v in records.get(name).items()}], sort_keys=True)
+        row = json.dumps([name, {each: str(records.get(name)[each]) for each in shown}])
         return hmac.new(key, row.encode(errors="surrogatepass"), hashlib.sha256).digest()
 
     return {name: mark(name) for name in records.ids()}

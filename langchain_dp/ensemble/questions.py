@@ -36,6 +36,14 @@ def variables_of(template: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for _, name, _, _ in string.Formatter().parse(template) if name is not None))
 
 
+def check_text(name: str, text: object) -> None:
+    """Raise InvalidParameter unless a public text is a str that UTF-8 can hold."""
+    if not isinstance(text, str):
+        raise InvalidParameter(f"Expected {name} of type {type(text).__name__} to be a str.")
+    if not encodable(text):
+        raise InvalidParameter(f"Expected {name} to be valid Unicode, but it has a lone surrogate. Take it out.")
+
+
 def check_template(name: str, template: object, *, known: Collection[str] | None = None) -> None:
     """Try a template on a text, before a budget is reserved and not in the middle of a run.
 
@@ -48,8 +56,8 @@ def check_template(name: str, template: object, *, known: Collection[str] | None
         InvalidParameter: It is no str, a brace stands alone, a variable has a format, an attribute or no name, or it
             holds none of the variables that it should.
     """
-    if not isinstance(template, str):
-        raise InvalidParameter(f"Expected {name} of type {type(template).__name__} to be a str.")
+    check_text(name, template)
+    template = str(template)
     try:
         variables = variables_of(template)
         template.format_map(dict.fromkeys(variables, "a"))

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from langchain_dp.ensemble.asking import Counts, count_quietly
 from langchain_dp.errors import ModelUnavailable
 
+LEAST = 16
+"""Tokens of a private text that must have room: with fewer, hardly more than noise would be paid for."""
 _KEPT = 10_000
 _JOINTS = 4  # tokens by which parts may be more when they are put together
 

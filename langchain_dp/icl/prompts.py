@@ -10,7 +10,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from langchain_dp._util import validate
-from langchain_dp.ensemble.questions import check_template, variables_of
+from langchain_dp.ensemble.questions import check_template, check_text, variables_of
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.records import label_name
 
@@ -44,8 +44,7 @@ class ICLPrompt:
 
     def __post_init__(self) -> None:
         for name in ("answer", "instruction"):
-            if not isinstance(getattr(self, name), str):
-                raise InvalidParameter(f"Expected {name} of type {type(getattr(self, name)).__name__} to be a str.")
+            check_text(name, getattr(self, name))
         check_template("question", self.question)
         if not isinstance(self.words, Mapping) or not all(isinstance(word, str) for word in self.words.values()):
             raise InvalidParameter("Expected words to map labels to strings. Write words={'positive': 'Positive'}.")

@@ -12,6 +12,7 @@ References:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -140,7 +141,7 @@ class ClippedSum:
             Index of a candidate. Only this may leave.
 
         Raises:
-            InvalidParameter: ``public`` is empty or not finite, or a member's row has another length.
+            InvalidParameter: ``public`` is empty or not finite, or a member's row has another length or no numbers.
         """
         known = np.asarray(public, dtype=np.float64)
         if known.ndim != 1 or not known.size or not np.isfinite(known).all():
@@ -148,7 +149,7 @@ class ClippedSum:
         total = np.zeros(known.size, dtype=np.int64)
         for row in members:
             if row is not None:
-                total += self._moved(known, np.asarray(row, dtype=np.float64))
+                total += self._moved(known, _numbers(row))
         base = _base(Fraction(self.event.epsilon0) / (4 * GRID))
         return draw(rng or SystemRandomness(), base, total.tolist(), self._weights(known))
 
@@ -164,6 +165,13 @@ class ClippedSum:
     def _weights(self, public: Scores) -> list[int]:
         shares = np.exp((public - public.max()) / self.temperature)
         return [max(1, math.floor(share * _PUBLIC_WEIGHT)) for share in shares.tolist()]
+
+
+def _numbers(row: object) -> Scores:
+    """A member's row; no error shows what else it holds."""
+    with contextlib.suppress(TypeError, ValueError):
+        return np.asarray(row, dtype=np.float64)
+    raise InvalidParameter("Expected every member's row to hold numbers alone. Give None for one that has none.")
 
 
 @functools.lru_cache(maxsize=64)

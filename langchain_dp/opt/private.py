@@ -183,7 +183,7 @@ class PrivateRuns:
 
     def _run(self, records: PrivateRecords, halted: Callable[[], bool]) -> OptimizedPrompt:
         journal = self._opened(records)
-        seen = marks(records, journal.split_key)
+        seen = marks(records, journal.split_key, self._settings.prompts.variables)
         data = self._seated(records, seen, journal)
         if journal.winner is None:
             for choice in dict.fromkeys(reversed(choices(self._settings, []))):  # the initial one first
@@ -292,7 +292,7 @@ class PrivateRuns:
             self._ledger,
             key,
             settings=settings,
-            data=fingerprint(marks(records, key), key),
+            data=fingerprint(marks(records, key, self._settings.prompts.variables), key),
             groups=scheme.groups,
             sampling_probability=scheme.sampling_probability,
         )

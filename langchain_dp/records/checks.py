@@ -54,10 +54,13 @@ def given_labels(labels: Iterable[Label]) -> dict[str, Label]:
         )
     listed = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)) else [None]
     names = [label_name(label) for label in listed]
-    if not all(name is not None and name.strip() for name in names) or len({_kind(label) for label in listed}) > 1:
+    if (
+        not all(name is not None and name.strip() and encodable(name) for name in names)
+        or len({_kind(label) for label in listed}) > 1
+    ):
         raise InvalidParameter(
-            f"Expected labels{_shown(labels)} to be a list of non-empty strings; or all of them whole numbers, bool, "
-            "or members of an Enum."
+            f"Expected labels{_shown(labels)} to be a list of non-empty strings of valid Unicode; or all of them whole "
+            "numbers, bool, or members of an Enum."
         )
     if len(names) < 2 or len(set(names)) < len(names):
         raise InvalidParameter(

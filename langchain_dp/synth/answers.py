@@ -22,7 +22,7 @@ from langchain_dp.ensemble.answers import KEPT, AnswerCache
 from langchain_dp.ensemble.journal import secret_key
 from langchain_dp.ensemble.questions import Question, asker_of
 from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
-from langchain_dp.ensemble.room import Room
+from langchain_dp.ensemble.room import LEAST, Room
 from langchain_dp.ensemble.tools import ExitBehavior, Remaining, private_tool
 from langchain_dp.ensemble.writing import TextWriter, public_prompt
 from langchain_dp.errors import InvalidParameter, PlanError, PrivateDataError
@@ -160,6 +160,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         self._rng = SystemRandomness() if not_private_seed is None else NotPrivateSeededRandomness(not_private_seed)
         self._key = secret_key(self._rng)
         self._room = Room(self._engine)
+        self._check_record_fits()
         self._ledger = ledger_for(budget, ledger)
         self._lock = threading.Lock()
         forks.renew_lock(self)
@@ -208,7 +209,9 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             "sampling_probability": (event.sampling_probability, event.sampling_probability if rate is None else rate),
         }
         check_same(found, asked, budget, "chain")
-        return found, Design("rounds", most, ClippedSum(event, members, float(temperature)), None)
+        counted = self._ledger.budget.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
+        noise = ClippedSum(event, members, float(temperature))
+        return found, Design("rounds", most, noise, len(self._records) if counted else None)
 
     # ------------------------------------------------------------------------------------------------ Runnable
 
@@ -338,6 +341,16 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
     def _kept_for_records(self) -> int:
         """Half is for the records, whatever is asked: what is shown of one never changes, and none is left out."""
         return self._engine.max_prompt_tokens // 2
+
+    def _check_record_fits(self) -> None:
+        """Refuse public text beside which records would be cut to nothing, whatever is asked."""
+        empty = self.prompts.shown(dict.fromkeys(self.prompts.variables("record"), ""))
+        half, head = self._kept_for_records(), self._engine.count_tokens(self.prompts.head)
+        if self._room.beside(half, self.prompts.head, empty) < LEAST:
+            raise InvalidParameter(
+                f"Expected prompts.head of {head} tokens to leave room for {LEAST} tokens of a record in {half}, half "
+                "of the longest prompt of this model. Shorten it, or raise the engine's max_tokens=."
+            )
 
     def _written(self, asked: str, answer: _Begun) -> Iterator[str]:
         """The order of every release that is charged: draw who takes part, ask, draw a token."""

@@ -133,6 +133,7 @@ class SyntheticExamples(Sequence[SyntheticExample]):
 
     def balanced(self, count: int) -> tuple[SyntheticExample, ...]:
         """The first ``count`` examples, the labels in turn."""
+        validate.integer("count", count, at_least=0)
         queues = {label: [one for one in self._kept if one.label == label] for label in self.labels}
         turns = [one for turn in range(len(self._kept)) for queue in queues.values() for one in queue[turn : turn + 1]]
         return tuple(turns[:count])
@@ -178,7 +179,9 @@ class SyntheticExamples(Sequence[SyntheticExample]):
             selector: As there.
             named: As there.
         """
-        turns = [] if count == 0 else [self.as_few_shot_prompt(count, selector=selector, named=named)]
+        turns = (
+            [] if count == 0 and selector is None else [self.as_few_shot_prompt(count, selector=selector, named=named)]
+        )
         system = SystemMessage(instruction_of(self._words(named=named), self.descriptions))
         return ChatPromptTemplate.from_messages([system, *turns, ("human", "{text}")])
 

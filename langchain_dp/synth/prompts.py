@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langchain_dp.ensemble.questions import Question, check_template, question_texts, variables_of
+from langchain_dp.ensemble.questions import Question, check_template, check_text, question_texts, variables_of
 from langchain_dp.ensemble.room import Room
 from langchain_dp.errors import InvalidParameter
 
@@ -37,6 +37,8 @@ class SynthesisPrompts:
     def __post_init__(self) -> None:
         check_template("record", self.record)
         check_template("head", self.head, known=("description",))
+        for name in ("before", "after"):
+            check_text(name, getattr(self, name))
         if not self.before.strip() or not self.after:
             raise InvalidParameter(
                 f"Expected before={self.before!r} to hold a cue and after={self.after!r} an end. See the defaults."
@@ -108,6 +110,8 @@ class AnswerPrompts:
     def __post_init__(self) -> None:
         for name in ("record", "question"):
             check_template(name, getattr(self, name))
+        for name in ("head", "end"):
+            check_text(name, getattr(self, name))
         if not self.end:
             raise InvalidParameter("Expected end='' to be a string that ends an answer. Take a line break.")
 

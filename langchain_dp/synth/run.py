@@ -19,7 +19,7 @@ from langchain_dp.accounting.budget import warn_of_clip, weak_points
 from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable
-from langchain_dp.ensemble.room import Room
+from langchain_dp.ensemble.room import LEAST, Room
 from langchain_dp.ensemble.writing import TextWriter, public_prompt
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum, Randomness
@@ -80,12 +80,22 @@ class SynthesisRuns:
         return self._ledger.budget.neighbors
 
     def _attached(self) -> _Opened | None:
-        """The run that has started, in this process or an earlier one."""
+        """The run that has started, in this process or an earlier one.
+
+        Raises:
+            PlanError: It was started with other settings: what it wrote would have a certificate that is not its own.
+        """
         plan = None if self._opened is not None else self._ledger.plan(self._name)
-        if plan is not None:
-            journal = journals.found(self._ledger, plan)
-            return _Opened(plan, Design.from_dict(journal.design), journal)
-        return self._opened
+        return self._opened if plan is None else self._found(plan)
+
+    def _asked(self) -> dict[str, Any]:
+        """What a journal says of the run."""
+        return {**self._settings.public(), "name": self._name, "model": self._engine.name}
+
+    def _found(self, plan: LedgerPlan) -> _Opened:
+        journal = journals.found(self._ledger, plan)
+        check_settings(self._name, journal.settings, self._asked())
+        return _Opened(plan, Design.from_dict(journal.design), journal)
 
     def prospect(self, records: int) -> tuple[PrivacyBudget, Design]:
         """Share of the ledger and design that a run over so many records would reserve, or has.
@@ -126,18 +136,19 @@ class SynthesisRuns:
 
     def _open(self, records: PrivateRecords) -> _Opened:
         """Reserve the plan, or find it with its journal."""
-        asked = {**self._settings.public(), "name": self._name, "model": self._engine.name}
-        plan = self._ledger.plan(self._name) or self._reserved(asked, records)
-        journal = journals.found(self._ledger, plan)
-        check_settings(self._name, journal.settings, asked)
-        return _Opened(plan, Design.from_dict(journal.design), journal)
+        return self._found(self._ledger.plan(self._name) or self._reserved(records))
 
-    def _reserved(self, asked: Mapping[str, Any], records: PrivateRecords) -> LedgerPlan:
+    def _reserved(self, records: PrivateRecords) -> LedgerPlan:
         share, design = self.prospect(len(records))
+        writers = self._writers(design)
+        for number in {design.numbers[0], design.numbers[-1]}:
+            self._check_model(writers, number, next(iter(self._settings.labels)), {})
         warn_of_clip(design.noise.clip)
         key = secret_key(self._rng)
-        data = fingerprint(marks(records, key), key)
-        journal = journals.started(self._ledger, key, settings=asked, design=dataclasses.asdict(design), data=data)
+        journal = journals.started(
+            self._ledger, key,
+            settings=self._asked(), design=dataclasses.asdict(design), data=self._data(records, key),
+        )  # fmt: skip
         return self._ledger.reserve(
             design.events(), name=self._name, epsilon=share.epsilon, delta=share.delta, journal=journal.text()
         )
@@ -149,10 +160,14 @@ class SynthesisRuns:
             missing = [label for label in self._settings.labels if (number, label) not in there]
             journal.keep(*(WrittenText(number, label, "", "lost") for label in missing))
 
+    def _data(self, records: PrivateRecords, key: bytes) -> str:
+        """Keyed hash of what is shown of the records."""
+        return fingerprint(marks(records, key, self._settings.prompts.variables), key)
+
     def _check_data(self, opened: _Opened, records: PrivateRecords) -> None:
         """Other records than before: groups cannot be cut anew, and what is complete is not of them."""
         journal = opened.journal
-        now = fingerprint(marks(records, journal.key), journal.key)
+        now = self._data(records, journal.key)
         if now == journal.data:
             return
         if len(journal.there()) == len(opened.design.numbers) * len(self._settings.labels):
@@ -183,10 +198,11 @@ class SynthesisRuns:
                 if missing and halted():
                     raise PlanError("The run was cancelled. What was released is kept: invoke again to go on with it.")
                 if missing:
+                    self._check_model(writers, number, missing[0], self._described(journal))
                     self._charge(opened, number)
                 writer = writers[number == DESCRIBED]
                 for label in missing:
-                    head, tail = self._asking(number, label, journal)
+                    head, tail = self._asking(number, label, self._described(journal))
                     most = room.beside(
                         self._engine.max_prompt_tokens, head, tail, more=design.noise_of(number).event.tokens
                     )
@@ -224,17 +240,26 @@ class SynthesisRuns:
     def _check_room(self, design: Design, writers: Mapping[bool, TextWriter]) -> None:
         prompts, how = self._settings.prompts, self._settings.describe
         more = 0 if design.describing is None else design.describing.event.tokens
+        empty = prompts.body([dict.fromkeys(prompts.variables, "")])
+        kept = self._settings.shots * (LEAST + self._engine.count_tokens(empty))
         for given in self._settings.labels.values():
-            writers[False].check_room(prompts.described(given), prompts.tail, more=more)
+            writers[False].check_room(prompts.described(given), prompts.tail, more=more, kept=kept)
             if how is not None:
-                writers[True].check_room(*how.asking(given, prompts, chat=self._settings.chat))
+                writers[True].check_room(*how.asking(given, prompts, chat=self._settings.chat), kept=kept)
 
-    def _asking(self, number: int, label: str, journal: SynthesisJournal) -> tuple[str, str]:
+    def _check_model(
+        self, writers: Mapping[bool, TextWriter], number: int, label: str, described: Mapping[str, str]
+    ) -> None:
+        """See that the model answers before anything is charged: no record is shown to it."""
+        head, tail = self._asking(number, label, described)
+        writers[number == DESCRIBED].check_answers(public_prompt(head, tail))
+
+    def _asking(self, number: int, label: str, described: Mapping[str, str]) -> tuple[str, str]:
         """Public texts before and after the records of one text, or of a description."""
         settings = self._settings
         if number == DESCRIBED and settings.describe is not None:
             return settings.describe.asking(settings.labels[label], settings.prompts, chat=settings.chat)
-        known = told(settings.labels, self._described(journal), settings.describe)
+        known = told(settings.labels, described, settings.describe)
         return settings.prompts.described(known[label]), settings.prompts.tail
 
     def _charge(self, opened: _Opened, number: int) -> None:

@@ -22,7 +22,7 @@ from langchain_dp.errors import InvalidParameter, NothingKept, PrivateDataError
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels, ScoresNextToken
 from langchain_dp.quiet.run import check_environment
-from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, check_records
+from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, check_records, encodable
 from langchain_dp.redact import Held, redacted
 from langchain_dp.synth.describing import Describing, told
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
@@ -340,6 +340,6 @@ def _described(labels: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     if not isinstance(labels, Mapping):
         return {label: label for label in check_labels(labels)}
     names = check_labels(list(labels))
-    if not all(isinstance(text, str) and text.strip() for text in labels.values()):
-        raise InvalidParameter("Expected every label to have a description that is a non-empty str.")
+    if not all(isinstance(text, str) and text.strip() and encodable(text) for text in labels.values()):
+        raise InvalidParameter("Expected every label to have a description that is a non-empty str of valid Unicode.")
     return dict(zip(names, labels.values(), strict=True))

@@ -15,6 +15,7 @@ from langchain_core.example_selectors import BaseExampleSelector
 from langchain_core.retrievers import BaseRetriever
 from pydantic import Field
 
+from langchain_dp._util import validate
 from langchain_dp._util.words import words_of
 
 
@@ -75,6 +76,7 @@ class WordRetriever(BaseRetriever):
         run_manager: CallbackManagerForRetrieverRun,  # LangChain's
         k: int | None = None,
     ) -> list[Document]:
+        most = self.k if k is None else validate.integer("k", k, at_least=1)
         asked = _words(query)
 
         def score(at: int) -> float:
@@ -82,7 +84,7 @@ class WordRetriever(BaseRetriever):
             return sum(self._rarity[word] for word in asked & words) / math.sqrt(1 + len(words))
 
         order = sorted(range(len(self.documents)), key=lambda at: (-score(at), at))
-        return [self.documents[at] for at in order[: self.k if k is None else k]]
+        return [self.documents[at] for at in order[:most]]
 
 
 def _words(text: str) -> frozenset[str]:

@@ -27,6 +27,7 @@ class WordScorer:
     end_tokens = frozenset[Token]({END})
     max_prompt_tokens = 10_000
     max_tail_tokens = 5_000
+    draws_only = False
 
     def __init__(
         self, before: Callable[[list[str]], None] | None = None, *, length: int = 4, poison: str = "\0"
@@ -47,8 +48,9 @@ class WordScorer:
     def score_next_token(
         self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
     ) -> TokenScores:
-        self.asked.append(list(members))
-        self._before([one.prompt.body for one in members])
+        if members or not self.draws_only:
+            self.asked.append(list(members))
+            self._before([one.prompt.body for one in members])
         if any(self._poison in one.prompt.body for one in members):
             raise ValueError(f"cannot read {[one.prompt.body for one in members]}")
         order = np.argsort(-self._row(public), kind="stable")[:candidates]
@@ -75,3 +77,9 @@ class WordScorer:
         for i, word in enumerate(WORDS):
             logits[i] += 6.0 * (word.strip() in one.prompt.body)
         return np.asarray(logits - np.log(np.exp(logits).sum()))
+
+
+class Draws(WordScorer):
+    """Notes no call that shows no record, as that which asks before each charge whether the model is there."""
+
+    draws_only = True

@@ -132,7 +132,7 @@ def test_the_ledger_alone_does_not_let_a_guess_be_tested(tmp_path: Path) -> None
     assert run is not None
     assert len(bytes.fromhex(master)) == len(run.split_key) == 32
     records = PrivateRecords(examples())
-    right = fingerprint(marks(records, run.split_key), run.split_key)
+    right = fingerprint(marks(records, run.split_key, ["text"]), run.split_key)
     assert right == fields["data"]
     keys = (bytes.fromhex(master), run.split_key)
     # Whatever the file itself offers for a key opens nothing: not the mask, its halves, the ledger's id, or no key.

@@ -445,3 +445,21 @@ def test_a_plan_of_answers_that_nothing_comes_through_says_so() -> None:
     assert plan.verdict.startswith("not worth it")
     assert "Ask the model alone" in plan.verdict
     assert not generator().plan().verdict.startswith("not worth it")
+
+
+def test_a_head_leaves_room_for_records() -> None:
+    """If it breaks, every answer is charged, and no record has a part in it."""
+    engine, ledger = WordScorer(), PrivacyLedger(BUDGET)
+    engine.max_prompt_tokens = 100
+    with pytest.raises(InvalidParameter, match=r"head of 45 tokens to leave room for 16 tokens of a record in 50"):
+        generator(engine, ledger=ledger, prompts=AnswerPrompts(head="word " * 45))
+    assert ledger.reserved() == (0.0, 0.0)
+
+
+def test_a_weak_promise_is_weak_after_a_restart(tmp_path: Path) -> None:
+    """If it breaks, an auditor who asks for the certificate later does not read that delta is large."""
+    for _ in range(2):
+        with PrivacyLedger(PrivacyBudget(8.0, 0.02), tmp_path / "ledger") as ledger:
+            with pytest.warns(match="not below one over the number of records"):
+                chain = generator(ledger=ledger)
+            assert "not below one over the number of records" in str(chain.certificate())

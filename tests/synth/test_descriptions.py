@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fakes.places import on_both
-from fakes.scorer import WordScorer
+from fakes.scorer import Draws
 from fakes.synthesizers import BUDGET, LABELS, rows, synthesizer
 
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger, TextRoundEvent, epsilon
@@ -31,7 +31,7 @@ def charges(ledger: PrivacyLedger) -> list[dict[str, Any]]:
     return [json.loads(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
 
 
-class Heads(WordScorer):
+class Heads(Draws):
     """Notes the public text of every text that begins."""
 
     def __init__(self, *args: Any, **rest: Any) -> None:
@@ -39,7 +39,7 @@ class Heads(WordScorer):
         self.heads: list[str] = []
 
     def score_next_token(self, public: Any, members: Any, **rest: Any) -> Any:
-        if not public.written:
+        if (members or not self.draws_only) and not public.written:
             self.heads.append(public.prompt.head)
             assert {one.prompt.head for one in members} <= {public.prompt.head}
         return super().score_next_token(public, members, **rest)
@@ -68,6 +68,7 @@ def test_descriptions_are_charged_once_and_stand_before_every_text(scheme: str) 
 def test_the_model_alone_is_told_what_was_released() -> None:
     """If it breaks, free texts are compared under other words, or texts that hold the records' claim to say nothing."""
     ledger, engine = PrivacyLedger(BUDGET), Heads(length=2)
+    engine.draws_only = False
     chain = synthesizer(engine, ledger=ledger, describe=SMALL)
     assert chain.public_examples().certificate.epsilon == 0.0
     assert set(engine.heads) == {chain.settings.prompts.described(given) for given in LABELS.values()}
@@ -84,9 +85,9 @@ def test_the_model_alone_is_told_what_was_released() -> None:
 def test_what_is_released_meanwhile_is_not_in_texts_that_cost_nothing() -> None:
     """If it breaks, texts or settings hold descriptions of the records under a certificate that says epsilon 0."""
     ledger = PrivacyLedger(BUDGET)
-    other = synthesizer(WordScorer(length=2), ledger=ledger, describe=SMALL)
+    other = synthesizer(Draws(length=2), ledger=ledger, describe=SMALL)
 
-    class Overtaken(WordScorer):
+    class Overtaken(Draws):
         def score_next_token(self, *asked: Any, **rest: Any) -> Any:
             if ledger.plan("synthesis") is None:
                 assert all(other.invoke(rows()).descriptions.values())
@@ -101,7 +102,7 @@ def test_what_is_released_meanwhile_is_not_in_texts_that_cost_nothing() -> None:
 
 def test_without_it_nothing_changes() -> None:
     """If it breaks, runs that were started before cannot be taken up, or pay for what they do not ask for."""
-    chain = synthesizer(WordScorer())
+    chain = synthesizer(Draws())
     assert "describe" not in chain.settings.public()
     made = chain.invoke(rows())
     assert made.descriptions == {}
@@ -112,7 +113,7 @@ def test_without_it_nothing_changes() -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_what_is_drawn_is_what_is_charged(scheme: str) -> None:
     """If it breaks, descriptions are drawn with another noise, or at another rate, than they are charged for."""
-    chain = synthesizer(WordScorer(), scheme=scheme, describe=SMALL)
+    chain = synthesizer(Draws(), scheme=scheme, describe=SMALL)
     design = chain.plan(120).design
     assert design.describing is not None
     assert design.charged(DESCRIBED) == design.describing.event
@@ -130,7 +131,7 @@ def test_descriptions_that_cost_what_a_text_costs_are_a_round_more() -> None:
     """If it breaks, two equal events are taken for one, and a round is free."""
     alike = Describing(members=10, max_new_tokens=8, clip_ratio=1.0, temperature=1.0)
     ledger = PrivacyLedger(BUDGET)
-    chain = synthesizer(WordScorer(), ledger=ledger, describe=alike)
+    chain = synthesizer(Draws(), ledger=ledger, describe=alike)
     [(_, count)] = chain.plan(120).design.events()
     assert count == 4
     assert len([*chain.invoke(rows())]) > 0
@@ -150,7 +151,7 @@ def test_a_kill_loses_no_description_and_pays_none_twice(place: str, at: int, sc
         if calls == at:
             raise KeyboardInterrupt
 
-    first = synthesizer(WordScorer(killed), ledger=PrivacyLedger(BUDGET, place), scheme=scheme, describe=SMALL)
+    first = synthesizer(Draws(killed), ledger=PrivacyLedger(BUDGET, place), scheme=scheme, describe=SMALL)
     with pytest.raises(KeyboardInterrupt):
         first.invoke(rows())
     before = first._runs.described()
@@ -169,10 +170,10 @@ def test_a_kill_loses_no_description_and_pays_none_twice(place: str, at: int, sc
 
 def test_a_run_without_descriptions_is_not_gone_on_with_as_one_with(tmp_path: Path) -> None:
     """If it breaks, descriptions are drawn under a plan that has no room for them."""
-    synthesizer(WordScorer(), ledger=PrivacyLedger(BUDGET, tmp_path / "ledger.db")).invoke(rows())
+    synthesizer(Draws(), ledger=PrivacyLedger(BUDGET, tmp_path / "ledger.db")).invoke(rows())
     ledger = PrivacyLedger(BUDGET, tmp_path / "ledger.db")
     with pytest.raises(PlanError, match="describe changed"):
-        synthesizer(WordScorer(), ledger=ledger, describe=True).invoke(rows())
+        synthesizer(Draws(), ledger=ledger, describe=True).invoke(rows())
     assert len(charges(ledger)) == 3
 
 
@@ -199,7 +200,7 @@ def test_a_description_that_broke_off_is_not_drawn_again() -> None:
 def test_descriptions_come_from_the_records_of_their_label() -> None:
     """If it breaks, a label is described by what others hold, and a record is in two descriptions."""
     made = synthesizer(
-        WordScorer(length=6), budget=PrivacyBudget(8.0, 1e-5), describe=Describing(members=100, max_new_tokens=8)
+        Draws(length=6), budget=PrivacyBudget(8.0, 1e-5), describe=Describing(members=100, max_new_tokens=8)
     ).invoke(rows(600))
     delivery, billing = (Counter(made.descriptions[label].split()) for label in LABELS)
     assert delivery["parcel"] + delivery["late"] + delivery["today"] > delivery.total() / 2
@@ -213,7 +214,7 @@ def test_every_relation_is_accounted_for_or_refused(neighbors: Neighbors, scheme
     budget = PrivacyBudget(3.0, 1e-5, neighbors)
     counted = neighbors is not Neighbors.ADD_OR_REMOVE_ONE
     rate = None if counted or scheme == "groups" else 0.2
-    chain = synthesizer(WordScorer(), budget=budget, scheme=scheme, describe=SMALL, sampling_probability=rate)
+    chain = synthesizer(Draws(), budget=budget, scheme=scheme, describe=SMALL, sampling_probability=rate)
     if scheme == "groups" and not counted:
         with pytest.raises(InvalidParameter, match="number of records is private"):
             chain.plan(120)
@@ -340,7 +341,7 @@ def test_the_given_description_can_be_shown_too() -> None:
 
 def test_descriptions_are_kept_with_the_examples_and_instruct_a_model(tmp_path: Path) -> None:
     """If it breaks, what was paid for is lost in the file, or cannot be used."""
-    made = synthesizer(WordScorer(), describe=SMALL).invoke(rows())
+    made = synthesizer(Draws(), describe=SMALL).invoke(rows())
     made.save(tmp_path / "made.jsonl")
     back = SyntheticExamples.load(tmp_path / "made.jsonl")
     assert back.descriptions == made.descriptions
@@ -361,13 +362,13 @@ def test_descriptions_are_kept_with_the_examples_and_instruct_a_model(tmp_path: 
 
 def test_the_plan_and_the_certificate_say_both() -> None:
     """If it breaks, nobody sees what descriptions take from the texts."""
-    chain = synthesizer(WordScorer(), describe=SMALL)
+    chain = synthesizer(Draws(), describe=SMALL)
     plan = chain.plan(rows())
     assert "described" in str(plan)
     found = plan.to_dict()
     assert found["description_clip"] == pytest.approx(2.5 * found["clip"])
     assert 0 < found["description_epsilon"] < 3.0
-    assert found["clip"] < synthesizer(WordScorer()).plan(rows()).to_dict()["clip"]
+    assert found["clip"] < synthesizer(Draws()).plan(rows()).to_dict()["clip"]
     paper = chain.invoke(rows()).certificate
     assert paper.parameters["description_tokens"] == 3
     assert any("description of each label was released first" in note for note in paper.notes)
@@ -378,7 +379,7 @@ def test_the_page_on_a_ledger_charges_every_group_for_the_descriptions(
 ) -> None:
     """If it breaks, the page says of a record that it paid for its group alone."""
     with PrivacyLedger(BUDGET, tmp_path / "ledger.db") as ledger:
-        synthesizer(WordScorer(), ledger=ledger, scheme="groups", describe=SMALL).invoke(rows())
+        synthesizer(Draws(), ledger=ledger, scheme="groups", describe=SMALL).invoke(rows())
         spent = ledger.spent()[0]
     assert main(["ledger", str(tmp_path / "ledger.db"), "--json"]) == 0
     [plan] = json.loads(capsys.readouterr().out)["plans"]
@@ -398,8 +399,8 @@ def test_other_records_leave_descriptions_that_were_begun() -> None:
 
     ledger = PrivacyLedger(BUDGET)
     with pytest.raises(KeyboardInterrupt):
-        synthesizer(WordScorer(killed, length=9), ledger=ledger, describe=SMALL).invoke(rows())
-    made = synthesizer(WordScorer(), ledger=ledger, describe=SMALL).invoke(rows(118))
+        synthesizer(Draws(killed, length=9), ledger=ledger, describe=SMALL).invoke(rows())
+    made = synthesizer(Draws(), ledger=ledger, describe=SMALL).invoke(rows(118))
     assert [bool(text) for text in made.descriptions.values()] == [True, False]
     assert len(charges(ledger)) == 4
 
@@ -419,12 +420,12 @@ def test_bad_values_are_named(wrong: dict[str, Any], named: str) -> None:
 def test_what_is_no_group_is_refused() -> None:
     """If it breaks, a number of tokens is taken for True."""
     with pytest.raises(InvalidParameter, match=r"Describing\(\.\.\.\)"):
-        synthesizer(WordScorer(), describe=12)
+        synthesizer(Draws(), describe=12)
 
 
 def test_a_description_that_could_not_fit_is_refused_before_anything_is_drawn() -> None:
     """If it breaks, long descriptions fail and short ones do not, and a failure tells which it was."""
-    engine, ledger = WordScorer(), PrivacyLedger(BUDGET)
+    engine, ledger = Draws(), PrivacyLedger(BUDGET)
     engine.max_prompt_tokens = 60
     with pytest.raises(InvalidParameter, match="longest prompt"):
         synthesizer(engine, ledger=ledger, describe=Describing(max_new_tokens=50, members=10)).invoke(rows())

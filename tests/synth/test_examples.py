@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.scorer import WordScorer
+from fakes.synthesizers import rows, synthesizer
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.prompts import ChatPromptTemplate
@@ -13,7 +15,8 @@ from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.synth import Filters, SyntheticExample, SyntheticExamples
+from langchain_dp.icl import ICLPrompt
+from langchain_dp.synth import AnswerPrompts, Describing, Filters, SynthesisPrompts, SyntheticExample, SyntheticExamples
 from langchain_dp.synth.filters import counted, judged
 from langchain_dp.synth.journal import WrittenText
 from langchain_dp.synth.selecting import WordRetriever
@@ -188,3 +191,32 @@ def test_a_classifier_on_examples_asks_for_names_and_gives_labels_back() -> None
     assert made().names == {label: label for label in LABELS}  # without descriptions
     with pytest.raises(InvalidParameter, match="selector"):
         coded.as_few_shot_prompt(selector=coded.as_example_selector(), named=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: synthesizer(labels={"a": "\ud800", "b": "y"}), "valid Unicode"),
+        (lambda: synthesizer(labels={"\ud800": "x", "b": "y"}), "labels"),
+        (lambda: SynthesisPrompts(before=5), "before of type int"),
+        (lambda: SynthesisPrompts(head="\ud800"), "head to be valid Unicode"),
+        (lambda: AnswerPrompts(end=None), "end of type NoneType"),
+        (lambda: Describing(shown=[5]), "pairs of a public text"),
+        (lambda: ICLPrompt(question="{text}", answer="\ud800"), "answer to be valid Unicode"),
+    ],
+)
+def test_public_texts_that_could_not_be_kept_are_refused(call: Any, said: str) -> None:
+    """If it breaks, a run is paid for whose result cannot be saved, or a mistake ends in an AttributeError."""
+    with pytest.raises(InvalidParameter, match=said):
+        call()
+
+
+def test_numbers_of_examples_are_checked_on_every_face() -> None:
+    """If it breaks, -1 gives all examples but one."""
+    made = synthesizer().invoke(rows())
+    with pytest.raises(InvalidParameter, match="count=-1"):
+        made.balanced(-1)
+    with pytest.raises(InvalidParameter, match="k=-1"):
+        made.as_retriever().invoke("a", k=-1)
+    chosen = made.as_chat_prompt(0, selector=made.as_example_selector(k=1)).invoke({"text": "late?"})
+    assert len(chosen.to_messages()) == 4, "system, one example, the question"

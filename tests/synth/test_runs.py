@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 from fakes.places import on_both
-from fakes.scorer import WordScorer
-from fakes.synthesizers import BUDGET, generator, rows, synthesizer
+from fakes.scorer import Draws, WordScorer
+from fakes.synthesizers import BUDGET, LABELS, generator, rows, synthesizer
 
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
-from langchain_dp.ensemble.journal import RunJournal
+from langchain_dp.ensemble.journal import RunJournal, marks
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import (
     BudgetExceeded,
@@ -34,7 +34,7 @@ from langchain_dp.errors import (
 )
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.records import PrivateRecords
-from langchain_dp.synth import Filters, SynthesisPrompts
+from langchain_dp.synth import Filters, SynthesisPrompts, SyntheticExample
 from langchain_dp.synth.journal import SynthesisJournal, WrittenText
 from langchain_dp.synth.members import Members
 
@@ -50,7 +50,7 @@ def entries(ledger: PrivacyLedger) -> int:
 def test_every_round_is_charged_once_and_writes_a_text_a_label(scheme: str, face: str) -> None:
     """If it breaks, texts leave that nobody paid for, or a round is paid for twice."""
     ledger = PrivacyLedger(BUDGET)
-    engine = WordScorer()
+    engine = Draws()
     made = synthesizer(engine, ledger=ledger, scheme=scheme)
     if face == "invoke":
         examples = made.invoke(rows())
@@ -71,7 +71,7 @@ def test_every_round_is_charged_once_and_writes_a_text_a_label(scheme: str, face
 async def test_the_async_face_is_charged_alike() -> None:
     """If it breaks, one face is free."""
     ledger = PrivacyLedger(BUDGET)
-    assert len(await synthesizer(WordScorer(), ledger=ledger).ainvoke(rows())) > 0
+    assert len(await synthesizer(Draws(), ledger=ledger).ainvoke(rows())) > 0
     assert entries(ledger) == 3
 
 
@@ -79,7 +79,7 @@ def test_a_round_is_charged_before_any_record_is_shown() -> None:
     """If it breaks, a crash between question and charge has leaked something."""
     ledger = PrivacyLedger(BUDGET)
     seen: list[tuple[int, bool]] = []
-    engine = WordScorer(lambda bodies: seen.append((entries(ledger), bool(bodies))))
+    engine = Draws(lambda bodies: seen.append((entries(ledger), bool(bodies))))
     synthesizer(engine, ledger=ledger).invoke(rows())
     assert any(private for _, private in seen)
     assert all(charged >= 1 for charged, private in seen if private)
@@ -87,7 +87,7 @@ def test_a_round_is_charged_before_any_record_is_shown() -> None:
 
 def test_members_are_of_the_texts_own_label_and_stay_for_the_round() -> None:
     """If it breaks, a record is in more texts than the one of its label, or coins are flipped for every token."""
-    engine = WordScorer(length=6)
+    engine = Draws(length=6)
     synthesizer(engine).invoke(rows())
     by_text: dict[tuple[str, int], set[frozenset[Any]]] = {}
     number, last = -1, 99
@@ -145,11 +145,11 @@ def test_a_killed_run_goes_on_where_it_stopped(place: str, at: int, scheme: str)
             raise KeyboardInterrupt
 
     path = place
-    first = synthesizer(WordScorer(killed), ledger=PrivacyLedger(BUDGET, path), scheme=scheme)
+    first = synthesizer(Draws(killed), ledger=PrivacyLedger(BUDGET, path), scheme=scheme)
     with pytest.raises(KeyboardInterrupt):
         first.invoke(rows())
     before = [one.text for one in first._runs.released()]
-    engine = WordScorer()
+    engine = Draws()
     ledger = PrivacyLedger(BUDGET, path)
     second = synthesizer(engine, ledger=ledger, scheme=scheme)
     second.invoke(rows())
@@ -170,7 +170,7 @@ def test_a_round_that_was_charged_and_not_begun_has_the_members_it_had(tmp_path:
 
     def run(stop_at: int) -> set[Any]:
         seen: set[Any] = set()
-        engine = WordScorer()
+        engine = Draws()
 
         def watch(bodies: list[str]) -> None:
             seen.update(body for body in bodies if "parcel" in body)
@@ -201,9 +201,9 @@ def test_a_text_that_could_not_be_kept_is_not_drawn_again(monkeypatch: pytest.Mo
     """If it breaks, texts are drawn for one charge until one fits on the disk, which tells more than was charged."""
     begun: Counter[str] = Counter()
 
-    class Counts(WordScorer):
+    class Counts(Draws):
         def score_next_token(self, public: Any, members: Any, **settings: Any) -> Any:
-            begun[public.prompt.head] += not public.written
+            begun[public.prompt.head] += bool(members) and not public.written
             return super().score_next_token(public, members, **settings)
 
     monkeypatch.setattr("langchain_dp.synth.journal.SynthesisJournal", Loses)
@@ -225,11 +225,11 @@ def test_a_text_that_could_not_be_kept_is_not_drawn_again(monkeypatch: pytest.Mo
 def test_whether_the_records_have_changed_shows_in_no_number_of_texts(stop: type[BaseException], at: int) -> None:
     """If it breaks, one record decides how many texts there are, without noise."""
 
-    class Stops(WordScorer):
+    class Stops(Draws):
         begun = 0
 
         def score_next_token(self, public: Any, members: Any, **settings: Any) -> Any:
-            self.begun += not public.written
+            self.begun += bool(members) and not public.written
             if self.begun == at and public.written:  # a token of that text is drawn
                 raise stop
             return super().score_next_token(public, members, **settings)
@@ -272,11 +272,9 @@ def test_other_records_close_the_round_that_has_begun(tmp_path: Path) -> None:
     for scheme in ("rounds", "groups"):
         calls = 0
         with pytest.raises(KeyboardInterrupt):
-            synthesizer(WordScorer(killed), ledger=PrivacyLedger(BUDGET, tmp_path / scheme), scheme=scheme).invoke(
-                rows()
-            )
+            synthesizer(Draws(killed), ledger=PrivacyLedger(BUDGET, tmp_path / scheme), scheme=scheme).invoke(rows())
         ledger = PrivacyLedger(BUDGET, tmp_path / scheme)
-        again = synthesizer(WordScorer(), ledger=ledger, scheme=scheme)
+        again = synthesizer(Draws(), ledger=ledger, scheme=scheme)
         if scheme == "groups":
             with pytest.raises(PlanError, match="same ones only"):
                 again.invoke(rows(118))
@@ -289,7 +287,7 @@ def test_other_records_close_the_round_that_has_begun(tmp_path: Path) -> None:
 def test_a_member_that_breaks_the_call_silences_nobody_and_says_nothing() -> None:
     """If it breaks, whether one record breaks the model shows in whether texts are written, or in an error's text."""
     poisoned = [{**row, "text": f"{row['text']} POISON"} if i == 4 else row for i, row in enumerate(rows())]
-    engine = WordScorer(poison="POISON")
+    engine = Draws(poison="POISON")
     examples = synthesizer(engine, scheme="groups").invoke(poisoned)
     assert len([*examples, *examples.dropped]) == 6
 
@@ -298,7 +296,7 @@ class Panic(BaseException):
     """What a library in another language raises: no Exception."""
 
 
-class Odd(WordScorer):
+class Odd(Draws):
     """Panics over one member's text, or answers it oddly, or cannot count it."""
 
     def __init__(self, how: str) -> None:
@@ -337,7 +335,7 @@ def test_a_member_that_panics_silences_itself_alone(how: str) -> None:
 def test_a_text_whose_tokens_broke_the_model_is_not_drawn_again(kind: type[BaseException]) -> None:
     """If it breaks, one charge pays for as many draws as it takes until a text breaks nothing: that tells too much."""
 
-    class Breaks(WordScorer):
+    class Breaks(Draws):
         broken = True
 
         def score_next_token(self, public: Any, members: Any, **settings: Any) -> Any:
@@ -391,8 +389,8 @@ def test_a_value_that_is_no_text_is_refused_before_any_coin_is_flipped() -> None
 
 def test_a_prompt_without_room_is_found_before_the_budget_is_reserved() -> None:
     """If it breaks, a run that cannot write a text holds the whole ledger, and no other one can begin."""
-    engine, ledger = WordScorer(), PrivacyLedger(BUDGET)
-    engine.max_prompt_tokens = 40
+    engine, ledger = Draws(), PrivacyLedger(BUDGET)
+    engine.max_prompt_tokens = 46
     long = synthesizer(engine, ledger=ledger, max_new_tokens=30)
     for call in (long.plan, long.invoke):
         with pytest.raises(InvalidParameter, match="lower max_new_tokens="):
@@ -401,22 +399,86 @@ def test_a_prompt_without_room_is_found_before_the_budget_is_reserved() -> None:
     assert len(synthesizer(engine, ledger=ledger).invoke(rows())) > 0
 
 
-def test_a_model_that_is_gone_raises_and_costs_no_more_than_its_round() -> None:
-    """If it breaks, an outage is written over with noise."""
+@pytest.mark.parametrize("kind", [ModelUnavailable, ConnectionError])
+@pytest.mark.parametrize("describe", [False, True])
+def test_a_model_that_is_gone_raises_and_costs_nothing(kind: type[Exception], describe: bool) -> None:
+    """If it breaks, a wrong address takes the whole budget, or an outage is written over with noise."""
+    up = [False]
 
     def gone(bodies: list[str]) -> None:
-        raise ModelUnavailable("The server does not answer.")
+        if not up[0]:
+            raise kind("The server does not answer.")
 
     ledger = PrivacyLedger(BUDGET)
-    with pytest.raises(ModelUnavailable):
-        synthesizer(WordScorer(gone), ledger=ledger).invoke(rows())
-    assert entries(ledger) <= 1
+    chain = synthesizer(WordScorer(gone), ledger=ledger, describe=describe)
+    for _ in range(2):
+        with pytest.raises(ModelUnavailable):
+            chain.invoke(rows())
+    assert ledger.reserved() == (0.0, 0.0)
+    up[0] = True
+    chain.invoke(rows(), {"callbacks": []})
+    assert entries(ledger) == 3 + describe
+
+
+def test_a_model_that_goes_away_costs_no_round_that_had_not_begun() -> None:
+    """If it breaks, each try while the server is away costs a round, until there is none."""
+    down = [False]
+
+    def gone(bodies: list[str]) -> None:
+        if down[0]:
+            raise ModelUnavailable("The server does not answer.")
+
+    def told(example: SyntheticExample) -> None:
+        down[0] = example.label == list(LABELS)[-1]  # a round is complete
+
+    ledger = PrivacyLedger(BUDGET)
+    chain = synthesizer(WordScorer(gone), ledger=ledger, progress=told)
+    for _ in range(3):
+        down[0] = entries(ledger) > 0
+        with pytest.raises(ModelUnavailable):
+            chain.invoke(rows())
+    assert entries(ledger) == 1
+
+
+def test_what_another_run_released_is_not_given_out_under_this_ones_name(tmp_path: Path) -> None:
+    """If it breaks, a certificate names a model that wrote nothing, or labels that were never asked for."""
+    ledger = PrivacyLedger(BUDGET, tmp_path / "ledger")
+    synthesizer(Draws(), ledger=ledger).invoke(rows())
+
+    class Other(Draws):
+        name = "another"
+
+    other = synthesizer(Other(), ledger=ledger, count=100)
+    for call in (other.released, other.certificate, lambda: other.plan(rows())):
+        with pytest.raises(PlanError, match="other settings: count, model changed"):
+            call()
+
+
+def test_public_text_leaves_room_for_records() -> None:
+    """If it breaks, records are cut to nothing, and the budget is spent on empty prompts."""
+    ledger, engine = PrivacyLedger(BUDGET), Draws()
+    engine.max_prompt_tokens = 60
+    chain = synthesizer(engine, ledger=ledger, prompts=SynthesisPrompts(head="word " * 43 + "{description}\n"))
+    for call in (chain.plan, chain.invoke):
+        with pytest.raises(InvalidParameter, match="less 17 that are kept for the records"):
+            call(rows())
+    assert ledger.reserved() == (0.0, 0.0)
+
+
+def test_fields_that_nobody_is_shown_do_not_count() -> None:
+    """If it breaks, a set beside the text makes other records of the same ones in every process, and a run is lost."""
+    key = b"k" * 32
+    first, second = (
+        marks(PrivateRecords([{**row, "tags": tags} for row in rows()]), key, ["text"]) for tags in ("a b", {"a", "b"})
+    )
+    assert first == second
+    assert first != marks(PrivateRecords(rows()[::-1]), key, ["text"])
 
 
 def test_nobody_takes_part_and_the_text_is_written_all_the_same() -> None:
     """If it breaks, an empty draw is noticed, or free."""
     ledger = PrivacyLedger(PrivacyBudget(3.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE))
-    examples = synthesizer(WordScorer(), ledger=ledger, sampling_probability=1e-4).invoke(rows())
+    examples = synthesizer(Draws(), ledger=ledger, sampling_probability=1e-4).invoke(rows())
     assert len([*examples, *examples.dropped]) == 6
     assert entries(ledger) == 3
 
@@ -424,7 +486,7 @@ def test_nobody_takes_part_and_the_text_is_written_all_the_same() -> None:
 def test_the_records_come_through_and_a_single_one_does_not() -> None:
     """If it breaks, the texts are those of the public model, or of one record."""
     one = [*rows(600), {"text": CANARY, "label": "delivery"}]
-    examples = synthesizer(WordScorer(), scheme="groups", budget=PrivacyBudget(8.0, 1e-5)).invoke(one)
+    examples = synthesizer(Draws(), scheme="groups", budget=PrivacyBudget(8.0, 1e-5)).invoke(one)
     words = Counter(word for example in examples if example.label == "delivery" for word in example.text.split())
     assert words["parcel"] + words["late"] + words["today"] > sum(words.values()) / 2
     assert not any(name in example.text for example in examples for name in CANARY.split())
@@ -432,7 +494,7 @@ def test_the_records_come_through_and_a_single_one_does_not() -> None:
 
 def test_nothing_private_is_shown_or_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """If it breaks, a record stands in a repr, a log, a ledger or a saved file."""
-    engine = WordScorer()
+    engine = Draws()
     private = [{"text": f"{CANARY} {i}", "label": row["label"]} for i, row in enumerate(rows())]
     chain = synthesizer(engine, ledger=PrivacyLedger(BUDGET, tmp_path / "ledger.db"))
     examples = chain.invoke(private)
@@ -453,40 +515,40 @@ def test_two_cannot_be_at_one_run() -> None:
         if not inner:
             inner.append(ValueError())
             try:
-                synthesizer(WordScorer(), ledger=ledger).invoke(rows())
+                synthesizer(Draws(), ledger=ledger).invoke(rows())
             except PlanError as problem:
                 inner[0] = problem
 
-    synthesizer(WordScorer(other), ledger=ledger).invoke(rows())
+    synthesizer(Draws(other), ledger=ledger).invoke(rows())
     assert "another chain is at it" in str(inner[0])
 
 
 def test_other_settings_are_refused_and_cost_nothing(tmp_path: Path) -> None:
     """If it breaks, a restart silently means something else."""
     path = tmp_path / "ledger.db"
-    synthesizer(WordScorer(), ledger=PrivacyLedger(BUDGET, path)).invoke(rows())
+    synthesizer(Draws(), ledger=PrivacyLedger(BUDGET, path)).invoke(rows())
     ledger = PrivacyLedger(BUDGET, path)
     with pytest.raises(PlanError, match="max_new_tokens changed"):
-        synthesizer(WordScorer(), ledger=ledger, max_new_tokens=9).invoke(rows())
+        synthesizer(Draws(), ledger=ledger, max_new_tokens=9).invoke(rows())
     assert entries(ledger) == 3
 
 
 def test_a_damaged_journal_is_said_and_not_shown(tmp_path: Path) -> None:
     """If it breaks, a run goes on from what is no journal."""
     ledger = PrivacyLedger(BUDGET, tmp_path / "ledger.db")
-    synthesizer(WordScorer(), ledger=ledger).invoke(rows())
+    synthesizer(Draws(), ledger=ledger).invoke(rows())
     plan = ledger.plan("synthesis")
     assert plan is not None
     fields = json.loads(plan.journal) | {"written": [[0, "SECRET", "x", "end"]]}
     plan.keep(json.dumps(fields), instead_of=plan.journal)
     with pytest.raises(PlanError, match="cannot be read") as caught:
-        synthesizer(WordScorer(), ledger=PrivacyLedger(BUDGET, tmp_path / "ledger.db")).invoke(rows())
+        synthesizer(Draws(), ledger=PrivacyLedger(BUDGET, tmp_path / "ledger.db")).invoke(rows())
     assert "SECRET" not in str(caught.value)
 
 
 def test_the_certificate_says_what_holds() -> None:
     """If it breaks, an auditor reads another noise than was drawn."""
-    chain = synthesizer(WordScorer())
+    chain = synthesizer(Draws())
     with pytest.raises(InvalidParameter, match="a run to have started"):
         chain.certificate()
     paper = chain.invoke(rows()).certificate
@@ -494,8 +556,8 @@ def test_the_certificate_says_what_holds() -> None:
     assert (paper.epsilon, paper.delta) == (3.0, 1e-5)
     assert paper.parameters["rounds"] == 3
     assert paper.parameters["sampling_probability"] == pytest.approx(20 / 120)
-    seeded = synthesizer(WordScorer(), not_private_seed=1).invoke(rows())
-    again = synthesizer(WordScorer(), not_private_seed=1).invoke(rows())
+    seeded = synthesizer(Draws(), not_private_seed=1).invoke(rows())
+    again = synthesizer(Draws(), not_private_seed=1).invoke(rows())
     assert not seeded.certificate.private
     assert [one.text for one in seeded] == [one.text for one in again]
 
@@ -526,11 +588,11 @@ def test_a_synthesizer_is_shown_and_is_not_copied() -> None:
 def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:
     """If it breaks, somebody spends an epsilon on what the public model writes by itself."""
     ledger = PrivacyLedger(BUDGET)
-    chain = synthesizer(WordScorer(), ledger=ledger, count=8, scheme="auto", members=30)
+    chain = synthesizer(Draws(), ledger=ledger, count=8, scheme="auto", members=30)
     assert "nine tenths" in str(chain.plan(20_000))
     assert "for nothing" in str(chain.plan(20_000))
-    assert "for nothing" not in str(synthesizer(WordScorer(), describe=True).plan(20_000))
-    poor = synthesizer(WordScorer(), budget=PrivacyBudget(0.1, 1e-5), count=200, scheme="auto", members=30)
+    assert "for nothing" not in str(synthesizer(Draws(), describe=True).plan(20_000))
+    poor = synthesizer(Draws(), budget=PrivacyBudget(0.1, 1e-5), count=200, scheme="auto", members=30)
     assert "not worth it" in str(poor.plan(500))
     assert entries(ledger) == 0
     assert ledger.reserved() == (0.0, 0.0)
@@ -556,7 +618,7 @@ def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:
 def test_bad_input_is_named_and_costs_nothing(changed: dict[str, Any], records: int, message: str) -> None:
     """If it breaks, a mistake ends in a traceback, or in a charge."""
     with pytest.raises(InvalidParameter, match=message):
-        synthesizer(WordScorer(), **changed).invoke(rows(records))
+        synthesizer(Draws(), **changed).invoke(rows(records))
 
 
 @pytest.mark.parametrize(
@@ -566,7 +628,7 @@ def test_bad_records_are_named_by_position_only(row: Any) -> None:
     """If it breaks, an error shows a record."""
     ledger = PrivacyLedger(BUDGET)
     with pytest.raises(InvalidParameter, match="example 120") as caught:
-        synthesizer(WordScorer(), ledger=ledger).invoke([*rows(), row])
+        synthesizer(Draws(), ledger=ledger).invoke([*rows(), row])
     assert "SECRET" not in str(caught.value)
     assert entries(ledger) == 0
 
@@ -574,12 +636,12 @@ def test_bad_records_are_named_by_position_only(row: Any) -> None:
 def test_a_ledger_without_room_refuses() -> None:
     """If it breaks, two chains share one budget twice."""
     ledger = PrivacyLedger(BUDGET)
-    synthesizer(WordScorer(), ledger=ledger).invoke(rows())
+    synthesizer(Draws(), ledger=ledger).invoke(rows())
     with pytest.raises(BudgetExceeded):
-        synthesizer(WordScorer(), ledger=ledger, name="another").invoke(rows())
+        synthesizer(Draws(), ledger=ledger, name="another").invoke(rows())
 
 
-class Fails(WordScorer):
+class Fails(Draws):
     """Breaks off in the middle of a text, but never at its beginning."""
 
     def __init__(self, at: int = 2) -> None:
@@ -596,7 +658,7 @@ def test_a_run_that_keeps_nothing_says_so() -> None:
     """If it breaks, a budget is spent on nothing, and nobody hears of it."""
     with pytest.raises(InvalidParameter, match=r"max_new_tokens=2 to hold the 3 words .*least_words="):
         synthesizer(max_new_tokens=2)
-    chain = synthesizer(WordScorer(length=2), filters=Filters(least_words=8))
+    chain = synthesizer(Draws(length=2), filters=Filters(least_words=8))
     with pytest.warns(NothingKept, match=r"\d x 'short'"):
         assert len(chain.invoke(rows())) == 0
     with warnings.catch_warnings():
@@ -637,7 +699,7 @@ def test_a_failure_before_the_first_token_loses_nothing() -> None:
 
 def test_a_text_that_could_not_fit_is_refused_before_anything_is_drawn() -> None:
     """If it breaks, long texts fail and short ones do not, and a failure tells which it was."""
-    engine = WordScorer()
+    engine = Draws()
     engine.max_prompt_tokens = 20
     with pytest.raises(InvalidParameter, match="lower max_new_tokens="):
         synthesizer(engine, max_new_tokens=40).invoke(rows())
@@ -648,7 +710,7 @@ def test_a_text_that_could_not_fit_is_refused_before_anything_is_drawn() -> None
 def test_a_text_is_not_finished_in_two_processes() -> None:
     """If it breaks, a fork in the middle of a text gives two of them for one charge."""
     writer = TextWriter(
-        WordScorer(length=9), "\n", ClippedSum.clipped(1.0, members=5, tokens=9), candidates=20, chat=False,
+        Draws(length=9), "\n", ClippedSum.clipped(1.0, members=5, tokens=9), candidates=20, chat=False,
         rng=SystemRandomness(),
     )  # fmt: skip
     steps = writer.tokens("head ", "tail", {})
@@ -662,8 +724,8 @@ def test_a_text_is_not_finished_in_two_processes() -> None:
 def test_a_finished_run_can_be_looked_at_after_a_restart(tmp_path: Path) -> None:
     """If it breaks, what was released and its promise are out of reach without the records."""
     path = tmp_path / "ledger.db"
-    made = synthesizer(WordScorer(), ledger=PrivacyLedger(BUDGET, path)).invoke(rows())
-    again = synthesizer(WordScorer(), ledger=PrivacyLedger(BUDGET, path))
+    made = synthesizer(Draws(), ledger=PrivacyLedger(BUDGET, path)).invoke(rows())
+    again = synthesizer(Draws(), ledger=PrivacyLedger(BUDGET, path))
     assert [one.text for one in again.released()] == [one.text for one in made]
     assert again.certificate().spent == made.certificate.spent
     assert "clip" in str(again.plan(120))
@@ -671,7 +733,7 @@ def test_a_finished_run_can_be_looked_at_after_a_restart(tmp_path: Path) -> None
 
 def test_members_of_long_records_write() -> None:
     """If it breaks, the public model alone writes where records are long, and the whole budget is spent on it."""
-    engine = WordScorer()
+    engine = Draws()
     long = [{**row, "text": f"{row['text']} {'and so on ' * 9_000}"} for row in rows()]
     synthesizer(engine, describe=True).invoke(long)
     synthesizer(engine, shots=2, members=5).invoke(long)
@@ -705,13 +767,13 @@ def test_the_model_alone_writes_as_many_texts_for_nothing() -> None:
 
 def test_the_model_alone_is_not_asked_for_what_has_no_room() -> None:
     """If it breaks, the free texts break off where the private ones are refused, or the error names no remedy."""
-    engine = WordScorer()
+    engine = Draws()
     engine.max_prompt_tokens = 12
     with pytest.raises(InvalidParameter, match="max_new_tokens"):
         synthesizer(engine).public_examples()
     assert not engine.asked
 
-    class Away(WordScorer):
+    class Away(Draws):
         def score_next_token(self, *_: Any, **__: Any) -> Any:
             raise ConnectionError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.scorer import WordScorer
+from fakes.scorer import Draws
 from fakes.synthesizers import BUDGET, LABELS, rows, synthesizer
 
 from langchain_dp.accounting import LedgerPlan, Neighbors, PrivacyBudget, PrivacyLedger, TextRoundEvent, epsilon
@@ -84,7 +84,7 @@ def test_every_round_is_charged_twice_within_the_budget(scheme: str) -> None:
 
 def test_a_member_shows_its_block_and_only_the_texts_label() -> None:
     """If it breaks, a record stands in the text of another label, or alone as before."""
-    engine = WordScorer()
+    engine = Draws()
     synthesizer(engine, shots=3, members=5).invoke(rows(240))
     bodies = {one.prompt.body for members in engine.asked for one in members}
     assert all(len({"parcel" in line for line in body.splitlines()}) == 1 for body in bodies)
