@@ -138,7 +138,7 @@ def test_the_ledger_alone_does_not_let_a_guess_be_tested(tmp_path: Path) -> None
     # Whatever the file itself offers for a key opens nothing: not the mask, its halves, the ledger's id, or no key.
     mask = bytes.fromhex(fields["key"])
     for guess in (b"", mask, mask[:32], mask[32:], owner.encode(), bytes.fromhex(owner)):
-        assert fingerprint(marks(records, guess), guess) != right
+        assert fingerprint(marks(records, guess, ["text"]), guess) != right
     for key in keys:
         assert key not in file
         assert key.hex().encode() not in file
