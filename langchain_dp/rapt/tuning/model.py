@@ -52,7 +52,7 @@ class TunedModel(nn.Module):
         reconstruct: Size |T| of the reconstruction head's vocabulary; 0: no such head.
 
     Raises:
-        InvalidParameter: Two labels have the same token.
+        InvalidParameter: Two labels have the same token, or the backbone sits in another tuned model.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class TunedModel(nn.Module):
         super().__init__()
         if words is not None and len(set(words)) < labels:
             raise InvalidParameter("Expected verbalizer to name words that begin with different tokens, one a label.")
+        backbone.check(words=words is not None)
         self.backbone = backbone
         self.settings = settings
         self.seq2seq = backbone.family == "seq2seq"
@@ -79,7 +80,7 @@ class TunedModel(nn.Module):
 
     def _build(self, labels: int, verbalized: bool, reconstruct: int) -> None:
         backbone, settings = self.backbone, self.settings
-        self.full: Any = backbone.model
+        self.full: Any = backbone.taken()
         self.full.requires_grad_(False)
         self.full.eval()
         self.prompt: nn.Embedding | None = None

@@ -17,7 +17,7 @@ from langchain_dp._util import validate
 from langchain_dp._util.documents import FileForm, Form
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.tuning.backbone import Backbone
+from langchain_dp.rapt.tuning.backbone import Backbone, backbone_of
 from langchain_dp.rapt.tuning.batches import Assembler, Row
 from langchain_dp.rapt.tuning.model import RECONSTRUCTION, TunedModel
 from langchain_dp.rapt.tuning.settings import TuningSettings
@@ -114,7 +114,10 @@ class RAPTProvider:
             "settings": self.settings.to_dict(),
             "verbalizer": None if self._verbalizer is None else dict(self._verbalizer),
             "template": self._template,
-            "backbone": {"kind": self.backbone.kind, "fingerprint": self.backbone.fingerprint},
+            "backbone": {
+                "kind": self.backbone.kind,
+                "fingerprint": self.backbone.fingerprint_of(words=self._verbalizer is not None),
+            },
         }
         kept = {
             name: tensor.detach().cpu().contiguous()
@@ -141,16 +144,16 @@ class RAPTProvider:
             MissingExtra: The package of "minilm" is not installed.
         """
         found = _ProviderForm.load(Path(folder) / PROVIDER, FORMAT)
-        if isinstance(backbone, Backbone):
-            base = copy.deepcopy(backbone)
-        else:
-            base = Backbone(backbone, tokenizer=tokenizer, words=found.verbalizer is not None)
-        wanted = found.backbone
-        if base.fingerprint != wanted.fingerprint:
+        words = found.verbalizer is not None
+        base = backbone_of(backbone, tokenizer, words=words)
+        wanted, fingerprint = found.backbone, base.fingerprint_of(words=words)
+        if fingerprint != wanted.fingerprint:
             raise InvalidParameter(
                 f"Expected the backbone with which {str(folder)!r} was tuned ({wanted.kind}, "
-                f"{wanted.fingerprint[:8]}), got {base.kind}, {base.fingerprint[:8]}. Give that one."
+                f"{wanted.fingerprint[:8]}), got {base.kind}, {fingerprint[:8]}: other weights or other tokens. Give "
+                "that one."
             )
+        base = copy.deepcopy(base) if base is backbone else base
         settings = TuningSettings.from_dict(found.settings)
         model = TunedModel(
             base, settings, labels=len(found.labels), words=label_words(base, found.labels, found.verbalizer)

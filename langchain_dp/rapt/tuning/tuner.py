@@ -12,7 +12,7 @@ from typing import Any
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.rapt.tuning.backbone import Backbone
+from langchain_dp.rapt.tuning.backbone import Backbone, backbone_of
 from langchain_dp.rapt.tuning.checkpoint import Checkpoint
 from langchain_dp.rapt.tuning.classifier import RAPTClassifier
 from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
@@ -81,9 +81,7 @@ class RAPTPromptTuner:
             raise InvalidParameter(f"Expected settings of type {type(settings).__name__} to be TuningSettings(...).")
         self.labels = checked_labels(labels)
         self.settings = settings or TuningSettings()
-        if not isinstance(backbone, Backbone):
-            backbone = Backbone(backbone, tokenizer=tokenizer, words=verbalizer is not None)
-        self.backbone: Backbone = backbone
+        self.backbone = backbone = backbone_of(backbone, tokenizer, words=verbalizer is not None)
         self._verbalizer, self._template, self._user_key = verbalizer, template, user_key
         self._words = label_words(backbone, self.labels, verbalizer)
         self._device = chosen_device(self.settings.device)
@@ -200,7 +198,7 @@ class RAPTPromptTuner:
         if folder is None:
             return None
         identity: dict[str, str | int] = {
-            "backbone": self.backbone.fingerprint,
+            "backbone": self.backbone.fingerprint_of(words=self._verbalizer is not None),
             "labels": " | ".join(self.labels),
             "verbalizer": str(self._verbalizer),
             "table": self.client.table,
