@@ -252,8 +252,10 @@ def test_every_epoch_is_counted_though_the_account_ended(
 def test_a_checkpoint_keeps_the_promise_of_its_texts(base: Backbone, tmp_path: Path) -> None:
     """If it breaks, texts that were stored with numbers in clear go on under a sanitizer that hides them."""
 
+    ledger = MetricLedger()
+
     def made(**options: Any) -> Any:
-        return tiny.tuner(base, tiny.sanitizer(base, **options), epochs=1)
+        return tiny.tuner(base, tiny.sanitizer(base, ledger=ledger, **options), epochs=1)
 
     first = made(policies=Policies(numbers="keep")).fit(tiny.examples(8), checkpoint=tmp_path, progress=False)
     again = made(policies=Policies(numbers="keep")).fit(tiny.examples(8), checkpoint=tmp_path, progress=False)
@@ -281,11 +283,33 @@ def test_a_checkpoint_goes_on_with_the_texts_that_it_began_with(base: Backbone, 
     for train, held, said in ((others, others, "examples of account"), (rows, rows, "validation examples of account")):
         with pytest.raises(InvalidParameter, match=f"differs in {said}"):
             training(base, train, {"checkpoint": tmp_path, "validation": held}, ledger=ledger)
-    training(base, rows, {"checkpoint": tmp_path, "validation": others})  # an account in memory ended with its process
+    unknown = "whether that was begun with the same texts is not known"
+    assert unknown not in str(training(base, rows, {"checkpoint": tmp_path, "validation": others}, ledger=ledger).notes)
+    with pytest.warns(UserWarning, match="begun with these texts"):  # an account in memory ended with its process
+        assert unknown in str(training(base, rows, {"checkpoint": tmp_path, "validation": others}).notes)
     training(base, rows, {"checkpoint": tmp_path / "other", "validation": others}, ledger=MetricLedger())
     one, two = (json.loads((tmp_path / part / "checkpoint.json").read_bytes())["marks"] for part in ("", "other"))
     assert len(one) == len(two) == 2
     assert not set(one.values()) & set(two.values()), "without a key, whoever sees the folder tries out guesses"
+
+
+@pytest.mark.parametrize("clear", [True, False])
+def test_a_checkpoint_goes_on_with_the_labels_that_it_began_with(clear: bool, base: Backbone, tmp_path: Path) -> None:
+    """If it breaks, who trains on other data gets the model of the old ones: labels tell, and so do texts in clear."""
+
+    def fit(rows: list[dict[str, Any]]) -> None:
+        by: Any = NotSanitized(base.table()) if clear else tiny.sanitizer(base)
+        tiny.tuner(base, by, epochs=1).fit(rows, checkpoint=tmp_path, progress=False)
+
+    rows = tiny.examples(16)
+    fit(rows)
+    flipped = [{**row, "label": tiny.LABELS[row["label"] == "negative"]} for row in rows]
+    with pytest.raises(InvalidParameter, match="differs in .*labels of examples"):
+        fit(flipped)
+    if clear:
+        fit(rows)
+        with pytest.raises(InvalidParameter, match="differs in examples"):
+            fit(tiny.examples(16, seed=9))
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fakes.rapt import TABLE as WORDS_TABLE
 from rapt_tuning import tiny
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
+from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.rapt.tuning import NotSanitized, PlainTokens, RAPTClassifier, RAPTProvider
+from langchain_dp.rapt import RAPTSanitizer
+from langchain_dp.rapt.tuning import NotSanitized, PlainTokens, RAPTClassifier, RAPTPromptTuner, RAPTProvider
 from langchain_dp.rapt.tuning.settings import TuningSettings
 from langchain_dp.rapt.tuning.training import Trainer
 
@@ -123,10 +129,10 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(
     method: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it breaks, a resumed training is another one: optimizer, order, dropout or place are lost."""
-    rows = tiny.examples(24)
+    rows, ledger = tiny.examples(24), MetricLedger()
 
     def fit(**where: Any) -> RAPTClassifier:
-        return tiny.tuner(method=method, epochs=2).fit(rows, progress=False, **where)
+        return tiny.tuner(by=tiny.sanitizer(ledger=ledger), method=method, epochs=2).fit(rows, progress=False, **where)
 
     whole = fit()
     step = Trainer._step
@@ -169,14 +175,43 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
         tiny.tuner(tiny.backbone(seed=9), tiny.sanitizer()).fit(rows, checkpoint=tmp_path, progress=False)
     with pytest.raises(InvalidParameter, match="differs in eta"):
         tiny.tuner(by=tiny.sanitizer(eta=7.0)).fit(rows, checkpoint=tmp_path, progress=False)
-    with pytest.raises(InvalidParameter, match="differs in texts"):
+    with pytest.raises(InvalidParameter, match=r"differs in .*texts"):
         tiny.tuner().fit(tiny.examples(18), checkpoint=tmp_path, progress=False)
+    spoken: dict[str, Any] = {"labels": tiny.LABELS, "backbone": tiny.backbone(), "settings": tiny.settings()}
+    for template, said in (("it was {mask}", None), ("{mask} of a film", "template")):
+        asked = RAPTPromptTuner(tiny.sanitizer(), verbalizer=tiny.VERBALIZER, template=template, **spoken)
+        with pytest.raises(InvalidParameter, match=f"differs in {said}") if said else nullcontext():
+            asked.fit(rows, checkpoint=tmp_path / "spoken", progress=False)
     (tmp_path / "state.safetensors").write_bytes(b"no state")
     with pytest.raises(InvalidParameter, match="damaged"):
         tiny.tuner().fit(rows, checkpoint=tmp_path, progress=False)
     (tmp_path / "checkpoint.json").write_text("{}")
     with pytest.raises(InvalidParameter, match="a checkpoint of this version"):
         tiny.tuner().fit(rows, checkpoint=tmp_path, progress=False)
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    """If it breaks, a state that was cut off, or is of another version, ends in a KeyError of ours."""
+    rows = tiny.examples(16)
+    made = tiny.tuner(epochs=1)
+    made.fit(rows, checkpoint=tmp_path, progress=False)
+    path = tmp_path / "state.safetensors"
+    tensors = load_file(path)
+    with safe_open(path, framework="pt") as file:
+        told = file.metadata()
+    for gone, metadata in (
+        ("", {"progress": told["progress"]}),
+        ("", {"scaler": told["scaler"]}),
+        ("", told | {"progress": json.dumps({**json.loads(told["progress"]), "more": 1})}),
+        ("", told | {"progress": json.dumps({**json.loads(told["progress"]), "sums": 1})}),
+        ("", None),
+        ("rng", told),
+    ):
+        save_file({name: tensor for name, tensor in tensors.items() if name != gone}, path, metadata)
+        with pytest.raises(InvalidParameter, match="it is damaged"):
+            made.fit(rows, checkpoint=tmp_path, progress=False)
+    with pytest.raises(InvalidParameter, match=r"to be a folder .*FileExistsError"):
+        made.fit(rows, checkpoint=path, progress=False)
 
 
 def test_a_checkpoint_holds_no_raw_word(tmp_path: Path) -> None:
@@ -198,6 +233,20 @@ def test_longer_texts_are_cut_counted_and_reported() -> None:
     assert classifier.report.truncated == 1
     assert classifier.training is not None
     assert "1 of 16 training texts were longer than 5 tokens and were cut." in classifier.training.notes
+
+
+def test_texts_that_the_model_cuts_are_counted_after_a_training_too(tmp_path: Path) -> None:
+    """If it breaks, who resumes a training that was over is told that no text was cut."""
+    by = RAPTSanitizer(WORDS_TABLE, eta=tiny.FAR)
+    rows = [{"text": "the heart " * (1 + number % 4), "label": tiny.LABELS[number % 2]} for number in range(8)]
+    made = tiny.tuner(by=by, max_tokens=5, epochs=1)
+    assert made.client.kind == "text"
+    for _ in range(2):
+        classifier = made.fit(rows, checkpoint=tmp_path, progress=False)
+        assert classifier.report is not None
+        assert classifier.training is not None
+        assert classifier.report.truncated == 4
+        assert "4 of 8 training texts were longer" in str(classifier.training.notes)
 
 
 def test_a_loss_that_is_no_number_is_an_error() -> None:

@@ -41,6 +41,7 @@ class Progress:
     history: list[dict[str, float]] = dataclasses.field(default_factory=list)
     best_epoch: int = -1
     stopped: bool = False
+    truncated: int = 0
     best: dict[str, Tensor] = dataclasses.field(default_factory=dict)
 
     def add(self, texts: int, *, correct: int, means: Mapping[str, float]) -> None:
@@ -72,8 +73,11 @@ class Checkpoint:
         identity: Further public facts that must be the same: backbone, labels, table, number of texts.
         marks: Names with keyed hashes of private texts, compared only where the folder holds one under the same name.
 
+    Attributes:
+        compared: Whether it did hold one under each name, or was new.
+
     Raises:
-        InvalidParameter: What is in the folder was made with other settings, or is damaged.
+        InvalidParameter: What is in the folder was made with other settings, or is damaged; or it is no folder.
     """
 
     def __init__(
@@ -85,12 +89,19 @@ class Checkpoint:
         marks: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = Path(folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidParameter(
+                f"Expected checkpoint={str(folder)!r} to be a folder that is there or can be made "
+                f"({type(error).__name__}). Give another."
+            ) from None
         self._settings = settings
         self._identity = dict(identity)
         self._marks = dict(marks or {})
         self._state = self._folder / STATE
         self._facts = self._folder / "checkpoint.json"
+        self.compared = True
         self._check()
 
     def _check(self) -> None:
@@ -119,6 +130,7 @@ class Checkpoint:
                 f"Expected checkpoint={str(self._folder)!r} to be of the same training, but it differs in "
                 f"{', '.join(others)}. Give the same values, or another folder."
             )
+        self.compared = self._marks.keys() <= marks.keys()
 
     def examples(self, name: str) -> PrivatizedExamples | None:
         """Privatized texts that were stored under a name: they are not privatized, and not charged, again."""
@@ -160,6 +172,9 @@ class Checkpoint:
                 metadata = file.metadata()
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
             told = json.loads(metadata["progress"])
+            told["sums"] = Counter(told["sums"])
+            done = Progress(**told, best=_part(tensors, _BEST))
+            scaled, coins = json.loads(metadata["scaler"]), tensors[_RNG]
         except (SafetensorError, KeyError, ValueError, TypeError):
             raise InvalidParameter(
                 f"Expected {str(self._state)!r} to be the state of a training; it is damaged. Give another folder."
@@ -172,11 +187,10 @@ class Checkpoint:
                 optimizer.state[parameter] = {
                     key: value if key == "step" else value.to(parameter.device) for key, value in state.items()
                 }
-        if scaled := json.loads(metadata["scaler"]):
+        if scaled:
             scaler.load_state_dict(scaled)
-        torch.set_rng_state(tensors[_RNG])
-        told["sums"] = Counter(told["sums"])
-        return Progress(**told, best=_part(tensors, _BEST))
+        torch.set_rng_state(coins)
+        return done
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 from collections import Counter
@@ -332,8 +333,13 @@ class RAPTClient:
         return "" if self._formal is None else self._formal.words.treatment
 
     def mark(self, text: str) -> str:
-        """Keyed hash under the account, which nobody without the ledger's key can try guesses on; "" without one."""
-        return "" if self._formal is None else self._formal.ledger.digest("texts", text).hex()
+        """Keyed hash under the account, on which nobody without the ledger's key can try guesses.
+
+        Where texts pass in clear there is no account, and nothing to be guessed: it has no key.
+        """
+        if self._formal is None:
+            return hashlib.sha256(text.encode()).hexdigest()
+        return self._formal.ledger.digest("texts", text).hex()
 
     @property
     def in_clear(self) -> tuple[str, ...]:

@@ -96,7 +96,6 @@ class Trainer:
         self._optimizer = torch.optim.Adam(model.learned().values(), lr=self._settings.learning_rate)
         half = self._settings.precision == "float16"
         self._scaler = torch.amp.GradScaler(device.partition(":")[0], enabled=half)
-        self._cut = 0
 
     def fit(self, data: Callable[[int], TrainingTexts], validation: TrainingTexts | None) -> TrainingReport:
         """Train until the epochs are over or patience runs out, and keep the best weights.
@@ -151,14 +150,15 @@ class Trainer:
             stopped_early=done.stopped,
             parameters=sum(tensor.numel() for tensor in learned.values()) - head,
             head_parameters=head,
-            truncated=self._cut,
+            truncated=done.truncated,
             seconds_per_step=(time.perf_counter() - began) / steps if steps else math.nan,
         )
 
     def _epoch(self, texts: TrainingTexts, done: Progress) -> None:
         settings, model = self._settings, self._model
         seeds = [settings.seed, 1, done.epoch]
-        targets, rows = self._rows(texts, np.random.default_rng(seeds))
+        targets, rows, cut = self._rows(texts, np.random.default_rng(seeds))
+        done.truncated = max(done.truncated, cut)
         order = np.random.default_rng([settings.seed, 2, done.epoch]).permutation(len(rows))
         batches = [order[i : i + settings.batch_size] for i in range(0, len(order), settings.batch_size)]
         labels = torch.tensor(texts.labels)
@@ -193,7 +193,8 @@ class Trainer:
         figures = {"loss": total, "task": losses.task, "reconstruction": losses.reconstruction}
         done.add(len(rows), correct=losses.correct, means={**figures, "recovered": losses.recovered})
 
-    def _rows(self, texts: TrainingTexts, coins: np.random.Generator) -> tuple[Tensor, list[Row]]:
+    def _rows(self, texts: TrainingTexts, coins: np.random.Generator) -> tuple[Tensor, list[Row], int]:
+        """What is to be reconstructed, rows, and how many of their texts were cut."""
         targets, plain = self._plain(len(texts.inputs), coins)
         rows: list[Row] = []
         cut = 0
@@ -202,13 +203,10 @@ class Trainer:
             made, longer = self._assembler.rows(Request(self._kind, plain[some], list(texts.inputs[some])))
             rows += made
             cut += longer
-        self._cut = max(self._cut, cut)
-        return torch.as_tensor(targets), rows
+        return torch.as_tensor(targets), rows, cut
 
     def _held(self, texts: TrainingTexts) -> tuple[list[Row], Tensor]:
-        cut = self._cut
-        _, rows = self._rows(texts, np.random.default_rng([self._settings.seed, 3]))
-        self._cut = cut
+        _, rows, _ = self._rows(texts, np.random.default_rng([self._settings.seed, 3]))
         return rows, torch.tensor(texts.labels)
 
     def _evaluate(self, rows: Sequence[Row], labels: Tensor) -> tuple[float, float]:

@@ -6,10 +6,12 @@ import copy
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
+from langchain_dp._util.callers import warn_caller
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.backbone import Backbone, backbone_of
@@ -29,6 +31,10 @@ from langchain_dp.rapt.tuning.promise import TrainedOn, joined, of_training
 from langchain_dp.rapt.tuning.provider import RAPTProvider, assembler, chosen_device, label_words
 from langchain_dp.rapt.tuning.settings import TuningSettings
 from langchain_dp.rapt.tuning.training import Trainer, TrainingReport, TrainingTexts
+
+NOT_COMPARED = (
+    "Training went on from a checkpoint of another account: whether that was begun with the same texts is not known."
+)
 
 
 class RAPTPromptTuner:
@@ -115,7 +121,10 @@ class RAPTPromptTuner:
             examples: Mappings with ``text`` and ``label``; or what :meth:`privatize` gave, at no further cost.
             validation: The same for early stopping; they are privatized once and charged like the others.
             checkpoint: Folder to keep the state in, privatized texts among it; an interrupted call goes on from it
-                when it is repeated, without a further charge for what is stored there.
+                when it is repeated, without a further charge for what is stored there. It must be repeated with the
+                same texts: others are refused under the same account, and where they have other labels or another
+                number. Under another account, such as a new one in memory, nobody can tell: a warning and the
+                certificate say so.
             checkpoint_every: Steps between two states, beside one after each epoch.
             progress: Whether to show a bar with loss and accuracy.
             accept_other_promise: Whether privatized texts may come under another promise than this tuner's: of
@@ -172,7 +181,7 @@ class RAPTPromptTuner:
         report = trainer.fit(texts, None if held_released is None else self._texts(held_released))
         if not released:  # everything was done when the call was resumed
             texts(max(0, len(report.epochs) - 1))
-        return self._classifier(model.eval(), report, released[0], held_released)
+        return self._classifier(model.eval(), report, released[0], held_released, compared=state is None or state.compared)
 
     def _checked(self, examples: Examples | PrivatizedExamples, what: str, *, both: bool, other: bool) -> Any:
         if not isinstance(examples, PrivatizedExamples):
@@ -201,20 +210,38 @@ class RAPTPromptTuner:
             "backbone": self.backbone.fingerprint_of(words=self._verbalizer is not None),
             "labels": " | ".join(self.labels),
             "verbalizer": str(self._verbalizer),
+            "template": "" if self._verbalizer is None else self._template,
             "table": self.client.table,
             "eta": repr(self.client.eta),
             "texts": len(train),
             "validation texts": 0 if held is None else len(held),
+            "labels of examples": self._labels_of(train),
+            "labels of validation examples": self._labels_of(held),
             "privatized examples": _digest(train),
             "privatized validation examples": _digest(held),
         }
         # Texts of the same account only can be told apart: the key of an account that ended with its process is gone.
         marks = {
-            f"{name} of account {self.client.account}": self.client.mark(_said(texts))
+            f"{name} of account {self.client.account}" if self.client.account else name: self.client.mark(_said(texts))
             for name, texts in (("examples", train), ("validation examples", held))
-            if self.client.account and isinstance(texts, RawExamples)
+            if isinstance(texts, RawExamples)
         }
-        return Checkpoint(folder, settings=self.settings, identity=identity, marks=marks)
+        state = Checkpoint(folder, settings=self.settings, identity=identity, marks=marks)
+        if not state.compared:
+            warn_caller(
+                f"Nobody can tell whether checkpoint={os.fsdecode(folder)!r} was begun with these texts: the account of "
+                "then is another one. Give the ledger of then, by its path, or another folder, unless you know that "
+                "they are the same.",
+                UserWarning,
+            )
+        return state
+
+    def _labels_of(self, examples: Any) -> str:
+        """Digest of labels, which are in clear."""
+        found = [] if examples is None else list(examples.labels)
+        if isinstance(examples, RawExamples):
+            found = [self.labels[number] for number in examples.labels]
+        return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
     def _stored(
         self,
@@ -249,7 +276,13 @@ class RAPTPromptTuner:
         return TrainingTexts(examples.inputs, [self.labels.index(label) for label in examples.labels])
 
     def _classifier(
-        self, model: TunedModel, report: TrainingReport, train: PrivatizedExamples, held: PrivatizedExamples | None
+        self,
+        model: TunedModel,
+        report: TrainingReport,
+        train: PrivatizedExamples,
+        held: PrivatizedExamples | None,
+        *,
+        compared: bool,
     ) -> RAPTClassifier:
         truncated, texts = max(train.truncated, report.truncated), len(train)
         epochs = len(report.epochs)
@@ -266,6 +299,8 @@ class RAPTPromptTuner:
                 f"{truncated} of {texts} training texts were longer than {self.settings.max_tokens} tokens and were "
                 "cut."
             )
+        if not compared:
+            notes.append(NOT_COMPARED)
         parameters: dict[str, float | int | str] = {
             "training_privatized": self.settings.privatize,
             "training_texts": texts,
