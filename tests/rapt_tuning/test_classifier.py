@@ -19,6 +19,8 @@ from rapt_tuning import tiny
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LedgerUnwritable, PrivateDataError
 from langchain_dp.rapt.tuning import NotSanitized, RAPTClassifier, RAPTClient, RAPTProvider, Request
+from langchain_dp.records import PrivateRecords
+from langchain_dp.redact import Held
 
 RAW = "the quetzal movie was awful"
 STYLES: dict[str, Callable[[Any, Any], Any]] = {
@@ -145,6 +147,36 @@ def test_an_error_reporter_sees_no_question(style: str, trained: RAPTClassifier)
             made.batch([RAW, RAW], {"callbacks": [reporter]}, return_exceptions=True)
         assert len(reporter.kept) > 4
         assert not [kept for kept in reporter.kept if "quetzal" in kept]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["request", "requests", "predict_proba", "client.privatize", "tuner.privatize", "fit", "validation", "wrong"],
+)
+def test_no_frame_of_a_refusal_holds_a_text(name: str, trained: RAPTClassifier) -> None:
+    """If it breaks, an error reporter at a service of training gets all texts: one full account is enough."""
+    ledger = MetricLedger(1.0)
+    by = tiny.sanitizer(eta=4.0, ledger=ledger)
+    rows = PrivateRecords([{"text": f"{RAW} {number}", "label": tiny.LABELS[number % 2]} for number in range(4)])
+    texts = Held([RAW, RAW])
+    asked = with_sanitizer(trained, eta=4.0, ledger=ledger)
+    tuner = tiny.tuner(by=by)
+    calls: dict[str, Callable[[], Any]] = {
+        "request": lambda: asked.client.request(*texts.values, user="anna"),
+        "requests": lambda: asked.client.requests(*texts.values, user="anna"),
+        "predict_proba": lambda: asked.predict_proba(*texts.values, user="anna"),
+        "client.privatize": lambda: asked.client.privatize(rows, labels=tiny.LABELS),
+        "tuner.privatize": lambda: tuner.privatize(rows),
+        "fit": lambda: tuner.fit(rows, progress=False),
+        "validation": lambda: tuner.fit(rows, validation=rows, progress=False),
+        "wrong": lambda: tuner.fit(Held([RAW]).values[0], progress=False),
+    }
+    reporter = Reporting()
+    with pytest.raises(InvalidParameter if name == "wrong" else BudgetExceeded) as refused:
+        calls[name]()
+    reporter.on_chain_error(refused.value)
+    assert len(reporter.kept) > 2
+    assert not [kept for kept in reporter.kept if "quetzal" in kept]
 
 
 class Unsteady:

@@ -251,7 +251,6 @@ def test_every_epoch_is_counted_though_the_account_ended(
 
 def test_a_checkpoint_keeps_the_promise_of_its_texts(base: Backbone, tmp_path: Path) -> None:
     """If it breaks, texts that were stored with numbers in clear go on under a sanitizer that hides them."""
-
     ledger = MetricLedger()
 
     def made(**options: Any) -> Any:
@@ -304,7 +303,7 @@ def test_a_checkpoint_goes_on_with_the_labels_that_it_began_with(clear: bool, ba
     rows = tiny.examples(16)
     fit(rows)
     flipped = [{**row, "label": tiny.LABELS[row["label"] == "negative"]} for row in rows]
-    with pytest.raises(InvalidParameter, match="differs in .*labels of examples"):
+    with pytest.raises(InvalidParameter, match=r"differs in .*labels of examples"):
         fit(flipped)
     if clear:
         fit(rows)

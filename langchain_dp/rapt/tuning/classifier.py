@@ -107,6 +107,7 @@ class RAPTClassifier(Runnable[str, str]):
         """
         no_further(kwargs)
         held = Held([input], user)
+        del input
         return self._call_with_config(lambda _: self._labels(held)[0], WITHHELD, config)
 
     async def ainvoke(
@@ -120,6 +121,7 @@ class RAPTClassifier(Runnable[str, str]):
         """Async twin of :meth:`invoke`; the work is done in a thread."""
         no_further(kwargs)
         held = Held([input], user)
+        del input
 
         async def run(_: str) -> str:
             return (await asyncio.to_thread(self._labels, held))[0]
@@ -144,10 +146,11 @@ class RAPTClassifier(Runnable[str, str]):
         """
         no_further(kwargs)
         check_list(inputs)
-        held = Held(list(inputs), user)
+        count, held = len(inputs), Held(list(inputs), user)
+        del inputs
         return self._batch_with_config(
             lambda _: self._all(held, return_exceptions),
-            [WITHHELD] * len(inputs),
+            [WITHHELD] * count,
             config,
             return_exceptions=return_exceptions,
         )
@@ -164,14 +167,13 @@ class RAPTClassifier(Runnable[str, str]):
         """Async twin of :meth:`batch`."""
         no_further(kwargs)
         check_list(inputs)
-        held = Held(list(inputs), user)
+        count, held = len(inputs), Held(list(inputs), user)
+        del inputs
 
         async def run(_: list[str]) -> list[Any]:
             return await asyncio.to_thread(self._all, held, return_exceptions)
 
-        return await self._abatch_with_config(
-            run, [WITHHELD] * len(inputs), config, return_exceptions=return_exceptions
-        )
+        return await self._abatch_with_config(run, [WITHHELD] * count, config, return_exceptions=return_exceptions)
 
     def predict_proba(self, texts: Sequence[str], *, user: str | None = None) -> NDArray[np.float64]:
         """Probabilities of the labels, (texts, labels), in the order of :attr:`labels`. Charged like :meth:`batch`.
@@ -179,9 +181,10 @@ class RAPTClassifier(Runnable[str, str]):
         Raises: As :meth:`invoke`.
         """
         check_list(texts)
-        texts = list(texts)
-        answer = self._answer(Held(texts, user))
-        return np.array(answer.probabilities, dtype=np.float64).reshape(len(texts), -1 if texts else 0)
+        count, held = len(texts), Held(list(texts), user)
+        del texts
+        answer = self._answer(held)
+        return np.array(answer.probabilities, dtype=np.float64).reshape(count, -1 if count else 0)
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ from langchain_dp.rapt.tuning.promise import ACCOUNT, FREE, SETTINGS, TrainedOn
 from langchain_dp.rapt.tuning.settings import PlainTokens
 from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, Privatized, Request
 from langchain_dp.rapt.vocabulary import Vocabulary, table_name
+from langchain_dp.redact import Held, redacted
 
 FORMAT = "langchain-dp rapt client 1"
 FILE = "client.json"
@@ -162,13 +163,19 @@ class RAPTClient:
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
+        held = Held(texts)
+        del texts
+        return redacted(lambda given: self._one_request(given, user), held)
+
+    def _one_request(self, texts: Sequence[str], user: str | None) -> Request:
         texts = self._checked_texts(texts)
         if len(texts) > MOST:
             raise InvalidParameter(
                 f"Expected at most {MOST} texts in a request, got {len(texts)}. Call requests(texts), which makes as "
                 "many as are needed."
             )
-        return next(iter(self.requests(texts, user=user, at_once=MOST)), Request(self.kind, [], []))
+        made = self._some_requests(None, texts, user=user, at_once=MOST)
+        return next(iter(made), Request(self.kind, [], []))
 
     def requests(self, texts: Sequence[str], *, user: str | None = None, at_once: int = 256) -> list[Request]:
         """The same in several requests of at most so many texts; all texts are charged together, or none.
@@ -180,7 +187,9 @@ class RAPTClient:
 
         Raises: As :meth:`request`.
         """
-        return self._some_requests(None, texts, user=user, at_once=at_once)
+        held = Held(texts)
+        del texts
+        return redacted(lambda given: self._some_requests(None, given, user=user, at_once=at_once), held)
 
     def _some_requests(
         self, met: Counter[str] | None, texts: Sequence[str], *, user: str | None, at_once: int = 256
@@ -209,8 +218,10 @@ class RAPTClient:
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
-        labels = checked_labels(labels)
-        return self.privatize_checked(checked(examples, labels, user_key=user_key), labels)
+        labels, held = checked_labels(labels), Held(examples)
+        del examples
+        raw = redacted(lambda given: checked(given, labels, user_key=user_key), held)
+        return self.privatize_checked(raw, labels)
 
     def privatize_checked(self, raw: RawExamples, labels: Sequence[str], *, fresh: bool = False) -> PrivatizedExamples:
         """The same for examples that were checked before; ``fresh`` as for :meth:`release`."""
@@ -234,6 +245,9 @@ class RAPTClient:
             fresh: Whether texts that were released before are privatized, and charged, again.
             met: Counts equal texts over several calls that belong together; the same empty counter for each of them.
         """
+        return redacted(lambda given: self._released(given, fresh, met), Held(examples))
+
+    def _released(self, examples: RawExamples, fresh: bool, met: Counter[str] | None) -> ReleasedRows:
         for position, text in enumerate(examples.texts):
             if not isinstance(text, str):
                 raise InvalidParameter(f"Expected text {position} to be a string, not {type(text).__name__}.")

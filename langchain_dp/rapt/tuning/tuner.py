@@ -31,6 +31,7 @@ from langchain_dp.rapt.tuning.promise import TrainedOn, joined, of_training
 from langchain_dp.rapt.tuning.provider import RAPTProvider, assembler, chosen_device, label_words
 from langchain_dp.rapt.tuning.settings import TuningSettings
 from langchain_dp.rapt.tuning.training import Trainer, TrainingReport, TrainingTexts
+from langchain_dp.redact import Held, redacted
 
 NOT_COMPARED = (
     "Training went on from a checkpoint of another account: whether that was begun with the same texts is not known."
@@ -99,7 +100,9 @@ class RAPTPromptTuner:
 
     def privatize(self, examples: Examples) -> PrivatizedExamples:
         """Privatize labelled texts as :meth:`RAPTClient.privatize` does, which needs no model."""
-        return self.client.privatize(examples, labels=self.labels, user_key=self._user_key)
+        held = Held(examples)
+        del examples
+        return redacted(lambda given: self.client.privatize(given, labels=self.labels, user_key=self._user_key), held)
 
     def fit(
         self,
@@ -136,17 +139,17 @@ class RAPTPromptTuner:
                 is of other settings.
             BudgetExceeded: An account has too little left; nothing was charged for what was refused.
         """
-        if self.settings.patience is not None and validation is None:
+        given = Held(examples, validation)
+        del examples, validation
+        if self.settings.patience is not None and given.values[1] is None:
             raise InvalidParameter(
                 f"Expected patience={self.settings.patience} only with validation=: without it nothing tells when to "
                 "stop. Give some labelled texts as validation."
             )
         again = self.settings.privatize == "epoch"
-        if again and isinstance(examples, PrivatizedExamples):
+        if again and isinstance(given.values[0], PrivatizedExamples):
             raise InvalidParameter("Expected raw examples under privatize='epoch': they are privatized anew each time.")
-        other = accept_other_promise
-        train = self._checked(examples, "example", both=True, other=other)
-        held = None if validation is None else self._checked(validation, "validation example", both=False, other=other)
+        train, held = redacted(lambda one, two: self._both_checked(one, two, other=accept_other_promise), given)
         state = self._checkpoint(checkpoint, train, held)
         model = TunedModel(
             copy.deepcopy(self.backbone),
@@ -181,7 +184,16 @@ class RAPTPromptTuner:
         report = trainer.fit(texts, None if held_released is None else self._texts(held_released))
         if not released:  # everything was done when the call was resumed
             texts(max(0, len(report.epochs) - 1))
-        return self._classifier(model.eval(), report, released[0], held_released, compared=state is None or state.compared)
+        compared = state is None or state.compared
+        return self._classifier(model.eval(), report, released[0], held_released, compared=compared)
+
+    def _both_checked(
+        self, examples: Examples | PrivatizedExamples, validation: Examples | PrivatizedExamples | None, *, other: bool
+    ) -> tuple[Any, Any]:
+        train = self._checked(examples, "example", both=True, other=other)
+        if validation is None:
+            return train, None
+        return train, self._checked(validation, "validation example", both=False, other=other)
 
     def _checked(self, examples: Examples | PrivatizedExamples, what: str, *, both: bool, other: bool) -> Any:
         if not isinstance(examples, PrivatizedExamples):
@@ -229,8 +241,8 @@ class RAPTPromptTuner:
         state = Checkpoint(folder, settings=self.settings, identity=identity, marks=marks)
         if not state.compared:
             warn_caller(
-                f"Nobody can tell whether checkpoint={os.fsdecode(folder)!r} was begun with these texts: the account of "
-                "then is another one. Give the ledger of then, by its path, or another folder, unless you know that "
+                f"Nobody can tell whether checkpoint={os.fsdecode(folder)!r} was begun with these texts: the account "
+                "of then is another one. Give the ledger of then, by its path, or another folder, unless you know that "
                 "they are the same.",
                 UserWarning,
             )
