@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ from langchain_dp._util.rounding import bound, room
 from langchain_dp.accounting._account import BaseLedger, Refusals, check_text
 from langchain_dp.accounting._metric_certificate import WHOLE_TEXTS, MetricCertificate, per
 from langchain_dp.accounting.store.base import backend_at, is_there
-from langchain_dp.accounting.store.metric import Limits, MetricEntry, MetricStore, Shortfall, ticks, units
+from langchain_dp.accounting.store.metric import Limits, MetricEntry, MetricStore, Shortfall, Whose, ticks, units
 from langchain_dp.accounting.store.releases import AlreadyReleased, ReleasedTexts
 from langchain_dp.accounting.store.schema import METRIC_LEDGER
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError, PrivateDataError
@@ -187,6 +188,42 @@ class MetricLedger(BaseLedger):
         """
         if self.table not in (None, table):
             raise _other_table(table, str(self.table))
+
+    def check_room(self, eta: float, owners: Sequence[Owner], *, remedy: str) -> None:
+        """Refuse releases that are to be charged in several calls and could not be all; nothing is charged.
+
+        Args:
+            eta: Loss of each, as of :meth:`spend`.
+            owners: One per release of all calls.
+            remedy: What to do about it.
+
+        Raises:
+            BudgetExceeded: An account has too little left for all of its releases.
+        """
+        cost, limits = ticks(eta), self._store.limits
+        _, document, user, _ = self._store.summary()
+        accounts: list[tuple[Whose, int | None, int | None, list[str | None]]] = [
+            ("document", limits.document, document, [owner.document for owner in owners]),
+            ("user", limits.user, user, [owner.user for owner in owners]),
+        ]
+        for whose, limit, most, names in accounts:
+            for name, times in Counter(names).items():
+                if name is None or limit is None or (most or 0) + times * cost <= limit:
+                    continue
+                spent = self._store.spent(whose, self._store.digest(whose, name))
+                if spent + times * cost > limit:
+                    raise self._refusals.add(self._too_many(whose, times, eta, spent, limit, remedy))
+
+    def _too_many(self, whose: Whose, times: int, eta: float, spent: int, limit: int, remedy: str) -> BudgetExceeded:
+        return BudgetExceeded(
+            f"{times} releases of one {whose} would cost eta {eta:g} each; {units(limit - spent):g} of "
+            f"{units(limit):g} is left for it. Nothing was charged and nothing released. {remedy} (In nats per unit of "
+            "distance.)",
+            asked=f"{times} releases at eta={eta:g} for a {whose}",
+            spent=(units(spent), 0.0),
+            budget=(units(limit), 0.0),
+            fits=(limit - spent) // ticks(eta),
+        )
 
     def _exceeded(self, refused: Shortfall, eta: float, cost: int) -> BudgetExceeded:
         limit = self._store.limits.of(refused.whose)

@@ -140,18 +140,13 @@ class Releases:
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
         names = _names(units, Counter() if met is None else met)
-        limited = self.ledger.document_limit is not None  # then all that are equal are one document
-        accounts = [f"{name.rpartition('#')[0]}#0" for name in names] if limited else names
-        owners = [
-            Owner(account if unit.document is None else unit.document, unit.user)
-            for unit, account in zip(units, accounts, strict=True)
-        ]
+        owners = self._owners(units, names)
         wanted = [i for i, unit in enumerate(units) if self._says_something(unit)]
         if not self._reuse:
             drawn = self._draw({i: units[i] for i in wanted}, {i: owners[i] for i in wanted})
             return [drawn[i] if i in drawn else _blank(unit) for i, unit in enumerate(units)]
         released = self.ledger.released()
-        keys = {i: self.ledger.digest("release", f"{self.engine.settings}\0{names[i]}") for i in wanted}
+        keys = {i: self._key(names[i]) for i in wanted}
         places = {key: i for i, key in keys.items()}
         answers: dict[bytes, Texts] = {}
         while missing := [key for key in places if key not in answers]:
@@ -171,6 +166,30 @@ class Releases:
             for flight in others:
                 flight.result()
         return [answers[keys[i]] if i in keys else _blank(unit) for i, unit in enumerate(units)]
+
+    def to_charge(self, rounds: Iterable[Sequence[Unit]]) -> list[Owner]:
+        """Who is charged, once for each release, if rounds of units are released one after the other."""
+        new: dict[bytes | tuple[int, int], list[Owner]] = {}
+        for number, units in enumerate(rounds):
+            names = _names(units, Counter())
+            for i, owner in enumerate(self._owners(units, names)):
+                if self._says_something(units[i]):
+                    key = self._key(names[i]) if self._reuse else (number, i)
+                    new[key] = [owner] * self.charges(units[i])
+        known = self.ledger.released().get([key for key in new if isinstance(key, bytes)])
+        return [owner for key, owners in new.items() if key not in known for owner in owners]
+
+    def _owners(self, units: Sequence[Unit], names: Sequence[str]) -> list[Owner]:
+        limited = self.ledger.document_limit is not None  # then all that are equal are one document
+        accounts = [f"{name.rpartition('#')[0]}#0" for name in names] if limited else names
+        return [
+            Owner(account if unit.document is None else unit.document, unit.user)
+            for unit, account in zip(units, accounts, strict=True)
+        ]
+
+    def _key(self, name: str) -> bytes:
+        """Under which a release is kept."""
+        return self.ledger.digest("release", f"{self.engine.settings}\0{name}")
 
     def charges(self, unit: Unit) -> int:
         """How many releases a unit is: one, where the distances of all its words add up in the metric."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,30 @@ def test_a_limit_stops_training_before_anything_is_drawn() -> None:
     with pytest.raises(BudgetExceeded):
         made.fit(rows, progress=False)
     assert not list(ledger.entries())
+
+
+def test_a_training_that_a_limit_would_stop_is_refused_before_it_begins(tmp_path: Path) -> None:
+    """If it breaks, epochs, or validation texts, are privatized and charged for a training that cannot end."""
+    rows = [{"text": f"the {word} was", "label": tiny.LABELS[i % 2]} for i, word in enumerate(tiny.WORDS[:16])]
+    for epochs, fits in ((3, False), (2, True)):
+        ledger = MetricLedger(document_limit=2.5 * ETA)
+        for where in ({}, {"checkpoint": tmp_path / str(epochs)}) if not fits else ({},):
+            with nullcontext() if fits else pytest.raises(BudgetExceeded, match=r"3 releases of one document.*epochs"):
+                tuned(ledger, rows, where, epochs=epochs, privatize="epoch")
+        assert len(list(ledger.entries())) == (32 if fits else 0)
+    mine = [{**row, "author": "one"} for row in rows]
+    for limit, fits in ((11.5, False), (12.0, True)):
+        ledger = MetricLedger(limit * ETA)
+        made = tiny.tuner(by=tiny.sanitizer(eta=ETA, ledger=ledger))
+        made._user_key = "author"
+        with nullcontext() if fits else pytest.raises(BudgetExceeded, match="12 releases of one user"):
+            # Two of the rows are in both: the release of then is given out again.
+            made.fit(mine[:8], validation=mine[6:12], progress=False)
+        assert len(list(ledger.entries())) == (12 if fits else 0)
+        if fits:  # all is released: it costs nothing more
+            made.fit(mine[:8], validation=mine[6:12], progress=False)
+            with pytest.raises(BudgetExceeded):
+                made.fit(mine[:8], validation=mine[6:13], progress=False)
 
 
 def test_texts_are_charged_to_their_authors() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +39,22 @@ def test_bad_examples_are_refused_before_anything_is_charged(rows: Any, match: s
         assert "quetzal" not in str(refused.value)
     with pytest.raises(InvalidParameter):
         made.fit(tiny.examples(8), validation=[{"text": "quetzal", "label": "none"}], progress=False)
+    assert not list(ledger.entries())
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5, "2", True])
+def test_what_a_training_cannot_do_is_refused_before_anything_is_charged(every: Any, tmp_path: Path) -> None:
+    """If it breaks, all texts are paid for, and then a division by zero, or of a string, ends the training."""
+    ledger = MetricLedger()
+    made = tiny.tuner(by=tiny.sanitizer(eta=1.0, ledger=ledger))
+    with pytest.raises(InvalidParameter, match="checkpoint_every"):
+        made.fit(tiny.examples(8), checkpoint=tmp_path, checkpoint_every=every, progress=False)
+    assert not list(ledger.entries())
+    stored = tiny.tuner(by=tiny.sanitizer(eta=1.0)).privatize(tiny.examples(8))
+    nothing = dataclasses.replace(stored, inputs=[], labels=[])
+    for given in ({"examples": nothing}, {"examples": tiny.examples(8), "validation": nothing}):
+        with pytest.raises(InvalidParameter, match=r"at least one (validation )?example, got none"):
+            made.fit(progress=False, **given)
     assert not list(ledger.entries())
 
 

@@ -132,6 +132,11 @@ class Checkpoint:
             )
         self.compared = self._marks.keys() <= marks.keys()
 
+    @property
+    def begun(self) -> bool:
+        """Whether privatized texts are stored."""
+        return any(path != self._facts for path in self._folder.glob("*.json"))
+
     def examples(self, name: str) -> PrivatizedExamples | None:
         """Privatized texts that were stored under a name: they are not privatized, and not charged, again."""
         path = self._folder / f"{name}.json"

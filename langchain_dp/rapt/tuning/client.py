@@ -17,7 +17,7 @@ import numpy as np
 from langchain_dp._util import validate
 from langchain_dp._util.documents import FileForm, Form
 from langchain_dp._util.whole_files import write_whole
-from langchain_dp.accounting.metric import MetricCertificate
+from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt import tokenize
@@ -253,13 +253,37 @@ class RAPTClient:
                 raise InvalidParameter(f"Expected text {position} to be a string, not {type(text).__name__}.")
         if self._formal is None:
             return self._in_clear(examples.texts)
-        units = [Unit((text,), user) for text, user in zip(examples.texts, examples.users, strict=True)]
-        released = [texts[0] for texts in self._releases[fresh].release(units, met)]
+        released = [texts[0] for texts in self._releases[fresh].release(_units(examples), met)]
         if self.kind == "text":
             return ReleasedRows(list(released), 0)
         pieces = [text.split() for text in released]
         inputs: list[Privatized] = [[int(i) for i in row if i != CUT] for row in pieces]
         return ReleasedRows(inputs, sum(row[-1:] == [CUT] for row in pieces))
+
+    def check_room(self, once: Sequence[RawExamples], anew: RawExamples | None, epochs: int) -> None:
+        """Refuse a training that an account has no room for, before its first text is charged.
+
+        Args:
+            once: Texts that are privatized once, in the order of their releases.
+            anew: Texts that are privatized anew in each epoch.
+            epochs: How often.
+
+        Raises:
+            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
+        """
+        if self._formal is None or self._formal.ledger.document_limit is self._formal.ledger.limit is None:
+            return
+        redacted(self._check_room, Held(self._formal.ledger, once, anew, epochs))
+
+    def _check_room(
+        self, ledger: MetricLedger, once: Sequence[RawExamples], anew: RawExamples | None, epochs: int
+    ) -> None:
+        owners = self._releases[False].to_charge([_units(texts) for texts in once])
+        remedy = "Give fewer texts, or a ledger with larger limits."
+        if anew is not None:
+            owners += self._releases[True].to_charge([_units(anew)]) * epochs
+            remedy = "Give fewer epochs, privatize='once', or a ledger with larger limits."
+        ledger.check_room(self.eta, owners, remedy=remedy)
 
     def plain_rows(self, count: int, coins: np.random.Generator) -> tuple[Ids, list[Plain]]:
         """Plain tokens for so many texts: what is to be reconstructed, (count, m), and what is sent. It is free."""
@@ -446,6 +470,10 @@ class RAPTClient:
 
     def __repr__(self) -> str:
         return f"RAPTClient({self.kind}, {self.sanitizer!r})"
+
+
+def _units(examples: RawExamples) -> list[Unit]:
+    return [Unit((text,), user) for text, user in zip(examples.texts, examples.users, strict=True)]
 
 
 class _TrainedForm(Form):

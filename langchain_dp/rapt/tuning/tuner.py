@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
+from langchain_dp._util import validate
 from langchain_dp._util.callers import warn_caller
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.runnable import RAPTSanitizer
@@ -137,10 +138,13 @@ class RAPTPromptTuner:
         Raises:
             InvalidParameter: As for :meth:`privatize`; privatized texts are under another promise; or the checkpoint
                 is of other settings.
-            BudgetExceeded: An account has too little left; nothing was charged for what was refused.
+            BudgetExceeded: An account has too little left for validation and training texts, in every epoch if they
+                are privatized anew. Nothing was charged, unless somebody else spent of it meanwhile.
         """
         given = Held(examples, validation)
         del examples, validation
+        if checkpoint_every is not None:
+            validate.integer("checkpoint_every", checkpoint_every, at_least=1)
         if self.settings.patience is not None and given.values[1] is None:
             raise InvalidParameter(
                 f"Expected patience={self.settings.patience} only with validation=: without it nothing tells when to "
@@ -151,6 +155,9 @@ class RAPTPromptTuner:
             raise InvalidParameter("Expected raw examples under privatize='epoch': they are privatized anew each time.")
         train, held = redacted(lambda one, two: self._both_checked(one, two, other=accept_other_promise), given)
         state = self._checkpoint(checkpoint, train, held)
+        if state is None or not state.begun:
+            raw = [one for one in (held, train) if isinstance(one, RawExamples)]
+            self.client.check_room(raw[:-1] if again else raw, train if again else None, self.settings.epochs)
         model = TunedModel(
             copy.deepcopy(self.backbone),
             self.settings,
@@ -205,6 +212,8 @@ class RAPTPromptTuner:
                 f"Expected {what}s privatized over {self.client.table!r} as {self.client.kind}, got "
                 f"{examples.certificate.table!r} as {examples.kind}. Privatize them with this tuner."
             )
+        if not len(examples):
+            raise InvalidParameter(f"Expected at least one {what}, got none.")
         if not other and (found := self.client.differences(examples.certificate)):
             raise InvalidParameter(
                 f"Expected {what}s under the promise of this tuner's sanitizer, but {'; '.join(found)}. "
