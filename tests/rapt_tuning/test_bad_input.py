@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from rapt_tuning import tiny
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt import RAPTSanitizer
-from langchain_dp.rapt.tuning import Backbone, PlainTokens, RAPTClient, RAPTPromptTuner, TuningSettings
-from langchain_dp.records import PrivateRecords
+from langchain_dp.rapt.tuning import Backbone, PlainTokens, RAPTClassifier, RAPTClient, RAPTPromptTuner, TuningSettings
+from langchain_dp.records import PrivateRecords, label_name
 
 
 @pytest.mark.parametrize(
@@ -113,13 +114,17 @@ def test_bad_tuners_are_refused() -> None:
         ({"sanitizer": None}, "Expected sanitizer of type NoneType"),
         ({"sanitizer": RAPTSanitizer(only=Finds())}, "without only="),
         ({"labels": ["one"]}, "at least two"),
-        ({"labels": ["one", "one"]}, "different labels"),
-        ({"labels": "positive"}, "labels"),
+        ({"labels": ["one", "one"]}, "each once"),
+        ({"labels": "positive"}, "a list of non-empty strings"),
+        ({"labels": None}, "a list of non-empty strings"),
+        ({"labels": {"one": 1, "two": 2}}, "not a mapping"),
+        ({"labels": {"negative", "positive"}}, r"not a set.*sorted\(labels\)"),
         ({"settings": {"method": "prefix"}}, "Expected settings of type dict"),
         ({"backbone": "nowhere"}, "'minilm' or a folder"),
         ({"backbone": torch.nn.Linear(2, 2)}, "Expected backbone of type 'Linear'"),
         ({"backbone": tiny.model("bert")}, "Expected tokenizer=None only with a folder"),
         ({"verbalizer": {"negative": "bad"}}, "one word for each"),
+        ({"verbalizer": ["negative", "positive"]}, "one word for each"),
         ({"verbalizer": {"negative": "bad", "positive": "bad"}}, "different tokens"),
         ({"verbalizer": {"negative": "bad", "positive": "zebra"}}, "'zebra' of label 'positive'"),
         ({"verbalizer": tiny.VERBALIZER, "template": "no mask"}, "to hold {mask} once"),
@@ -129,6 +134,34 @@ def test_bad_tuners_are_refused() -> None:
             RAPTPromptTuner(**{"settings": small, **good, **change}).fit(tiny.examples(8), progress=False)
     with pytest.raises(InvalidParameter, match="that predicts words"):
         tiny.tuner(Backbone(tiny.model("bert", words=False), tokenizer=tiny.tokenizer("bert"), words=True))
+
+
+class Opinion(enum.Enum):
+    """Labels of a kind of their own."""
+
+    bad = "negative"
+    good = "positive"
+
+
+@pytest.mark.parametrize("labels", [[0, 1], Opinion, list(Opinion), iter(["negative", "positive"]), [False, True]])
+def test_labels_are_known_by_their_names(labels: Any, tmp_path: Path) -> None:
+    """If it breaks, whole numbers and Enums are taken, and then no example has one of them: the error says "0 or 1"."""
+    given = list(labels)
+    base = tiny.backbone()
+    made = RAPTPromptTuner(
+        tiny.sanitizer(base),
+        labels=iter(given) if not isinstance(labels, type) else labels,
+        backbone=base,
+        settings=tiny.settings(epochs=1),
+        verbalizer=dict(zip(given, ["bad", "good"], strict=True)),
+    )
+    rows = [{**row, "label": given[tiny.LABELS.index(row["label"])]} for row in tiny.examples(8)]
+    classifier = made.fit(rows, progress=False)
+    assert classifier.labels == tuple(label_name(one) for one in given)
+    assert classifier.invoke("good movie") in classifier.labels
+    classifier.save(tmp_path)
+    assert RAPTClassifier.load(tmp_path, made.client.sanitizer, backbone=base).labels == classifier.labels
+    assert made.client.privatize(rows, labels=given).labels == [label_name(row["label"]) for row in rows]
 
 
 def test_a_given_model_is_not_changed() -> None:

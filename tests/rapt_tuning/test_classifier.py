@@ -13,6 +13,10 @@ import numpy as np
 import pytest
 from fakes.canary import Reporting
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.documents import Document
+from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
+from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import RunnableLambda
 from rapt_tuning import tiny
 
@@ -257,6 +261,36 @@ def _lost_body(body: bytes) -> bytes:
     return _lost()
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        HumanMessage("the movie was awful"),
+        HumanMessage([{"type": "text", "text": "the movie was awful"}]),
+        StringPromptValue(text="the movie was awful"),
+        ChatPromptValue(messages=[SystemMessage("good"), HumanMessage("the movie was awful")]),
+        Document("the movie was awful", metadata={"text": "good"}),
+    ],
+)
+def test_what_a_chain_passes_on_is_asked_by_its_text(trained: RAPTClassifier, asked: Any) -> None:
+    """If it breaks, prompt | classifier, a message or a document of a retriever cannot be asked."""
+    assert trained.invoke(asked) == "negative"
+    assert trained.batch([asked, "good movie"]) == ["negative", "positive"]
+    assert len(trained.client.request([asked]).inputs[0]) == 4
+    assert (PromptTemplate.from_template("the movie was {how}") | trained).invoke({"how": "awful"}) == "negative"
+
+
+def test_a_picture_is_no_question(trained: RAPTClassifier) -> None:
+    """If it breaks, a picture is left out silently, and the rest is charged and answered."""
+    picture = HumanMessage([{"type": "image_url", "image_url": {"url": "https://quetzal"}}])
+    ledger = MetricLedger()
+    asked = with_sanitizer(trained, ledger=ledger)
+    with pytest.raises(InvalidParameter, match="text alone") as refused:
+        asked.invoke(picture)
+    assert "quetzal" not in str(refused.value)
+    assert [type(one) for one in asked.batch(["good", picture], return_exceptions=True)] == [str, InvalidParameter]
+    assert len(list(ledger.entries())) == 1
+
+
 @pytest.mark.parametrize("wrong", [7, None, ["text"], {"text": "quetzal"}])
 def test_what_is_no_text_is_refused(trained: RAPTClassifier, wrong: Any) -> None:
     """If it breaks, something is charged for what cannot be answered, or an error repeats it."""
@@ -300,6 +334,19 @@ def test_what_cannot_answer_is_refused_before_a_question_is_charged(trained: RAP
         with pytest.raises(InvalidParameter, match=said):
             RAPTClassifier(*parts)  # type: ignore[arg-type]  # wrong on purpose
     assert RAPTClassifier(client, lambda body: body)
+
+
+@pytest.mark.parametrize("other", ["order", "family"])
+def test_a_client_of_other_tokens_is_refused(
+    other: str, trained: RAPTClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, ids of one vocabulary are read as those of another: paid questions get random labels."""
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny, "WORDS", tiny.WORDS[::-1] if other == "order" else tiny.WORDS)
+        base = tiny.backbone("bert" if other == "order" else "roberta")
+    client = RAPTClient(tiny.sanitizer(base), trained.client.plain.settings, max_tokens=12)
+    with pytest.raises(InvalidParameter, match="whose tokens are those of"):
+        RAPTClassifier(client, trained.provider)
 
 
 def test_a_public_seed_makes_answers_repeat(trained: RAPTClassifier, tmp_path: Path) -> None:

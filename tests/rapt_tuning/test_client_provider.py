@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from fakes.rapt import TABLE as WORDS_TABLE
 from rapt_tuning import tiny
 
@@ -255,6 +256,37 @@ def test_a_client_refuses_an_answer_that_is_none() -> None:
     for body in (b"", b"{}", b'{"labels":["a"],"probabilities":[[0.5]]}', b'{"labels":["a"],"probabilities":[1,2]}'):
         with pytest.raises(InvalidParameter, match="Expected the provider to answer"):
             Answer.from_json(body, texts=2)
+    huge = "1" + 400 * "0"
+    for row in ("[NaN,NaN]", "[NaN,1]", "[-0.5,1.5]", f"[{huge},0]", "[Infinity,0]", '["0",1]', "[true,false]", "[1]"):
+        with pytest.raises(InvalidParameter, match="Expected the provider to answer"):
+            Answer.from_json(f'{{"labels":["a","b"],"probabilities":[{row}]}}'.encode(), texts=1)
+    for labels in ('["a","a"]', '["a",1]', '[["a"],"b"]'):
+        with pytest.raises(InvalidParameter, match="Expected the provider to answer"):
+            Answer.from_json(f'{{"labels":{labels},"probabilities":[[0.5,0.5]]}}'.encode(), texts=1)
+    whole = Answer(("a", "b"), [[0.25, 0.75], [1, 0]])
+    assert Answer.from_json(whole.to_json(), texts=2) == whole
+
+
+def test_a_model_that_computes_no_number_gives_no_label() -> None:
+    """If it breaks, a damaged model answers every question with its first label."""
+    classifier = tiny.tuner(epochs=1).fit(tiny.examples(8), progress=False)
+    assert isinstance(classifier.provider, RAPTProvider)
+    with torch.no_grad():
+        next(iter(classifier.provider.model.learned().values())).fill_(float("nan"))
+    with pytest.raises(InvalidParameter, match="Expected the provider to answer"):
+        classifier.invoke("good movie")
+
+
+def test_answers_of_other_labels_are_not_put_together() -> None:
+    """If it breaks, a provider that was exchanged between two requests has its columns read as those of the other."""
+    labels = iter([["a", "b"], ["b", "a"]])
+
+    def provider(body: bytes) -> bytes:
+        return Answer(tuple(next(labels)), [[0.9, 0.1]] * len(Request.from_json(body))).to_json()
+
+    classifier = RAPTClassifier(RAPTClient(tiny.sanitizer()), provider)
+    with pytest.raises(InvalidParameter, match="the same labels each time"):
+        classifier.batch(["good"] * 257)
 
 
 def without(*packages: str) -> str:
@@ -307,8 +339,8 @@ def test_a_client_privatizes_training_texts_as_a_tuner_does() -> None:
     assert [ledger.spent(user=f"author {i}") for i in range(3)] == pytest.approx([9.0] * 3)
     assert made.fit(examples, progress=False).report
     for bad, said in (
-        ({"labels": ["positive"]}, "at least two different labels"),
-        ({"labels": "positive"}, "at least two different labels"),
+        ({"labels": ["positive"]}, "at least two labels"),
+        ({"labels": "positive"}, "a list of non-empty strings"),
         ({"user_key": "owner"}, "user_key='owner'"),
         ({"labels": ["one", "two"]}, "label of example 0"),
     ):

@@ -38,9 +38,14 @@ def check_parts(client: RAPTClient, provider: Any) -> None:
             f"Expected a client of {provider.kind} with {wanted} plain tokens, as the model was trained on, got "
             f"{client.kind} with {length}. Use the client of this model."
         )
+    if client.kind == "tokens" and not provider.backbone.matches(client.vocabulary):
+        raise InvalidParameter(
+            f"Expected a client whose tokens are those of {provider.backbone}, got the table {client.table!r}: its ids "
+            "are other words. Use the client of this model."
+        )
 
 
-def check_list(texts: Sequence[str]) -> None:
+def check_list(texts: Sequence[object]) -> None:
     """Refuse one text in place of a list: its letters would be asked, and charged, one by one.
 
     Raises:

@@ -21,7 +21,7 @@ from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
 from langchain_dp.rapt._shell import WITHHELD
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.asking import check_list, check_parts
-from langchain_dp.rapt.tuning.client import NotSanitized, RAPTClient
+from langchain_dp.rapt.tuning.client import NotSanitized, Question, RAPTClient
 from langchain_dp.rapt.tuning.promise import TrainedOn
 from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, Request
 from langchain_dp.redact import Held, redacted, without_frames
@@ -86,7 +86,7 @@ class RAPTClassifier(Runnable[str, str]):
 
     def invoke(
         self,
-        input: str,  # noqa: A002  # Runnable's name
+        input: Question,  # noqa: A002  # Runnable's name
         config: RunnableConfig | None = None,
         *,
         user: str | None = None,
@@ -95,7 +95,8 @@ class RAPTClassifier(Runnable[str, str]):
         """Classify one text.
 
         Args:
-            input: Private text. Callbacks do not see it.
+            input: Private text; of a message, a prompt value or a document its text, of several messages that of the
+                last human one. Callbacks do not see it.
             config: LangChain config.
             user: Whose account is charged.
             **kwargs: None are taken.
@@ -112,7 +113,7 @@ class RAPTClassifier(Runnable[str, str]):
 
     async def ainvoke(
         self,
-        input: str,  # noqa: A002
+        input: Question,  # noqa: A002
         config: RunnableConfig | None = None,
         *,
         user: str | None = None,
@@ -130,7 +131,7 @@ class RAPTClassifier(Runnable[str, str]):
 
     def batch(
         self,
-        inputs: Sequence[str],
+        inputs: Sequence[Question],
         config: RunnableConfig | list[RunnableConfig] | None = None,
         *,
         return_exceptions: bool = False,
@@ -157,7 +158,7 @@ class RAPTClassifier(Runnable[str, str]):
 
     async def abatch(
         self,
-        inputs: Sequence[str],
+        inputs: Sequence[Question],
         config: RunnableConfig | list[RunnableConfig] | None = None,
         *,
         return_exceptions: bool = False,
@@ -175,7 +176,7 @@ class RAPTClassifier(Runnable[str, str]):
 
         return await self._abatch_with_config(run, [WITHHELD] * count, config, return_exceptions=return_exceptions)
 
-    def predict_proba(self, texts: Sequence[str], *, user: str | None = None) -> NDArray[np.float64]:
+    def predict_proba(self, texts: Sequence[Question], *, user: str | None = None) -> NDArray[np.float64]:
         """Probabilities of the labels, (texts, labels), in the order of :attr:`labels`. Charged like :meth:`batch`.
 
         Raises: As :meth:`invoke`.
@@ -204,6 +205,8 @@ class RAPTClassifier(Runnable[str, str]):
         """What the provider says of the texts, of a user, that are held. Its own errors pass as they are."""
         answers = [self._asked(request) for request in redacted(self._requests, held)]
         labels = answers[-1].labels if answers else ()
+        if any(answer.labels != labels for answer in answers):
+            raise InvalidParameter("Expected the provider to answer with the same labels each time. Ask it again.")
         return Answer(labels, [row for answer in answers for row in answer.probabilities])
 
     def _asked(self, request: Request) -> Answer:
@@ -225,10 +228,10 @@ class RAPTClassifier(Runnable[str, str]):
                 results += [error] * len(request)
         return results
 
-    def _requests(self, texts: list[str], user: str | None) -> list[Request]:
+    def _requests(self, texts: list[Question], user: str | None) -> list[Request]:
         return self.client.requests(texts, user=user)
 
-    def _released(self, texts: list[str], user: str | None) -> list[Request | Exception]:
+    def _released(self, texts: list[Question], user: str | None) -> list[Request | Exception]:
         """Requests for all texts; where not all can be released, one for each, or what is in its way."""
         try:
             return list(self._requests(texts, user))

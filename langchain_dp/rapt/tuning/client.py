@@ -7,17 +7,21 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from langchain_core.documents import Document
+from langchain_core.messages import BaseMessage
+from langchain_core.prompt_values import PromptValue
 
 from langchain_dp._util import validate
 from langchain_dp._util.documents import FileForm, Form
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
+from langchain_dp.ensemble.questions import question_fields
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Embeds
 from langchain_dp.rapt import tokenize
@@ -32,7 +36,6 @@ from langchain_dp.rapt.tuning.examples import (
     PrivatizedExamples,
     RawExamples,
     checked,
-    checked_labels,
 )
 from langchain_dp.rapt.tuning.plain import Ids, PlainSource
 from langchain_dp.rapt.tuning.plain_rows import PlainRows
@@ -40,6 +43,7 @@ from langchain_dp.rapt.tuning.promise import ACCOUNT, FREE, SETTINGS, TrainedOn
 from langchain_dp.rapt.tuning.settings import PlainTokens
 from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, Privatized, Request
 from langchain_dp.rapt.vocabulary import Vocabulary, table_name
+from langchain_dp.records import Label, check_labels
 from langchain_dp.redact import Held, redacted
 
 FORMAT = "langchain-dp rapt client 1"
@@ -52,6 +56,10 @@ AGAIN = (
 EACH = "Every question is privatized and charged like a training text, each time it is asked."
 
 _SHOWN = 160  # letters of a foreign certificate that an error repeats
+
+
+Question = str | BaseMessage | PromptValue | Document
+"""What can be asked."""
 
 
 class NotSanitized:
@@ -151,11 +159,12 @@ class RAPTClient:
 
     # ------------------------------------------------------------------------------------------------- releases
 
-    def request(self, texts: Sequence[str], *, user: str | None = None) -> Request:
+    def request(self, texts: Sequence[Question], *, user: str | None = None) -> Request:
         """Privatize texts and put plain tokens before them: all are charged together, or none.
 
         Args:
-            texts: Private texts.
+            texts: Private texts; of a message, a prompt value or a document its text, of several messages that of the
+                last human one.
             user: Whose account is charged.
 
         Raises:
@@ -167,7 +176,7 @@ class RAPTClient:
         del texts
         return redacted(lambda given: self._one_request(given, user), held)
 
-    def _one_request(self, texts: Sequence[str], user: str | None) -> Request:
+    def _one_request(self, texts: Sequence[Question], user: str | None) -> Request:
         texts = self._checked_texts(texts)
         if len(texts) > MOST:
             raise InvalidParameter(
@@ -177,11 +186,11 @@ class RAPTClient:
         made = self._some_requests(None, texts, user=user, at_once=MOST)
         return next(iter(made), Request(self.kind, [], []))
 
-    def requests(self, texts: Sequence[str], *, user: str | None = None, at_once: int = 256) -> list[Request]:
+    def requests(self, texts: Sequence[Question], *, user: str | None = None, at_once: int = 256) -> list[Request]:
         """The same in several requests of at most so many texts; all texts are charged together, or none.
 
         Args:
-            texts: Private texts, as many as there are.
+            texts: As of :meth:`request`, as many as there are.
             user: Whose account is charged.
             at_once: Texts a request, from 1 to 4,096.
 
@@ -192,7 +201,7 @@ class RAPTClient:
         return redacted(lambda given: self._some_requests(None, given, user=user, at_once=at_once), held)
 
     def _some_requests(
-        self, met: Counter[str] | None, texts: Sequence[str], *, user: str | None, at_once: int = 256
+        self, met: Counter[str] | None, texts: Sequence[Question], *, user: str | None, at_once: int = 256
     ) -> list[Request]:
         """:meth:`requests` for a part of the texts of one call; ``met`` counts those of earlier parts."""
         texts = self._checked_texts(texts)
@@ -204,13 +213,14 @@ class RAPTClient:
         return [Request(self.kind, plain[part], inputs[part]) for part in parts]
 
     def privatize(
-        self, examples: Examples, *, labels: Sequence[str], user_key: str | None = None
+        self, examples: Examples, *, labels: Iterable[Label], user_key: str | None = None
     ) -> PrivatizedExamples:
         """Privatize labelled texts, once, as they may be stored and sent to a provider: charged together, or none.
 
         Args:
             examples: Mappings with ``text`` and ``label``, or records.
-            labels: The public labels. That of every text is in clear.
+            labels: The public labels: strings; or whole numbers, or the members of an Enum, which are strings from
+                then on. That of every text is in clear.
             user_key: Key of an example that says whose account is charged.
 
         Raises:
@@ -218,10 +228,10 @@ class RAPTClient:
             BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
-        labels, held = checked_labels(labels), Held(examples)
+        names, held = check_labels(labels), Held(examples)
         del examples
-        raw = redacted(lambda given: checked(given, labels, user_key=user_key), held)
-        return self.privatize_checked(raw, labels)
+        raw = redacted(lambda given: checked(given, names, user_key=user_key), held)
+        return self.privatize_checked(raw, names)
 
     def privatize_checked(self, raw: RawExamples, labels: Sequence[str], *, fresh: bool = False) -> PrivatizedExamples:
         """The same for examples that were checked before; ``fresh`` as for :meth:`release`."""
@@ -250,7 +260,10 @@ class RAPTClient:
     def _released(self, examples: RawExamples, fresh: bool, met: Counter[str] | None) -> ReleasedRows:
         for position, text in enumerate(examples.texts):
             if not isinstance(text, str):
-                raise InvalidParameter(f"Expected text {position} to be a string, not {type(text).__name__}.")
+                raise InvalidParameter(
+                    f"Expected text {position} to be a string, not {type(text).__name__}; or a message, a prompt value "
+                    "or a document. Give its text."
+                )
         if self._formal is None:
             return self._in_clear(examples.texts)
         released = [texts[0] for texts in self._releases[fresh].release(_units(examples), met)]
@@ -415,10 +428,11 @@ class RAPTClient:
             validate.integer("plain_seed", self.plain_seed, at_least=0)
 
     @staticmethod
-    def _checked_texts(texts: Sequence[str]) -> list[str]:
+    def _checked_texts(texts: Sequence[Question]) -> list[str]:
         if isinstance(texts, (str, bytes)):  # its letters would be charged one by one
             raise InvalidParameter("Expected texts to be a list of strings, not one. Give [text].")
-        return list(texts)
+        kinds = (BaseMessage, PromptValue, Document)
+        return [question_fields(text, ["text"])["text"] if isinstance(text, kinds) else text for text in texts]
 
     # ------------------------------------------------------------------------------------------- save and load
 

@@ -130,17 +130,6 @@ class _ExamplesForm(FileForm):
     certificate: dict[str, Any] | None = None
 
 
-def checked_labels(labels: Sequence[str]) -> tuple[str, ...]:
-    """Public labels.
-
-    Raises:
-        InvalidParameter: They are not at least two different ones.
-    """
-    if isinstance(labels, str) or len(set(labels)) < 2 or len(set(labels)) < len(labels):
-        raise InvalidParameter("Expected labels to be a list of at least two different labels.")
-    return tuple(labels)
-
-
 def checked(
     examples: Examples,
     labels: Sequence[str],

@@ -214,7 +214,7 @@ def label_words(backbone: Backbone, labels: Sequence[str], verbalizer: Mapping[s
     """
     if verbalizer is None:
         return None
-    if set(verbalizer) != set(labels):
+    if not isinstance(verbalizer, Mapping) or set(verbalizer) != set(labels):
         raise InvalidParameter(f"Expected verbalizer to name one word for each of {list(labels)}.")
     found = []
     for label in labels:

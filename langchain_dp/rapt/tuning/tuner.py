@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from typing import Any
 
@@ -25,13 +25,13 @@ from langchain_dp.rapt.tuning.examples import (
     PrivatizedExamples,
     RawExamples,
     checked,
-    checked_labels,
 )
 from langchain_dp.rapt.tuning.model import TunedModel
 from langchain_dp.rapt.tuning.promise import TrainedOn, joined, of_training
 from langchain_dp.rapt.tuning.provider import RAPTProvider, assembler, chosen_device, label_words
 from langchain_dp.rapt.tuning.settings import TuningSettings
 from langchain_dp.rapt.tuning.training import Trainer, TrainingReport, TrainingTexts
+from langchain_dp.records import Label, check_labels, label_name
 from langchain_dp.redact import Held, redacted
 
 NOT_COMPARED = (
@@ -48,7 +48,7 @@ class RAPTPromptTuner:
 
     Args:
         sanitizer: Privatizes training texts and, later, questions. :class:`NotSanitized` is for baselines.
-        labels: The public labels.
+        labels: The public labels: strings; or whole numbers, or the members of an Enum, which are strings from then on.
         backbone: "minilm", a folder, a model of transformers (which is copied), or a :class:`Backbone`.
         tokenizer: Tokenizer of a given model.
         settings: What is learned and how; the paper's values by default.
@@ -77,27 +77,30 @@ class RAPTPromptTuner:
         self,
         sanitizer: RAPTSanitizer | NotSanitized,
         *,
-        labels: Sequence[str],
+        labels: Iterable[Label],
         backbone: str | PathLike[str] | Backbone | Any = "minilm",
         tokenizer: Any = None,
         settings: TuningSettings | None = None,
-        verbalizer: Mapping[str, str] | None = None,
+        verbalizer: Mapping[Label, str] | None = None,
         template: str = "It was {mask}.",
         user_key: str | None = None,
     ) -> None:
         if settings is not None and not isinstance(settings, TuningSettings):
             raise InvalidParameter(f"Expected settings of type {type(settings).__name__} to be TuningSettings(...).")
-        self.labels = checked_labels(labels)
+        self.labels = check_labels(labels)
         self.settings = settings or TuningSettings()
+        words: Any = verbalizer
+        if isinstance(verbalizer, Mapping):
+            words = {label_name(label) or "": word for label, word in verbalizer.items()}
         self.backbone = backbone = backbone_of(backbone, tokenizer, words=verbalizer is not None)
-        self._verbalizer, self._template, self._user_key = verbalizer, template, user_key
-        self._words = label_words(backbone, self.labels, verbalizer)
+        self._verbalizer, self._template, self._user_key = words, template, user_key
+        self._words = label_words(backbone, self.labels, words)
         self._device = chosen_device(self.settings.device)
         draft = RAPTClient(sanitizer, self.settings.plain, max_tokens=self.settings.max_tokens)
         self.client = draft
         if not backbone.matches(draft.vocabulary):
             self.client = RAPTClient(sanitizer, self.settings.plain, kind="text", max_tokens=self.settings.max_tokens)
-        self._assembler = assembler(backbone, self.settings, verbalizer, template)
+        self._assembler = assembler(backbone, self.settings, words, template)
 
     def privatize(self, examples: Examples) -> PrivatizedExamples:
         """Privatize labelled texts as :meth:`RAPTClient.privatize` does, which needs no model."""

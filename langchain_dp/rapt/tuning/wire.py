@@ -19,6 +19,7 @@ PROVIDER, WEIGHTS = "provider.json", "model.safetensors"
 """Files of a saved provider, by whose names a client's machine knows them without torch."""
 
 VERSION = 1
+_ONE = 1 + 1e-6  # as some hardware rounds
 MOST = 4_096
 """Texts that one request may hold."""
 
@@ -98,10 +99,22 @@ class Answer:
     Args:
         labels: The public labels.
         probabilities: One row a text, one column a label.
+
+    Raises:
+        InvalidParameter: Labels are not different strings, or a row is none of one probability a label.
     """
 
     labels: tuple[str, ...]
     probabilities: list[list[float]]
+
+    def __post_init__(self) -> None:
+        labels, rows = self.labels, self.probabilities
+        whole = all(isinstance(label, str) for label in labels) and len(set(labels)) == len(labels)
+        if not whole or any(len(row) != len(labels) or not all(map(_probable, row)) for row in rows):
+            raise InvalidParameter(
+                f"Expected the provider to answer with different labels and {len(rows)} rows of one probability in "
+                "[0, 1] for each. Ask it again, or look at its model."
+            )
 
     def to_json(self) -> bytes:
         """UTF-8 JSON."""
@@ -116,14 +129,17 @@ class Answer:
         """
         try:
             fields: Any = json.loads(body)
-            labels, rows = tuple(fields["labels"]), [[float(p) for p in row] for row in fields["probabilities"]]
+            labels, rows = tuple(fields["labels"]), [list(row) for row in fields["probabilities"]]
         except (ValueError, TypeError, KeyError, RecursionError):
             labels, rows = (), []
-        if not all(isinstance(label, str) for label in labels) or len(rows) != texts:
-            labels = ()
-        if not labels or any(len(row) != len(labels) for row in rows):
+        if not labels or len(rows) != texts:
             raise InvalidParameter(f"Expected the provider to answer with labels and {texts} rows of probabilities.")
         return cls(labels, rows)
+
+
+def _probable(value: object) -> bool:
+    """Whether it is a number in [0, 1], which NaN is not."""
+    return type(value) in (int, float) and 0 <= value <= _ONE  # type: ignore[operator]  # one of the two
 
 
 def _row(value: object, kind: type) -> bool:
