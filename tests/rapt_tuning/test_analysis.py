@@ -12,6 +12,7 @@ from rapt_tuning import tiny
 from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.rapt.tuning import (
     RAPTProvider,
+    Request,
     attribute_map,
     layer_distances,
     layer_representations,
@@ -34,6 +35,14 @@ def test_representations_are_means_over_the_text(family: str, method: str) -> No
     assert np.allclose(found[:, 1:], alone, atol=1e-5)
     if family == "bert" and method == "prefix":  # without mixing, the first layer's input is a mean of word vectors
         assert not np.allclose(found[0], found[2])
+
+
+def test_text_for_a_model_of_tokens_has_no_representation() -> None:
+    """If it breaks, a request of another kind, perhaps a raw text, gets numbers that mean nothing."""
+    provider = tiny.tuner(epochs=1).fit(tiny.examples(8), progress=False).provider
+    assert isinstance(provider, RAPTProvider)
+    with pytest.raises(InvalidParameter, match="kind 'tokens'"):
+        layer_representations(provider, Request("text", [["the"] * 4], ["the movie was good"]))
 
 
 def test_distances_are_those_of_the_projections() -> None:

@@ -14,7 +14,15 @@ from rapt_tuning import tiny
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt import RAPTSanitizer
-from langchain_dp.rapt.tuning import Backbone, PlainTokens, RAPTClassifier, RAPTClient, RAPTPromptTuner, TuningSettings
+from langchain_dp.rapt.tuning import (
+    Backbone,
+    PlainTokens,
+    RAPTClassifier,
+    RAPTClient,
+    RAPTPromptTuner,
+    RAPTProvider,
+    TuningSettings,
+)
 from langchain_dp.records import PrivateRecords, label_name
 
 
@@ -81,6 +89,9 @@ def test_private_records_are_taken() -> None:
         {"reconstruction_weight": -1.0},
         {"plain": 40},
         {"seed": -1},
+        {"seed": 2**70},
+        {"device": torch.device("cpu")},
+        {"device": None},
         {"head_size": True},
     ],
 )
@@ -99,6 +110,9 @@ def test_bad_plain_tokens_are_refused() -> None:
         {"vocabulary": 1},
         {"length": 2, "words": [["one"]]},
         {"length": 1, "words": ["a"]},
+        {"length": 1, "words": None},
+        {"length": 1, "words": [None]},
+        {"length": 1, "words": [[1]]},
         {"length": 1, "choice": "sets", "sets": 2, "words": [["a"]]},
     ):
         with pytest.raises(InvalidParameter):
@@ -199,6 +213,19 @@ def test_stored_texts_of_another_table_are_refused() -> None:
     stored = tiny.tuner(base).privatize(tiny.examples(8))
     with pytest.raises(InvalidParameter, match="Privatize them with this tuner"):
         tiny.tuner().fit(stored, progress=False)
+
+
+def test_a_provider_checks_its_device(tmp_path: Path) -> None:
+    """If it breaks, a device that is no name ends in an AttributeError when the first question is asked."""
+    tiny.tuner(epochs=1).fit(tiny.examples(8), progress=False).save(tmp_path)
+    for device in (torch.device("cpu"), None):
+        with pytest.raises(InvalidParameter, match="device of type"):
+            RAPTProvider.load(tmp_path, tiny.backbone(), device=device)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_the_largest_seed_is_taken() -> None:
+    """If it breaks, torch refuses what the settings allow, after all texts were charged."""
+    assert tiny.tuner(seed=2**64 - 1, epochs=1).fit(tiny.examples(8), progress=False).report
 
 
 def test_a_client_checks_its_arguments() -> None:

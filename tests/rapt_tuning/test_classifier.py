@@ -454,6 +454,33 @@ def test_a_file_with_a_field_too_few_or_of_another_form_is_refused(
         assert "quetzal" not in f"{refused.value}{refused.value.__context__!r}"
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"plain": {"rows": []}},
+        {"plain": {"rows": [[1]]}},
+        {"plain": {"rows": [[1, 2, 3, 4], [1, 2]]}},
+        {"plain": {"rows": [[1, 2, 3, 99]]}},
+        {"plain": {"rows": [[]]}},
+        {"plain": {"candidates": [], "rows": []}},
+        {"plain": {"candidates": [], "rows": []}, "settings": {"choice": "fresh"}},
+        {"settings": {"words": None}},
+        {"settings": {"words": 7}},
+    ],
+)
+def test_a_damaged_client_is_refused_when_it_is_loaded(
+    change: dict[str, Any], trained: RAPTClassifier, tmp_path: Path
+) -> None:
+    """If it breaks, a question is charged, and then numpy says that a range is empty."""
+    trained.save(tmp_path)
+    whole = json.loads((tmp_path / "client.json").read_bytes())
+    for part, fields in change.items():
+        whole[part] |= fields
+    (tmp_path / "client.json").write_text(json.dumps(whole))
+    with pytest.raises(InvalidParameter, match=r"plain tokens|rows of words"):
+        RAPTClient.load(tmp_path, tiny.sanitizer())
+
+
 def test_weights_of_other_shapes_are_refused(tmp_path: Path) -> None:
     """If it breaks, weights that belong to other settings are mixed in silently."""
     one, two = tmp_path / "one", tmp_path / "two"

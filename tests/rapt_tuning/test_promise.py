@@ -19,6 +19,7 @@ from langchain_dp.rapt.policies import Policies
 from langchain_dp.rapt.tuning import (
     Backbone,
     NotSanitized,
+    PlainTokens,
     PrivatizedExamples,
     RAPTClassifier,
     RAPTClient,
@@ -155,6 +156,40 @@ def test_text_of_another_table_is_used_knowingly_and_its_tokens_never(base: Back
     ids = released(tiny.backbone(seed=1), eta=QUIET)
     with pytest.raises(InvalidParameter, match="Privatize them with this tuner"):
         tiny.tuner(base, tiny.sanitizer(base, eta=QUIET)).fit(ids, accept_other_promise=True, progress=False)
+
+
+def test_the_same_eta_of_another_table_is_another_promise(base: Backbone, tmp_path: Path) -> None:
+    """If it breaks, a reader compares distances of two tables, which are different units, by their numbers."""
+    rows = [{"text": f"the heart {i}", "label": tiny.LABELS[i % 2]} for i in range(8)]
+    foreign = RAPTClient(RAPTSanitizer(base.table(), eta=2.0), kind="text").privatize(rows, labels=tiny.LABELS)
+    by = RAPTSanitizer(WORDS_TABLE, eta=2.0)
+    made = tiny.tuner(base, by, epochs=1, max_tokens=8)
+    classifier = made.fit(foreign, accept_other_promise=True, progress=False)
+    assert classifier.training is not None
+    one, two = foreign.certificate.table, made.client.table
+    assert (
+        f"privatized at eta=2 per unit of distance in {one}; plain tokens were, and questions will be, at eta=2 per "
+        f"unit of distance in {two}." in " ".join(classifier.training.notes)
+    )
+    classifier.save(tmp_path)
+    back = RAPTClassifier.load(tmp_path, by, backbone=base)
+    (tmp_path / "certificate.json").unlink()
+    for made_of in (classifier, back, RAPTClassifier.load(tmp_path, by, backbone=base)):
+        notes = " ".join(made_of.certificate().notes)
+        assert f"trained on texts privatized at eta=2 per unit of distance in {one} (exponential)" in notes
+        assert f"questions are privatized at eta=2 per unit of distance in {two} (exponential)" in notes
+
+
+def test_a_training_certificate_counts_its_own_plain_tokens(base: Backbone) -> None:
+    """If it breaks, it says a number of plain tokens that the client of the texts had, and no text of the training."""
+    examples = released(base, tiny.examples(16))  # by a client of 40
+    assert "plain tokens" not in " ".join(examples.certificate.notes)
+    for length, said in ((4, ["The 4 plain tokens before every text are public; privatizing them is free."]), (0, [])):
+        plain = PlainTokens(length=length, vocabulary=20)
+        made = tiny.tuner(base, plain=plain, reconstruction=bool(length), epochs=1).fit(examples, progress=False)
+        assert made.training is not None
+        for certificate in (made.training, made.certificate()):
+            assert [note for note in certificate.notes if "tokens before every text" in note] == said
 
 
 def test_texts_without_a_certificate_are_refused(base: Backbone, tmp_path: Path) -> None:

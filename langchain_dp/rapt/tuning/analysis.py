@@ -39,7 +39,7 @@ def layer_representations(provider: RAPTProvider, request: Request) -> Floats:
         >>> layers = layer_representations(classifier.provider, request)
         >>> layers[-1].shape  # of the last layer: (texts, hidden size)
     """
-    rows, _ = provider.assembler.rows(request)
+    rows = provider.rows(request)
     found = []
     size = provider.settings.batch_size
     provider.model.eval()

@@ -256,7 +256,7 @@ class RAPTClassifier(Runnable[str, str]):
         were. Without ``training`` the client's file says what those were.
         """
         trained = self.client.trained if self.training is None else TrainedOn.of(self.training)
-        other = None if trained is None else trained.note(self.client.eta, self.client.mechanism)
+        other = None if trained is None else trained.note(self.client.eta, self.client.mechanism, self.client.table)
         return self.client.certificate([*self.client.question_notes, *([] if other is None else [other])])
 
     # ------------------------------------------------------------------------------------------- save and load

@@ -39,7 +39,7 @@ from langchain_dp.rapt.tuning.examples import (
 )
 from langchain_dp.rapt.tuning.plain import Ids, PlainSource
 from langchain_dp.rapt.tuning.plain_rows import PlainRows
-from langchain_dp.rapt.tuning.promise import ACCOUNT, FREE, SETTINGS, TrainedOn
+from langchain_dp.rapt.tuning.promise import ACCOUNT, SETTINGS, TrainedOn
 from langchain_dp.rapt.tuning.settings import PlainTokens
 from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, Privatized, Request
 from langchain_dp.rapt.vocabulary import Vocabulary, table_name
@@ -244,7 +244,7 @@ class RAPTClient:
             released.inputs,
             [labels[number] for number in raw.labels],
             released.truncated,
-            self.certificate([LABELS_IN_CLEAR], account, fresh=fresh),
+            self._certificate([LABELS_IN_CLEAR], account, fresh=fresh),
         )
 
     def release(self, examples: RawExamples, *, fresh: bool = False, met: Counter[str] | None = None) -> ReleasedRows:
@@ -322,33 +322,44 @@ class RAPTClient:
         return math.inf if self._formal is None else self._formal.engine.eta
 
     def certificate(
-        self,
-        notes: Sequence[str] = (),
-        parameters: Mapping[str, float | int | str] | None = None,
-        *,
-        fresh: bool = False,
+        self, notes: Sequence[str] = (), parameters: Mapping[str, float | int | str] | None = None
     ) -> MetricCertificate:
-        """The promise, with what is spent so far.
+        """The promise for questions, with what is spent so far.
 
         Args:
             notes: What else it says.
             parameters: Likewise.
-            fresh: Whether it is for texts that were privatized anew, as :meth:`release` can.
         """
-        said = (f"The {self.plain.settings.length} plain tokens before every text are public; {FREE}", *notes)
+        return self._certificate((*self.plain_notes, *notes), parameters)
+
+    def _certificate(
+        self,
+        notes: Sequence[str],
+        parameters: Mapping[str, float | int | str] | None,
+        *,
+        fresh: bool = False,
+    ) -> MetricCertificate:
+        """The same without plain tokens; ``fresh`` for texts that were privatized anew, as :meth:`release` can."""
         if self._formal is not None:
             formal = self._formal
             clear = (*formal.engine.notes(), *formal.account_notes()) if fresh else formal.notes()
-            return self._formal.certificate((*clear, *said), parameters or {})
+            return self._formal.certificate((*clear, *notes), parameters or {})
         return MetricCertificate(
             mechanism="none",
             eta=math.inf,
             table=self.table,
             private=False,
             reason=NOT_PRIVATE,
-            notes=said,
+            notes=tuple(notes),
             parameters=parameters or {},
         )
+
+    @property
+    def plain_notes(self) -> tuple[str, ...]:
+        """What a certificate says of plain tokens."""
+        length = self.plain.settings.length
+        said = f"The {length} plain tokens before every text are public; privatizing them is free."
+        return (said,) if length else ()
 
     @property
     def mechanism(self) -> str:
@@ -417,7 +428,7 @@ class RAPTClient:
         if told is not None and self.settings and told != self.settings:
             found.append("they were privatized under other settings: other kept words, policies, lengths or vectors")
         aside = {REUSED, *COUNTED, UNNAMED, LABELS_IN_CLEAR}  # of the account, and of every training
-        theirs = {note for note in certificate.notes if note not in aside and not note.endswith(FREE)}
+        theirs = set(certificate.notes) - aside
         own = set(self.in_clear) - aside
         found += [f"only of them it is said: {note[:_SHOWN]!r}" for note in sorted(theirs - own)]
         found += [f"only here it is said: {note[:_SHOWN]!r}" for note in sorted(own - theirs)]
@@ -475,7 +486,7 @@ class RAPTClient:
             )
         if "trained" in found.model_fields_set:
             said = found.trained  # None: nobody said
-            client.trained = None if said is None else TrainedOn(float(said.eta), said.mechanism)
+            client.trained = None if said is None else TrainedOn(float(said.eta), said.mechanism, said.table)
         else:
             client.trained = TrainedOn(math.inf if found.eta is None else found.eta)  # all that older files say
         settings = PlainTokens.from_dict(found.settings)
@@ -493,6 +504,7 @@ def _units(examples: RawExamples) -> list[Unit]:
 class _TrainedForm(Form):
     eta: float | Literal["inf"]
     mechanism: str | None
+    table: str | None = None
 
 
 class _PlainForm(Form):

@@ -39,8 +39,7 @@ class PlainSource:
         found = _candidates(vocabulary)
         size = min(settings.vocabulary, len(found))
         self.candidates: Ids = np.sort(coins.choice(found, size=size, replace=False))
-        rows = {"fixed": 1, "sets": settings.sets, "fresh": 0}[settings.choice]
-        self.rows: Ids = coins.integers(0, size, size=(rows, settings.length))
+        self.rows: Ids = coins.integers(0, size, size=(settings.rows, settings.length))
         if settings.words:
             self._give(vocabulary, settings.words)
 
@@ -56,9 +55,13 @@ class PlainSource:
         source = cls.__new__(cls)
         source.settings = settings
         source.candidates = _places(vocabulary, candidates)
-        source.rows = np.array(rows, dtype=np.int64).reshape(len(rows), settings.length)
-        if source.rows.size and not 0 <= source.rows.min() <= source.rows.max() < len(source.candidates):
-            raise InvalidParameter("Expected rows of plain tokens to name candidates. Save the client again.")
+        named = len(candidates) > 0 and all(0 <= one < len(candidates) for row in rows for one in row)
+        if not named or len(rows) != settings.rows or any(len(row) != settings.length for row in rows):
+            raise InvalidParameter(
+                f"Expected {settings.rows} rows of {settings.length} plain tokens that name candidates: the "
+                "description of the client is damaged. Save the client again."
+            )
+        source.rows = np.array(rows, dtype=np.int64).reshape(settings.rows, settings.length)
         return source
 
     def to_dict(self, vocabulary: Vocabulary) -> Mapping[str, Any]:

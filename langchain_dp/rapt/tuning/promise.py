@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langchain_dp.accounting.metric import MetricCertificate
+from langchain_dp.accounting.metric import MetricCertificate, per
 from langchain_dp.errors import InvalidParameter
 
 ACCOUNT = "account"
@@ -19,9 +19,6 @@ SETTINGS = "settings"
 TRAINING_ETA = "training_eta"
 TRAINING_MECHANISM = "training_mechanism"
 """Parameters of a training certificate: how the training texts alone were privatized."""
-
-FREE = "privatizing them is free."
-"""How the note on plain tokens ends."""
 
 _SPENT = ("user_spent", "document_spent")
 _LIMITS = ("user_limit", "document_limit")
@@ -35,20 +32,23 @@ class TrainedOn:
     Args:
         eta: Loss of one release, in nats per unit of distance; infinite if they were in clear.
         mechanism: What drew their words; None if nobody said.
+        table: Whose distances eta is counted by; likewise.
     """
 
     eta: float
     mechanism: str | None = None
+    table: str | None = None
 
-    def note(self, eta: float, mechanism: str) -> str | None:
+    def note(self, eta: float, mechanism: str, table: str) -> str | None:
         """What a reader must know where questions are privatized otherwise; None where they are not."""
-        same = self.eta == eta or math.isclose(self.eta, eta, rel_tol=_SAME)
-        if same and self.mechanism in (None, mechanism):
+        other = self.table not in (None, table)
+        if not other and _same(self.eta, eta) and self.mechanism in (None, mechanism):
             return None
         how = "" if self.mechanism is None else f" ({self.mechanism})"
+        one, two = (_per(self.table), _per(table)) if other else ("", "")
         return (
-            f"The model was trained on texts privatized at eta={self.eta:g}{how}; "
-            f"questions are privatized at eta={eta:g} ({mechanism})."
+            f"The model was trained on texts privatized at eta={self.eta:g}{one}{how}; "
+            f"questions are privatized at eta={eta:g}{two} ({mechanism})."
         )
 
     @classmethod
@@ -59,11 +59,12 @@ class TrainedOn:
         return cls(
             certificate.eta if eta is None else float(eta),
             certificate.mechanism if mechanism is None else str(mechanism),
+            certificate.table,
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that strict JSON can hold."""
-        return {"eta": _told(self.eta), "mechanism": self.mechanism}
+        return {"eta": _told(self.eta), "mechanism": self.mechanism, "table": self.table}
 
 
 def joined(one: MetricCertificate, other: MetricCertificate) -> MetricCertificate:
@@ -97,6 +98,15 @@ def joined(one: MetricCertificate, other: MetricCertificate) -> MetricCertificat
     return dataclasses.replace(worse, **counts, notes=notes, parameters=parameters)
 
 
+def _same(one: float, other: float) -> bool:
+    return one == other or math.isclose(one, other, rel_tol=_SAME)
+
+
+def _per(table: str | None) -> str:
+    """Of two tables the same eta is another promise."""
+    return "" if table is None else f" {per(table)}"
+
+
 def _told(eta: float) -> float | str:
     """As strict JSON, and a certificate's parameter, can hold it."""
     return "inf" if math.isinf(eta) else eta
@@ -116,6 +126,7 @@ def of_training(
     held: MetricCertificate | None,
     *,
     inference_eta: float,
+    inference_table: str,
     notes: Sequence[str],
     parameters: Mapping[str, float | int | str],
 ) -> MetricCertificate:
@@ -125,6 +136,7 @@ def of_training(
         train: Of the training texts.
         held: Of the validation texts, if there are any.
         inference_eta: At which questions, and all plain tokens, are privatized.
+        inference_table: By whose distances.
         notes: What training adds.
         parameters: Likewise.
 
@@ -141,10 +153,12 @@ def of_training(
             said.append(f"The validation texts are NOT private: {held.reason}.")
         elif (held.eta, held.mechanism) != (train.eta, train.mechanism):
             said.append(f"The validation texts were privatized at eta={held.eta:g} ({held.mechanism}).")
-    if not math.isclose(train.eta, inference_eta, rel_tol=_SAME) and train.eta != inference_eta:
+    other = train.table != inference_table
+    if other or not _same(train.eta, inference_eta):
+        one, two = (_per(train.table), _per(inference_table)) if other else ("", "")
         said.append(
-            f"The training texts were privatized at eta={train.eta:g}; plain tokens were, and questions will be, at "
-            f"eta={inference_eta:g}."
+            f"The training texts were privatized at eta={train.eta:g}{one}; plain tokens were, and questions will be, "
+            f"at eta={inference_eta:g}{two}."
         )
     told = {name: _told(eta) for name, eta in etas.items()}
     return dataclasses.replace(

@@ -20,7 +20,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.tuning.backbone import Backbone, backbone_of
 from langchain_dp.rapt.tuning.batches import Assembler, Row
 from langchain_dp.rapt.tuning.model import RECONSTRUCTION, TunedModel
-from langchain_dp.rapt.tuning.settings import TuningSettings
+from langchain_dp.rapt.tuning.settings import TuningSettings, check_device
 from langchain_dp.rapt.tuning.training import autocast, probabilities_of
 from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, Kind, Request
 
@@ -78,10 +78,17 @@ class RAPTProvider:
         Raises:
             InvalidParameter: The request was not made for this model.
         """
+        return Answer(self.labels, self._probabilities(self.rows(request)))
+
+    def rows(self, request: Request) -> list[Row]:
+        """Inputs of the backbone.
+
+        Raises:
+            InvalidParameter: The request was not made for this model.
+        """
         if request.kind != self.kind:
             raise InvalidParameter(f"Expected a request of the kind {self.kind!r}. Use the client of this model.")
-        rows, _ = self.assembler.rows(request)
-        return Answer(self.labels, self._probabilities(rows))
+        return self.assembler.rows(request)[0]
 
     def answer(self, body: bytes) -> bytes:
         """Answer a request in JSON with JSON: all that a server has to call.
@@ -233,6 +240,7 @@ def chosen_device(device: str) -> str:
     Raises:
         InvalidParameter: torch cannot use it.
     """
+    check_device(device)
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

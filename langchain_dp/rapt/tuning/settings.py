@@ -12,7 +12,12 @@ from langchain_dp.errors import InvalidParameter
 Method = Literal["prompt", "prefix", "adapter", "full"]
 Choice = Literal["fixed", "sets", "fresh"]
 
+_LARGEST_SEED = 2**64 - 1  # of torch
 _PROMPT_LENGTH = {"prompt": 150, "prefix": 10}
+
+
+def _listed(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +55,9 @@ class PlainTokens:
         validate.integer("sets", self.sets, at_least=1)
         validate.integer("vocabulary", self.vocabulary, at_least=2)
         validate.integer("seed", self.seed, at_least=0)
-        if isinstance(self.words, str) or any(isinstance(row, str) for row in self.words):
+        if not _listed(self.words) or not all(
+            _listed(row) and all(isinstance(word, str) for word in row) for row in self.words
+        ):
             raise InvalidParameter("Expected words to be rows of words. Give [['one', 'two']].")
         words = tuple(tuple(row) for row in self.words)
         object.__setattr__(self, "words", words)  # frozen: the only way
@@ -59,12 +66,16 @@ class PlainTokens:
                 f"Expected every row of words to hold length={self.length} words, got "
                 f"{sorted({len(row) for row in words})}."
             )
-        rows = {"fixed": 1, "sets": self.sets, "fresh": 0}[self.choice]
-        if words and len(words) != rows:
+        if words and len(words) != self.rows:
             raise InvalidParameter(
-                f"Expected words to hold {rows} rows under choice={self.choice!r} and sets={self.sets}, got "
+                f"Expected words to hold {self.rows} rows under choice={self.choice!r} and sets={self.sets}, got "
                 f"{len(words)}."
             )
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are to choose from; 0 if each is drawn anew."""
+        return {"fixed": 1, "sets": self.sets, "fresh": 0}[self.choice]
 
     @classmethod
     def from_dict(cls, fields: Any) -> PlainTokens:
@@ -149,7 +160,8 @@ class TuningSettings:
             validate.integer(name, getattr(self, name), at_least=1)
         if self.patience is not None:
             validate.integer("patience", self.patience, at_least=1)
-        validate.integer("seed", self.seed, at_least=0)
+        validate.integer("seed", self.seed, at_least=0, at_most=_LARGEST_SEED)
+        check_device(self.device)
         validate.number("learning_rate", self.learning_rate, above=0.0)
         validate.number("reconstruction_weight", self.reconstruction_weight, at_least=0.0)
         validate.one_of("start", self.start, ("words", "random"))
@@ -185,6 +197,19 @@ class TuningSettings:
         """Names of the fields in which two settings differ, but for the device."""
         mine, its = self.to_dict(), other.to_dict()
         return sorted(name for name in mine if name != "device" and mine[name] != its[name])
+
+
+def check_device(device: object) -> None:
+    """Refuse what is no name of a device, before torch is there to be asked.
+
+    Raises:
+        InvalidParameter: It is of another type.
+    """
+    if not isinstance(device, str):
+        raise InvalidParameter(
+            f"Expected device of type {type(device).__name__} to be a str, such as 'auto', 'cpu' or 'cuda:0'. Give "
+            "its name."
+        )
 
 
 def _named(kind: type, fields: Any) -> Mapping[str, Any]:

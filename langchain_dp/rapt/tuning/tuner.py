@@ -312,6 +312,7 @@ class RAPTPromptTuner:
         epochs = len(report.epochs)
         once = self.settings.privatize == "once"
         notes = [
+            *self.client.plain_notes,
             LABELS_IN_CLEAR,
             "Every training text was privatized once and stored: all epochs saw the one release."
             if once
@@ -335,6 +336,7 @@ class RAPTPromptTuner:
             train.certificate,
             None if held is None else held.certificate,
             inference_eta=self.client.eta,
+            inference_table=self.client.table,
             notes=notes,
             parameters=parameters,
         )
