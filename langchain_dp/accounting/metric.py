@@ -216,10 +216,9 @@ class MetricLedger(BaseLedger):
 
     def _too_many(self, whose: Whose, times: int, eta: float, spent: int, limit: int, remedy: str) -> BudgetExceeded:
         return BudgetExceeded(
-            f"{times} releases of one {whose} would cost eta {eta:g} each; {units(limit - spent):g} of "
-            f"{units(limit):g} is left for it. Nothing was charged and nothing released. {remedy} (In nats per unit of "
-            "distance.)",
-            asked=f"{times} releases at eta={eta:g} for a {whose}",
+            f"This would cost one {whose} {times} x eta {eta:g}; {units(limit - spent):g} of {units(limit):g} is left "
+            f"for it. Nothing was charged and nothing released. {remedy} (In nats per unit of distance.)",
+            asked=f"{times} x a release at eta={eta:g} for a {whose}",
             spent=(units(spent), 0.0),
             budget=(units(limit), 0.0),
             fits=(limit - spent) // ticks(eta),

@@ -481,6 +481,15 @@ def test_a_damaged_client_is_refused_when_it_is_loaded(
         RAPTClient.load(tmp_path, tiny.sanitizer())
 
 
+def test_a_provider_has_different_labels(trained: RAPTClassifier, tmp_path: Path) -> None:
+    """If it breaks, a damaged file gives two labels one name, and the first question is charged before that shows."""
+    trained.save(tmp_path)
+    whole = json.loads((tmp_path / "provider.json").read_bytes())
+    (tmp_path / "provider.json").write_text(json.dumps(whole | {"labels": ["good", "good"]}))
+    with pytest.raises(InvalidParameter, match="each once"):
+        RAPTProvider.load(tmp_path, tiny.backbone())
+
+
 def test_weights_of_other_shapes_are_refused(tmp_path: Path) -> None:
     """If it breaks, weights that belong to other settings are mixed in silently."""
     one, two = tmp_path / "one", tmp_path / "two"

@@ -23,6 +23,7 @@ from langchain_dp.rapt.tuning.model import RECONSTRUCTION, TunedModel
 from langchain_dp.rapt.tuning.settings import TuningSettings, check_device
 from langchain_dp.rapt.tuning.training import autocast, probabilities_of
 from langchain_dp.rapt.tuning.wire import PROVIDER, WEIGHTS, Answer, Kind, Request
+from langchain_dp.records import check_labels
 
 FORMAT = "langchain-dp rapt provider 1"
 
@@ -57,7 +58,7 @@ class RAPTProvider:
         verbalizer: Mapping[str, str] | None,
         template: str,
     ) -> None:
-        self.labels = tuple(labels)
+        self.labels = check_labels(labels)
         self.kind: Kind = validate.one_of("kind", kind, ("tokens", "text"))
         self.model = model
         self.backbone = backbone

@@ -52,8 +52,8 @@ class RAPTPromptTuner:
         backbone: "minilm", a folder, a model of transformers (which is copied), or a :class:`Backbone`.
         tokenizer: Tokenizer of a given model.
         settings: What is learned and how; the paper's values by default.
-        verbalizer: A word for each label, predicted by the backbone's own head for words (in a T5, by its decoder);
-            None: a linear head on the text's activations.
+        verbalizer: A word for each label, predicted by the backbone's own head for words, which "minilm" does not have
+            (in a T5, by its decoder); None: a linear head on the text's activations.
         template: Public text behind every input of an encoder, with ``{mask}`` where the word is predicted.
         user_key: Key of an example that says whose account is charged.
 
