@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import typer
 from typer import Option
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 class Synthesize(JsonOptions, ModelOptions, KindOptions, DeltaOptions, FileOptions, LabelOptions):
     """Writes examples."""
 
+    said: ClassVar = {"max_new_tokens": "--tokens"}
     path = "synthesize"
     what = "Write examples from private rows with a model on this machine: for any use, for ever."
     examples = """\

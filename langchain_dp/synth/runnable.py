@@ -156,7 +156,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         if max_new_tokens < self.filters.least_words:
             raise InvalidParameter(
                 f"Expected max_new_tokens={max_new_tokens} to hold the {self.filters.least_words} words that a text "
-                "must have, or all are left out. Raise it, or lower Filters(least_words=)."
+                "must have by its filters, or all are left out. Raise it."
             )
         if self.filters.check_labels and not isinstance(model, ScoresLabels):
             raise InvalidParameter("Expected check_labels=True only with a model that scores labels. Set it to False.")

@@ -169,6 +169,7 @@ def test_descriptions_reach_the_model_and_name_labels(command: Callable[..., lis
         (["--describe", "other=x"], 2, "none of them"),
         (["--members", "100", "--scheme", "rounds"], 1, "Lower --members,"),
         (["--count", "0"], 2, "--count"),
+        (["--tokens", "2"], 1, "Expected --tokens 2 to hold the 3 words"),
     ],
 )
 def test_mistakes_end_in_one_line(
