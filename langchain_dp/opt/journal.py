@@ -51,6 +51,7 @@ class Journal(RunJournal):
         written: Candidates, oldest first.
         winner: Index of what was selected, in the order of :func:`langchain_dp.opt.candidates.choices`: the last is
             the initial instruction. None before.
+        records: Number of records that it was started with, where that is public.
     """
 
     settings: Mapping[str, Any]
@@ -61,6 +62,7 @@ class Journal(RunJournal):
     sampling_probability: float
     written: list[Written] = dataclasses.field(default_factory=list)
     winner: int | None = None
+    records: int | None = None
 
     def __repr__(self) -> str:
         return f"Journal({len(self.written)} candidates, winner={self.winner})"
@@ -97,6 +99,7 @@ class Journal(RunJournal):
             "sampling_probability": self.sampling_probability,
             "written": [dataclasses.asdict(candidate) for candidate in self.written],
             "winner": self.winner,
+            "records": self.records,
         }
         return json.dumps(fields)
 
@@ -109,9 +112,10 @@ def started(
     data: str,
     groups: int,
     sampling_probability: float,
+    records: int | None,
 ) -> Journal:
     """The journal of a run that begins."""
-    return Journal(settings, key, masked(ledger, key), data, groups, sampling_probability)
+    return Journal(settings, key, masked(ledger, key), data, groups, sampling_probability, records=records)
 
 
 def found(ledger: PrivacyLedger, plan: LedgerPlan) -> Journal | None:
@@ -191,11 +195,13 @@ def _from_fields(fields: Mapping[str, Any], key: bytes, under_mask: str) -> Jour
         fields["sampling_probability"],
         [Written(**candidate) for candidate in fields["written"]],
         fields["winner"],
+        fields.get("records"),
     )
     sound = (
         isinstance(journal.data, str)
         and isinstance(journal.groups, int)
         and journal.groups > 0
+        and (journal.records is None or isinstance(journal.records, int))
         and 0 < journal.sampling_probability <= 1
         and all(_is_sound(candidate, _requests(journal.settings)) for candidate in journal.written)
         and (journal.winner is None or journal.winner in range(_choices(journal)))

@@ -116,7 +116,6 @@ class PrivateRuns:
         self._journal: Journal | None = None
         self._reservation: PromptReservation | None = None
         self._split: Split | None = None
-        self._weak: tuple[str, ...] = ()
         if settings.rows is not None and self.neighbors is Neighbors.ADD_OR_REMOVE_ONE:
             raise InvalidParameter(
                 f"Expected rows={settings.rows} with replace-one or zero-out: under add/remove the number of rows is "
@@ -192,8 +191,7 @@ class PrivateRuns:
         self._reservation = reservation = self._reserved(journal, scheme, len(records))
         self._journal = journal
         budget = reservation.budget
-        self._weak = weak_points(budget.epsilon, budget.delta, *scheme.least_records(len(records)))
-        warn_of(self._weak)
+        warn_of(weak_points(budget.epsilon, budget.delta, *scheme.least_records(len(records))))
         if journal.winner is None and not self._may_choose(reservation):
             kept = "The candidates are released: see released(), and take one by what is public. Or give"
             kept = kept if self._settings.writes else "Give"
@@ -295,6 +293,7 @@ class PrivateRuns:
             data=fingerprint(marks(records, key, self._settings.prompts.variables), key),
             groups=scheme.groups,
             sampling_probability=scheme.sampling_probability,
+            records=len(records) if scheme.even else None,
         )
 
     def _write(self, data: Data, journal: Journal, reservation: PromptReservation, halted: Callable[[], bool]) -> Run:
@@ -398,7 +397,8 @@ class PrivateRuns:
         if attached is None:
             raise InvalidParameter("Expected a run to have started. Call invoke(examples) first, or plan(examples).")
         reservation, journal = attached
-        weak = self._weak or weak_points(reservation.budget.epsilon, reservation.budget.delta)
+        budget, least = reservation.budget, self._scheme(journal).least_records(journal.records or 0)
+        weak = weak_points(budget.epsilon, budget.delta, *least)
         seeded = not self._rng.private
         glossary, writes = self._settings.glossary is not None, self._settings.writes
         return reservation.plan.certificate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,6 +242,19 @@ def test_a_weak_promise_says_so() -> None:
     for each in said:
         assert f"WARNING      {each}" in str(made.plan(examples()))
         assert [each in note for note in made.certificate().notes].count(True) == 1
+
+
+def test_a_weak_promise_is_weak_after_a_restart(tmp_path: Path) -> None:
+    """If it breaks, an auditor who asks for the certificate later does not read that delta is large."""
+    notes = []
+    for again in (False, True):
+        with PrivacyLedger(PrivacyBudget(200.0, 0.1), tmp_path / "ledger") as ledger:
+            made = optimizer(ledger=ledger)
+            if not again:
+                made.invoke(examples())
+            notes.append(made.certificate().notes)
+    assert notes[0] == notes[1]
+    assert any("not below one over the number of records" in note for note in notes[1])
 
 
 def test_where_the_number_of_records_is_private_no_warning_depends_on_it() -> None:
