@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import json
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from langchain_dp._util.words import whole
 
-_EDGES = " \t\"'`*_.,;:!?()[]{}<>-#"
-_CUE = re.compile(r"^[\w /]{1,40}?(?::|\bis\b)\s*", re.UNICODE)
-_NEGATION = re.compile(r"\b(?:not|no|never|neither|hardly)\b", re.IGNORECASE)
+_CUE = re.compile(r"^[\w /]{1,40}?(?:[:\uff1a]|\bis\b)\s*", re.UNICODE)
+_NEGATION = re.compile(r"\b(?:not|no|never|neither|hardly|cannot|wrong|but|except)\b|n['\u2019]t\b", re.IGNORECASE)
+_DENIED = re.compile(r"[\W_]*(?:no|not|false|wrong|incorrect)[\W_]*", re.IGNORECASE)
 _FENCE = re.compile(r"^\s*```\w*[ \t]*\n(.*?)(?:```.*)?$", re.DOTALL)
+_ENDS = r".,;:!()\-\u2013\u2014\u2026\u3001\u3002\uff0c\uff1b\uff1a\uff01\uff1f\uff08\uff09\u0964\u060c\u061b\u061f"
+"""Marks after a word with which a sentence ends, or goes on, in several scripts; as in a class of a pattern."""
+_MARKS = "`*<>#"
+_UNITS = "%\u2030&@"
+_EDGES = ("P", "Z", "So", "Cf", "Cc")
+_MOST_EDGES = 12
 
 
 def parse_label(answer: Any, words: Sequence[str]) -> int | None:
@@ -41,15 +50,30 @@ def parse_label(answer: Any, words: Sequence[str]) -> int | None:
             fields = None
         if isinstance(fields, Mapping):
             text = _text(fields) or ""
-    line = next((line for line in text.splitlines() if line.strip()), "")
-    rest = _without_cue(line.strip(_EDGES), words)
-    # As it stands first: "-" or "(a)" may be a label.
-    for form, candidates in ((_folded, [line]), (_plain, [line, rest])):
-        forms = [form(word) for word in words]
-        for candidate in map(form, candidates):
-            if candidate and candidate in forms:
-                return forms.index(candidate) if forms.count(candidate) == 1 else None
-    return _leading(rest, words)
+    line = _one_form(next((line for line in text.splitlines() if line.strip()), "")).strip()
+    words = [_one_form(word) for word in words]
+    rest = _without_cue(_bare(line, right=False), words)
+    for candidate in (line, rest):
+        if (index := _least_bare(candidate, words)) is not None:
+            return index
+    plain = [_folded(_bare(word)) for word in words]
+    for candidate in map(_folded, (_bare(line), _bare(rest))):
+        if candidate and candidate in plain:
+            return plain.index(candidate) if plain.count(candidate) == 1 else None
+    return _leading(_bare(rest), words)
+
+
+def _least_bare(text: str, words: Sequence[str]) -> int | None:
+    """The word that is left with the fewest marks taken off: "-", "(a)" or "C#" may be a label."""
+    forms = [_folded(word) for word in words]
+    left, right = (min(edges, _MOST_EDGES) for edges in _edges(text))
+    for start, end in sorted(itertools.product(range(left + 1), range(right + 1)), key=sum):
+        form = _folded(text[start : len(text) - end])
+        if form and form in forms:
+            # "[a]" is neither of "a" and "(a)"
+            unclear = start + end and _bare(form) == form and sum(_folded(_bare(word)) == form for word in words) > 1
+            return forms.index(form) if forms.count(form) == 1 and not unclear else None
+    return None
 
 
 def _without_cue(line: str, words: Sequence[str]) -> str:
@@ -66,9 +90,10 @@ def _leading(line: str, words: Sequence[str]) -> int | None:
     # longest first: "not relevant" is asked before "relevant"
     for index in sorted(named, key=lambda index: -len(words[index])):
         rest = re.sub(re.escape(words[index]), " ", line, count=1, flags=re.IGNORECASE)
-        if re.match(rf"{re.escape(words[index])}\s*(?:[.,;:!()\-\u2013\u2014]|$)", line, re.IGNORECASE):
+        # 3.5, 2,500 and 1:30 do not begin with a label
+        if re.match(rf"{re.escape(words[index])}\s*(?:(?![.,:\-\u2013]\d)[{_ENDS}]|$)", line, re.IGNORECASE):
             others = {other for other in range(len(words)) if other != index and _names(rest, words[other])}
-            return None if others else index
+            return None if others or _DENIED.fullmatch(rest) else index
     return None
 
 
@@ -80,8 +105,27 @@ def _folded(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def _plain(text: str) -> str:
-    return _folded(text.strip(_EDGES))
+def _one_form(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
+
+
+def _edges(text: str) -> tuple[int, int]:
+    """How many marks stand at the beginning and at the end; a sign before a digit is of the number."""
+    left = next((at for at, letter in enumerate(text) if not _is_mark(letter)), len(text))
+    right = next((at for at, letter in enumerate(reversed(text)) if not _is_mark(letter)), len(text))
+    if left < len(text) and text[left].isdigit() and text[left - 1 : left] in ("-", "\u2212", "."):
+        left -= 1
+    return left, right
+
+
+def _is_mark(letter: str) -> bool:
+    return letter in _MARKS or (letter not in _UNITS and unicodedata.category(letter).startswith(_EDGES))
+
+
+def _bare(text: str, *, right: bool = True) -> str:
+    """The text without the marks at its ends, or at its beginning alone."""
+    left, end = _edges(text)
+    return text[left : len(text) - end * right]
 
 
 def _text(answer: Any) -> str | None:
@@ -89,6 +133,8 @@ def _text(answer: Any) -> str | None:
         return str(answer.value)
     if isinstance(answer, str):
         return answer
+    if isinstance(answer, Integral):  # a label may be a whole number, or a bool
+        return str(answer)
     if isinstance(answer, Mapping):
         return _text(answer.get("label"))
     tool_calls = getattr(answer, "tool_calls", None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -81,10 +82,11 @@ def redacting(method: Callable[P, R]) -> Callable[P, R]:
 def without_frames(error: BaseException, when: str = SANITIZING) -> BaseException:
     """The same error anew, without frames and context.
 
-    Errors of this package, and of files, keep what they say, which is public; of others only the type's name is left.
+    Errors of this package, and of files, say what they are about; of others only the type's name is left.
     """
     if isinstance(error, OSError) and error.errno is not None:
-        return OSError(error.errno, error.strerror, error.filename)
+        said = os.strerror(error.errno) if error.errno > 0 else type(error).__name__  # its own words may be a record's
+        return OSError(error.errno, said, error.filename)
     for kind in (TimeoutError, ConnectionError, OSError):
         if isinstance(error, kind):  # whoever tries again catches these
             return kind(f"{type(error).__name__} {when}; its text is withheld.")

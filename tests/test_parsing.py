@@ -122,3 +122,67 @@ def test_every_label_of_every_ready_template_is_read_back() -> None:
     for index, word in enumerate(TREC):
         for form in (word, word.upper(), f" {word}.", f"Answer Type: {word}", f'{{"label": "{word}"}}'):
             assert parse_label(form, TREC) == index
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "named"),
+    [
+        ("-1", ["0", "1"], None),
+        ("Label: -1", ["0", "1"], None),
+        *((one, ["1", "2", "3"], None) for one in ("3.5", "2,500", "1:30", "3-5", "1%")),
+        *((one, ["-1", "0", "1"], "-1") for one in ("-1", "Label: -1", "-1.", "**-1**", "(-1)")),
+        *((one, ["-1", "0", "1"], "1") for one in ("Label: 1", "1.", "- 1", "1", "1. It is")),
+        *((one, ["C", "C#"], "C#") for one in ("Label: C#", "C#.", "**C#**", "c#")),
+        *((one, ["C", "C#"], "C") for one in ("Label: C", "C", "c")),
+        (5, ["5", "1"], "5"),
+        ({"label": 5}, ["5", "1"], "5"),
+        ('{"label": 5}', ["5", "1"], "5"),
+        ({"label": True}, ["True", "False"], "True"),
+    ],
+)
+def test_numbers_and_signs_of_labels_are_read(answer: Any, words: list[str], named: str | None) -> None:
+    """If it breaks, -1 is a vote for 1, 3.5 one for 3, or labels that are numbers get no votes at all."""
+    found = parse_label(answer, words)
+    assert (None if found is None else words[found]) == named
+
+
+CHINESE = ["\u6b63\u9762", "\u8d1f\u9762"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        *((one, ["positive", "negative"]) for one in (
+            "\u201cPositive\u201d", "\u2018positive\u2019", "\u00abpositive\u00bb", "positive\u2026",
+            "positive \U0001f44d",
+            "Positive - no doubt about it", "Positive. No complaints", "**Positive**",
+        )),
+        *((one, CHINESE) for one in (
+            "\u6b63\u9762\u3002", "\u7b54\u6848\uff1a\u6b63\u9762", "\u300c\u6b63\u9762\u300d",
+            "\u6b63\u9762\uff0c\u56e0\u4e3a\u5f88\u597d\u3002",
+        )),
+        ("\u0938\u0915\u093e\u0930\u0964", ["\u0938\u0915\u093e\u0930", "\u0928"]),
+        ("\u0646\u0639\u0645\u060c \u0644\u0623\u0646", ["\u0646\u0639\u0645", "\u0644\u0627"]),
+        ("Cafe\u0301.", ["Caf\u00e9", "bar"]),
+        ("Caf\u00e9", ["Cafe\u0301", "bar"]),
+    ],
+)  # fmt: skip
+def test_answers_end_as_each_writing_does(answer: str, words: list[str]) -> None:
+    """If it breaks, a model that ends its answers with the full stop of its own script never votes."""
+    assert parse_label(answer, words) == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Cannot be: positive",
+        "Anything but: positive",
+        "Wrong: positive",
+        "It isn't: positive",
+        "Positive: false",
+        "Positive - no",
+    ],
+)
+def test_what_is_denied_is_no_vote(answer: str) -> None:
+    """If it breaks, a denial counts for the label that it denies."""
+    assert parse_label(answer, ["positive", "negative"]) is None

@@ -83,8 +83,6 @@ class Columns:
 
         A frame keeps its index: it is for batches whose rows are no secret.
         """
-        for each in kept:
-            self._column(each)
         made = {each: self._column(each) for each in self._names if each in kept}
         made[name] = _like(self._column(like), values)
         if hasattr(self._batch, "iloc"):
@@ -107,13 +105,17 @@ class Columns:
             InvalidParameter: A column to keep is not there; or a frame has another index than one of places, which
                 would leave in clear, or, left out, put rows beside the wrong ones.
         """
-        for name in kept:
-            self._column(name)
+        self.check_there(kept)
         if hasattr(self._batch, "iloc") and type(self._batch.index).__name__ != "RangeIndex":
             raise InvalidParameter(
                 "Expected a frame with a plain index (0, 1, ...): what stands in another one would leave in clear. "
                 "Call reset_index(drop=True), or reset_index() and name its column in keep_columns=."
             )
+
+    def check_there(self, names: Iterable[str]) -> None:
+        """Raise InvalidParameter unless these columns are there."""
+        for name in names:
+            self._column(name)
 
     def _column(self, name: str) -> Any:
         if name not in self._names:

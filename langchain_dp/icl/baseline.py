@@ -19,9 +19,11 @@ from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.voters import Voter
 from langchain_dp.icl.votes import SubsetPrompt, Vote, votes
+from langchain_dp.redact import Held, aredacted, redacted
 
 BaselineMethod = Literal["zero-shot", "few-shot", "vote"]
 
+_ASKING = "while a model was asked"
 _REASONS = {
     "zero-shot": "no noise: but no private example was used either",
     "few-shot": "no noise: one prompt with private examples of all labels answers directly",
@@ -100,16 +102,22 @@ class NonPrivateICL(Runnable[Question, Any]):
     def _answer(self, question: Question) -> Any:
         subset_prompts = self._drawn(self._check(question))
         try:
-            return self._count(subset_prompts, self._voter.ask(subset_prompts, even_empty=True))
+            return self._count(subset_prompts, redacted(self._cast, Held(subset_prompts), _ASKING))
         finally:
             self._drop(subset_prompts)
 
     async def _aanswer(self, question: Question) -> Any:
         subset_prompts = self._drawn(self._check(question))
         try:
-            return self._count(subset_prompts, await self._voter.aask(subset_prompts, even_empty=True))
+            return self._count(subset_prompts, await aredacted(self._acast, Held(subset_prompts), _ASKING))
         finally:
             self._drop(subset_prompts)
+
+    def _cast(self, subset_prompts: Sequence[SubsetPrompt]) -> Sequence[Vote]:
+        return self._voter.ask(subset_prompts, even_empty=True)
+
+    async def _acast(self, subset_prompts: Sequence[SubsetPrompt]) -> Sequence[Vote]:
+        return await self._voter.aask(subset_prompts, even_empty=True)
 
     def _drop(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
         """What was asked of no fixed subset is kept nowhere: its records may be forgotten."""

@@ -117,6 +117,7 @@ class ClassifyBatches:
 
     def _labelled(self, batch: B) -> B:
         columns = Columns(batch)
+        columns.check_there(self._kept)
         rows = list(zip(*(columns.texts(name) for name in self._columns), strict=True))
         chain = self._open()
         asked: dict[tuple[str | None, ...], Any] = {

@@ -8,13 +8,14 @@ from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import LanguageModelInput
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import PrivateAttr
 
 from langchain_dp._util.validate import no_further
 from langchain_dp.ensemble.chat import PrivateChat, check_no_askers, reply_metadata, stop_strings
+from langchain_dp.ensemble.questions import question_fields
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.answers import DPAnswer
 from langchain_dp.icl.runnable import DPICLClassifier
@@ -108,11 +109,11 @@ class ChatDPICL(PrivateChat):
         yield ChatGenerationChunk(message=AIMessageChunk(**await self._aanswer(messages, stop), chunk_position="last"))
 
     def _answer(self, messages: Sequence[BaseMessage], stop: Sequence[str] | None) -> dict[str, Any]:
-        question, ends = _last_human_text(messages), stop_strings(stop)
+        question, ends = _asked(messages), stop_strings(stop)
         return self._fields(self._classifier.invoke_with_certificate(question, {"callbacks": []}), question, ends)
 
     async def _aanswer(self, messages: Sequence[BaseMessage], stop: Sequence[str] | None) -> dict[str, Any]:
-        question, ends = _last_human_text(messages), stop_strings(stop)
+        question, ends = _asked(messages), stop_strings(stop)
         answer = await self._classifier.ainvoke_with_certificate(question, {"callbacks": []})
         return await asyncio.to_thread(self._fields, answer, question, ends)
 
@@ -156,8 +157,6 @@ class ChatDPICL(PrivateChat):
         return self | RunnableLambda(lambda raw: {"raw": raw, "parsed": parse(raw), "parsing_error": None})
 
 
-def _last_human_text(messages: Sequence[BaseMessage]) -> str:
-    for message in reversed(messages):
-        if isinstance(message, HumanMessage):
-            return str(message.text)
-    raise InvalidParameter("Expected a human message with the question, but there is none. Add HumanMessage(question).")
+def _asked(messages: Sequence[BaseMessage]) -> str:
+    """The question: the last human message, of text alone."""
+    return str(question_fields(messages, ["text"])["text"])

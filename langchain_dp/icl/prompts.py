@@ -46,6 +46,11 @@ class ICLPrompt:
         for name in ("answer", "instruction"):
             check_text(name, getattr(self, name))
         check_template("question", self.question)
+        if "label" in self.variables:
+            raise InvalidParameter(
+                f"Expected question={self.question!r} to leave the label out: it follows answer={self.answer!r}. Drop "
+                "{label}."
+            )
         if not isinstance(self.words, Mapping) or not all(isinstance(word, str) for word in self.words.values()):
             raise InvalidParameter("Expected words to map labels to strings. Write words={'positive': 'Positive'}.")
         if any(not word.strip() for word in self.words.values()):

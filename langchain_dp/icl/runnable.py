@@ -40,7 +40,8 @@ from langchain_dp.icl.voters import Voter, companion_text, make_voter
 from langchain_dp.icl.votes import Shot
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels
-from langchain_dp.records import Examples, FromDataFrame, Label, PrivateRecords, check_records, given_labels
+from langchain_dp.records import Examples, FromDataFrame, Label, PrivateRecords, check_records, given_labels, id_of
+from langchain_dp.redact import Held, redacted
 
 
 class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
@@ -412,13 +413,19 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         Without an id it is numbered; under add/remove neighbours, where the number of records is private, its id is
         drawn at random.
         """
-        example = self._records.read(example)
-        checks.check_example(example, self.prompt, self.labels)
-        if record_id is None and "id" not in example and (self._counts_are_private() or self._replicas is not None):
-            record_id = secrets.token_hex(8)
+        held = Held(example, record_id)
+        del example
+        return redacted(self._added, held, "while an example was added")
+
+    def _added(self, example: Any, record_id: str | None) -> str:
+        row = self._records.read(example)
+        checks.check_example(row, self.prompt, self.labels)
+        given = id_of(row.get("id")) if record_id is None else record_id
+        if given is None and (self._counts_are_private() or self._replicas is not None):
+            given = record_id = secrets.token_hex(8)
         if self._replicas is not None:
-            self._replicas.check_new(str(example["id"] if record_id is None else record_id))
-        record_id, stale = self._subset_prompts.add(example, record_id)
+            self._replicas.check_new(str(given))
+        record_id, stale = self._subset_prompts.add(row, record_id)
         if stale is not None:
             self._voter.forget(stale)
         return record_id

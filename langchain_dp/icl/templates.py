@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from typing import NoReturn
 
@@ -24,10 +25,11 @@ _REMEDY = "Write ICLPrompt(instruction=..., question='Review: {text}', answer='S
 def prompt_from(given: object) -> ICLPrompt:
     """The prompt that a template stands for.
 
-    A text is read from its end: its last line, if it names no variable, is the cue that the label follows ("Label:" is
-    put there if there is none); before it stands the question; paragraphs before the first one with a variable are the
-    instruction. Of a chat template the system message is the instruction, and the one human message is such a text. Of
-    a few-shot template the prefix is the instruction and the suffix is such a text; its own examples are not used.
+    A text is read from its end: its last line, if it names no variable but ``{label}`` at its end, is the cue that the
+    label follows ("Label:" is put there if there is none); before it stands the question; paragraphs before the first
+    one with a variable are the instruction. Of a chat template the system message is the instruction, and the one human
+    message is such a text. Of a few-shot template the prefix is the instruction and the suffix is such a text; its own
+    examples are not used.
 
     Args:
         given: An ICLPrompt, a str, or a prompt template of LangChain in f-string format.
@@ -49,7 +51,8 @@ def prompt_from(given: object) -> ICLPrompt:
 
 
 def _read(text: str, instruction: str = "") -> ICLPrompt:
-    paragraphs = text.strip().split("\n\n")
+    lines = [line.rstrip() for line in re.sub(r"[ \t]*\{label\}\s*$", "", text).strip().splitlines()]
+    paragraphs = "\n".join(lines).split("\n\n")
     first = next((place for place, paragraph in enumerate(paragraphs) if _variables(paragraph)), None)
     if first is None:
         _refuse("to name a variable, such as {text}, where the question stands")

@@ -37,7 +37,7 @@ from langchain_core.language_models import BaseChatModel, BaseLanguageModel, Bas
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult, Generation, LLMResult
 from langchain_core.prompt_values import StringPromptValue
-from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.runnables.config import RunnableConfig, var_child_runnable_config
 
 from langchain_dp._util import forks
 from langchain_dp.quiet import filters
@@ -48,6 +48,7 @@ _GATED = "_langchain_dp_gated"
 _LOCK = threading.Lock()
 _CACHING = (BaseLanguageModel, BaseChatModel, BaseLLM, chat_models, llms)
 forks.renew_lock(sys.modules[__name__], "_LOCK")
+_outside: contextvars.ContextVar[tuple[BaseCallbackHandler, ...]] = contextvars.ContextVar("outside", default=())
 _OLD_TRACERS = ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER")
 
 
@@ -73,6 +74,8 @@ def seal(depth: Level) -> contextlib.ExitStack:
     # Values are set back, not reset by token: a generator may be closed in another context than it was opened in.
     stack.callback(level.set, level.get())
     stack.callback(var_child_runnable_config.set, var_child_runnable_config.get())
+    stack.callback(_outside.set, _outside.get())
+    _outside.set((*_outside.get(), *_handlers_of(var_child_runnable_config.get())))
     stack.callback(tracing_v2_callback_var.set, tracing_v2_callback_var.get())
     bypass_cache()
     stack.callback(restore_cache)
@@ -81,6 +84,12 @@ def seal(depth: Level) -> contextlib.ExitStack:
     tracing_v2_callback_var.set(None)
     stack.enter_context(tracing_context(enabled=False, parent=False))
     return stack
+
+
+def _handlers_of(config: RunnableConfig | None) -> list[BaseCallbackHandler]:
+    """Handlers of the run around: they carry to whoever reads its streams."""
+    callbacks = (config or {}).get("callbacks") or []
+    return callbacks if isinstance(callbacks, list) else [*callbacks.handlers, *callbacks.inheritable_handlers]
 
 
 def find_problem(*, try_gate: bool = True) -> str | None:
@@ -147,10 +156,12 @@ def _gated(inner: Callable[..., BaseCallbackManager]) -> Callable[..., BaseCallb
 
 
 def _stays(handler: BaseCallbackHandler) -> bool:
-    """Whether the handler only carries astream_events, astream_log or graph streams to the caller of this very run."""
+    """Whether the handler only carries astream_events, astream_log or graph streams to a caller inside the block."""
     from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
-    return level.get() is Level.PRIVATE and isinstance(handler, _StreamingCallbackHandler)
+    if level.get() is not Level.PRIVATE or not isinstance(handler, _StreamingCallbackHandler):
+        return False
+    return not any(handler is one for one in _outside.get())
 
 
 class CacheGate:
@@ -239,6 +250,9 @@ class CacheBypass(BaseCache):
 
     def __init__(self, inner: BaseCache) -> None:
         self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)  # what else the application's own cache can do
 
     def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
         """What the real cache finds; nothing inside."""

@@ -157,6 +157,8 @@ class _Kinds:
             for name in ("checkpointer", "store", "cache"):
                 if getattr(part, "__dict__", {}).get(name) not in (None, False):
                     return f"{kind.__name__} has a {name}", "Compile the graph without one."
+            if getattr(part, "__dict__", {}).get("debug") is True:
+                return f"{kind.__name__} prints what it is told", "Compile the graph without debug=True."
         if issubclass(kind, self._memories):
             return f"{kind.__name__} stores them", "Leave it out, or pass the model alone."
         own = inspect.getattr_static(kind, "cache", None) if issubclass(kind, BaseLanguageModel) else None

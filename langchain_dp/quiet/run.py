@@ -40,10 +40,11 @@ class private_run:  # reads as a statement: `with private_run():`
     ``with private_run():``, ``async with private_run():`` or ``@private_run()`` over a function or coroutine function.
     Only the current context is concerned, with the threads that LangChain starts from it. Handlers are ignored wherever
     they come from: also those passed in ``config``, bound to the chain or set on a model. Handlers that only bring
-    ``astream_events`` or ``astream_log`` to the caller still work.
+    ``astream_events`` or ``astream_log`` to a caller inside the block still work.
 
-    Not covered: the user's own log records, and what is consumed after the block or goes on after it (a stream must
-    be read inside; a thread must be waited for).
+    Not covered: log records, of the user's own and of libraries (a client of a server may log whole requests at DEBUG);
+    a graph that was compiled with ``debug=True``, which prints; and what is consumed after the block or goes on after
+    it (a stream must be read inside; a thread must be waited for).
 
     Raises:
         UnsafeEnvironment: On entry; see ``check_environment``.

@@ -84,6 +84,22 @@ class _Factory:
         return asyncio.Task(coro, loop=loop, **options)
 
 
+class _Reports:
+    """Passes on what the loop reports, but for callbacks of quiet calls: the report holds what they were told."""
+
+    def __init__(self, inner: Callable[..., Any] | None) -> None:
+        self.inner = inner
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        its = getattr(context.get("handle"), "_context", None)
+        if its is not None and its.get(level, Level.OPEN) is Level.QUIET:
+            return
+        if self.inner is not None:
+            self.inner(loop, context)
+        else:
+            loop.default_exception_handler(context)
+
+
 @contextlib.contextmanager
 def guarded_tasks() -> Iterator[None]:
     """Guard the tasks that quiet calls start in the running loop; its own factory is back when the last is over."""
@@ -92,9 +108,14 @@ def guarded_tasks() -> Iterator[None]:
     factory = before if isinstance(before, _Factory) else _Factory(before)
     factory.calls += 1
     loop.set_task_factory(factory)
+    reports = loop.get_exception_handler()
+    if not isinstance(reports, _Reports):
+        loop.set_exception_handler(_Reports(reports))
     try:
         yield
     finally:
         factory.calls -= 1
         if not factory.calls and loop.get_task_factory() is factory:
             loop.set_task_factory(factory.inner)
+        if not factory.calls and isinstance(reports := loop.get_exception_handler(), _Reports):
+            loop.set_exception_handler(reports.inner)

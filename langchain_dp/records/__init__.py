@@ -17,3 +17,4 @@ from langchain_dp.records.private import FromDataFrame as FromDataFrame
 from langchain_dp.records.private import KeepsExamples as KeepsExamples
 from langchain_dp.records.private import PrivateRecords as PrivateRecords
 from langchain_dp.records.private import check_records as check_records
+from langchain_dp.records.private import id_of as id_of

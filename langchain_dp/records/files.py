@@ -8,7 +8,8 @@ import io
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def _jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
             if isinstance(row, dict):
                 rows.append(row)
             else:
-                faults.add(number, "Expected {where} to be a JSON object. Repair it.")
+                faults.add(number, "Expected {where} to be a JSON object in UTF-8. Repair it.")
     faults.raise_any()
     return rows
 
@@ -68,17 +69,31 @@ def _table(path: str | PathLike[str], delimiter: str) -> list[dict[str, Any]]:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise InvalidParameter(f"Expected line {line} of {name} to be UTF-8. Save the file in it.") from None
+    rows, line, reader = [], 1, csv.DictReader(lines, delimiter=delimiter, strict=True)
     try:
         with _long_fields():
-            rows = list(csv.DictReader(lines, delimiter=delimiter))
+            check_names(reader.fieldnames or (), name)
+            line = reader.line_num + 1
+            for row in reader:
+                rows.append(row)
+                line = reader.line_num + 1
     except csv.Error:
-        raise InvalidParameter(f"Expected {name} to be a table with a header. Save it as one.") from None
+        raise InvalidParameter(
+            f"Expected the row that begins in line {line} of {name} to close its quotes, and a quote inside of them to "
+            "stand twice. Repair it: what follows an open quote is all one field."
+        ) from None
     faults = Faults(f"row {{}} of {_named(path)}")
     for number, row in enumerate(rows, start=1):
         if None in row or None in row.values():
             faults.add(number, "Expected {where} to have as many fields as the header. Repair it.")
     faults.raise_any()
     return rows
+
+
+def check_names(names: Iterable[Any], where: str) -> None:
+    """Refuse a table with two columns of one name: one of them would be lost."""
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise InvalidParameter(f"Expected {where} to have one column {twice[0]!r}, but there are several. Rename them.")
 
 
 @contextlib.contextmanager

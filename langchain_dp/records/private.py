@@ -145,14 +145,15 @@ class PrivateRecords:
             )
         for name, value in fields.items():
             if isinstance(value, str) and not encodable(value):
-                return f"Expected {{where}} to hold valid Unicode under {name!r}: it has a lone surrogate."
+                where = f"under {name!r}" if name in (self.text_key, self.label_key) else "in every field"
+                return f"Expected {{where}} to hold valid Unicode {where}: it has a lone surrogate."
         return {**{name: exact(value) for name, value in fields.items()}, "text": exact(text), "label": label}
 
     def _named(self, example: object, record_id: str | None) -> tuple[str, dict[str, Any]] | str:
         row = self._read(example)
         if isinstance(row, str):
             return row
-        given = _id_of(row.get("id")) if record_id is None else record_id
+        given = id_of(row.get("id")) if record_id is None else record_id
         if given is not None and not isinstance(given, str):
             kind = type(given).__name__
             if record_id is not None:
@@ -185,16 +186,23 @@ Examples = Iterable[Any] | str | PathLike[str] | PrivateRecords
 """What holds private examples; see :class:`PrivateRecords`."""
 
 
-def _id_of(value: object) -> object:
+_EXACT = 2**53
+"""Whole numbers up to this are what they are as floats, too."""
+
+
+def id_of(value: object) -> object:
     """The id of a row as a str; None where it has none; what it is where it can be no id.
 
     A column of whole numbers in which one is missing is one of floats to a DataFrame, and the rest are the same ids.
     """
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        value = value.item()
     if is_missing(value) or (isinstance(value, str) and not value.strip()):
         return None
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else value
-    return str(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
+        return str(int(value))
+    no_id = isinstance(value, (bool, float, bytes)) or (isinstance(value, Collection) and not isinstance(value, str))
+    return value if no_id else str(value)
 
 
 def _key(name: str, given: object) -> str:

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any
 
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.records.files import READING, read_file
+from langchain_dp.records.files import READING, check_names, read_file
 from langchain_dp.redact import Held, redacted
 
 
@@ -36,6 +36,9 @@ def rows_of(examples: object) -> Iterable[Any]:
             f"Expected examples of type {type(examples).__name__} to hold texts and labels, not one column. Give the "
             "DataFrame."
         )
+    names = getattr(examples, "column_names", getattr(examples, "columns", None))
+    if isinstance(names, Iterable) and not isinstance(names, str):
+        check_names(names, "the table")
     for method, arguments in (("to_dicts", ()), ("to_pylist", ()), ("to_dict", ("records",))):
         convert = getattr(examples, method, None)
         if callable(convert) and (method != "to_dict" or hasattr(examples, "columns")):

@@ -151,3 +151,13 @@ def test_what_a_retry_could_not_find_again_is_refused(place: str) -> None:
             ClassifyBatches(build, **options)  # type: ignore[arg-type]
     assert "case" not in repr(ClassifyBatches(build, ["text"]))
     assert len(pickle.dumps(ClassifyBatches(build, ["text"]))) < 1000
+
+
+def test_a_column_to_keep_that_is_not_there_costs_nothing(place: str) -> None:
+    """If it breaks, a typing error is paid for, one answer for each new row."""
+    made = chain(place)
+    classify = ClassifyBatches(lambda: made, "text", keep_columns=["zz"])
+    left = made.answers_left()
+    with pytest.raises(InvalidParameter, match="with column 'zz'"):
+        classify({"text": ["brand new"]})
+    assert made.answers_left() == left

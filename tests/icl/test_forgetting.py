@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.canary import CANARY
 from fakes.voters import VotingChat, VotingEngine, VotingLLM, classifier, left, private_examples
 
-from langchain_dp import Neighbors, PrivacyBudget, PrivateRecords
+from langchain_dp import Neighbors, PrivacyBudget, PrivacyLedger, PrivateRecords
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl import AMAZON
 
@@ -128,6 +131,33 @@ def test_under_add_remove_a_new_record_is_not_numbered() -> None:
         chain.forget(ids[-1])
     assert len(set(ids)) == 4
     assert not [one for one in ids if len(one) != 16 or "#" in one]
+
+
+@pytest.mark.parametrize("blank", [None, math.nan, " "])
+def test_a_new_record_without_an_id_is_not_numbered_however_it_has_none(blank: Any, tmp_path: Path) -> None:
+    """If it breaks, the private number of records is told, or replicas forget another record than the one asked for."""
+    chain = classifier(examples=private_examples(24), budget=PrivacyBudget(50.0, neighbors=Neighbors.ADD_OR_REMOVE_ONE))
+    name = chain.add({"text": "x", "label": "positive", "id": blank})
+    assert not name.startswith("#")
+    chain.forget(name)
+    named = [{**row, "id": str(place)} for place, row in enumerate(private_examples(24))]
+    with PrivacyLedger(PrivacyBudget(50.0), tmp_path / "ledger") as ledger:
+        chain = classifier(examples=named, ledger=ledger, replicas=True)
+        assert not chain.add({"text": "x", "label": "positive", "id": blank}).startswith("#")
+        chain.forget("12")
+        with pytest.raises(InvalidParameter, match="a record of this id was forgotten"):
+            chain.add({"text": "x", "label": "positive", "id": 12.0})
+
+
+def test_what_is_refused_of_an_example_is_in_no_frame() -> None:
+    """If it breaks, an error reporter that keeps locals is sent the example."""
+    with pytest.raises(InvalidParameter) as caught:
+        classifier().add({"text": CANARY, "label": "bad"})
+    trace = caught.value.__traceback__
+    while trace is not None:
+        if "langchain_dp" in trace.tb_frame.f_code.co_filename:
+            assert CANARY not in repr(trace.tb_frame.f_locals)
+        trace = trace.tb_next
 
 
 def test_resampled_subsets_leave_nothing_in_the_engine() -> None:

@@ -15,7 +15,7 @@ from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import CallbackManager
 from langchain_core.globals import get_llm_cache, set_debug, set_llm_cache
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langsmith.run_helpers import get_tracing_context
 
@@ -354,3 +354,84 @@ def test_a_private_run_inside_a_quiet_call_keeps_it_quiet(tmp_path: Path) -> Non
     with leak_surfaces(tmp_path) as surfaces:
         QuietModel(Chat(act=act)).batch([CANARY])
         assert surfaces.where(CANARY) == set()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("how", ["events", "log"])
+async def test_whoever_reads_the_stream_of_the_run_around_sees_nothing(how: str) -> None:
+    """If it breaks, a node that passes its config on sends the private block's prompts to the reader of the graph."""
+
+    async def node(question: str, config: RunnableConfig) -> str:
+        async with private_run():
+            inner = [event async for event in chain().astream_events({"x": CANARY}, version="v2")]
+            assert CANARY in repr(inner), "the reader inside the block still sees its own"
+            await chain().ainvoke({"x": CANARY}, config)
+        return "public"
+
+    outer = RunnableLambda(node)
+    if how == "events":
+        seen: list[Any] = [event async for event in outer.astream_events("hello", version="v2")]
+    else:
+        seen = [patch async for patch in outer.astream_log("hello")]
+    assert "public" in repr(seen)
+    assert CANARY not in repr(seen)
+
+
+def test_the_applications_own_cache_stays_what_it_is() -> None:
+    """If it breaks, another thread finds a cache without its own methods while a quiet call runs."""
+
+    class Mine(InMemoryCache):
+        def stats(self) -> str:
+            return "mine"
+
+    set_llm_cache(Mine())
+    try:
+        with private_run():
+            assert get_llm_cache().stats() == "mine"  # type: ignore[union-attr]  # the class above
+    finally:
+        set_llm_cache(None)
+
+
+@pytest.mark.asyncio
+async def test_callbacks_of_the_loop_say_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """If it breaks, what a callback of a private call raises is logged with its text; or the application's is not."""
+    public: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: public.append(context))
+
+    async def model(prompt: str) -> str:
+        async def nothing() -> None: ...
+
+        def failing(*_: Any) -> None:
+            raise ValueError(f"cannot parse {prompt}")
+
+        task = asyncio.create_task(nothing())
+        task.add_done_callback(failing)
+        asyncio.get_running_loop().call_soon(failing, prompt)
+        await task
+        await asyncio.sleep(0)
+        return "a"
+
+    def own() -> None:
+        raise ValueError("of the application")
+
+    async def beside() -> None:
+        asyncio.get_running_loop().call_soon(own)
+
+    quiet = QuietModel(RunnableLambda(model))
+    answers, _ = await asyncio.gather(quiet.abatch([CANARY]), beside())
+    assert answers == ["a"]
+    assert [str(context["exception"]) for context in public] == ["of the application"]
+    assert CANARY not in caplog.text
+
+
+def test_a_graph_that_prints_is_no_model() -> None:
+    """If it breaks, every private prompt stands on stdout."""
+    from langgraph.graph import END, START, StateGraph
+
+    graph: Any = StateGraph(dict)
+    graph.add_node("n", lambda state: state)
+    graph.add_edge(START, "n")
+    graph.add_edge("n", END)
+    with pytest.raises(UnsafeEnvironment, match="Compile the graph without debug=True"):
+        QuietModel(graph.compile(debug=True))
+    QuietModel(graph.compile())

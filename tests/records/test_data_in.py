@@ -7,10 +7,11 @@ import dataclasses
 import enum
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from fakes.canary import CANARY
 from fakes.optimizers import optimizer
@@ -430,3 +431,50 @@ def test_a_ledger_may_be_a_path(tmp_path: Path) -> None:
             helper(ledger=path)
         with pytest.raises(InvalidParameter, match="ledger of type float to be a PrivacyLedger, or a path"):
             helper(ledger=3.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("f.csv", 'label,text\npos,fine\npos,"hello\nneg,foo\npos,bar\n', 3),
+        ("f.tsv", 'text\tlabel\nfine\tpos\n"Great" movie\tpos\n', 3),
+    ],
+)
+def test_an_open_quote_takes_nobody_elses_record(tmp_path: Path, name: str, content: str, line: int) -> None:
+    """If it breaks, one person's text swallows those that follow, and the public number of records is another one."""
+    (path := tmp_path / name).write_text(content)
+    with pytest.raises(InvalidParameter, match=f"the row that begins in line {line} of {name} to close its quotes"):
+        PrivateRecords(path)
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    """If it breaks, the last of them wins without a word, and others' texts are used."""
+    import pandas as pd
+    import pyarrow as pa
+
+    (path := tmp_path / "f.csv").write_text("text,label,text\na,pos,OTHER\n")
+    frame = pd.DataFrame([["a", "pos", "z"]], columns=["text", "label", "text"])
+    table = pa.table([["a"], ["pos"], ["z"]], names=["text", "label", "text"])
+    for given in (path, frame, table):
+        with pytest.raises(InvalidParameter, match="one column 'text', but there are several"):
+            PrivateRecords(given)
+
+
+def test_ids_that_are_none_are_refused() -> None:
+    """If it breaks, a record is known by the repr of whatever stood there, or two by one number."""
+    for wrong in (b"x", True, {"x": 1}, [1], 2.0**60):
+        with pytest.raises(InvalidParameter, match="to be a str or a whole number"):
+            PrivateRecords([{"text": "a", "label": "b", "id": wrong}])
+    assert PrivateRecords([{"text": "a", "label": "b", "id": np.float32(12)}]).ids() == ["12"]
+
+
+def test_errors_of_the_system_say_what_they_are_about_only() -> None:
+    """If it breaks, whatever a generator puts into an OSError leaves with it."""
+
+    def rows() -> Iterator[dict[str, str]]:
+        yield {"text": "a", "label": "b"}
+        raise OSError(22, "SECRET patient text")
+
+    with pytest.raises(OSError, match="Invalid argument") as caught:
+        PrivateRecords(rows())
+    assert "SECRET" not in str(caught.value)
