@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class Choice:
             if not is_token(token, len(never)):
                 raise InvalidParameter(
                     f"Expected decoding.banned to hold whole numbers in [0, {len(never) - 1}], the tokens of this "
-                    f"model, not {token!r}. Take them from the engine that is asked."
+                    f"model, not one of type {type(token).__name__}. Take them from the engine that is asked."
                 )
         self._never = never.copy()
         self._never[np.array(sorted(decoding.banned), dtype=np.intp)] = True
@@ -79,7 +80,7 @@ class Choice:
 
 def is_token(token: object, vocabulary: int) -> bool:
     """Whether this is the number of one of the model's tokens."""
-    return isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocabulary
+    return isinstance(token, Integral) and not isinstance(token, bool) and 0 <= int(token) < vocabulary
 
 
 def log_softmax(logits: Logits) -> Scores:

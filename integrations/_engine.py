@@ -149,6 +149,9 @@ class BaseEngine(abc.ABC):
             ModelUnavailable: The engine is closed, or fails on the public parts.
         """
         with self._in_use():
+            for name, texts in (("words", words), ("content_free", content_free)):
+                if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+                    raise InvalidParameter(f"Expected {name} of type {type(texts).__name__} to be a list of str.")
             if not prompts:
                 return []
             check_common(prompts)

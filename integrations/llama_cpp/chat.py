@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, ClassVar, Literal, cast
@@ -16,6 +17,7 @@ from langchain_core.outputs import ChatGeneration as Generation
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from pydantic import Field, PrivateAttr
 
+from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 
 from .chat_worker import ChatRequest, GivenUp, LoadedChat, Piece
@@ -120,6 +122,17 @@ class ChatLlamaCpp(BaseChatModel):
             raise InvalidParameter(
                 f"Expected options {sorted(unknown)} to be among temperature, top_p, max_tokens, logprobs, seed, stop."
             )
+        ends = tuple(stop or self.stop or ())
+        if not all(isinstance(end, str) and end for end in ends):
+            raise InvalidParameter("Expected stop= to hold strings that are not empty. Leave the others out.")
+        chosen = {
+            name: options.get(name, getattr(self, name)) for name in ("temperature", "top_p", "max_tokens", "seed")
+        }
+        validate.number("temperature", chosen["temperature"], at_least=0.0)
+        validate.number("top_p", chosen["top_p"], above=0.0, at_most=1.0)
+        validate.integer("max_tokens", chosen["max_tokens"], at_least=1)
+        if chosen["seed"] is not None:
+            validate.integer("seed", chosen["seed"], at_least=0, at_most=2**32 - 1)
         return ChatRequest(
             model_path=self.model_path,
             n_ctx=self.n_ctx,
@@ -127,12 +140,9 @@ class ChatLlamaCpp(BaseChatModel):
             n_threads=self.n_threads,
             verbose=self.verbose_llama,
             messages=[_as_dict(message) for message in messages],
-            stop=tuple(stop or self.stop or ()),
-            temperature=options.get("temperature", self.temperature),
-            top_p=options.get("top_p", self.top_p),
-            max_tokens=options.get("max_tokens", self.max_tokens),
+            stop=ends,
             logprobs=options.get("logprobs", self.logprobs),
-            seed=options.get("seed", self.seed),
+            **chosen,
         )
 
     def _chunk(self, piece: Piece) -> ChatGenerationChunk:
@@ -256,7 +266,7 @@ async def _next(pieces: asyncio.Queue[Piece | BaseException | None]) -> Piece | 
 
 def _as_dict(message: BaseMessage) -> dict[str, str]:
     role = message.role if message.type == "chat" else _ROLES.get(message.type)  # type: ignore[attr-defined]  # of ChatMessage
-    if role is None:
+    if role is None or not re.fullmatch(r"[\w-]{1,32}", role):
         raise InvalidParameter(f"Expected a message of type {message.type!r} to be one of {sorted(_ROLES)}.")
     blocks = [message.content] if isinstance(message.content, str) else message.content
     texts = []
@@ -264,7 +274,7 @@ def _as_dict(message: BaseMessage) -> dict[str, str]:
         if isinstance(block, str):
             texts.append(block)
         elif block.get("type") == "text":
-            texts.append(str(block["text"]))
+            texts.append(str(block.get("text", "")))
         else:
             raise InvalidParameter(
                 f"Expected content of type {block.get('type')!r} to be text, all that this model reads."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import codecs
 import dataclasses
+import re
 import secrets
 import threading
 import weakref
@@ -17,7 +18,7 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.ports import given_up
 
-from .context import import_llama
+from .context import LONGEST_RUN, import_llama, too_long_a_run
 from .model_files import prepared_model_path
 
 
@@ -125,7 +126,7 @@ class LoadedChat:
         """Tokens of a text, by the model of a request."""
         with self._lock:
             self._ready(request)
-            return len(self._llama.tokenize(text.encode(), add_bos=False))
+            return len(self._tokens(text, special=True))
 
     def _ready(self, request: ChatRequest) -> None:
         if self._model != request.model:
@@ -139,14 +140,20 @@ class LoadedChat:
         _LOADED.add(self)
         from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
-        llama = module.Llama(
-            model_path=prepared_model_path() if request.model_path is None else request.model_path,
-            n_ctx=request.n_ctx,
-            n_gpu_layers=request.n_gpu_layers,
-            n_threads=request.n_threads,
-            n_threads_batch=request.n_threads,
-            verbose=request.verbose,
-        )
+        try:
+            llama = module.Llama(
+                model_path=prepared_model_path() if request.model_path is None else request.model_path,
+                n_ctx=request.n_ctx,
+                n_gpu_layers=request.n_gpu_layers,
+                n_threads=request.n_threads,
+                n_threads_batch=request.n_threads,
+                verbose=request.verbose,
+            )
+        except ValueError:
+            raise InvalidParameter(
+                f"Expected model_path={request.model_path!r} to be a GGUF file that llama.cpp can load, and "
+                f"n_ctx={request.n_ctx} to fit into memory."
+            ) from None
         import_llama(verbose=request.verbose)  # the constructor above moved the threshold of the log
         template = llama.metadata.get("tokenizer.chat_template")
         if template is None:
@@ -159,15 +166,37 @@ class LoadedChat:
         self._llama, self._model = llama, request.model
 
     def _prompt(self, request: ChatRequest) -> list[int]:
-        formatted = self._formatter(messages=request.messages)
-        text = formatted.prompt.encode(errors="replace")  # the exception of a lone surrogate would hold the text
-        tokens = list(self._llama.tokenize(text, add_bos=not formatted.added_special, special=True))
+        """Tokens of the conversation. A marker of the template that a message spells is its text, and ends no turn."""
+        messages, told = request.messages, {}
+        if any(self._tokens(one["content"]) != self._tokens(one["content"], special=True) for one in messages):
+            told = {secrets.token_hex(16): one["content"] for one in messages}
+            messages = [{**one, "content": name} for one, name in zip(messages, told, strict=True)]
+        formatted = self._formatter(messages=messages)
+        parts = re.split(f"({'|'.join(told)})", formatted.prompt) if told else [formatted.prompt]
+        if told and not told.keys() <= set(parts):
+            raise InvalidParameter(
+                "Expected the model's chat template to repeat every message word by word, where one spells a marker of "
+                "it. Take such markers out of the messages."
+            )
+        tokens: list[int] = []
+        for place, part in enumerate(parts):
+            begins = place == 0 and not formatted.added_special
+            tokens += self._tokens(told.get(part, part), begins=begins, special=part not in told)
         if len(tokens) >= request.n_ctx:
             raise InvalidParameter(
                 f"Expected a prompt of {len(tokens)} tokens to leave room for an answer in n_ctx={request.n_ctx}. "
                 "Shorten it, or raise n_ctx."
             )
         return tokens
+
+    def _tokens(self, text: str, *, begins: bool = False, special: bool = False) -> list[int]:
+        if too_long_a_run(text):
+            raise InvalidParameter(
+                f"Expected messages to have no run of more than {LONGEST_RUN:,} letters, digits, blanks or other "
+                "marks. Break it up."
+            )
+        raw = text.encode(errors="replace")  # the exception of a lone surrogate would hold the text
+        return list(self._llama.tokenize(raw, add_bos=begins, special=special))
 
 
 _LOADED: weakref.WeakSet[LoadedChat] = weakref.WeakSet()
@@ -196,6 +225,8 @@ class _Answer:
     def run(self, put: Callable[[Piece], None], go_on: Callable[[], None]) -> None:
         request, llama = self._request, self._llama
         llama.reset()  # no prefix of an earlier prompt: its length would show in the last bits of this answer
+        # Nor its keys and values, which are masked by 0: 0 times infinity is no number.
+        self._module.llama_memory_clear(self._module.llama_get_memory(llama._ctx.ctx), True)
         llama.set_seed(secrets.randbits(32) if request.seed is None else request.seed)
         room = min(request.max_tokens, request.n_ctx - len(self._prompt))
         produced, reason = 0, "length"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import os
+import re
 import threading
 import time
 import weakref
@@ -85,6 +87,28 @@ def _patience() -> Iterator[None]:
         yield
     finally:
         os.environ.pop(_HOW_TO_WAIT[0], None)  # no affair of processes that this one starts
+
+
+LONGEST_RUN = 8_000
+"""Letters, digits, blanks or other marks that may follow one another."""
+_MARKS = r"!-/:-@\[-`{-~\u2000-\u206f\u3000-\u303f\uff01-\uff0f\uff1a-\uff20"
+_RUNS = [re.compile(one) for one in (rf"[^\s\d{_MARKS}]+", r"\d+", r"\s+", r"[^\w\s]+", rf"[{_MARKS}]+")]
+
+
+def too_long_a_run(text: str) -> bool:
+    """Whether llama.cpp may end the process over a text.
+
+    Patterns of some tokenizers (of tekken, gpt-4o, deepseek and falcon) call themselves once for each character of a
+    run of one class; at some tens of thousands the stack is full.
+    """
+    if len(text) <= LONGEST_RUN:
+        return False
+    return any(run.end() - run.start() > LONGEST_RUN for kind in _RUNS for run in kind.finditer(text))
+
+
+def _first(marker: str) -> int:
+    """Length of the first character of an escaped text."""
+    return 2 if marker[0] == "\\" else 1
 
 
 class DecodeError(Exception):
@@ -172,13 +196,53 @@ class LlamaContext:
 
         Special tokens spelt out in the text are read as such only with ``start`` or ``special``: a question or a
         record that spells "<|im_end|>" must not end a turn.
+
+        Raises:
+            DecodeError: llama.cpp refuses it, or would end the process over it: see :func:`too_long_a_run`.
         """
+        if too_long_a_run(text):
+            raise DecodeError(0)
+        if start or special or self._markers is None:
+            return self._read(text, start=start, special=start or special)
+        return [token for part in self._markers.split(text) if part for token in self._read(part)]
+
+    def public(self, text: str, **how: bool) -> list[int]:
+        """As :meth:`tokenize`, of a public text.
+
+        Raises:
+            InvalidParameter: It has too long a run.
+        """
+        if too_long_a_run(text):
+            raise InvalidParameter(
+                f"Expected a text of {len(text):,} characters to have no run of more than {LONGEST_RUN:,} letters, "
+                "digits, blanks or other marks. Break it up."
+            )
+        return self.tokenize(text, **how)
+
+    def _read(self, text: str, *, start: bool = False, special: bool = False) -> list[int]:
         raw = text.encode(errors="replace")  # a lone surrogate is no error: its exception would hold the text
         room = (ctypes.c_int32 * (len(raw) + 8))()
-        count = self.llama.llama_tokenize(self._vocab, raw, len(raw), room, len(room), start, start or special)
+        count = self.llama.llama_tokenize(self._vocab, raw, len(raw), room, len(room), start, special)
         if count < 0:
             raise DecodeError(int(count))
         return list(room[:count])
+
+    @functools.cached_property
+    def _markers(self) -> re.Pattern[str] | None:
+        """Where to cut a text so that it spells no marker of the chat template, of those that are always read as such.
+
+        They are no control tokens to llama.cpp but words that somebody has added.
+        """
+        template = self.chat_template() or ""
+        added = int(self.llama.LLAMA_TOKEN_ATTR_USER_DEFINED)
+        texts = [
+            (self.llama.llama_vocab_get_text(self._vocab, token) or b"").decode(errors="replace")
+            for token in range(self.vocabulary)
+            if int(self.llama.llama_vocab_get_attr(self._vocab, token)) & added
+        ]
+        markers = [re.escape(text) for text in texts if len(text) > 1 and not text.isspace() and text in template]
+        cuts = (f"(?<={marker[: _first(marker)]})(?={marker[_first(marker) :]})" for marker in markers)
+        return re.compile("|".join(cuts)) if markers else None
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Compute ``rows`` in one micro-batch."""

@@ -196,7 +196,7 @@ class LlamaCppEnsemble(LocalEngine):
         return self._evaluator.bytes_per_token(self._max_tokens)
 
     def _count(self, text: str) -> int:
-        return len(self._context.tokenize(text))
+        return len(self._context.public(text))
 
     def _spelt(self, tokens: Sequence[int]) -> str:
         return self._context.pieces(tokens).decode(errors="replace")
@@ -213,7 +213,7 @@ class LlamaCppEnsemble(LocalEngine):
         Others wait in the store, as far as ``cache_bytes`` holds them.
         """
         head, tail = asked[0].prompt.head, asked[0].prompt.tail
-        ending, limit = self._context.tokenize(tail), self.max_prompt_tokens
+        ending, limit = self._context.public(tail), self.max_prompt_tokens
         if not ending:
             raise InvalidParameter("Expected a tail of at least one token. Put the end of the head there.")
         opening = Opening(head)
@@ -222,7 +222,13 @@ class LlamaCppEnsemble(LocalEngine):
             opening = Opening(head, turn.before)
             ending += self._context.tokenize(turn.after, special=True)
             limit += self._texts.chat_tokens
-        ending += self._context.tokenize(asked[0].prompt.begins)
+        ending += self._context.public(asked[0].prompt.begins)
+        needed = len(self._members.opening_tokens(opening)) + len(ending)
+        if needed > limit:
+            raise InvalidParameter(
+                f"Expected a head and a tail of {needed} tokens to have at most {limit}, or no member fits. Shorten "
+                "them, or raise max_tokens."
+            )
         return self._writer.next_tokens(opening, asked, ending, limit, take)
 
     def _scores(

@@ -51,7 +51,7 @@ class LabelScorer:
             InvalidParameter: Words are not distinct or empty, or a tail is empty or too long.
             ModelUnavailable: The public head cannot be evaluated.
         """
-        labels = label_tokens(words, self._context.tokenize)
+        labels = label_tokens(words, self._context.public)
         question = self.tail(tail)
         free = [self.tail(text) for text in content_free]
         key = (tuple(words), tuple(content_free))
@@ -73,7 +73,7 @@ class LabelScorer:
 
     def tail(self, text: str) -> Part:
         """Tokens of a question."""
-        return tail_tokens(self._context.tokenize(text), self._max_tokens)
+        return tail_tokens(self._context.public(text), self._max_tokens)
 
     def _rows(
         self,

@@ -102,9 +102,9 @@ class MemberStates:
     def opening_tokens(self, opening: Opening) -> list[int]:
         """Tokens of a head, with what the model wants at the beginning."""
         if opening.frame is None:
-            return self._context.tokenize(opening.head, start=True)
+            return self._context.public(opening.head, start=True)
         # A template spells the token of beginning itself, where the model wants one.
-        return self._context.tokenize(opening.frame, special=True) + self._context.tokenize(opening.head)
+        return self._context.public(opening.frame, special=True) + self._context.public(opening.head)
 
     def clear(self) -> None:
         """Drop the states of heads."""

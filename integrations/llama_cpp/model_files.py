@@ -74,7 +74,11 @@ def prepared_model_path(folder: Path | None = None) -> str:
         MissingExtra: llama-cpp-python or the embedded model is not installed.
     """
     source = embedded_model_path()
-    folder = cache_folder() if folder is None else folder
+    try:
+        folder = cache_folder() if folder is None else folder
+    except RuntimeError:
+        logger.warning("The embedded model is used as installed: no prepared copy (there is no home folder).")
+        return source
     decision = folder / f"{EMBEDDED}.json"
     key: dict[str, Any] = {
         "source_bytes": os.path.getsize(source),

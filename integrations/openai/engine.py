@@ -18,7 +18,7 @@ from .._engine import BaseEngine, check_common, check_written
 from .calls import Calibrations, Calls, scores
 from .company import COMPANY, compared
 from .dialect import END, probed
-from .http import Server
+from .http import Server, ServerError
 
 
 class CompletionServerEnsemble(BaseEngine):
@@ -112,11 +112,21 @@ class CompletionServerEnsemble(BaseEngine):
         self._vocabulary_size = _told("vocabulary_size", vocabulary_size, self._dialect.vocabulary_size)
         room = None if self._dialect.context is None else self._dialect.context - 1
         self._max_prompt_tokens = _told("max_prompt_tokens", max_prompt_tokens, room)
+        if chat_turn is not None and not (isinstance(chat_turn, (tuple, list)) and len(chat_turn) == 2):
+            raise InvalidParameter("Expected chat_turn to be a pair: (text before, text after) a user's turn.")
         self._turn = chat_turn
         if self._turn is None and self._dialect.kind == "llama.cpp":
             with suppress(InvalidParameter):  # where the server does not tell, chat=True will say so
                 self._turn = self._dialect.turn()
-        self._max_prompt_tokens -= sum(map(self._dialect.count, self._turn or ()))  # as a local engine takes it off
+        try:
+            framed = sum(map(self._dialect.count, self._turn or ()))
+        except ServerError:
+            raise InvalidParameter(
+                "Expected the server to count the tokens of chat_turn, but it tells no usage."
+            ) from None
+        self._max_prompt_tokens = integer(
+            "max_prompt_tokens less those of chat_turn", self._max_prompt_tokens - framed, at_least=2
+        )
         self._max_tail_tokens = self._max_prompt_tokens // 2
         self._compared = compared(self._dialect, company, self._max_prompt_tokens) if batch_invariant else 0
         self._end_tokens = frozenset({END})

@@ -269,7 +269,10 @@ def _found(traces: Sequence[bytes]) -> int:
                 continue
             for at in range(begin, end, _STRIDE):
                 with memoryview(part)[: end - at] as wanted:
-                    size = os.preadv(memory, [wanted], at)
+                    try:
+                        size = os.preadv(memory, [wanted], at)
+                    except OSError:  # given back since, as the stack of a thread that has ended: nothing is there
+                        break
                 for i, trace in enumerate(traces):
                     place = part.find(trace, 0, size)
                     while place >= 0:
