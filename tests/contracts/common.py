@@ -50,7 +50,7 @@ class EngineContract:
     def too_long(self, engine: Any) -> MemberPrompt:
         """A member that does not fit."""
         room = getattr(engine, "max_prompt_tokens", 2 * engine.max_tail_tokens)  # of engines that write tokens too
-        return prompt(7, body="word " * (room + 10))
+        return prompt(7, body="word " * (2 * room))
 
     def broken(self) -> MemberPrompt:
         """A member whose content no engine can evaluate."""

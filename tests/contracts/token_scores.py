@@ -35,7 +35,9 @@ class TokenScoreContract(EngineContract):
         """Equal bits, or nearly so where that is a server's promise."""
         if one is None or other is None:
             return one is other
-        return np.array_equal(one, other) if self.exact else np.allclose(one, other, atol=2e-3)
+        return (
+            np.array_equal(one, other) if self.exact else np.allclose(one, other, atol=1e-2)
+        )  # kept prefixes move them by up to .006
 
     def test_it_scores_next_tokens(self, engine: Any) -> None:
         """If it breaks, a synthesizer refuses the engine."""
