@@ -149,6 +149,7 @@ class TransformersEnsemble(LocalEngine):
         self, prompts: Sequence[MemberPrompt], words: Sequence[str], content_free: Sequence[str]
     ) -> list[list[float] | None]:
         labels = label_tokens(words, self._texts.plain)
+        self._prompts.check_head(prompts[0].head, max(map(len, labels)))
         head, tail = (prompts[0].head, False), prompts[0].tail
         tails = [tail_tokens(self._texts.plain(question), self._max_tokens) for question in (tail, *content_free)]
         key = (tuple(words), tuple(content_free))
@@ -169,6 +170,7 @@ class TransformersEnsemble(LocalEngine):
                 self._members.warm((prompt.head, False), prompt, start)
 
         for prompt in prompts:
+            self._prompts.check_head(prompt.head, 1)
             _or_none(evaluate, prompt)
 
     def _free(self) -> None:

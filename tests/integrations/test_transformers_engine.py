@@ -344,3 +344,14 @@ def test_a_closed_engine_says_so_and_holds_nothing() -> None:
     short_lived.forget(0)
     assert short_lived.cached_bytes == 0
     assert not [value for value in vars(short_lived).values() if isinstance(value, torch.nn.Module)]
+
+
+def test_public_texts_that_leave_no_room_are_named(engine: TransformersEnsemble) -> None:
+    """If it breaks, everybody abstains without a word, and noise is sold."""
+    long = MemberPrompt("public head " * 2_000, "b", "q:", 1)
+    with pytest.raises(InvalidParameter, match="a head of"):
+        engine.score_labels([long], ["x", "y"])
+    with pytest.raises(InvalidParameter, match="a head of"):
+        engine.warm([long])
+    with pytest.raises(InvalidParameter, match="a head and a tail of"):
+        engine.next_tokens([Continuation(long, (), 0.5)], Decoding())
