@@ -89,6 +89,7 @@ def _patience() -> Iterator[None]:
         os.environ.pop(_HOW_TO_WAIT[0], None)  # no affair of processes that this one starts
 
 
+_ANCHOR = "\n"
 LONGEST_RUN = 8_000
 """Letters, digits, blanks or other marks that may follow one another."""
 _MARKS = r"!-/:-@\[-`{-~\u2000-\u206f\u3000-\u303f\uff01-\uff0f\uff1a-\uff20"
@@ -220,6 +221,19 @@ class LlamaContext:
         return self.tokenize(text, **how)
 
     def _read(self, text: str, *, start: bool = False, special: bool = False) -> list[int]:
+        """Tokens of a text; of one that goes on after others, without the blank that some models put before each."""
+        if start or special or not self._anchor:
+            return self._raw(text, start=start, special=special)
+        return self._raw(f"{_ANCHOR}{text}")[len(self._anchor) :]
+
+    @functools.cached_property
+    def _anchor(self) -> list[int]:
+        """Tokens of a text that others may follow as it stands; none where a text begins alike wherever it stands."""
+        alone, both = self._raw(_ANCHOR), self._raw(f"{_ANCHOR}a")
+        goes_on = both[: len(alone)] == alone and both[len(alone) :] != self._raw("a")
+        return alone if goes_on else []
+
+    def _raw(self, text: str, *, start: bool = False, special: bool = False) -> list[int]:
         raw = text.encode(errors="replace")  # a lone surrogate is no error: its exception would hold the text
         room = (ctypes.c_int32 * (len(raw) + 8))()
         count = self.llama.llama_tokenize(self._vocab, raw, len(raw), room, len(room), start, special)

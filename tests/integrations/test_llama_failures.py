@@ -292,3 +292,38 @@ def test_public_texts_that_leave_no_room_are_named(engine: LlamaCppEnsemble) -> 
     for words, free in (("yes no", ()), (["a", "b"], "N/A"), (["a", 1], ())):
         with pytest.raises(InvalidParameter, match="to be a list of str"):
             engine.score_labels([MemberPrompt("h", "b", "q:", 1)], words, content_free=free)  # type: ignore[arg-type]
+
+
+def test_parts_are_read_as_they_follow_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, models that put a blank before each text score a label behind two, and all labels begin alike."""
+    import gguf
+
+    pieces = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *(f"<0x{code:02X}>" for code in range(256)),
+        "\u2581",
+        *"positvenga.:x",
+        "\u2581p",
+        "\u2581n",
+    ]
+    pieces += [f"[PAD{place}]" for place in range(304 - len(pieces))]
+    writer, write = gguf.GGUFWriter, gguf.GGUFWriter.add_token_list
+
+    def types(self: Any, _: Any) -> None:
+        self.add_array("tokenizer.ggml.token_type", [2, 3, 3, *[6] * 256, *[1] * 45])
+        self.add_token_scores([0.0] * 259 + [-float(place) for place in range(45)])
+        self.add_add_space_prefix(True)
+
+    monkeypatch.setattr(writer, "add_tokenizer_model", lambda self, _: self.add_string("tokenizer.ggml.model", "llama"))
+    monkeypatch.setattr(writer, "add_token_list", lambda self, _: write(self, pieces))
+    monkeypatch.setattr(writer, "add_token_types", types)
+    monkeypatch.setattr(writer, "add_token_merges", lambda self, _: None)
+    with LlamaCppEnsemble(
+        model_path=TinyGGUF(tmp_path, start=True).path, slots=2, max_tokens=256, n_threads=1
+    ) as engine:
+        tokens = engine._context.tokenize
+        spelt = [[pieces[token] for token in tokens(text)] for text in (" p", " n", "p", ":", "x: p")]
+        assert spelt == [["\u2581p"], ["\u2581n"], ["p"], [":"], ["x", ":", "\u2581p"]]
+        assert [pieces[token] for token in tokens("x", start=True)] == ["<s>", "\u2581", "x"]
