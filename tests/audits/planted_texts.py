@@ -190,7 +190,7 @@ ROUNDS: dict[str, list[Swap]] = {
 TEXTS: dict[str, list[Swap]] = {
     "every third free text unpaid": [(LedgerPlan, "spend", every_third_free)],
     "every record answers": [(KeyedCoins, "drawn", method(all_members))],
-    "better answer of two": [(TextWriter, "tokens", method(better_text_of_two))],
+    "better answer of two": [(TextWriter, "continued", method(better_text_of_two))],
 }
 """The same of private answers in free text."""
 
