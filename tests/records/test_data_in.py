@@ -449,9 +449,7 @@ def test_an_open_quote_takes_nobody_elses_record(tmp_path: Path, name: str, cont
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     """If it breaks, the last of them wins without a word, and others' texts are used."""
-    import pandas as pd
-    import pyarrow as pa
-
+    pd, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     (path := tmp_path / "f.csv").write_text("text,label,text\na,pos,OTHER\n")
     frame = pd.DataFrame([["a", "pos", "z"]], columns=["text", "label", "text"])
     table = pa.table([["a"], ["pos"], ["z"]], names=["text", "label", "text"])
