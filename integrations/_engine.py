@@ -374,6 +374,24 @@ def tail_tokens(tokens: Sequence[int], max_tokens: int) -> Part:
     return tuple(tokens)
 
 
+def check_head(tokens: int, room: int, max_tokens: int) -> None:
+    """Raise InvalidParameter if a public head leaves no member room."""
+    if tokens > room:
+        raise InvalidParameter(
+            f"Expected a head of {tokens} tokens to leave room for examples in max_tokens={max_tokens}. Shorten it, or "
+            "raise max_tokens."
+        )
+
+
+def check_frame(tokens: int, most: int) -> None:
+    """Raise InvalidParameter if a public head and tail leave no member room."""
+    if tokens > most:
+        raise InvalidParameter(
+            f"Expected a head and a tail of {tokens} tokens to have at most {most}, or no member fits. Shorten them, "
+            "or raise max_tokens."
+        )
+
+
 def label_tokens(words: Sequence[str], tokens: Callable[[str], Sequence[int]]) -> list[Part]:
     """First tokens of label words, if they differ; else all tokens of all of them.
 

@@ -266,7 +266,12 @@ async def _next(pieces: asyncio.Queue[Piece | BaseException | None]) -> Piece | 
 
 def _as_dict(message: BaseMessage) -> dict[str, str]:
     role = message.role if message.type == "chat" else _ROLES.get(message.type)  # type: ignore[attr-defined]  # of ChatMessage
-    if role is None or not re.fullmatch(r"[\w-]{1,32}", role):
+    if role is not None and not re.fullmatch(r"[\w-]{1,32}", role):
+        raise InvalidParameter(
+            f"Expected a message of type {message.type!r} to have a role of 1 to 32 letters, digits, _ or -: it stands "
+            "in the prompt as it is. Give such a role."
+        )
+    if role is None:
         raise InvalidParameter(f"Expected a message of type {message.type!r} to be one of {sorted(_ROLES)}.")
     blocks = [message.content] if isinstance(message.content, str) else message.content
     texts = []

@@ -107,11 +107,6 @@ def too_long_a_run(text: str) -> bool:
     return any(run.end() - run.start() > LONGEST_RUN for kind in _RUNS for run in kind.finditer(text))
 
 
-def _first(marker: str) -> int:
-    """Length of the first character of an escaped text."""
-    return 2 if marker[0] == "\\" else 1
-
-
 class DecodeError(Exception):
     """llama.cpp refused a call. Carries a return code and no text."""
 
@@ -247,16 +242,21 @@ class LlamaContext:
 
         They are no control tokens to llama.cpp but words that somebody has added.
         """
-        template = self.chat_template() or ""
+        template = self.chat_template()
+        if template is None:
+            return None
         added = int(self.llama.LLAMA_TOKEN_ATTR_USER_DEFINED)
         texts = [
             (self.llama.llama_vocab_get_text(self._vocab, token) or b"").decode(errors="replace")
             for token in range(self.vocabulary)
             if int(self.llama.llama_vocab_get_attr(self._vocab, token)) & added
         ]
-        markers = [re.escape(text) for text in texts if len(text) > 1 and not text.isspace() and text in template]
-        cuts = (f"(?<={marker[: _first(marker)]})(?={marker[_first(marker) :]})" for marker in markers)
-        return re.compile("|".join(cuts)) if markers else None
+        cuts = [
+            f"(?<={re.escape(text[0])})(?={re.escape(text[1:])})"
+            for text in texts
+            if len(text) > 1 and not text.isspace() and text in template
+        ]
+        return re.compile("|".join(cuts)) if cuts else None
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Compute ``rows`` in one micro-batch."""

@@ -27,7 +27,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
 from .._choice import Choice
-from .._engine import LocalEngine, T, Take
+from .._engine import LocalEngine, T, Take, check_frame
 from .batch_check import checked_evaluator
 from .batches import ROWS, sequences_for
 from .context import CELLS, LlamaContext
@@ -223,12 +223,7 @@ class LlamaCppEnsemble(LocalEngine):
             ending += self._context.tokenize(turn.after, special=True)
             limit += self._texts.chat_tokens
         ending += self._context.public(asked[0].prompt.begins)
-        needed = len(self._members.opening_tokens(opening)) + len(ending)
-        if needed > limit:
-            raise InvalidParameter(
-                f"Expected a head and a tail of {needed} tokens to have at most {limit}, or no member fits. Shorten "
-                "them, or raise max_tokens."
-            )
+        check_frame(len(self._members.opening_tokens(opening)) + len(ending), limit)
         return self._writer.next_tokens(opening, asked, ending, limit, take)
 
     def _scores(

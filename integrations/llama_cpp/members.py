@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 
-from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable
+from langchain_dp.errors import LangChainDPError, ModelUnavailable
 from langchain_dp.ports import MemberPrompt
 
-from .._engine import body_digest
+from .._engine import body_digest, check_head
 from .._store import BoundedStore
 from .context import DecodeError, LlamaContext
 from .evaluate import JointEvaluator, MemberState
@@ -81,11 +81,7 @@ class MemberStates:
             ModelUnavailable: It cannot be evaluated.
         """
         tokens = self.opening_tokens(opening)
-        if len(tokens) > room:
-            raise InvalidParameter(
-                f"Expected a head of {len(tokens)} tokens to leave room for examples in "
-                f"max_tokens={self._max_tokens}. Shorten it, or raise max_tokens."
-            )
+        check_head(len(tokens), room, self._max_tokens)
         if opening not in self._openings:
             nothing = MemberState.nothing()
             try:

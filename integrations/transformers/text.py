@@ -14,7 +14,7 @@ import numpy.typing as npt
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Continuation, MemberPrompt
 
-from .._engine import Part
+from .._engine import Part, check_frame, check_head
 
 _ENDS = frozenset(
     {"</s>", "<eos>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>"}
@@ -133,21 +133,13 @@ class Prompts:
         opening, ending = self._plain(prompt.head), self._plain(prompt.tail)
         if not ending:
             raise InvalidParameter("Expected a tail of at least one token. Put the end of the head there.")
-        if (needed := len(opening) + len(ending)) > self.max_prompt_tokens:
-            raise InvalidParameter(
-                f"Expected a head and a tail of {needed} tokens to have at most {self.max_prompt_tokens}, or no member "
-                "fits. Shorten them, or raise max_tokens."
-            )
+        check_frame(len(opening) + len(ending), self.max_prompt_tokens)
         return (*before, *opening), (*ending, *after, *self._plain(prompt.begins))
 
     def check_head(self, head: str, label_tokens: int) -> None:
         """Raise InvalidParameter if a public head leaves no member room beside a question and a label."""
         room = self._max_tokens - self._max_tokens // 2 - label_tokens
-        if (needed := len(self._texts.start) + len(self._plain(head))) > room:
-            raise InvalidParameter(
-                f"Expected a head of {needed} tokens to leave room for examples in max_tokens={self._max_tokens}. "
-                "Shorten it, or raise max_tokens."
-            )
+        check_head(len(self._texts.start) + len(self._plain(head)), room, self._max_tokens)
 
     def whole(self, one: Continuation, frame: tuple[Part, Part], *, chat: bool) -> list[Part] | None:
         """All parts of a member; None if they are too long."""

@@ -78,7 +78,7 @@ def attacked(results: Iterable[Any]) -> tuple[ReportedAttack, ...]:
         InvalidParameter: One is none. The message gives its position.
     """
     return tuple(
-        one if isinstance(one, ReportedAttack) else _result(getattr(one, "to_dict", lambda one=one: one)(), place)
+        one if isinstance(one, ReportedAttack) else _result(one.to_dict() if hasattr(one, "to_dict") else one, place)
         for place, one in enumerate(results)
     )
 
