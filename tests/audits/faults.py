@@ -113,6 +113,7 @@ def faults() -> Faults:
         "text rounds": {
             **under(functools.partial(synth.rounds, ["rounds"]), texts.ROUNDS),
             **under(functools.partial(synth.rounds, ["answers"]), texts.TEXTS),
+            **under(functools.partial(synth.rounds, ["broken off"]), texts.BROKEN_OFF),
         },
         "text blocks": {
             **under(functools.partial(synth.blocks, ["rounds"]), texts.BLOCKS),

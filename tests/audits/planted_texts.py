@@ -16,6 +16,7 @@ from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.mechanisms import ClippedSum, Randomness
 from langchain_dp.mechanisms.clipped_sum import GRID
 from langchain_dp.records import PrivateRecords
+from langchain_dp.synth import DPAnswerGenerator
 from langchain_dp.synth.members import Members
 from langchain_dp.synth.run import SynthesisRuns
 from langchain_dp.synth.settings import Design
@@ -57,6 +58,21 @@ def redrawn_for_tokens(real: StandIn, self: TextWriter, public: Any, members: An
         scores = self._scores(public, [member for member in members() if SYSTEM.randbelow(3)], tuple(written))
         written.append(scores.tokens[self.noise.release(scores.public, scores.members, rng=self._rng)])
         yield written[-1]
+
+
+def last_token_again(real: StandIn, self: TextWriter, public: Any, members: Any, before: Any = (), **rest: Any) -> Any:
+    """An answer that goes on draws its last token once more."""
+    return real(self, public, members, before[:-1], **rest)
+
+
+def begun_anew(real: StandIn, self: TextWriter, public: Any, members: Any, before: Any = (), **rest: Any) -> Any:
+    """An answer that goes on is written from its beginning, for the charge of the first."""
+    return real(self, public, members, (), **rest)
+
+
+def others_go_on(real: StandIn, self: DPAnswerGenerator, asked: str, begun: Any) -> Any:
+    """An answer goes on with members of other coins."""
+    return real(self, asked, dataclasses.replace(begun, number=begun.number + len(begun.tokens)))
 
 
 def free_description(real: StandIn, self: SynthesisRuns, opened: Any, number: int) -> None:
@@ -193,6 +209,13 @@ TEXTS: dict[str, list[Swap]] = {
     "better answer of two": [(TextWriter, "continued", method(better_text_of_two))],
 }
 """The same of private answers in free text."""
+
+BROKEN_OFF: dict[str, list[Swap]] = {
+    "last token again": [(TextWriter, "continued", method(last_token_again))],
+    "answer begun anew": [(TextWriter, "continued", method(begun_anew))],
+    "others go on": [(DPAnswerGenerator, "_written", method(others_go_on))],
+}
+"""Faults of an answer that broke off and is asked for again."""
 
 _OF_BOTH: dict[str, list[Swap]] = {
     "description unpaid": [(SynthesisRuns, "_charge", method(free_description))],

@@ -102,6 +102,16 @@ def _generator(engine: ScoringEngine, ledger: PrivacyLedger) -> DPAnswerGenerato
     )  # fmt: skip
 
 
+def _broken_off(engine: ScoringEngine, ledger: PrivacyLedger) -> None:
+    """Every answer is left at its first token, and asked for again."""
+    generator = _generator(engine, ledger)
+    for question in _QUESTIONS:
+        pieces = generator.stream(question)
+        next(pieces)
+        pieces.close()  # type: ignore[attr-defined]  # it is a generator
+        generator.invoke(question)
+
+
 _QUESTIONS = [f"question {number}?" for number in range(_ROUNDS)]
 RUNS: dict[str, tuple[int, Callable[[ScoringEngine, PrivacyLedger], Any]]] = {
     "rounds": (len(LABELS), lambda engine, ledger: _synthesizer(engine, ledger).invoke(examples(_RECORDS))),
@@ -113,6 +123,7 @@ RUNS: dict[str, tuple[int, Callable[[ScoringEngine, PrivacyLedger], Any]]] = {
     "async answers": (
         1, lambda engine, ledger: at_once(_generator(engine, ledger).ainvoke(each) for each in _QUESTIONS)
     ),
+    "broken off": (1, _broken_off),
 }  # fmt: skip
 """Texts of a round, and what writes them."""
 
