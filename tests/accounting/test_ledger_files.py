@@ -392,6 +392,26 @@ def test_an_older_copy_is_noticed_at_the_first_spend(path: pathlib.Path) -> None
             plan.spend(VOTE)
 
 
+@pytest.mark.parametrize("spent_here", [0, 2])
+def test_an_older_copy_is_noticed_when_others_went_on_from_it(path: pathlib.Path, spent_here: int) -> None:
+    """If this fails, who has seen what a backup forgot goes on with it once others have charged as much."""
+    older = path.read_bytes()
+    with PrivacyLedger(BUDGET, path) as ledger:
+        ledger.reserve([(VOTE, 10)], name="p").spend(VOTE)
+    with PrivacyLedger(BUDGET, path) as ledger:
+        plan = ledger.reserve([(VOTE, 10)], name="p")
+        for _ in range(spent_here):
+            plan.spend(VOTE)
+        path.write_bytes(older)
+        with PrivacyLedger(BUDGET, path) as other:
+            for _ in range(4):
+                other.reserve([(VOTE, 10)], name="p").spend(VOTE)
+        with pytest.raises(LedgerCorrupt, match="older copy"):
+            plan.spend(VOTE)
+        with pytest.raises(LedgerCorrupt, match="older copy"):
+            plan.keep("{}", instead_of="")
+
+
 def test_a_plan_whose_place_another_one_took_is_never_charged_to_it(path: pathlib.Path) -> None:
     """If this fails, a backup put back in place lets one plan's releases be counted as another's, at its price."""
     older = path.read_bytes()

@@ -90,7 +90,7 @@ class LedgerStore(abc.ABC):
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self._key: bytes | None = None
-        self._newest_entry = 0
+        self._newest = (0, "")  # id and time of an entry
         try:
             backend.begin(self._fill, self._verify)
             self._opened()
@@ -157,7 +157,7 @@ class LedgerStore(abc.ABC):
         if entries != newest or newest != handed_out or orphans:
             raise self.damaged(f"of {max(newest, handed_out)} {self._charges} {entries - orphans} are left")
         self._check_totals(connection, entries)
-        self._newest_entry = newest
+        self._newest = self._entry(connection, newest)
 
     def damaged(self, what: str) -> LedgerCorrupt:
         """The error of a ledger whose contents contradict one another."""
@@ -186,9 +186,17 @@ class LedgerStore(abc.ABC):
     # --- entries -----------------------------------------------------------------------------------------------
 
     def check_newest(self, connection: Connection) -> None:
-        """Refuse a ledger that lacks entries which this process has seen: what they paid for may not be kept."""
-        if connection.execute("SELECT coalesce(max(id), 0) FROM entries").fetchone()[0] < self._newest_entry:
+        """Refuse a ledger that lacks the newest entry that this process has seen: what it paid for may not be kept.
+
+        By its time, too: others may have gone on from an older copy, so that another entry has its id.
+        """
+        if self._entry(connection, self._newest[0]) != self._newest:
             raise self.forgotten()
+
+    @staticmethod
+    def _entry(connection: Connection, number: int) -> tuple[int, str]:
+        found = connection.execute("SELECT time FROM entries WHERE id = ?", (number,)).fetchone()
+        return number, "" if found is None else str(found[0])
 
     def forgotten(self) -> LedgerCorrupt:
         """The error of a ledger in whose place an older copy was put."""
@@ -197,17 +205,20 @@ class LedgerStore(abc.ABC):
             "put in its place. Restore the newest copy; until then nothing may be released."
         )
 
-    def _enter(self, connection: Connection, **charge: Any) -> int:
-        """Write one entry, given by column, and return its id, for :meth:`_saw`."""
-        statement, values = _insert("entries", charge)
-        newest = connection.execute(f"{statement} RETURNING id", values).fetchone()[0]
-        if newest <= self._newest_entry:
+    def _enter(self, connection: Connection, *, time: str, **charge: Any) -> tuple[int, str]:
+        """Write one entry, given by column, and return its id and its time, for :meth:`_saw`."""
+        statement, values = _insert("entries", {"time": time, **charge})
+        newest, seen = connection.execute(
+            f"{statement} RETURNING id, (SELECT seen.time FROM entries AS seen WHERE seen.id = ?)",  # noqa: S608  # names only
+            (*values, self._newest[0]),
+        ).fetchone()
+        if (seen or "") != self._newest[1]:
             raise self.forgotten()
-        return int(newest)
+        return int(newest), time
 
-    def _saw(self, newest: int) -> None:
+    def _saw(self, newest: tuple[int, str]) -> None:
         # Only after the commit: an entry that was rolled back gives its id to the next one.
-        self._newest_entry = max(self._newest_entry, newest)
+        self._newest = max(self._newest, newest)
 
     def _rows_after(self, query: str, parameters: Sequence[Any] = ()) -> Iterator[Any]:
         """Yield rows of entries, which begin with their ids, in order. Pages: no lock is held between two of them."""

@@ -161,7 +161,7 @@ class MetricStore(LedgerStore):
         Returns:
             None if all were charged; else the account that stands in the way, or the ledger's metric if it is another.
         """
-        newest = 0
+        newest = 0, ""
         try:
             with self.transaction(write=True) as connection:
                 connection.execute("UPDATE ledger SET metric = ? WHERE metric IS NULL", (metric,))
