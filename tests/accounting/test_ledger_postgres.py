@@ -326,6 +326,15 @@ def test_a_commit_that_took_back_is_no_charge(url: str) -> None:
     assert used(url) == 4
 
 
+def test_a_server_that_shows_few_digits_takes_nothing_off_a_claim(postgres: Server, tmp_path: pathlib.Path) -> None:
+    """If it breaks, claims are read as less than they are, and more plans fit into a budget than may."""
+    place = f"{postgres.fresh(tmp_path)}&options=-c%20extra_float_digits%3D-15"
+    with PrivacyLedger(BUDGET, place) as ledger:
+        plan = ledger.reserve([(VOTE, 300)], name="p", epsilon=2.4999, delta=1.4999e-6)
+        assert plan.reserved() == (2.4999, 1.4999e-6)
+        assert ledger.plans()[0].reserved() == (2.4999, 1.4999e-6)
+
+
 def test_ids_have_no_gaps_after_a_spend_that_was_taken_back(url: str) -> None:
     """If it breaks, every ledger that ever refused something looks damaged."""
     with PrivacyLedger(BUDGET, url) as ledger:

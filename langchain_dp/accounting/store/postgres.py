@@ -114,6 +114,7 @@ class Place:
             f'SET LOCAL search_path = "{self.schema}", pg_temp',
             f"SET LOCAL lock_timeout = {max(1, math.ceil(wait * 1000))}",
             "SET LOCAL synchronous_commit = on",
+            "SET LOCAL extra_float_digits = 1",  # or claims are read rounded, and add up to less
             *([then] if then else []),
         ]
         cursor = raw.execute("; ".join(statements).encode())
