@@ -27,6 +27,7 @@ from langchain_dp.cli.parts import (
     INTERRUPTED,
     WrongArguments,
     certified,
+    check_apart,
     check_out,
     explained,
     not_negative,
@@ -108,6 +109,7 @@ say what tells them apart.
 
         task, budget = known_task(self), _budget(self)
         check_out(self.out, load_prompt, "a saved prompt")
+        check_apart(self.out, self.ledger)
         rows = self.read(self.data)
         records = PrivateRecords(rows)
         labels = labels_of(self, task, rows)

@@ -409,6 +409,25 @@ def check_out(out: Path, load: Callable[[Path], object], what: str) -> None:
             raise InvalidParameter(f"Expected --out {out} to be new, or {what}. Name another file.") from None
 
 
+def check_apart(out: Path, ledger: str | None) -> None:
+    """What is written must not take the place of the ledger or of its key: all that was spent would be forgotten.
+
+    Raises:
+        WrongArguments: They are one file.
+    """
+    from langchain_dp.accounting.store.base import is_url
+    from langchain_dp.accounting.store.key_file import SUFFIX
+
+    if ledger is None or is_url(ledger):
+        return
+    place = os.path.realpath(ledger)
+    if os.path.realpath(out) in (place, f"{place}{SUFFIX}", f"{place}-journal"):
+        raise WrongArguments(
+            f"Expected --out {out} to be another file than --ledger {ledger} and what lies beside it: what is written "
+            "would take its place, and with it what was spent. Name another."
+        )
+
+
 def quiet_stdout() -> None:
     """Nobody reads it any more. The interpreter flushes it at its end; that must not fail once more."""
     with contextlib.suppress(OSError, ValueError):

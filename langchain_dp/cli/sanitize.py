@@ -27,6 +27,7 @@ from langchain_dp.cli.parts import (
     ENDS,
     FAILED,
     WrongArguments,
+    check_apart,
     ending,
     note,
     positive,
@@ -119,6 +120,9 @@ themselves go to stdout. --calibration is `langchain-dp plan rapt`.
         if self.calibration:
             return _calibration(self)
         jobs = files.find(self.source, self.target, self.format, overwrite=self.overwrite)
+        for job in jobs:
+            if job.target is not None:
+                check_apart(job.target, self.ledger)
         fields = _fields(self, jobs)
         if (self.workers > 1 or self.ray) and self.ledger is None:
             raise WrongArguments(
@@ -244,6 +248,8 @@ def _releases(options: Sanitize, held: contextlib.ExitStack) -> FormalReleases:
     tried = word_releases(options.embeddings, targets, words, ledger=None, limit=None, cache=False, name=_CHAIN)
     if options.calibration:
         return tried
+    if options.limit is not None:
+        _check_limit(options.limit, tried.engine.eta)
     ledger = held.enter_context(_ledger(options, held))
     ledger.check_table(tried.engine.table)
     # Without a file no later run can ask again, and within a run no document comes twice.
@@ -367,12 +373,18 @@ def _unit(line: files.Line, places: _Places) -> Unit:
 def _most_equal(releases: FormalReleases) -> int | None:
     """How often a line may come under the limit of a document; None without one."""
     limit = releases.ledger.document_limit
-    if limit is not None and limit < releases.engine.eta:
+    if limit is None:
+        return None
+    _check_limit(limit, releases.engine.eta)
+    return int(limit / releases.engine.eta * (1 + 1e-9))
+
+
+def _check_limit(limit: float, eta: float) -> None:
+    if limit < eta:
         raise InvalidParameter(
-            f"Expected --limit {limit:g} to be at least eta={bound(releases.engine.eta)}, what one release costs: "
-            "nothing could be released. Raise it, or lower eta."
+            f"Expected --limit {limit:g} to be at least eta={bound(eta)}, what one release costs: nothing could be "
+            "released. Raise it, or lower eta."
         )
-    return None if limit is None else int(limit / releases.engine.eta * (1 + 1e-9))
 
 
 def _check_equal(job: files.Job, lines: Sequence[files.Line], units: Sequence[Unit], most: int | None) -> None:

@@ -27,6 +27,7 @@ from langchain_dp.cli.parts import (
     INTERRUPTED,
     WrongArguments,
     certified,
+    check_apart,
     check_out,
     explained,
     line,
@@ -109,6 +110,7 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
         from langchain_dp.synth import SyntheticExamples
 
         check_out(self.out, SyntheticExamples.load, "saved examples")
+        check_apart(self.out, self.ledger)
         rows = [] if self.data is None else self.read(self.data)
         labels = self._labels(rows)
         # The model alone spends nothing of it: any number will do.

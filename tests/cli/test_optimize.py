@@ -279,6 +279,16 @@ def test_a_file_that_is_no_prompt_is_never_replaced(
     assert not engines
 
 
+def test_a_prompt_never_takes_the_place_of_its_ledger(
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, the prompt is written over the ledger, and all that was spent is forgotten."""
+    assert main(command(ledger=tmp_path / "prompt.json")) == 2
+    assert "to be another file than --ledger" in one_line(capsys)
+    assert not (tmp_path / "prompt.json").exists()
+    assert not engines
+
+
 def test_a_test_row_that_cannot_be_scored_is_found_before_anything_is_paid(
     command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

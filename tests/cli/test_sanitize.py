@@ -329,6 +329,34 @@ def test_what_is_there_stays(table: list[str], tmp_path: Path, capsys: pytest.Ca
     assert path.read_text().strip() in WORDS
 
 
+@pytest.mark.parametrize("out", ["account", "account.key"])
+def test_what_is_written_never_takes_the_place_of_the_ledger(
+    out: str, table: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, the lines are written over the account, and all that was spent is forgotten."""
+    (tmp_path / "in.txt").write_text("the\n")
+    arguments = [*table, *SURE, "--in", str(tmp_path / "in.txt"), "--overwrite", "--ledger", str(tmp_path / "account")]
+    for _ in ("made", "there"):
+        assert main([*arguments, "--out", str(tmp_path / out)]) == 2
+        assert "to be another file than --ledger" in one_line(capsys.readouterr().err)
+        assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
+        capsys.readouterr()
+    assert sum(1 for _ in MetricLedger.open(tmp_path / "account").entries()) == 1
+
+
+def test_a_limit_that_releases_nothing_leaves_no_ledger(
+    table: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, the same command with a higher limit is refused by the ledger that the first one made."""
+    (tmp_path / "in.txt").write_text("the\n")
+    before = sorted(tmp_path.iterdir())
+    arguments = [*table, "--eta", "2", "--in", str(tmp_path / "in.txt"), "--ledger", str(tmp_path / "account")]
+    assert main([*arguments, "--limit", "1"]) == 1
+    assert "--limit 1 to be at least eta=2" in one_line(capsys.readouterr().err)
+    assert sorted(tmp_path.iterdir()) == before
+    assert main([*arguments, "--limit", "4", "--out", str(tmp_path / "out")]) == 0
+
+
 def test_a_folder_inside_itself(table: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, the next run sanitizes its own output, and pays for it."""
     (tmp_path / "a.txt").write_text("the")

@@ -166,6 +166,7 @@ def test_descriptions_reach_the_model_and_name_labels(command: Callable[..., lis
     ("more", "code", "said"),
     [
         (["--describe", "delivery"], 2, "LABEL=TEXT"),
+        (["--out", "made.jsonl", "--ledger", "made.jsonl"], 2, "to be another file than --ledger made.jsonl"),
         (["--describe", "other=x"], 2, "none of them"),
         (["--members", "100", "--scheme", "rounds"], 1, "Lower --members,"),
         (["--count", "0"], 2, "--count"),
@@ -174,9 +175,10 @@ def test_descriptions_reach_the_model_and_name_labels(command: Callable[..., lis
 )
 def test_mistakes_end_in_one_line(
     command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], code: int,
-    said: str,
+    said: str, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """If it breaks, a mistake ends in a traceback, or in a ledger."""
+    monkeypatch.chdir(tmp_path)
     try:
         found = main(command(*more))
     except SystemExit as end:
