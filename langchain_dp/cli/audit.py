@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 from typer import Option
 
@@ -17,6 +18,7 @@ from langchain_dp.errors import InvalidParameter
 class Audit(JsonOptions):
     """Writes the report."""
 
+    said: ClassVar = {"path": "--ledger"}
     path = "audit"
     what = "Report of a ledger: what was released, when, and what is left."
     examples = """\

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from typer import Argument, Option
 
@@ -23,6 +23,7 @@ _MOST_PARTS = 8  # that are shown one by one
 class Ledger(JsonOptions):
     """Shows it."""
 
+    said: ClassVar = {"path": "PLACE"}
     path = "ledger"
     what = "What a ledger holds: budget, spent, left, every release."
     examples = """\

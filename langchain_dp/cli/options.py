@@ -12,6 +12,7 @@ import typer
 from typer import Option
 
 from langchain_dp.cli.parts import Options, WrongArguments, paths, positive, rate, share
+from langchain_dp.errors import InvalidParameter
 
 Neighboring = Literal["replace-one", "add-or-remove-one", "replace-special"]
 KnownTask = Literal["sst2", "trec", "mpqa", "disaster"]
@@ -54,6 +55,8 @@ class JsonOptions(Options):
 class ModelOptions(Options):
     """Which model runs on this machine, and where."""
 
+    said: ClassVar = {"model_path": "--model"}
+
     model: str | None = Option(
         None, autocompletion=paths, help="path of a GGUF (default: the embedded SmolLM2-135M-Instruct)"
     )
@@ -89,7 +92,12 @@ class KindOptions(Options):
             return {}
         from langchain_dp.records import read_jsonl
 
-        return {"kind": self.kind, "shown": [(row["text"], row["label"]) for row in read_jsonl(self.shown)]}
+        rows = read_jsonl(self.shown)
+        if not rows:
+            raise InvalidParameter(
+                f"Expected --shown {self.shown} to hold public texts, but it holds none. Give three."
+            )
+        return {"kind": self.kind, "shown": [(row.get("text"), row.get("label")) for row in rows]}
 
 
 class FileOptions(Options):
@@ -102,11 +110,14 @@ class FileOptions(Options):
         """Rows of a file, with ``text`` and ``label``.
 
         Raises:
-            InvalidParameter: It cannot be read, or rows lack one of them.
+            InvalidParameter: It cannot be read or is empty, or rows lack one of them.
         """
         from langchain_dp.records import PrivateRecords, read_rows
 
-        records = PrivateRecords(read_rows(path), text_key=self.text_key, label_key=self.label_key)
+        rows = read_rows(path)
+        if not rows:
+            raise InvalidParameter(f"Expected {path} to hold at least one row, but it holds none. Give more rows.")
+        records = PrivateRecords(rows, text_key=self.text_key, label_key=self.label_key)
         return [dict(records.get(name)) for name in records.ids()]
 
 
@@ -114,7 +125,9 @@ class RowOptions(FileOptions, LabelOptions):
     """What a plan is for: rows, or their number."""
 
     data: Path | None = Option(None, help=f"{ROWS}: the private rows")
-    records: int | None = Option(None, min=1, metavar="N", help="number of rows; their texts are taken to be short")
+    records: int | None = Option(
+        None, min=1, max=10**12, metavar="N", help="number of rows; their texts are taken to be short"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -171,7 +184,11 @@ class VoteOptions(Options):
 class WriterOptions(KindOptions, LabelOptions, ConstantOptions):
     """What a prompt is to be for, whether it is written or chosen, how much is written, and from how many votes."""
 
-    said: ClassVar = {"num_prompts": "--prompts", "max_new_tokens": "--tokens", "examples_count": "--records"}
+    said: ClassVar = ModelOptions.said | {
+        "num_prompts": "--prompts",
+        "max_new_tokens": "--tokens",
+        "examples_count": "--records",
+    }
     writes_with: ClassVar[tuple[str, ...]] = (
         "shots", "subsets", "prompts", "tokens", "validation", "decoder", "partitions", "sampling_probability", "kind",
         "show_labels",

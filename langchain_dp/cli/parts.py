@@ -169,6 +169,8 @@ def refusal(error: Any) -> str:
         said = f"expected a {command.subcommand_metavar.split()[0].lower()}: one of {', '.join(command.commands)}"
     elif getattr(error, "param", None) is not None:
         name, choices = "/".join(error.param.opts), error.param.type_descriptor.choices
+        if error.param.param_type_name == "argument":
+            name = error.param.metavar or name
         if error.__cause__:  # pydantic's, which read the value
             found = error.__cause__.errors()[0]["input"]
             least, most = (getattr(error.param, bound, None) for bound in ("min", "max"))

@@ -44,7 +44,7 @@ so keep the figures to yourself.
 {share of a majority: chance that it wins}, "warning", "weak", ...}.
 """
     said: ClassVar = {"max_queries": "--queries"}
-    queries: int = Option(10000, min=1, help="answers the noise is made for")
+    queries: int = Option(10000, min=1, max=10**7, help="answers the noise is made for")
     sampling: Literal["fixed", "resample"] = Option("fixed")
     characters: int = Option(100, min=1, help="of a text of --records")
     price: float | None = Option(None, parser=positive, help="of a million input tokens, in any currency")

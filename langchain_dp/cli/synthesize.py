@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 class Synthesize(JsonOptions, ModelOptions, KindOptions, DeltaOptions, FileOptions, LabelOptions):
     """Writes examples."""
 
-    said: ClassVar = {"max_new_tokens": "--tokens"}
+    said: ClassVar = ModelOptions.said | {"max_new_tokens": "--tokens"}
     path = "synthesize"
     what = "Write examples from private rows with a model on this machine: for any use, for ever."
     examples = """\

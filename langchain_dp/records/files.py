@@ -91,9 +91,14 @@ def _table(path: str | PathLike[str], delimiter: str) -> list[dict[str, Any]]:
 
 
 def check_names(names: Iterable[Any], where: str) -> None:
-    """Refuse a table with two columns of one name: one of them would be lost."""
+    """Refuse a table with two columns of one name: one of them would be lost. Without a header it is no name."""
+    names = list(names)
     if twice := [name for name, times in Counter(names).items() if times > 1]:
-        raise InvalidParameter(f"Expected {where} to have one column {twice[0]!r}, but there are several. Rename them.")
+        places = [place for place, name in enumerate(names, start=1) if name == twice[0]]
+        raise InvalidParameter(
+            f"Expected the columns of {where} to have names of their own, but columns {places[0]} and {places[1]} have "
+            "one. Rename them, or add a header if there is none."
+        )
 
 
 @contextlib.contextmanager

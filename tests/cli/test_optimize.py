@@ -300,7 +300,7 @@ def test_a_test_row_that_cannot_be_scored_is_found_before_anything_is_paid(
     assert SECRET not in line
     assert not (tmp_path / "prompt.json.ledger").exists()
     assert main(command(test=write(tmp_path / "test.jsonl", []))) == 1
-    assert "at least one test row" in one_line(capsys)
+    assert "test.jsonl to hold at least one row" in one_line(capsys)
 
 
 def test_a_certificate_says_that_labels_were_read_off_the_rows(

@@ -154,6 +154,27 @@ def test_opt_plans_clipped_sums(capsys: pytest.CaptureFixture[str]) -> None:
     assert planned(capsys, "opt", *asked)["clip"] is None
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("data", "", "data.jsonl to hold at least one row"),
+        ("shown", "", "shown.jsonl to hold public texts"),
+        ("shown", '{"text": "a"}\n', "Expected --shown to be pairs"),
+    ],
+)
+def test_files_that_hold_too_little_are_named(
+    name: str, content: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, an empty file is taken for one without labels or for an example, or ends in a traceback."""
+    (path := tmp_path / f"{name}.jsonl").write_text(content)
+    data = ["--data", str(path)] if name == "data" else ["--records", "90", "--kind", "mood", "--shown", str(path)]
+    asked = ["--labels", "a", "b", "--epsilon", "3", "--instruction", "x", "--method", "glossary", *data]
+    assert main(["plan", "opt", *asked]) == 1
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert says in err
+
+
 def test_opt_counts_by_a_model_that_is_named(
     data: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

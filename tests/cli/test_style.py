@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -275,7 +276,9 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ("plan opt --records 9 --epsilon 1 --task trec --method opt", "expected one of dp-opt, glossary, choose"),
         ("plan opt --records 9 --epsilon 1 --task trec --kind mood", "expected --kind and --shown together"),
         ("sanitize --eta 1\n2", "--eta: expected a number above 0"),
-        ("ledger", "expected file to be given"),
+        ("ledger", "expected PLACE to be given"),
+        (f"plan icl --epsilon 1 --labels a b --records {10**20}", "--records: expected a whole number from 1 to"),
+        (f"plan icl --epsilon 1 --labels a b --records 90 --queries {10**20}", "--queries: expected a whole number"),
         ("audit --ledger x", "Expected --out"),
         ("completion tcsh", "expected one of bash, zsh, fish, found 'tcsh'"),
         ("demo --test x", "together with --data"),
@@ -333,6 +336,8 @@ def test_wrong_arguments_are_one_line_with_the_remedy(line: str, says: str, caps
         ("plan opt --epsilon 1 --records 3 --task trec", "Expected --records 3 to be a whole number in [5"),
         ("plan opt --epsilon 9 --records 900 --task trec --max-tokens 90", "into the model's 90 tokens"),
         ("plan rapt --table gone.vec", "gone.vec"),
+        ("ledger gone.ledger", "Expected PLACE '"),
+        ("audit --ledger gone.ledger --json", "Expected --ledger '"),
         ("demo --picture gone/picture.png", "--picture gone/picture.png"),
     ],
 )
@@ -342,6 +347,15 @@ def test_refusals_are_one_line_with_the_remedy(line: str, says: str, capsys: pyt
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
     assert says in err
+
+
+def test_a_model_is_called_as_it_is_typed() -> None:
+    """If it breaks, a path that was typed after --model is refused as model_path=."""
+    takes = [each for each in cli.COMMANDS if "model" in {field.name for field in dataclasses.fields(each)}]
+    assert len(takes) == 4
+    for command in takes:
+        said = object.__new__(command).in_options("Expected model_path='x.gguf' to be a GGUF file that exists.")
+        assert said == "Expected --model 'x.gguf' to be a GGUF file that exists."
 
 
 @pytest.mark.parametrize(

@@ -454,8 +454,16 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     frame = pd.DataFrame([["a", "pos", "z"]], columns=["text", "label", "text"])
     table = pa.table([["a"], ["pos"], ["z"]], names=["text", "label", "text"])
     for given in (path, frame, table):
-        with pytest.raises(InvalidParameter, match="one column 'text', but there are several"):
+        with pytest.raises(InvalidParameter, match="columns 1 and 3 have one"):
             PrivateRecords(given)
+
+
+def test_a_first_row_in_place_of_a_header_is_not_shown(tmp_path: Path) -> None:
+    """If it breaks, a table without a header shows somebody's text in the message."""
+    (path := tmp_path / "f.csv").write_text("Ann is ill,Ann is ill\nfine,pos\n")
+    with pytest.raises(InvalidParameter, match="columns 1 and 2 have one") as raised:
+        PrivateRecords(path)
+    assert "Ann" not in str(raised.value)
 
 
 def test_ids_that_are_none_are_refused() -> None:
