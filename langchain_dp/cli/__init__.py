@@ -56,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: With 0 after --help and --version, with 2 where the arguments cannot be parsed.
     """
+    _open_streams()
     options = parse(arguments)
     for said in (WeakPromiseWarning, BudgetRunsLow, NothingKept):  # what a command shows, plan or certificate, says it
         warnings.simplefilter("ignore", said)
@@ -76,18 +77,30 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     """The command that the arguments name, with its options.
 
     Raises:
-        SystemExit: See :func:`main`; and 0 after a shell was told what may come next.
+        SystemExit: See :func:`main`; 0 after a shell was told what may come next; 1 where nobody can read a help text.
     """
     if completion.VARIABLE in os.environ:
         completion.make_ready()
     try:
         found = program().main(arguments, prog_name=PROGRAM, complete_var=completion.VARIABLE, standalone_mode=False)
+        sys.stdout.flush()  # of a help text
     except typer.TyperException as error:
         note(refusal(error))
         raise SystemExit(WRONG) from None
+    except OSError as error:
+        why, code = ending(error)
+        note(why)
+        raise SystemExit(code) from None
     if isinstance(found, int):
         raise SystemExit(found)
     return found  # type: ignore[no-any-return]
+
+
+def _open_streams() -> None:
+    """Streams that whoever started the program closed lead nowhere: Python has None there, and notes went to stdout."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # open until the end
 
 
 @functools.cache

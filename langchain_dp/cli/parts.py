@@ -252,8 +252,9 @@ ENDS = (LangChainDPError, OSError, KeyboardInterrupt)
 
 def ending(error: BaseException) -> tuple[str, int]:
     """Why a command ended, and its exit code."""
-    if isinstance(error, BrokenPipeError):
+    if isinstance(error, OSError) and error.filename is None:  # of a stream, it may be
         quiet_stdout()
+    if isinstance(error, BrokenPipeError):
         return "nobody reads the output any more.", FAILED
     return ("interrupted", INTERRUPTED) if isinstance(error, KeyboardInterrupt) else (because(error), FAILED)
 

@@ -373,6 +373,33 @@ def test_a_reader_that_left_is_one_line(
     assert capsys.readouterr().err == "langchain-dp: nobody reads the output any more.\n"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is full")
+@pytest.mark.parametrize("line", ["--help", "--version", "plan --help"])
+def test_a_help_text_that_cannot_be_written_is_one_line(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, help into a full disk ends in a traceback."""
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit, match="1"):
+            main(line.split())
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_streams_that_are_closed_lead_nowhere(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a job without streams ends in a traceback, or notes stand among the lines of its output."""
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["plan", "icl", "--data", "tickets.jsonl", "--epsilon", "3", "--queries", "5", "--json"]) == 0
+    json.loads(capsys.readouterr().out)
+    for name in ("stdin", "stdout"):
+        monkeypatch.setattr(sys, name, None)
+    assert main(["sanitize"]) == 0
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        stream.close()
+
+
 # ---------------------------------------------------------------------------------------- JSON, progress, terminals
 
 SMALL = "--instruction x --subsets 9 --shots 2 --prompts 1 --tokens 2"
