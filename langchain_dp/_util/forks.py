@@ -7,11 +7,12 @@ another thread held at the fork stays locked in the child for ever, since that t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 
@@ -78,6 +79,13 @@ def watch(store: Forkable) -> None:
     with _gate:
         _live.add(store)
         _handle()
+
+
+@contextlib.contextmanager
+def no_new_store() -> Iterator[list[Forkable]]:
+    """All stores that live. For the block, which must be short, no other starts to."""
+    with _gate:
+        yield list(_live)
 
 
 def keep_still(owner: Any) -> None:

@@ -13,7 +13,9 @@ import pytest
 from fakes.old_files import old_metric_ledger
 
 from langchain_dp.accounting import MetricLedger, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
-from langchain_dp.audit.report import report
+from langchain_dp.accounting.store.schema import LEDGER
+from langchain_dp.accounting.store.sqlite import SQLite
+from langchain_dp.audit.report import opening, report
 from langchain_dp.audit.report.opening import open_ledger
 from langchain_dp.audit.report.page import page
 from langchain_dp.errors import InvalidParameter, LedgerCorrupt, LedgerError, LedgerUnwritable
@@ -119,6 +121,23 @@ def test_what_is_no_ledger_is_said_in_one_line(make: Any, kind: type[Exception],
     assert "\n" not in str(refused.value)
     assert "Zebedee" not in str(refused.value)
     assert not before or fingerprint(tmp_path) == before
+
+
+def test_a_ledger_that_a_thread_opens_meanwhile_keeps_its_locks(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, two processes charge one file at once, since a thread of one of them looked at its header."""
+    opened: list[SQLite] = []
+    thread = threading.Thread(target=lambda: opened.append(SQLite(str(ledger), LEDGER)))
+
+    def slowly(path: str, mode: str) -> Any:
+        thread.start()
+        thread.join(0.3)
+        assert not opened
+        return open(path, mode)
+
+    monkeypatch.setattr(opening, "open", slowly, raising=False)
+    open_ledger(ledger).close()
+    thread.join()
+    opened.pop().close()
 
 
 def test_a_spend_that_a_crash_left_unfinished_is_not_taken_back(ledger: Path) -> None:

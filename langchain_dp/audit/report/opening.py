@@ -133,15 +133,16 @@ def _check_journal(path: str) -> None:
     """Refuse a file that merely being read would get companions: one whose commits go into a log beside it.
 
     A ledger that is open in this process is known to be none, and must not be opened beside SQLite: closing a file
-    gives up the locks that the process holds on it.
+    gives up the locks that the process holds on it. Nor may one be opened meanwhile.
     """
-    if any(getattr(store, "path", None) == path for store in list(forks._live)):
-        return
-    try:
-        with open(path, "rb") as file:
-            head = file.read(20)
-    except OSError as error:
-        raise LedgerUnwritable(f"The ledger {path} cannot be read ({error.strerror}).") from None
+    with forks.no_new_store() as stores:
+        if any(getattr(store, "path", None) == path for store in stores):
+            return
+        try:
+            with open(path, "rb") as file:
+                head = file.read(20)
+        except OSError as error:
+            raise LedgerUnwritable(f"The ledger {path} cannot be read ({error.strerror}).") from None
     if not head.startswith(b"SQLite format 3\0"):
         raise LedgerCorrupt(f"The file {path} is no ledger. Give the path of a ledger file.")
     if head[18:20] != _ROLLBACK:
