@@ -44,13 +44,15 @@ def watch(watched: Watched, show: Show, *, every: float, as_json: bool) -> int:
             time.sleep(every)
             try:
                 found = watched.figures()
-                if found != seen or trouble:
-                    tell(_said(watched, show) if whole else _line(found), "")
-                seen, trouble = found, ""
+                text = "" if found == seen and not trouble else _said(watched, show) if whole else _line(found)
             except (LangChainDPError, OSError) as error:
                 if because(error) != trouble:
                     trouble = because(error)
                     tell("", trouble)
+                continue
+            if text:
+                tell(text, "")
+            seen, trouble = found, ""
     return DONE
 
 

@@ -117,6 +117,20 @@ def test_a_ledger_that_goes_away_is_said_once_and_looked_for_again(ledger: Path,
     assert errors[0].startswith("langchain-dp: The file ")
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_it_ends_when_nobody_reads_on(
+    options: list[str], ledger: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """If it breaks, ``| head -1`` waits for ever, since a reader that left is taken for a ledger that did."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "w") as closed, PrivacyLedger(BUDGET, ledger) as made, monkeypatch.context() as patched:
+        steps = Steps(lambda: patched.setattr(sys, "stdout", closed), lambda: made.plans()[0].spend(ANSWER), nothing)
+        patched.setattr("langchain_dp.cli.watching.time.sleep", steps)
+        assert main(["ledger", str(ledger), "--watch", *options]) == 1
+    assert capsys.readouterr().err == "langchain-dp: nobody reads the output any more.\n"
+
+
 def test_a_ledger_in_a_database_is_watched(postgres: Any, tmp_path: Path, watching: Any) -> None:
     """If it breaks, only the machine with the file can watch."""
     url = postgres.fresh(tmp_path)
