@@ -20,15 +20,15 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 _LONG = 10**40
 """Whole numbers of more digits are no setting; Python refuses to write those of more than 4,300."""
-_OPTION = re.compile(r"[\w.+-]{0,16}")
+_OPTION = re.compile(r"#?[\w.+-]{0,16}")
 
 
 def _fail(name: str, value: object, bound: str, remedy: str) -> InvalidParameter:
-    return InvalidParameter(f"Expected {name}{_shown(value)} {bound}. {remedy}".rstrip())
+    return InvalidParameter(f"Expected {name}{shown(value)} {bound}. {remedy}".rstrip())
 
 
-def _shown(value: object) -> str:
-    """The value where it is a number or reads like the name of an option; else its type: it may be somebody's text."""
+def shown(value: object) -> str:
+    """The value where it is a number or reads like an option or an id; else its type: it may be somebody's text."""
     if isinstance(value, int) and abs(value) >= _LONG:
         return " of type int, too long to be shown,"
     return f"={value!r}" if _plain(value) else f" of type {type(value).__name__}"

@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages, get_buffer_string
 from langchain_core.prompt_values import PromptValue, StringPromptValue
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig
 
 from langchain_dp.accounting import LedgerPlan
 from langchain_dp.errors import InvalidParameter
@@ -160,6 +160,13 @@ def asker_of(plan: LedgerPlan, config: RunnableConfig | None) -> str | None:
         return None
     account = plan.account_of(((config or {}).get("configurable") or {}).get(ASKER))
     return None if account is None else account[0]
+
+
+def asker_specs(plan: LedgerPlan) -> list[ConfigurableFieldSpec]:
+    """What a config has to say, as LangChain's config schemas show it: who asks, where the plan has accounts."""
+    if plan.askers is None:
+        return []
+    return [ConfigurableFieldSpec(id=ASKER, annotation=str, name="Asker", description="Who asks: whose share is used.")]
 
 
 def _messages(given: object) -> list[BaseMessage]:

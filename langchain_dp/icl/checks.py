@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from langchain_dp._util.validate import shown
 from langchain_dp.accounting import Neighbors
 from langchain_dp.ensemble.questions import question_texts
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.prompts import ICLPrompt
-from langchain_dp.records import AUTOMATIC, row_fault
+from langchain_dp.records import AUTOMATIC, row_fault, unknown_id
 
 
 def label_words(prompt: ICLPrompt, labels: Sequence[str]) -> list[str]:
@@ -39,13 +40,11 @@ def check_example(row: Mapping[str, Any], prompt: ICLPrompt, labels: Sequence[st
 def check_forgettable(record_id: str, neighbors: Neighbors) -> None:
     """Under add/remove a place is no name: it shifts when another record joins or leaves."""
     if not isinstance(record_id, str):
-        raise InvalidParameter(
-            f"Expected record_id={record_id!r} to be a str, as add() returns it. Give str(record_id)."
-        )
+        raise unknown_id(record_id)
     if record_id.startswith(AUTOMATIC) and neighbors is Neighbors.ADD_OR_REMOVE_ONE:
         raise InvalidParameter(
-            f"Expected record_id={record_id!r} to be a given id under add/remove neighbours, where places shift when a "
-            "record joins or leaves. Give every example an 'id'."
+            f"Expected record_id{shown(record_id)} to be a given id under add/remove neighbours, where places shift "
+            "when a record joins or leaves. Give every example an 'id'."
         )
 
 

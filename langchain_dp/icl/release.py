@@ -180,11 +180,17 @@ class Releaser:
             self._answers.settle(key, answer, page)
 
     def _answered(self, question: str, asker: str | None) -> Released:
-        if not self._probed:
-            self._voter.probe()
-            self._probed = True
-        if _key(question) in self._unanswered:
-            self._voter.ask((), beside=question)
+        said = None
+        try:
+            if not self._probed:
+                self._voter.probe()
+                self._probed = True
+            if _key(question) in self._unanswered:
+                self._voter.ask((), beside=question)
+        except ModelUnavailable as error:
+            said = str(error)
+        if said is not None:
+            raise ModelUnavailable(f"{said} Nothing was charged.")
         steps = self._steps(question, asker)
         subset_prompts = next(steps)
         try:
@@ -194,11 +200,17 @@ class Releaser:
         raise self._charged(question, said)
 
     async def _aanswered(self, question: str, asker: str | None) -> Released:
-        if not self._probed:
-            await self._voter.aprobe()
-            self._probed = True
-        if _key(question) in self._unanswered:
-            await self._voter.aask((), beside=question)
+        said = None
+        try:
+            if not self._probed:
+                await self._voter.aprobe()
+                self._probed = True
+            if _key(question) in self._unanswered:
+                await self._voter.aask((), beside=question)
+        except ModelUnavailable as error:
+            said = str(error)
+        if said is not None:
+            raise ModelUnavailable(f"{said} Nothing was charged.")
         steps = self._steps(question, asker)
         subset_prompts = await in_own_thread(next, steps)
         try:

@@ -13,12 +13,13 @@ import threading
 from collections.abc import Sequence
 
 from langchain_dp._util import forks
+from langchain_dp._util.validate import shown
 from langchain_dp.accounting import LedgerPlan
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.answers import Released
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.voters import Voter
-from langchain_dp.records import AUTOMATIC, PrivateRecords
+from langchain_dp.records import AUTOMATIC, PrivateRecords, unknown_id
 
 _RECORD, _ANSWER = "forgotten record", "answered question"
 
@@ -99,7 +100,7 @@ class Replicas:
         """
         self.catch_up()
         if record_id not in self._records.ids():
-            raise InvalidParameter(f"Expected record_id={record_id!r} to be a known id. See add(), which returns it.")
+            raise unknown_id(record_id)
         self._shared.forget(self._hash(record_id))
         self.catch_up()
 
@@ -112,7 +113,8 @@ class Replicas:
         check_named([record_id])
         if self._hash(record_id) in {record for _, record in self._shared.forgotten()}:
             raise InvalidParameter(
-                f"Expected record_id={record_id!r} to be new, but a record of this id was forgotten. Give another id."
+                f"Expected record_id{shown(record_id)} to be new, but a record of this id was forgotten. "
+                "Give another id."
             )
 
     def answered(self, question: str, page: int) -> Released | None:

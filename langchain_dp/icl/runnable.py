@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Generic, NoReturn
 
 from langchain_core.prompts import BasePromptTemplate
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableConfig
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel
 
@@ -19,7 +19,7 @@ from langchain_dp.accounting.budget import warn_of_noise
 from langchain_dp.accounting.events import SamplingName
 from langchain_dp.accounting.pld import MOST_COUNTS
 from langchain_dp.ensemble.answers import KEPT
-from langchain_dp.ensemble.questions import Question, asker_of
+from langchain_dp.ensemble.questions import Question, asker_of, asker_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise
 from langchain_dp.ensemble.scheme import MOVED_SAMPLING, Sampling, Scheme, sampling_from
 from langchain_dp.ensemble.tools import ExitBehavior, private_tool
@@ -361,6 +361,11 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
     def askers(self) -> Askers | None:
         """Shares of those who ask; None if whoever asks may use up the plan."""
         return self._reservation.plan.askers
+
+    @property
+    def config_specs(self) -> list[ConfigurableFieldSpec]:
+        """What a config says for this chain: who asks, if there are ``askers``."""
+        return asker_specs(self._reservation.plan)
 
     @property
     def certificate_model(self) -> str:

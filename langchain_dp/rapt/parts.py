@@ -132,9 +132,10 @@ def take(value: Any, rules: Rules, *, user: str | None, document: str | None) ->
             f"Expected a list of messages, or of documents, but it holds {wrong}. "
             "Make messages of it with langchain_core.messages.convert_to_messages, or use batch() for many texts."
         )
+    mapping = isinstance(value, Mapping)
     raise InvalidParameter(
-        f"Expected a str, messages, a prompt value or documents to sanitize, not {type(value).__name__}. "
-        'Sanitize the values of a mapping one by one: {"question": sanitizer}.'
+        f"Expected a str, messages, a prompt value or documents to sanitize, not {type(value).__name__}."
+        + ' Take a value of it first: {"question": itemgetter("question") | sanitizer}.' * mapping
     )
 
 

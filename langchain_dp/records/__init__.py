@@ -18,3 +18,4 @@ from langchain_dp.records.private import KeepsExamples as KeepsExamples
 from langchain_dp.records.private import PrivateRecords as PrivateRecords
 from langchain_dp.records.private import check_records as check_records
 from langchain_dp.records.private import id_of as id_of
+from langchain_dp.records.private import unknown_id as unknown_id

@@ -7,6 +7,7 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any, NoReturn, Self
 
+from langchain_dp._util.validate import shown
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.records.checks import encodable, exact, is_missing, label_name, row_fault
 from langchain_dp.records.faults import Faults, placed
@@ -64,14 +65,28 @@ class PrivateRecords:
         redacted(self._fill, Held(examples), READING)
 
     def _fill(self, examples: Examples) -> None:
-        faults = Faults()
+        faults, rows, without = Faults(), 0, {"text_key": 0, "label_key": 0}
         for position, example in enumerate(rows_of(examples)):
+            rows += 1
             made = self._named(example, None)
             if isinstance(made, str):
                 faults.add(position, made)
+                fields = fields_of(example)
+                for option in without:
+                    without[option] += fields is not None and getattr(self, option) not in fields
             else:
                 self._keep(*made)
+        self._check_keys([option for option, count in without.items() if count == rows > 1])
         faults.raise_any()
+
+    def _check_keys(self, lacking: list[str]) -> None:
+        """Refuse examples of which none has the key that an option names: it is the option that is wrong, not a row."""
+        if lacking:
+            keys = " or ".join(repr(getattr(self, option)) for option in lacking)
+            raise InvalidParameter(
+                f"Expected examples to have {keys}, but none of them has. Say what text and label are called: "
+                "PrivateRecords(examples, text_key=..., label_key=...)."
+            )
 
     @classmethod
     def from_dataframe(cls, data: Examples, *, text_key: str = "text", label_key: str = "label") -> Self:
@@ -104,8 +119,8 @@ class PrivateRecords:
         Raises:
             InvalidParameter: There is no such record.
         """
-        if record_id not in self._records:
-            raise InvalidParameter(f"Expected record_id={record_id!r} to be a known id. See add(), which returns it.")
+        if not isinstance(record_id, str) or record_id not in self._records:
+            raise unknown_id(record_id)
         del self._records[record_id]
 
     def get(self, record_id: str) -> Mapping[str, Any]:
@@ -203,6 +218,15 @@ def id_of(value: object) -> object:
         return str(int(value))
     no_id = isinstance(value, (bool, float, bytes)) or (isinstance(value, Collection) and not isinstance(value, str))
     return value if no_id else str(value)
+
+
+def unknown_id(record_id: object) -> InvalidParameter:
+    """What a name that no record has is refused with: it may be a record, or the text of one, and is not shown then."""
+    what = "a known id" if isinstance(record_id, str) else "a str"
+    return InvalidParameter(
+        f"Expected record_id{shown(record_id)} to be {what}: the 'id' that the record came with, or what add() "
+        "returned."
+    )
 
 
 def _key(name: str, given: object) -> str:

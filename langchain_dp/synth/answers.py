@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel
@@ -20,7 +20,7 @@ from langchain_dp.accounting.budget import warn_of, warn_of_clip
 from langchain_dp.accounting.events import MOST_TOKENS
 from langchain_dp.ensemble.answers import KEPT, AnswerCache
 from langchain_dp.ensemble.journal import secret_key
-from langchain_dp.ensemble.questions import Question, asker_of
+from langchain_dp.ensemble.questions import Question, asker_of, asker_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
 from langchain_dp.ensemble.room import LEAST, Room
 from langchain_dp.ensemble.tools import ExitBehavior, Remaining, private_tool
@@ -424,6 +424,11 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
     def askers(self) -> Askers | None:
         """The shares of those who ask, if the plan has any."""
         return self._plan.askers
+
+    @property
+    def config_specs(self) -> list[ConfigurableFieldSpec]:
+        """What a config says for this chain: who asks, if there are ``askers``."""
+        return asker_specs(self._plan)
 
     @property
     def certificate_model(self) -> str:

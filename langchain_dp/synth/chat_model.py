@@ -54,6 +54,9 @@ class ChatDPGenerator(PrivateChat):
         """The generator that answers."""
         return self._generator
 
+    def __repr_args__(self) -> list[tuple[str | None, Any]]:
+        return [("generator", self._generator)]
+
     @property
     def _llm_type(self) -> str:
         return "dp-answers"

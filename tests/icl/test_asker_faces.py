@@ -238,3 +238,10 @@ def test_a_graph_that_goes_on_is_charged_to_who_goes_on() -> None:
         app.invoke(Command(resume=True), {"configurable": thread})
     app.invoke(Command(resume=True), {"configurable": {**thread, "asker": "ward-3"}})
     assert used(chain) == {"user-1": 1, "ward-3": 1}
+
+
+def test_the_schema_of_the_config_tells_who_has_to_be_named() -> None:
+    """A server that shows a chain's config schema says nothing of the asker, without whom every call is refused."""
+    chain = classifier(budget=BUDGET, max_queries=100, askers=SHARES)
+    assert list(chain.config_schema().model_json_schema()["$defs"]["Configurable"]["properties"]) == ["asker"]
+    assert classifier(budget=BUDGET, max_queries=100).config_specs == []

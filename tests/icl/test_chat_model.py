@@ -264,3 +264,11 @@ def test_a_global_cache_does_not_mix_two_classifiers_or_keep_forgotten_answers()
         assert left(good.classifier) == 3
     finally:
         set_llm_cache(None)
+
+
+def test_a_printed_chat_says_what_it_answers_from_and_shows_no_record() -> None:
+    """print(chat) shows versions of LangChain and nothing of the classifier."""
+    chat = ChatDPICL(classifier=classifier(examples=private_examples(24)))
+    assert str(chat).startswith("classifier=DPICLClassifier(labels=")
+    assert repr(chat).startswith("ChatDPICL(classifier=DPICLClassifier(labels=")
+    assert CANARY not in repr(chat)

@@ -249,3 +249,15 @@ def test_places_are_no_names_under_add_remove() -> None:
     chain = classifier(budget=PrivacyBudget(50.0, neighbors=Neighbors.ADD_OR_REMOVE_ONE))
     with pytest.raises(InvalidParameter, match="record_id='#7' to be a given id under add/remove"):
         chain.forget("#7")
+
+
+@pytest.mark.parametrize("given", [{"text": CANARY, "label": "positive"}, CANARY, [CANARY], None])
+def test_who_forgets_by_the_record_and_not_by_its_id_does_not_see_it_in_the_error(given: Any) -> None:
+    """forget(row) is tried before the page is read, and the row ends in a log or an error reporter."""
+    chain, records = classifier(), PrivateRecords(private_examples(24))
+    for forget in (chain.forget, records.forget):
+        with pytest.raises(InvalidParameter, match=f"record_id( of type {type(given).__name__}|=None) to be a"):
+            forget(given)
+        with pytest.raises(InvalidParameter) as caught:
+            forget(given)
+        assert CANARY not in str(caught.value)

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import pickle
 from collections.abc import AsyncIterator, Callable
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.prompt_values import ChatPromptValue, ImagePromptValue, StringPromptValue
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableLambda, RunnableParallel
 
 from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
@@ -149,6 +150,18 @@ def test_what_cannot_be_sanitized_is_refused_without_its_content(bad: Any) -> No
             call(bad)
         assert RAW not in str(caught.value)
     assert made.certificate().releases == 0
+
+
+def test_what_the_refusal_of_a_mapping_advises_works() -> None:
+    """The advice leads to the same refusal: a chain passes the whole mapping to each of its parts."""
+    made = sanitizer()
+    with pytest.raises(
+        InvalidParameter, match=r'first: \{"question": itemgetter\("question"\) \| sanitizer\}\.'
+    ) as caught:
+        (RunnableParallel(question=made)).invoke({"question": TEXT})
+    assert RAW not in str(caught.value)
+    advised = RunnableParallel({"question": itemgetter("question") | made})
+    assert isinstance(advised.invoke({"question": TEXT})["question"], str)
 
 
 def test_keys_and_typos_are_refused() -> None:

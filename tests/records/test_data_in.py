@@ -484,3 +484,15 @@ def test_errors_of_the_system_say_what_they_are_about_only() -> None:
     with pytest.raises(OSError, match="Invalid argument") as caught:
         PrivateRecords(rows())
     assert "SECRET" not in str(caught.value)
+
+
+def test_a_key_that_no_example_has_is_one_sentence_and_no_list_of_rows() -> None:
+    """The rows of a LangSmith dataset, or a table with other columns, are all called broken: 0, 1, 2 and 590 more."""
+    rows = [{"inputs": {"text": CANARY}, "outputs": "a"} for _ in range(20)]
+    with pytest.raises(InvalidParameter, match=r"to have 'text' or 'label', but none of them has\.") as caught:
+        PrivateRecords(rows)
+    assert CANARY not in str(caught.value)
+    with pytest.raises(InvalidParameter, match="to have 'label', but none"):
+        PrivateRecords([{"text": "a"}, {"text": ""}])
+    with pytest.raises(InvalidParameter, match="example 0 to have a non-empty str under 'text'"):
+        PrivateRecords([{"label": "a"}, {"text": "a", "label": "a"}])
