@@ -162,7 +162,7 @@ class LedgerPlan(Same):
         before = {name: used[item] for name, (item, _) in self._stored.items.items()}
         price = self._account.price(key, count, unspent, self.epsilon, at_most=most, before=before)
         return self._account.exceeded(
-            f"{price} {left:,} of {most:,} are left in the plan {self.name!r}.", asked=f"{count} x {event!r}", fits=left
+            f"{left:,} of {most:,} are left in the plan {self.name!r}. {price}", asked=f"{count} x {event!r}", fits=left
         )
 
     def spent(self, *, quick: bool = False) -> tuple[float, float]:

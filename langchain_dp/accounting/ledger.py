@@ -186,7 +186,7 @@ class PrivacyLedger(BaseLedger):
                 f"it needs epsilon={claim:.6g}, delta={share:g}, but only epsilon={left_now[0]:.6g}, "
                 f"delta={left_now[1]:g} are not reserved yet"
             )
-            why += f" ({SHARES})" if share > left_now[1] else ""
+            why += f" ({SHARES})" if share > left_now[1] and left_now[0] > 0 else ""
             raise refused(why, would_fit((left_now[0], min(left_now[1], share))))
 
     def _attach(

@@ -111,16 +111,12 @@ class ICLPlanReport:
             return ""
         text = (
             f"A 70% majority survives the noise only {self.survival[0.7]:.0%} of the time (aim: {_SAFE:.0%}). "
-            "What helps: fewer queries (max_queries=), fewer shots per subset (shots=, which makes more subsets), "
-            "more records, or a larger epsilon. Asking more subsets per query (subsets=) helps little against noise, "
-            "which grows with the sampling rate almost as fast as the votes do"
+            "What helps: fewer queries (max_queries=), fewer shots per subset (shots=), more records, or a larger "
+            "epsilon."
         )
-        if self.survival_doubled is None:
-            return f"{text}."
-        return (
-            f"{text}; but which subsets are drawn matters less then: with twice as many, at twice the calls, a 70% "
-            f"majority would survive {self.survival_doubled:.0%} of the time."
-        )
+        if (self.survival_doubled or 0) < _SAFE:
+            return text
+        return f"{text} With twice as many subsets (subsets=), at twice the calls, it is {self.survival_doubled:.0%}."
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -84,8 +84,8 @@ class PrivateRecords:
         if lacking:
             keys = " or ".join(repr(getattr(self, option)) for option in lacking)
             raise InvalidParameter(
-                f"Expected examples to have {keys}, but none of them has. Say what text and label are called: "
-                "PrivateRecords(examples, text_key=..., label_key=...)."
+                f"Expected examples to have {keys}, but none of them has. Say what text and label are called with "
+                "text_key= and label_key= of PrivateRecords."
             )
 
     @classmethod
