@@ -227,10 +227,11 @@ class Account(Same):
         """Return the refusal that ``sentence`` begins, counted: nothing was charged or stored."""
         plans = self.store.plans()
         spent, reserved = self.spent(plans, quick=False), claims(plans)
-        less = f", and {fits} more would fit. Ask for less; a" if fits else ". A"
+        more = f", and {fits} more would fit. Ask for less; a" if fits else ". A"
         refusal = BudgetExceeded(
-            f"{sentence} Nothing was charged{less} larger budget is a weaker promise and needs a new ledger. (Spent so far: epsilon={spent[0]:.6g}, delta={spent[1]:g}; reserved: "
-            f"epsilon={reserved[0]:.6g}, delta={reserved[1]:g}; budget: {self.budget}.)",
+            f"{sentence} Nothing was charged{more} larger budget is a weaker promise and needs a new ledger. (Spent so "
+            f"far: epsilon={spent[0]:.6g}, delta={spent[1]:g}; reserved: epsilon={reserved[0]:.6g}, "
+            f"delta={reserved[1]:g}; budget: {self.budget}.)",
             asked=asked,
             spent=spent,
             budget=(self.budget.epsilon, self.budget.delta),
