@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from langchain_dp.errors import ModelUnavailable
+from langchain_dp.errors import LangChainDPError, ModelUnavailable
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
 from langchain_dp.redact import interruption
@@ -48,6 +48,22 @@ def count_quietly(engine: Counts, text: str) -> int:
     if stop is not None:
         raise stop
     raise ModelUnavailable(f"The engine failed to count tokens ({failure}); its text is withheld.")
+
+
+def asked_publicly(ask: Callable[[], Answer]) -> Answer:
+    """What an engine answers to a text that shows no record, asked before anything is charged.
+
+    Raises:
+        ModelUnavailable: It failed, of whatever kind its error is.
+    """
+    try:
+        with sealed(Level.QUIET):
+            return ask()
+    except LangChainDPError:
+        raise
+    except Exception as error:
+        failure = type(error).__name__
+    raise ModelUnavailable(f"The engine failed on a text that shows no record ({failure}). Check the model.")
 
 
 def row_of(scores: object, length: int) -> npt.NDArray[np.float64] | None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any
 
 from langchain_dp._util import forks
-from langchain_dp.ensemble.asking import ask_together, row_of
-from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable, PlanError
+from langchain_dp.ensemble.asking import ask_together, asked_publicly, row_of
+from langchain_dp.errors import InvalidParameter, ModelUnavailable, PlanError
 from langchain_dp.mechanisms import ClippedSum, Randomness
 from langchain_dp.ports import Continuation, MemberPrompt, ScoresNextToken, Token, TokenScores
 from langchain_dp.quiet.context import sealed
@@ -106,14 +106,7 @@ class TextWriter:
         Raises:
             ModelUnavailable: It could not be evaluated. Public: no record was shown.
         """
-        try:
-            self._asked(Continuation(public, (), 0.0), [])
-            return
-        except LangChainDPError:
-            raise
-        except Exception as error:  # of whatever kind the engine has for it
-            failure = type(error).__name__
-        raise ModelUnavailable(f"The engine failed on a text that shows no record ({failure}). Check the model.")
+        asked_publicly(lambda: self._asked(Continuation(public, (), 0.0), []))
 
     def check_room(self, head: str, tail: str, *, more: int = 0, kept: int = 0) -> int:
         """Raise InvalidParameter unless a text of the largest length fits: one that breaks off would be drawn again.

@@ -9,10 +9,11 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from langchain_dp.accounting import LimitedDomainEvent
-from langchain_dp.ensemble.asking import ask_together
+from langchain_dp.ensemble.asking import ask_together, asked_publicly
 from langchain_dp.ensemble.room import Room
 from langchain_dp.ensemble.subsets import KeyedCoins, Subset, SubsetSampler
 from langchain_dp.ensemble.writing import TextWriter
+from langchain_dp.errors import ModelUnavailable
 from langchain_dp.mechanisms import LimitedDomain, Randomness
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.glossary import LabelTexts
@@ -153,6 +154,18 @@ class SubsetVotes:
         """Subsets of one call, by fresh coins; those without records abstain and are left out."""
         return [subset for subset in self._sampler.draw() if subset.record_ids]
 
+    def check_answers(self, message: int) -> None:
+        """Ask for a token after a public prompt, so that a model that writes none is found before anything is charged.
+
+        Raises:
+            ModelUnavailable: It wrote none. Public: no record was shown.
+        """
+        public = Continuation(self._shown.public(message), (), 0.0)
+        answers = asked_publicly(lambda: self._engine.next_tokens([public], self._text.decoding(())))
+        self._engine.forget(public.prompt.member)
+        if not count_votes(answers):
+            raise ModelUnavailable("The engine wrote no token after a text that shows no record. Check the model.")
+
     def votes(self, subsets: Sequence[Subset], message: int, written: Sequence[Token]) -> Counter[Token]:
         """One vote a subset. Private.
 
@@ -216,6 +229,8 @@ class PrivateVote:
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
         """One call of the mechanism: charge, draw, ask, count, release."""
+        if not written:
+            self._subset_votes.check_answers(message)
         self._reservation.plan.spend(self._reservation.charged(self._mechanism.event, message), chain=self._chain)
         votes = self._subset_votes.votes(self._subset_votes.draw(), message, written)
         return self._mechanism.release(votes, rng=self._rng)

@@ -84,7 +84,8 @@ class WordEngine:
     """Writes tokens and scores labels for many members; implements ``VotesNextToken`` and ``ScoresLabels``.
 
     Token 0 ends a text. Token 1 is a control token that is always the most probable one and must never be taken. The
-    next two are the halves of an "é". All others are the pieces of WORDS and ``extra``.
+    next two are the halves of an "é". All others are the pieces of WORDS and ``extra``. The public prompt, which shows
+    no record, likes everything alike where there is a script.
 
     Args:
         script: What members write; None is an n-gram model of each member's own prompt and written text.
@@ -94,7 +95,7 @@ class WordEngine:
         max_prompt_tokens: Longest prompt with what was written, in pieces.
 
     Attributes:
-        calls: What was asked, call by call.
+        calls: What was asked of records, call by call.
         decodings: How, call by call.
         cache: Bodies of the members seen and not forgotten.
         forgotten: Members that were to be forgotten, in order.
@@ -160,9 +161,10 @@ class WordEngine:
 
     def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
         """Next token of every member, in order."""
-        with self._lock:
-            self.calls.append(list(asked))
-            self.decodings.append(decoding)
+        if any(one.prompt.body for one in asked):
+            with self._lock:
+                self.calls.append(list(asked))
+                self.decodings.append(decoding)
         self._during()
         number("temperature", decoding.temperature, at_least=0)
         number("repetition_penalty", decoding.repetition_penalty, at_least=1)
@@ -205,18 +207,13 @@ class WordEngine:
         )
 
     def _shares(self, place: int, asked: Continuation, chat: bool) -> list[float] | None:
-        """Log-softmax of a member's logits, of which none is far above the others: a script prefers by ten nats.
-
-        The public prompt likes everything alike where there is a script.
-        """
+        """Log-softmax of a member's logits, of which none is far above the others: a script prefers by ten nats."""
         try:
             logits = self._logits(place, asked, chat)
         except AssertionError:
             raise
         except Exception:
             return None
-        if self._script is not None and not asked.prompt.body:
-            logits = [0.0] * len(self._pieces)
         if logits is None:
             return None
         low = [min(logit, 10.0) for logit in logits]
@@ -256,6 +253,8 @@ class WordEngine:
         self.cache[asked.prompt.member] = asked.prompt.body
         if self._script is None:
             return self._read(f"<user>{whole}<assistant>" if chat else whole, asked.written)
+        if not asked.prompt.body:
+            return [0.0] * len(self._pieces)
         said = self._script(place, asked)
         if said is None:
             return None

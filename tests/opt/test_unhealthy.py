@@ -9,7 +9,7 @@ from fakes.next_token import WordEngine, agreeing
 from fakes.optimizers import SENTENCE, examples, optimizer, used
 
 from langchain_dp import PrivacyBudget, PrivacyLedger
-from langchain_dp.errors import ModelUnavailable
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.opt.templates import CONTENT_FREE
 
 
@@ -24,7 +24,7 @@ class Served(WordEngine):
         self.scored: list[str] = []
 
     def next_tokens(self, asked: Any, decoding: Any) -> Any:
-        self.left -= 1
+        self.left -= bool(asked[0].prompt.body)
         return super().next_tokens(asked, decoding) if self.left > 0 else [None] * len(asked)
 
     def score_labels(self, prompts: Any, words: Any, *, content_free: Any = ()) -> Any:
@@ -49,6 +49,34 @@ def test_a_server_that_dies_costs_one_token_and_the_run_goes_on_later(calls: int
     assert made.released() == [SENTENCE, SENTENCE]
     assert all(SENTENCE.startswith(text) for text in before)
     assert used(ledger) == {"training": 13, "validation": 1}
+
+
+class Broken(WordEngine):
+    """An engine that scores labels, and writes nothing: it lacks the chat template that it is asked to use, say."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(agreeing(SENTENCE))
+        self.how = how
+
+    def next_tokens(self, asked: Any, decoding: Any) -> Any:
+        if self.how == "refuses":
+            raise InvalidParameter("Expected the GGUF file to hold a chat template.")
+        if self.how == "raises":
+            raise RuntimeError(SENTENCE)
+        return [None] * len(asked)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("refuses", "hold a chat template"), ("raises", "RuntimeError"), ("abstains", "wrote no token")],
+)
+def test_an_engine_that_writes_nothing_costs_nothing(how: str, said: str) -> None:
+    """If it breaks, every subset abstains, the budget is spent on noise, and the initial prompt comes back unsaid."""
+    ledger = PrivacyLedger(PrivacyBudget(200.0, 0.1))
+    with pytest.raises((InvalidParameter, ModelUnavailable), match=said) as caught:
+        optimizer(Broken(how), ledger=ledger).invoke(examples())
+    assert SENTENCE not in str(caught.value)
+    assert used(ledger) == {"training": 0, "validation": 0}
 
 
 def test_a_local_engine_is_not_watched() -> None:

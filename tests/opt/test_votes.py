@@ -305,7 +305,7 @@ def test_an_odd_answer_of_one_member_is_an_abstention(odd: object) -> None:
     class Odd(WordEngine):
         def next_tokens(self, asked: Any, decoding: Any) -> Any:
             answers = super().next_tokens(asked, decoding)
-            return [odd, *answers[1:]]
+            return [odd, *answers[1:]] if asked[0].prompt.body else answers
 
         def score_labels(self, prompts: Any, words: Any, **options: Any) -> Any:
             rows = super().score_labels(prompts, words, **options)

@@ -234,6 +234,8 @@ class Witness(NamingEngine):
 
     def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
         """What each member's first record votes for."""
+        if not any(one.prompt.body for one in asked):  # first, whether it is there
+            return [1] * len(asked)
         kept, charged = [], self._charged()
         for one in asked:
             own = RECORD.search(one.prompt.body)
