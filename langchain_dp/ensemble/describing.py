@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from langchain_dp._util import words as scripts
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.records import encodable
 
@@ -79,7 +80,7 @@ def answers(shown: Shown | None, *, chat: bool) -> tuple[str, ...]:
 
 def words_of(text: str) -> list[str]:
     """Its words, without digits."""
-    return re.findall(r"[^\W\d_]+", text)
+    return [word for run in re.findall(r"[^\W\d_]+", text) for word in scripts.words_of(run)]
 
 
 def own(text: str, cue: str) -> str:

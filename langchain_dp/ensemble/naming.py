@@ -14,9 +14,10 @@ from typing import Any
 from langchain_core.exceptions import OutputParserException
 from langchain_core.runnables import Runnable, RunnableLambda
 
+from langchain_dp._util.words import ENDS
 from langchain_dp.parsing import parse_label
 
-_PHRASE = re.compile(r"[,;:.()\[\]/\n]|\s(?:including|such as|like|e\.g)\b")
+_PHRASE = re.compile(r"[,;:.()\[\]/\n\u3001\u3002\uff0c\uff1b\uff1a\uff08\uff09]|\s(?:including|such as|like|e\.g)\b")
 _EDGES = " \t\"'`*_-"
 _SHORT, _LONG = 4, 8
 """Words of a name at most, and of one that a shorter one would not tell from another."""
@@ -64,7 +65,7 @@ def _is_taken(label: str, name: str, names: Mapping[str, str]) -> bool:
         return False
     own, others = name.casefold(), [found.casefold() for other, found in names.items() if other != label]
     called = [other.casefold() for other in names if other != label]
-    return own in [*others, *called] or any(re.match(rf"{re.escape(other)}\b", own) for other in [*others, *called])
+    return own in [*others, *called] or any(re.match(re.escape(other) + ENDS, own) for other in [*others, *called])
 
 
 def label_parser(words: Mapping[str, str]) -> Runnable[Any, str]:

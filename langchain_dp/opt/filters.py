@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from langchain_dp._util.words import UNSPACED, whole
 from langchain_dp.opt.templates import OptPrompts
 
 _RUN = 4
 """Words in a row that nobody writes twice by accident."""
 _HEADINGS = re.compile(r"#\s*Student|(?:Correct |Student )?Output:|Input:|(?:Old |Better )?Instruction:", re.IGNORECASE)
-_ENDS = re.compile(r"[.!?\u3002\uff01\uff1f\u2026][\"')\]\u201d\u2019}]*$")
+_ENDS = re.compile(r"[.!?\u0964\u061f\u06d4\u3002\uff01\uff1f\u2026][\"')\]\u201d\u2019}]*$")
 _HANGING = re.compile(r"[,;:(\[{\u2013\u2014-]$")
 _COMMON = """
 about answer below each example examples following from give given have input into instruction label more must only
@@ -66,10 +67,12 @@ def _runs(text: str) -> set[tuple[str, ...]]:
 
 def _names_the_task(text: str, instruction: str, words: Sequence[str]) -> bool:
     folded = text.casefold()
-    if any(re.search(rf"(?<!\w){re.escape(word.casefold())}(?!\w)", folded) for word in words):
+    if any(re.search(whole(word.casefold()), folded) for word in words):
         return True
     return bool(_content(folded) & _content(instruction.casefold()))
 
 
 def _content(text: str) -> set[str]:
-    return {word for word in re.findall(r"\w{4,}", text) if word not in _SMALL}
+    """Longer words; where writing puts no spaces between words, pairs of letters."""
+    pairs = re.findall(rf"(?=([{UNSPACED}]{{2}}))", text)
+    return {word for word in re.findall(r"\w{4,}", text) if word not in _SMALL}.union(pairs)

@@ -29,6 +29,8 @@ from langchain_dp.ensemble.naming import label_parser, names_of
         # a name that begins with another one: "sports" is always at least as likely as "sports betting"
         ({"A": "sports", "B": "sports betting, and odds"}, ["sports", "B"]),
         ({"A": "sports", "B": "sportswear"}, ["sports", "sportswear"]),
+        ({"A": "体育", "B": "体育新闻"}, ["体育", "B"]),
+        ({"A": "体育新闻\uff0c包括足球", "B": "财经、银行"}, ["体育新闻", "财经"]),
     ],
 )
 def test_names_are_short_and_all_different(descriptions: dict[str, str], names: list[str]) -> None:

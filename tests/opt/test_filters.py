@@ -10,7 +10,7 @@ from fakes.next_token import WordEngine, agreeing
 from fakes.optimizers import INSTRUCTION, LABELS, examples, optimizer
 
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.opt import Decoding, OptPrompts, candidate_fault, load_prompt
+from langchain_dp.opt import Decoding, Glossary, OptPrompts, candidate_fault, description_fault, load_prompt
 from langchain_dp.opt.templates import CUE, MESSAGES
 
 START = "Read the review, then choose whether it is negative or positive."
@@ -38,6 +38,29 @@ def test_a_candidate_is_dropped_for_a_reason(candidate: str, complete: bool, fau
     """If it breaks, an echo of the request, half a sentence or a sentence about nothing becomes the prompt."""
     found = candidate_fault(candidate, instruction=START, words=LABELS, prompts=OptPrompts(), complete=complete)
     assert found == fault
+
+
+@pytest.mark.parametrize(
+    ("candidate", "instruction", "words", "complete"),
+    [
+        ("请判断文本是正面还是负面。", "这篇评论怎么样\uff1f", ["正面", "负面"], True),
+        ("请判断文本的情感。", "判断这条评论的情感。", ["1", "2"], True),
+        ("肯定か否定かを答えてください。", "レビューを分類する。", ["肯定", "否定"], True),
+        ("समीक्षा को अच्छी या बुरी कहें।", "यह समीक्षा अच्छी है?", ["अच्छी", "बुरी"], False),
+        ("قل جيد أو سيئ؟", "هل هو جيد؟", ["جيد", "سيئ"], False),
+        ("Say cafe\u0301.", "What is it?", ["caf\u00e9", "bar"], True),
+    ],
+)
+def test_a_candidate_in_any_writing_is_kept(candidate: str, instruction: str, words: list[str], complete: bool) -> None:
+    """If it breaks, all that is written in Chinese or Japanese is paid for and dropped."""
+    said = {"instruction": instruction, "words": words, "prompts": OptPrompts(), "complete": complete}
+    assert candidate_fault(candidate, **said) == ""  # type: ignore[arg-type]  # of several types
+    assert candidate_fault("请用更少的词。", **said) == "it no longer names the task"  # type: ignore[arg-type]
+
+
+def test_a_description_without_spaces_is_more_than_one_word() -> None:
+    """If it breaks, a description in Chinese that has all its tokens is dropped for half a word."""
+    assert description_fault("体育新闻", Glossary(), complete=False) == ""
 
 
 def test_what_the_initial_instruction_says_itself_is_no_echo() -> None:
