@@ -86,18 +86,17 @@ def _icl_of_rows(options: PlanICL, data: Path, settings: dict[str, Any]) -> ICLP
 
 
 def _icl_of_number(options: PlanICL, settings: dict[str, Any]) -> ICLPlanReport:
-    from langchain_dp.icl.checks import label_words
     from langchain_dp.icl.report import report
     from langchain_dp.icl.reservation import reserve
     from langchain_dp.icl.voters import companion_text
-    from langchain_dp.records import check_labels
+    from langchain_dp.records import check_labels, label_words
 
     if options.labels is None:
         raise WrongArguments("Expected --labels to name the labels, since no --data shows them.")
     labels = check_labels(options.labels)
     records = options.records or 0  # there, since no --data is
     prompt = _prompt(options, labels)
-    words = label_words(prompt, labels)
+    words = label_words(prompt.words, labels)
     fields = {name: "x" * options.characters if name == "text" else "" for name in prompt.variables}
     return report(
         reserve(**settings, ledger=None, name="plan", records=records),

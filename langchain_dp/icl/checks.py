@@ -13,24 +13,6 @@ from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.records import AUTOMATIC, row_fault, unknown_id
 
 
-def label_words(prompt: ICLPrompt, labels: Sequence[str]) -> list[str]:
-    """Words that stand for the labels; they differ in more than case and blanks."""
-    # A template may know more labels than are asked for; what is only written otherwise is a slip.
-    written = {label.strip().casefold() for label in labels}
-    unknown = [label for label in prompt.words if label not in labels]
-    if unknown and (len(unknown) == len(prompt.words) or written & {label.strip().casefold() for label in unknown}):
-        raise InvalidParameter(
-            f"Expected words= of the template to name labels alone, but {unknown} are none of labels={list(labels)}. "
-            "Write them as the labels are written."
-        )
-    words = [prompt.word(label) for label in labels]
-    if len({" ".join(word.casefold().split()) for word in words}) < len(words):
-        raise InvalidParameter(
-            f"Expected the labels' words {words} to differ in more than case and blanks. Rename a label."
-        )
-    return words
-
-
 def check_example(row: Mapping[str, Any], prompt: ICLPrompt, labels: Sequence[str]) -> None:
     """One more record, as it would be kept, has a known label and the prompt's keys."""
     if fault := row_fault(row, labels, prompt.variables, whose="prompt", plain=True):

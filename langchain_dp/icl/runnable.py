@@ -40,7 +40,16 @@ from langchain_dp.icl.voters import Voter, companion_text, make_voter
 from langchain_dp.icl.votes import Shot
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels
-from langchain_dp.records import Examples, FromDataFrame, Label, PrivateRecords, check_records, given_labels, id_of
+from langchain_dp.records import (
+    Examples,
+    FromDataFrame,
+    Label,
+    PrivateRecords,
+    check_records,
+    given_labels,
+    id_of,
+    label_words,
+)
 from langchain_dp.redact import Held, redacted
 
 
@@ -143,7 +152,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         validate.integer("keep_answers", keep_answers, at_least=1)
         sampling = sampling_from(sampling)
         asking = validate.group("asking", asking, Asking)
-        words = checks.label_words(self.prompt, self.labels)
+        words = label_words(self.prompt.words, self.labels)
         self._voter: Voter = make_voter(
             llm,
             prompt=self.prompt,
@@ -398,7 +407,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
         Args:
             price_per_million_tokens: Price of input tokens, in any currency.
         """
-        words = checks.label_words(self.prompt, self.labels)
+        words = label_words(self.prompt.words, self.labels)
         return report(
             self._reservation,
             labels=len(self.labels),

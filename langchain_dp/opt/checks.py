@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
+from langchain_dp.ensemble.questions import check_text
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.settings import Settings
-from langchain_dp.opt.templates import CUE, Alternative, Demonstration, OptPrompts
+from langchain_dp.opt.templates import CUE, Alternative, Demonstration
 from langchain_dp.ports import ScoresLabels, ScoresNextToken, VotesNextToken
 
 
@@ -34,6 +35,7 @@ def check_instruction(instruction: object) -> str:
         raise InvalidParameter(
             f"Expected instruction={instruction!r} to say what the task is. A plain sentence will do: it is public."
         )
+    check_text("instruction", instruction)
     return instruction.strip()
 
 
@@ -55,14 +57,6 @@ def alternatives(given: object) -> tuple[Alternative, ...]:
             "Alternative(instruction, words)."
         )
     return tuple(each if isinstance(each, Alternative) else Alternative(each) for each in several)
-
-
-def label_words(prompts: OptPrompts, labels: Sequence[str]) -> list[str]:
-    """Words of the labels; they differ in more than case."""
-    words = [prompts.word(label) for label in labels]
-    if len({word.casefold() for word in words}) < len(words):
-        raise InvalidParameter(f"Expected the labels' words {words} to differ in more than case. Rename a label.")
-    return words
 
 
 def check_kbar(model: VotesNextToken, kbar: int) -> None:

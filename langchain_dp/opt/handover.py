@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,9 @@ from langchain_dp.opt.templates import Alternative
 from langchain_dp.parsing import parse_label
 from langchain_dp.ports import HasFile, VotesNextToken
 from langchain_dp.quiet.model import CALLS, QuietModel
-from langchain_dp.records import check_labels, is_missing, label_name
+from langchain_dp.records import Examples, check_labels, label_name, label_words, named_words, row_fault
+from langchain_dp.records.faults import placed
+from langchain_dp.records.tables import fields_of, rows_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +185,7 @@ def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
         path: The JSON file.
 
     Raises:
-        InvalidParameter: The file is not such a JSON object.
+        InvalidParameter: The file is not such a JSON object, or its template or words were edited and are none now.
         FileNotFoundError: There is no such file.
 
     Examples:
@@ -201,7 +203,13 @@ def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
         ) from None
     candidates = tuple(Candidate(**dict(each)) for each in found.candidates)
     certificate = PrivacyCertificate.from_dict(found.certificate)
-    return OptimizedPrompt(**{**dict(found), "certificate": certificate, "candidates": candidates})
+    made = OptimizedPrompt(**{**dict(found), "certificate": certificate, "candidates": candidates})
+    try:
+        label_words(named_words(made.words), list(made.words))
+        made.template()
+    except ValueError as error:
+        raise InvalidParameter(f"Expected {name} to hold a template and words as they were saved ({error}).") from None
+    return made
 
 
 class _CandidateForm(Form):
@@ -226,7 +234,7 @@ class _PromptForm(Form):
 def evaluate_prompt(
     prompt: ChatPromptTemplate | OptimizedPrompt,
     model: Runnable[Any, Any],
-    rows: Iterable[Mapping[str, Any]],
+    rows: Examples,
     labels: Sequence[Any],
     *,
     words: Mapping[str, str] | None = None,
@@ -239,14 +247,15 @@ def evaluate_prompt(
     Args:
         prompt: What :class:`DPPromptOptimizer` returned, or its result, whose template is taken.
         model: The model that the prompt was handed to.
-        rows: Mappings with the prompt's variables and ``label``.
+        rows: Mappings with the prompt's variables and ``label``; or a DataFrame, a dataset or a path, as of examples.
         labels: The public labels.
         words: Label -> word that the model is asked for, as in ``OptPrompts.words``; by default what the prompt's own
             metadata say.
         max_concurrency: Most calls at a time.
 
     Raises:
-        InvalidParameter: There are no rows, or one lacks a variable, a text or a known label.
+        InvalidParameter: There are no rows, or one lacks a variable, a text or a known label; or words are given for
+            other labels.
         ModelUnavailable: The model answered no row at all.
 
     Examples:
@@ -259,14 +268,11 @@ def evaluate_prompt(
         prompt = prompt.template()
     if not isinstance(prompt, ChatPromptTemplate):
         raise InvalidParameter(f"Expected prompt of type {type(prompt).__name__} to be a ChatPromptTemplate.")
-    labels, asked = check_labels(labels), list(rows)
+    labels, asked = check_labels(labels), [fields_of(row) or {} for row in rows_of(rows)]
     validate.integer("number of rows", len(asked), at_least=1)
     truths = [_truth(row, position, prompt.input_variables, labels) for position, row in enumerate(asked)]
-    if words is not None and not isinstance(words, Mapping):
-        raise InvalidParameter(f"Expected words of type {type(words).__name__} to map labels to words.")
     given = words if words is not None else (prompt.metadata or {}).get("words", {})
-    called = {label_name(label): word for label, word in given.items()}
-    shown = [called.get(label, label) for label in labels]
+    shown = label_words(named_words(given), labels)
     messages = [prompt.format_messages(**{name: row[name] for name in prompt.input_variables}) for row in asked]
     # Accuracy on rows of one's own is no release, so the caller's word is enough.
     answers = QuietModel(model, max_concurrency=max_concurrency, accept_unchecked_model=True).batch(messages)
@@ -276,13 +282,9 @@ def evaluate_prompt(
     return PromptScore.of(named, truths, labels)
 
 
-def _truth(row: object, position: int, variables: Sequence[str], labels: Sequence[str]) -> str:
+def _truth(row: Mapping[str, Any], position: int, variables: Sequence[str], labels: Sequence[str]) -> str:
     """Label of a test row that fits."""
-    fits = isinstance(row, Mapping) and all(name in row and not is_missing(row[name]) for name in variables)
-    label = label_name(row.get("label")) if isinstance(row, Mapping) else None
-    if not fits or label not in labels or label is None:
-        raise InvalidParameter(
-            f"Expected test row {position} to have {[*variables, 'label']}, its label one of {list(labels)}. Repair or "
-            "drop it."
-        )
-    return label
+    label = label_name(row.get("label"))
+    if fault := row_fault({**row, "label": label}, labels, variables, whose="prompt"):
+        raise InvalidParameter(placed(fault, f"test row {position}"))
+    return str(label)

@@ -36,7 +36,7 @@ from langchain_dp.opt.templates import Alternative, OptPrompts
 from langchain_dp.opt.verdict import NEARLY_ALL
 from langchain_dp.ports import Decoding, ScoresNextToken, VotesNextToken
 from langchain_dp.quiet.run import check_environment
-from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, check_records
+from langchain_dp.records import Examples, KeepsExamples, PrivateRecords, check_labels, check_records, label_words
 from langchain_dp.redact import Held, redacted
 
 _INSTRUCTION, _DESCRIPTION = 50, 12
@@ -195,7 +195,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             decoder=decoder,
         )
         checks.check_decoder(model, decoder)
-        checks.label_words(self.settings.prompts, self.settings.labels)
+        label_words(self.settings.prompts.words, self.settings.labels)
         if decoder == "votes" and self.settings.writes:
             checks.check_kbar(model, self.settings.writing.kbar)
         checks.check_room(model, self.settings)

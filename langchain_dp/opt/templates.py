@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Any
 
 from langchain_dp._util import validate
-from langchain_dp.ensemble.questions import check_template, variables_of
+from langchain_dp.ensemble.questions import check_template, check_text, variables_of
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.records import label_name
+from langchain_dp.records import named_words
 
 MESSAGES = (
     "A better instruction has a few words more, where this one left the student in doubt.",
@@ -51,7 +51,8 @@ class OptPrompts:
 
     Args:
         text: Template of one input; its variables are keys of an example.
-        words: Label -> word that the model is shown and asked for. A missing label stands for itself.
+        words: Label, as it was given, or its name -> word that the model is shown and asked for. A missing label stands
+            for itself.
         meta: What the model is told before it improves an instruction.
         messages: Requests, of which each backward prompt holds one.
         secrecy: Sentence added to ``meta``, such as one of ``PRIVACY_INSTRUCTIONS``; may be empty.
@@ -61,7 +62,8 @@ class OptPrompts:
             one human message.
 
     Raises:
-        InvalidParameter: The template has no plain variable, there is no message, or two labels share a word.
+        InvalidParameter: The template has no plain variable, there is no message, a word is no line of text, or two
+            labels share one.
 
     Examples:
         >>> prompts = OptPrompts(text="{subject}: {text}", words={"not relevant": "no", "relevant": "yes"})
@@ -70,7 +72,7 @@ class OptPrompts:
     """
 
     text: str = "{text}"
-    words: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    words: Mapping[Any, str] = dataclasses.field(default_factory=dict)
     meta: str = (
         "The aim is that a student makes no more errors. The student turns an input text into an output text, and "
         "follows an instruction. Below are that instruction, inputs where the student was right, and inputs where the "
@@ -85,7 +87,11 @@ class OptPrompts:
         check_template("text", self.text)
         if isinstance(self.messages, str) or not self.messages:
             raise InvalidParameter(f"Expected messages={self.messages!r} to be at least one request. See MESSAGES.")
-        if len({word.casefold() for word in self.words.values()}) < len(self.words):
+        texts = [("meta", self.meta), ("secrecy", self.secrecy), *(("messages", each) for each in self.messages)]
+        for name, text in texts:
+            check_text(name, text)
+        words = named_words(self.words)
+        if len({word.casefold() for word in words.values()}) < len(words):
             raise InvalidParameter("Expected every label to have a word of its own, but two labels share one.")
         if not isinstance(self.answer, str) or "\n" in self.answer or (self.answer and "{labels}" not in self.answer):
             raise InvalidParameter(
@@ -93,7 +99,7 @@ class OptPrompts:
                 "'Answer with one of: {labels}.'"
             )
         validate.one_of("system", self.system, (True, False))
-        object.__setattr__(self, "words", MappingProxyType(dict(self.words)))
+        object.__setattr__(self, "words", MappingProxyType(words))
         object.__setattr__(self, "messages", tuple(self.messages))
 
     @property
@@ -196,15 +202,9 @@ class Alternative:
                 f"Expected an alternative of {type(self.instruction).__name__} and {type(self.words).__name__} to be "
                 "an instruction (str) and words (label -> word)."
             )
-        names = {label_name(label): word for label, word in self.words.items()}
-        for label, word in names.items():
-            if label is None or not isinstance(word, str) or not word.strip() or "\n" in word.strip():
-                raise InvalidParameter(
-                    f"Expected words of an alternative to be one line of text by label, not {label!r}: {word!r}. "
-                    "Write for example {'human': 'person'}."
-                )
+        check_text("instruction of an alternative", self.instruction)
         object.__setattr__(self, "instruction", self.instruction.strip())
-        object.__setattr__(self, "words", {label: word.strip() for label, word in names.items()})
+        object.__setattr__(self, "words", named_words(self.words))
         if not self.instruction and not self.words:
             raise InvalidParameter("Expected an alternative to have an instruction, or words, of its own. It is empty.")
 

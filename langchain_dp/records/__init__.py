@@ -7,6 +7,8 @@ from langchain_dp.records.checks import exact as exact
 from langchain_dp.records.checks import given_labels as given_labels
 from langchain_dp.records.checks import is_missing as is_missing
 from langchain_dp.records.checks import label_name as label_name
+from langchain_dp.records.checks import label_words as label_words
+from langchain_dp.records.checks import named_words as named_words
 from langchain_dp.records.checks import row_fault as row_fault
 from langchain_dp.records.files import read_csv as read_csv
 from langchain_dp.records.files import read_jsonl as read_jsonl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from typing_extensions import TypeVar
@@ -31,6 +31,46 @@ def label_name(label: object) -> str | None:
     if isinstance(label, int):
         return str(int(label) if type(label) is not bool else label) if abs(label) < _LONG else None
     return exact(label) if isinstance(label, str) and label else None
+
+
+def named_words(words: object) -> dict[str, str]:
+    """Words that stand for labels in a prompt, white space at their ends removed, by the name of each label.
+
+    Raises:
+        InvalidParameter: They are no mapping of labels to one line of text each.
+    """
+    if not isinstance(words, Mapping):
+        raise InvalidParameter(f"Expected words of type {type(words).__name__} to map labels to words.")
+    for label, word in words.items():
+        text = word.strip() if isinstance(word, str) and encodable(word) else ""
+        if label_name(label) is None or not text or "\n" in text:
+            raise InvalidParameter(
+                f"Expected words to be one line of text by label, not {label!r}: {word!r}. Write for example "
+                "{'human': 'person'}."
+            )
+    return {str(label_name(label)): word.strip() for label, word in words.items()}
+
+
+def label_words(given: Mapping[str, str], labels: Sequence[str]) -> list[str]:
+    """Word of each label, itself where none is given; they differ in more than case and blanks.
+
+    Raises:
+        InvalidParameter: They do not, or words are given for other labels.
+    """
+    # A template may know more labels than are asked for; what is only written otherwise is a slip.
+    written = {label.strip().casefold() for label in labels}
+    unknown = [label for label in given if label not in labels]
+    if unknown and (len(unknown) == len(given) or written & {label.strip().casefold() for label in unknown}):
+        raise InvalidParameter(
+            f"Expected words= of the template to name labels alone, but {unknown} are none of labels={list(labels)}. "
+            "Write them as the labels are written."
+        )
+    words = [given.get(label, label) for label in labels]
+    if len({" ".join(word.casefold().split()) for word in words}) < len(words):
+        raise InvalidParameter(
+            f"Expected the labels' words {words} to differ in more than case and blanks. Rename a label."
+        )
+    return words
 
 
 def given_labels(labels: Iterable[Label]) -> dict[str, Label]:

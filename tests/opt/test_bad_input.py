@@ -15,7 +15,7 @@ from fakes.voters import VotingEngine
 
 from langchain_dp import Neighbors, PrivacyBudget, PrivacyLedger, PrivateRecords
 from langchain_dp.errors import InvalidParameter, LangChainDPError, UnsupportedEvent
-from langchain_dp.opt import DLNSettings, OptPrompts, OptTask
+from langchain_dp.opt import Alternative, DLNSettings, OptPrompts, OptTask
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,7 @@ from langchain_dp.opt import DLNSettings, OptPrompts, OptTask
         ({"instruction": ""}, r"instruction='' to say what the task is"),
         ({"instruction": " \n"}, r"instruction=.* to say what the task is"),
         ({"instruction": None}, r"instruction=None"),
+        ({"instruction": "Say \ud800."}, "instruction to be valid Unicode"),
         ({"instruction": "word " * 3000}, r"fit into the model's 2000 tokens.*lower shots="),
         ({"shots": 400}, r"shots=400.*needs more than.*more room \(max_tokens=\)"),
         ({"max_new_tokens": 1990}, r"max_new_tokens=1990"),
@@ -31,6 +32,7 @@ from langchain_dp.opt import DLNSettings, OptPrompts, OptTask
         ({"labels": ["yes", "yes"]}, r"each once"),
         ({"labels": "yes"}, r"labels='yes' to be a list"),
         ({"labels": ["yes", ""]}, r"list of non-empty strings"),
+        ({"prompts": OptPrompts(words={"postive": "good"})}, r"\['postive'\] are none of labels="),
         ({"labels": ["yes", "Yes"]}, r"\['yes', 'Yes'\] to differ in more than case"),
         ({"labels": ["yes", "no"], "prompts": OptPrompts(words={"no": "YES"})}, r"\['yes', 'YES'\] to differ"),
         ({"model": None}, r"model=NoneType to be a local engine that writes tokens and scores labels"),
@@ -162,6 +164,12 @@ def test_a_strange_template_is_refused(template: str) -> None:
         (lambda: OptPrompts(messages=()), r"messages=\(\) to be at least one request"),
         (lambda: OptPrompts(messages="Improve it."), r"messages='Improve it.' to be at least one request"),
         (lambda: OptPrompts(words={"a": "yes", "b": "Yes"}), r"two labels share one"),
+        (lambda: OptPrompts(words={"a": "yes", "b": " "}), r"one line of text by label, not 'b': ' '"),
+        (lambda: OptPrompts(words={"a": 5}), r"one line of text by label, not 'a': 5"),  # type: ignore[dict-item]
+        (lambda: OptPrompts(meta=5), r"meta of type int to be a str"),  # type: ignore[arg-type]
+        (lambda: OptPrompts(secrecy="\ud800"), r"secrecy to be valid Unicode"),
+        (lambda: OptPrompts(messages=[None]), r"messages of type NoneType to be a str"),  # type: ignore[list-item]
+        (lambda: Alternative("Say \ud800."), r"instruction of an alternative to be valid Unicode"),
         (lambda: OptTask(("a", "b"), "Say.", 0, 5), r"shots=0"),
         (lambda: OptTask(("a", "b"), "Say.", 5, 0), r"subsets=0"),
         (lambda: DLNSettings(steps=0), r"steps=0"),

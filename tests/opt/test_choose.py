@@ -31,7 +31,7 @@ from langchain_dp.accounting import ExponentialEvent, PartEvent, epsilon
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, MostlyNoiseWarning, PlanError
 from langchain_dp.mechanisms import Exponential
-from langchain_dp.opt import Alternative, DPPromptOptimizer, Writing, load_prompt
+from langchain_dp.opt import Alternative, DPPromptOptimizer, OptPrompts, Writing, load_prompt
 from langchain_dp.opt.fit import rows_to_choose_by
 from langchain_dp.opt.verdict import ahead_for_sure, choice_note
 
@@ -78,6 +78,7 @@ def test_a_choice_at_random_says_so_before_it_is_paid_for() -> None:
 def test_words_are_by_labels_of_every_kind() -> None:
     """If it breaks, labels that are numbers cannot be given words, as those of an ICLPrompt can."""
     assert Alternative(words={0: "bad", True: "good"}).words == {"0": "bad", "True": "good"}
+    assert OptPrompts(words={0: "bad", True: "good"}).words == {"0": "bad", "True": "good"}
     with pytest.raises(InvalidParameter, match="one line of text by label"):
         Alternative(words={1.5: "bad"})
 

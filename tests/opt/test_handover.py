@@ -7,6 +7,7 @@ import math
 import os
 import re
 import stat
+from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -264,10 +265,48 @@ def test_labels_and_prompts_of_every_kind_are_scored() -> None:
     words = {"0": LABELS[0], "1": LABELS[1]}
     whole = evaluate_prompt(TEMPLATE, answering(*LABELS), rows, [0, 1], words=words, max_concurrency=1)
     assert whole.answered == 1.0
+    tuples = [namedtuple("Row", row)(**row) for row in ROWS]  # as PrivateRecords takes them
+    assert evaluate_prompt(TEMPLATE, answering(*LABELS), tuples, LABELS, max_concurrency=1).answered == 1.0
     for bad in ({"rows": [None]}, {"rows": [{**ROWS[0], "text": None}]}, {"labels": "ab"}, {"prompt": None}):
         given: dict[str, Any] = {"prompt": TEMPLATE, "rows": ROWS, "labels": LABELS} | bad
         with pytest.raises(InvalidParameter):
             evaluate_prompt(given["prompt"], answering(*LABELS), given["rows"], given["labels"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"postive": "good"}, r"\['postive'\] are none of labels="),
+        ({"positive": 5}, "one line of text by label, not 'positive': 5"),
+        ({"positive": "good", "negative": "Good"}, "differ in more than case"),
+        ("good", "words of type str to map labels to words"),
+    ],
+)
+def test_words_that_no_answer_can_be_read_by_are_refused(words: Any, message: str) -> None:
+    """If it breaks, a slip in a label's name is scored as if the model were wrong."""
+    model = Chat()
+    with pytest.raises(InvalidParameter, match=message):
+        evaluate_prompt(TEMPLATE, model, ROWS, LABELS, words=words)
+    assert model.calls == []
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"prompt": "Input: {text"},
+        {"words": {"negative": "", "positive": "good"}},
+        {"words": {"negative": "good", "positive": "Good"}},
+    ],
+)
+def test_a_saved_prompt_that_was_edited_into_none_is_refused_when_it_is_loaded(
+    edited: dict[str, Any], tmp_path: Path
+) -> None:
+    """If it breaks, each answer of a chain fails, or names no label, and the file is not what is blamed."""
+    file = tmp_path / "prompt.json"
+    optimizer().optimize(examples()).save(file)
+    file.write_text(json.dumps(json.loads(file.read_text()) | edited))
+    with pytest.raises(InvalidParameter, match=r"prompt\.json to hold a template and words as they were saved"):
+        load_prompt(file)
 
 
 def test_any_kind_of_model_can_be_scored() -> None:
@@ -291,9 +330,13 @@ def test_the_rows_leave_no_trace(tmp_path: Path) -> None:
     ("rows", "message"),
     [
         ([], r"number of rows=0"),
-        ([{"text": CANARY}], r"test row 0 to have \['text', 'label'\]"),
-        ([*ROWS, {"label": "positive"}], r"test row 8 to have \['text', 'label'\].*Repair or drop it"),
-        ([{"text": CANARY, "label": CANARY}], r"its label one of \['negative', 'positive'\]"),
+        ([{"text": CANARY}], r"label of test row 0 to be one of labels=\['negative', 'positive'\]"),
+        ([*ROWS, {"label": "positive"}], r"test row 8 to have the prompt's keys, but \['text'\] are missing"),
+        ([{"text": CANARY, "label": CANARY}], r"label of test row 0 to be one of labels=\['negative', 'positive'\]"),
+        (
+            [{"text": f"{CANARY} \ud800", "label": "positive"}],
+            r"\['text'\] of test row 0 to be text that UTF-8 can hold",
+        ),
     ],
 )
 def test_bad_rows_are_refused_without_a_word_of_them(rows: Any, message: str) -> None:
