@@ -99,10 +99,9 @@ class OptimizedPrompt:
         labels, called = self.settings["labels"], self.settings["templates"]["words"]
         initial = PromptChoice(self.settings["instruction"], tuple(called.get(label, label) for label in labels))
         names_under = glossary["instruction"] if glossary["named"] else ""
-        return [
-            Alternative(each.instruction, dict(zip(labels, each.words, strict=True)))
-            for each in described_choices(initial, labels, self.candidates, names_under=names_under)
-        ]
+        found = dict.fromkeys(described_choices(initial, labels, self.candidates, names_under=names_under))
+        found.pop(initial, None)  # where every description is but its label's word
+        return [Alternative(each.instruction, dict(zip(labels, each.words, strict=True))) for each in found]
 
     def template(self) -> ChatPromptTemplate:
         """The prompt, as one human message or after a system message; ``metadata["dp"]`` is the certificate.

@@ -290,7 +290,8 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
             voting = votes_only(writing, group("decoding", settings.get("decoding"), Decoding))
             sums = isinstance(model, ScoresNextToken) and share.neighbors is Neighbors.REPLACE_ONE and not voting
             decoder = "clip" if method == "glossary" and sums else "votes"
-        public = len(checks.alternatives(settings.get("alternatives", ())))
+        settings["alternatives"] = checks.alternatives(settings.get("alternatives", ()))
+        public = len(settings["alternatives"])
         if method == "choose":
             prompts = public + 1
             fitted: dict[str, Any] = {"rows": rows_to_choose_by(examples_count, share, prompts=prompts, effort=effort)}

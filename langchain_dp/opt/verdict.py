@@ -74,7 +74,12 @@ def choice_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompt
     said = f"the prompt that answers {ahead:,} more of {rows:,} rows right than any other wins {_SURE:.0%} of the time"
     if share <= _FINE:
         return Verdict("yes", f"yes: {said}")
-    helps = f"About {rounded_up(ahead / _FINE, digits=2):,.0f} rows or epsilon {budget.epsilon * share / _FINE:.2g}"
+    more = f"About {rounded_up(ahead / _FINE, digits=2):,.0f} rows"
+
+    def does(larger: PrivacyBudget) -> bool:
+        return ahead_for_sure(selection_event(larger), prompts) <= _FINE * rows
+
+    helps = " or ".join(found for found in (more, _epsilon(budget, does)) if found)
     if share <= _COARSE:
         return Verdict("hardly", f"hardly: {said}. {helps} would tell prompts apart better")
     return Verdict(

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import pickle
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -285,6 +286,29 @@ def test_a_plan_says_how_far_ahead_a_prompt_has_to_be() -> None:
     assert "8 more of 500" in sound.verdict.said  # ln(19 * 2) / (1 / 2) is 7.3
     assert chooser(budget=PrivacyBudget(1.0)).plan(100).verdict.worth == "hardly"
     assert chooser(budget=PrivacyBudget(1.0)).plan(20).verdict.worth == "no"
+
+
+@pytest.mark.parametrize(
+    ("count", "epsilon"), [(1, 1.0), (10, 0.1), (10, 8.0), (19, 8.0), (21, 1.0), (50, 0.5), (50, 1.0), (200, 0.1)]
+)
+def test_what_a_plan_says_would_help_does(count: int, epsilon: float) -> None:
+    """If it breaks, a user raises the budget for nothing: below twenty rows none is large enough."""
+    found = chooser(budget=PrivacyBudget(epsilon)).plan(count).verdict
+    assert found.worth != "yes"
+    [rows] = re.findall(r"About ([\d,]+) rows", found.said)
+    assert chooser(budget=PrivacyBudget(epsilon)).plan(int(rows.replace(",", ""))).verdict.worth == "yes"
+    more = re.findall(r"rows or epsilon ([\d.]*\d) would", found.said)
+    assert bool(more) is (count >= 20)
+    for enough in map(float, more):
+        assert chooser(budget=PrivacyBudget(enough)).plan(count).verdict.worth == "yes"
+
+
+def test_alternatives_that_are_read_once_are_chosen_among() -> None:
+    """If it breaks, a fitted run is one without them, and nobody is told."""
+    fitted = {"model": WordEngine(), "labels": LABELS, "instruction": INSTRUCTION, "progress": False}
+    fitted |= {"budget": PrivacyBudget(8.0), "examples_count": 400}
+    made = DPPromptOptimizer.auto(**fitted, alternatives=(each for each in OTHERS))
+    assert len(made.settings.alternatives) == len(OTHERS)
 
 
 def test_a_choice_that_fits_is_refused_where_it_would_be_one_at_random() -> None:

@@ -17,7 +17,7 @@ from langchain_dp.accounting import LabelPartEvent, LimitedDomainEvent, PartEven
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Exponential, LimitedDomain
-from langchain_dp.opt import Alternative, Glossary, description_fault, load_prompt
+from langchain_dp.opt import Alternative, Glossary, OptPrompts, description_fault, load_prompt
 from langchain_dp.opt.glossary import with_glossary
 
 THREE = ["team A", "team B", "team C"]
@@ -78,6 +78,21 @@ def test_descriptions_that_say_nothing_are_no_candidates() -> None:
     """If it breaks, a run over labels that nobody could describe has the same prompt twice, and refuses."""
     silent = glossary(WordEngine(lambda prompt, written: None), max_new_tokens=1).optimize(rows())
     assert silent.alternatives() == []
+
+
+def test_descriptions_that_are_the_words_of_their_labels_are_one_candidate() -> None:
+    """If it breaks, a glossary that was paid for says the initial prompt once more, and the run over it refuses."""
+    words = {label: f"Film{place}" for place, label in enumerate(THREE)}
+
+    def script(place: int, asked: Any) -> str:
+        kind = re.findall(r"kind(\d)", asked.prompt.body)[0]
+        return f" Film{kind}"
+
+    engine = WordEngine(script, extra="\n".join([*THREE, *(f" {word}" for word in words.values())]))
+    described = glossary(engine, prompts=OptPrompts(words=words), not_private_seed=3).optimize(rows())
+    assert [each.text for each in described.candidates] == list(words.values())
+    [only] = described.alternatives()
+    assert (only.instruction, only.words) == ("Say what the topic of the text is.", words)
 
 
 def test_each_label_is_described_and_the_lines_stand_in_the_prompt(tmp_path: Path) -> None:
