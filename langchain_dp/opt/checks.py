@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from langchain_dp.ensemble.questions import check_text
+from langchain_dp.ensemble.room import LEAST
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Alternative, Demonstration
@@ -68,7 +69,7 @@ def check_kbar(model: VotesNextToken, kbar: int) -> None:
 
 
 def check_room(model: VotesNextToken, settings: Settings) -> None:
-    """Public text alone, with the shortest examples there can be, must fit into the model's context."""
+    """Public text must leave room in the model's context for the beginning of each example."""
     if not settings.writes:
         return
     prompts = settings.prompts
@@ -78,10 +79,10 @@ def check_room(model: VotesNextToken, settings: Settings) -> None:
         shortest = prompts.backward_body([Demonstration("a", "a", None)] * settings.shots)
         tails = [prompts.backward_tail(i, settings.instruction) for i in range(len(prompts.messages))]
         text = prompts.backward_head(settings.instruction) + shortest + max(tails, key=len) + CUE
-    needed = model.count_tokens(text) + settings.max_new_tokens
+    needed = model.count_tokens(text) + settings.shots * LEAST + settings.max_new_tokens
     if needed > model.max_prompt_tokens:
         raise InvalidParameter(
             f"Expected a prompt of one subset to fit into the model's {model.max_prompt_tokens} tokens, but with "
-            f"shots={settings.shots} and max_new_tokens={settings.max_new_tokens} it needs more than {needed}, before "
-            "any example's own text. Give the engine more room (max_tokens=), or lower shots= or max_new_tokens=."
+            f"shots={settings.shots} and max_new_tokens={settings.max_new_tokens} it needs more than {needed}, with "
+            f"{LEAST} of each example. Give the engine more room (max_tokens=), or lower shots= or max_new_tokens=."
         )

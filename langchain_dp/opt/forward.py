@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from langchain_dp.ensemble.asking import ask_together, is_remote, row_of
-from langchain_dp.ensemble.room import Room
+from langchain_dp.ensemble.room import LEAST, Room
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CONTENT_FREE, OptPrompts
@@ -51,6 +51,8 @@ class Forward:
     def check(self, instruction: str, words: Sequence[str] = ()) -> None:
         """Score public texts without content, so that a model that cannot is found before anything is spent.
 
+        Likewise one whose context leaves no room for the beginning of a record.
+
         Args:
             instruction: Public.
             words: What the labels are called, public; those of the task by default.
@@ -58,7 +60,10 @@ class Forward:
         Raises:
             ModelUnavailable: It cannot. Public: no record was shown.
         """
-        if self._prior(instruction, words) is None:
+        shown = tuple(words) or self._shown
+        room = self._left(self._prompts.forward_head(instruction, shown), [f" {word}" for word in shown])
+        least = LEAST + self._engine.count_tokens(self._prompts.forward_body(""))
+        if room < least or self._prior(instruction, words) is None:
             raise ModelUnavailable(
                 "The model could not score the labels after a public text without content, under the instruction "
                 f"{textwrap.shorten(instruction, 60)!r}. Is it longer than the model's context? Shorten it, or give "
@@ -105,7 +110,7 @@ class Forward:
         nonce = secrets.token_hex(8)  # a record's prompt comes once: its cache must not be found again
         prompts, answers = self._prompts, [f" {word}" for word in shown]
         head = prompts.forward_head(instruction, shown)
-        most = self._room.beside(self._engine.max_tail_tokens, head, max(answers, key=len))
+        most = self._left(head, answers)
         members = [
             MemberPrompt(head, prompts.forward_body(*self._fitting(text, most)), prompts.forward_tail, (nonce, i))
             for i, text in enumerate(texts)
@@ -116,6 +121,10 @@ class Forward:
             keys: list[Hashable] = [member.member for member in members]
             self._engine.forget(*keys)
         return [_row(row, len(shown)) for row in rows]
+
+    def _left(self, head: str, answers: Sequence[str]) -> int:
+        """Tokens that are left for a record."""
+        return self._room.beside(self._engine.max_tail_tokens, head, max(answers, key=len))
 
     def _fitting(self, text: str, tokens: int) -> list[str]:
         return self._room.fitting([text], whole=lambda one: self._prompts.forward_body(*one), tokens=tokens)

@@ -28,6 +28,7 @@ from langchain_dp.opt import Alternative, DLNSettings, OptPrompts, OptTask
         ({"instruction": "word " * 3000}, r"fit into the model's 2000 tokens.*lower shots="),
         ({"shots": 400}, r"shots=400.*needs more than.*more room \(max_tokens=\)"),
         ({"max_new_tokens": 1990}, r"max_new_tokens=1990"),
+        ({"model": WordEngine(max_prompt_tokens=140)}, r"model's 140 tokens.*with 16 of each example"),
         ({"labels": ["yes"]}, r"labels=\['yes'\] to hold at least two"),
         ({"labels": ["yes", "yes"]}, r"each once"),
         ({"labels": "yes"}, r"labels='yes' to be a list"),

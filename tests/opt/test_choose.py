@@ -303,6 +303,15 @@ def test_what_a_plan_says_would_help_does(count: int, epsilon: float) -> None:
         assert chooser(budget=PrivacyBudget(enough)).plan(count).verdict.worth == "yes"
 
 
+def test_an_instruction_that_leaves_no_room_for_records_is_refused_before_the_choice() -> None:
+    """If it breaks, a long alternative is judged by records of which the model sees nothing, and loses."""
+    ledger = PrivacyLedger(BUDGET)
+    long = chooser(ledger=ledger, alternatives=["film " * 965])
+    with pytest.raises(ModelUnavailable, match="longer than the model's context"):
+        long.optimize(examples())
+    assert ledger.plans() == []
+
+
 def test_alternatives_that_are_read_once_are_chosen_among() -> None:
     """If it breaks, a fitted run is one without them, and nobody is told."""
     fitted = {"model": WordEngine(), "labels": LABELS, "instruction": INSTRUCTION, "progress": False}
