@@ -24,12 +24,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, get_args
 
 from langchain_dp.accounting import LedgerPlan, PrivacyLedger
-from langchain_dp.accounting.store.base import is_url
-from langchain_dp.accounting.store.sqlite import beside
 from langchain_dp.ensemble.journal import RunJournal, explained, masked, unmasked
 from langchain_dp.opt.glossary import choices_of
 from langchain_dp.opt.plan import Ended, Written
@@ -127,7 +124,7 @@ def found(ledger: PrivacyLedger, plan: LedgerPlan) -> Journal | None:
     """
     text = plan.journal
     if not text:
-        return _taken_over(ledger, plan)
+        return None
     with explained(f"the journal of the run {plan.name!r} to be one", "Bring the ledger's newest copy back"):
         fields = json.loads(text)
         if fields["version"] != _VERSION:
@@ -135,50 +132,6 @@ def found(ledger: PrivacyLedger, plan: LedgerPlan) -> Journal | None:
         journal = _from_fields(fields, unmasked(ledger, fields["key"]), fields["key"])
     journal.plan, journal.kept = plan, text
     return journal
-
-
-# ------------------------------------------------------------------------------------------------- before version 4
-
-
-def left_over(ledger: PrivacyLedger, name: str) -> Path | None:
-    """The file in which the journal lay up to version 3, if it is there."""
-    path = None if ledger.path is None or is_url(ledger.path) else Path(f"{beside(ledger.path, name)}.json")
-    return path if path is not None and path.exists() else None
-
-
-def read(path: Path) -> Mapping[str, Any]:
-    """The fields of a journal up to version 3, and nothing written.
-
-    Raises:
-        PlanError: It is damaged, or none.
-    """
-    fields: dict[str, Any] = {}
-    with explained(f"{path.name} to be the journal of a run", _REMEDY):
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        if fields["version"] != 3 or not isinstance(fields["written"], list):
-            raise ValueError
-    return fields
-
-
-def _taken_over(ledger: PrivacyLedger, plan: LedgerPlan) -> Journal | None:
-    """The journal that an older version left beside the ledger, from now on in the ledger. Its files are left."""
-    path = left_over(ledger, plan.name)
-    if path is None:
-        return None
-    fields = read(path)
-    file = path.with_name(f"{path.name}.key")
-    with explained(f"{file.name} to hold the key of the run beside it", _REMEDY):
-        key = bytes.fromhex(file.read_text(encoding="ascii"))
-        if len(key) != 32:
-            raise ValueError
-    with explained(f"{path.name} to be the journal of a run", _REMEDY):
-        journal = _from_fields(fields, key, masked(ledger, key))
-    journal.plan = plan
-    journal.save()
-    return journal
-
-
-_REMEDY = "Bring the journal and its key back, or move both away"
 
 
 # ------------------------------------------------------------------------------------------------------------ parts
@@ -195,7 +148,7 @@ def _from_fields(fields: Mapping[str, Any], key: bytes, under_mask: str) -> Jour
         fields["sampling_probability"],
         [Written(**candidate) for candidate in fields["written"]],
         fields["winner"],
-        fields.get("records"),
+        fields["records"],
     )
     sound = (
         isinstance(journal.data, str)

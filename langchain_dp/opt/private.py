@@ -278,12 +278,6 @@ class PrivateRuns:
                 )
             check_settings(self._name, journal.settings, settings)
             return journal
-        old = journals.left_over(self._ledger, self._name)
-        if old is not None and journals.read(old)["written"]:
-            raise PlanError(
-                f"There is a journal of the run {self._name!r} ({old.name}), but no such plan in the ledger: what it "
-                "released was charged to another one. Bring that ledger back, or give this run another name=."
-            )
         scheme = scheme_for(self._settings, self.neighbors, len(records))
         key = secret_key(self._rng)
         return journals.started(

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sqlite3
 from pathlib import Path
-
-from langchain_dp import PrivacyBudget, PrivacyLedger
-from langchain_dp.opt import journal
 
 _OLD_RELEASES = """
 PRAGMA application_id = 1279545426;
@@ -33,21 +29,6 @@ def old_ledger(path: Path) -> None:
         connection.execute("ALTER TABLE plans DROP COLUMN settings")
         connection.execute("PRAGMA user_version = 1")
     _key_file(path).unlink(missing_ok=True)
-
-
-def old_run(path: Path, budget: PrivacyBudget, *, selecting: bool) -> Path:
-    """Make the ledger of one run an old one, with the run's journal and key beside it. Returns the journal."""
-    with PrivacyLedger(budget, path) as ledger:
-        [plan] = ledger.plans()
-        run = journal.found(ledger, plan)
-        assert run is not None
-        fields = json.loads(run.text()) | {"version": 3, "selecting": selecting}
-        del fields["key"]
-    old_ledger(path)
-    file = path.with_name(f"{path.name}.{plan.name}.run.json")
-    file.write_text(json.dumps(fields, indent=1))
-    _key_file(file).write_text(run.split_key.hex())
-    return file
 
 
 def old_metric_ledger(path: Path) -> bytes:

@@ -16,10 +16,8 @@ from unittest.mock import Mock
 
 import pytest
 from fakes.canary import CANARY
-from fakes.old_files import old_ledger, old_run
 from fakes.optimizers import (
     ADD_OR_REMOVE,
-    BUDGET,
     SENTENCE,
     Looking,
     calls_of,
@@ -28,7 +26,6 @@ from fakes.optimizers import (
     journal_text,
     journals,
     ledger_in,
-    notes,
     optimizer,
     stopped,
     stopping,
@@ -348,90 +345,3 @@ def test_runs_of_two_names_on_one_ledger_are_two_runs(tmp_path: Path) -> None:
         assert len({run.split_key for run in runs if run is not None}) == 2
         assert len({run.masked_key for run in runs if run is not None}) == 2
         assert ledger.reserved() == (200.0, 0.1)
-
-
-# ------------------------------------------------------------------------------------ runs of an older version
-
-
-@pytest.mark.parametrize("turn", [None, 4])
-def test_an_old_run_is_taken_up(turn: int | None, tmp_path: Path) -> None:
-    """If it breaks, a run of an older version is lost, pays again, or deals its records to other parts."""
-    engine = Looking() if turn is None else stopping(turn)
-    with ledger_in(tmp_path) as ledger:
-        try:
-            first = optimizer(engine, ledger=ledger).optimize(examples()).instruction
-        except KeyboardInterrupt:
-            first = ""
-        spent = used(ledger)
-    fields, taught = journal_fields(tmp_path), notes([body for body in engine.shown if "Student" in body])
-    old = old_run(tmp_path / "ledger.db", BUDGET, selecting=turn is None)
-    kept, engine = old.read_bytes(), Looking()
-    with ledger_in(tmp_path) as ledger:
-        final = optimizer(engine, ledger=ledger).optimize(examples()).instruction
-        assert used(ledger) == (spent if turn is None else {"training": 13, "validation": 1})
-    now = journal_fields(tmp_path)
-    if turn is None:
-        assert engine.shown == []
-        assert final == first
-        assert now["written"] == fields["written"]
-    else:
-        assert now["written"][0]["tokens"][:4] == fields["written"][0]["tokens"]
-        assert notes([body for body in engine.shown if "Student" in body]) == taught
-    assert old.read_bytes() == kept
-    old.write_text("{")  # and is never asked again
-    with ledger_in(tmp_path) as ledger:
-        assert optimizer(ledger=ledger).optimize(examples()).instruction == final
-
-
-def test_an_old_run_whose_choice_is_charged_does_not_choose(tmp_path: Path) -> None:
-    """If it breaks, copies of an old journal draw as many winners as somebody likes for one charge."""
-    with ledger_in(tmp_path) as ledger:
-        optimizer(ledger=ledger).optimize(examples())
-    fields = journal_fields(tmp_path) | {"winner": None}
-    write_journal(tmp_path, json.dumps(fields))
-    for selecting in (True, False):
-        if selecting:
-            old = old_run(tmp_path / "ledger.db", BUDGET, selecting=True)
-        else:
-            old_ledger(tmp_path / "ledger.db")
-            old.write_text(old.read_text().replace('"selecting": true', '"selecting": false'))
-        engine = Looking()
-        with ledger_in(tmp_path) as ledger:
-            with pytest.raises(PlanError, match=r"choice .* is charged"):
-                optimizer(engine, ledger=ledger).invoke(examples())
-            assert used(ledger) == {"training": 12, "validation": 1}
-        assert engine.shown == []
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"7", b"\xff\xfe", b"[" * 100_000, b'{"version": 3}'])
-def test_an_old_journal_that_is_damaged_is_refused(content: bytes, tmp_path: Path) -> None:
-    """If it breaks, a foreign file in the journal's place ends in a traceback, or a run goes on from nonsense."""
-    stopped(tmp_path, stopping(2))
-    path = old_run(tmp_path / "ledger.db", BUDGET, selecting=False)
-    path.write_bytes(content)
-    refused(tmp_path, PlanError, rf"{path.name} to be the journal of a run.*another name=")
-    assert path.read_bytes() == content
-    assert journals(tmp_path / "ledger.db") == []
-
-
-@pytest.mark.parametrize("content", [None, "", "00ff", "zz" * 32, "00" * 33, "\xe9"])
-def test_an_old_key_that_is_lost_or_damaged_is_refused(content: str | None, tmp_path: Path) -> None:
-    """If it breaks, an old run goes on with another split, and reads records of the training part for validation."""
-    stopped(tmp_path, stopping(2))
-    path = old_run(tmp_path / "ledger.db", BUDGET, selecting=False)
-    path = path.with_name(f"{path.name}.key")
-    path.unlink() if content is None else path.write_text(content, encoding="latin-1")
-    refused(tmp_path, PlanError, rf"{path.name} to hold .*key.*another name=")
-
-
-def test_an_old_journal_without_its_ledger_is_refused(tmp_path: Path) -> None:
-    """If it breaks, deleting an old ledger gives the whole budget back to a run that has used it."""
-    stopped(tmp_path, stopping(2))
-    old_run(tmp_path / "ledger.db", BUDGET, selecting=False)
-    (tmp_path / "ledger.db").unlink()
-    engine = Looking()
-    with ledger_in(tmp_path) as ledger:
-        with pytest.raises(PlanError, match=r"no such plan in the ledger.*another name="):
-            optimizer(engine, ledger=ledger).invoke(examples())
-        assert ledger.plans() == []
-    assert engine.shown == []
