@@ -104,6 +104,16 @@ def split(
     )
 
 
+def check_split(settings: Settings, records: int) -> None:
+    """Raise InvalidParameter where nobody of so many records, a public number, would select, or teach."""
+    apart = round(settings.validation * records)
+    if not 0 < apart < records:
+        raise InvalidParameter(
+            f"Expected validation={settings.validation} of {records} examples to be at least one, and not all. Give "
+            "more examples, or another share."
+        )
+
+
 def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme:
     """Sampling constants of a run over so many examples (a public number, or not used).
 
@@ -115,11 +125,8 @@ def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme
         alone = Sampling("fixed", partitions=1, probability=1.0)
         return choose_scheme(alone, neighbors=neighbors, records=records, shots=1, subsets=1)
     apart = round(settings.validation * records)
-    if records and not apart and neighbors is not Neighbors.ADD_OR_REMOVE_ONE:
-        raise InvalidParameter(
-            f"Expected validation={settings.validation} of {records} examples to be at least one. Give more examples "
-            "or a larger share."
-        )
+    if records and neighbors is not Neighbors.ADD_OR_REMOVE_ONE:
+        check_split(settings, records)
     return choose_scheme(
         settings.sampling,
         neighbors=neighbors,

@@ -13,7 +13,7 @@ from langchain_dp.ensemble.journal import secret_key
 from langchain_dp.ensemble.subsets import SubsetSampler
 from langchain_dp.mechanisms import Randomness
 from langchain_dp.opt.candidates import PromptChoice
-from langchain_dp.opt.data import prepare, scheme_for
+from langchain_dp.opt.data import check_split, prepare, scheme_for
 from langchain_dp.opt.dln import DLN1, DLNSettings
 from langchain_dp.opt.forward import Forward
 from langchain_dp.opt.handover import OptimizedPrompt, described
@@ -75,6 +75,7 @@ def run_dln(
     progress: bool | None,
 ) -> tuple[OptimizedPrompt, list[str]]:
     """Algorithm 3. Also returns every prompt that was sampled."""
+    check_split(settings, settings.taking_part(len(records)))
     data = prepare(records, settings, Neighbors.REPLACE_ONE, coins.randbytes(32))
     text = Text(engine, dataclasses.replace(settings.decoding, temperature=dln.temperature), settings.writing.stop)
     run = DLN1(

@@ -101,7 +101,7 @@ ROWS: dict[str, tuple[Any, str]] = {
     "same id": ([{"text": CANARY, "label": "positive", "id": CANARY}] * 2, r"id of example 1 to be new"),
     "none at all": ([], r"at least one example, but there are none"),
     "empty generator": (iter(()), r"at least one example, but there are none"),
-    "no validation": (examples(2), r"validation=0.2 of 2 examples to be at least one.*larger\s+share"),
+    "no validation": (examples(2), r"validation=0.2 of 2 examples to be at least one.*another\s+share"),
 }
 
 

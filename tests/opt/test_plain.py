@@ -197,6 +197,14 @@ def test_dln_shows_all_records_where_there_are_few() -> None:
     assert len(notes([engine.calls[0][0].prompt.body])) == 2
 
 
+@pytest.mark.parametrize(("count", "share"), [(2, 0.1), (2, 0.9)])
+def test_dln_without_records_that_select_or_teach_is_refused(count: int, share: float) -> None:
+    """If it breaks, all candidates score "not a number", and the first one is the best."""
+    made = optimizer(method="dln-1", dln=FEW, validation=share, partitions=None, sampling_probability=None)
+    with pytest.raises(InvalidParameter, match="to be at least one, and not all"):
+        made.optimize(examples(count))
+
+
 def test_dln_stops_where_a_candidate_ends() -> None:
     """If it breaks, a candidate goes on beyond its end, its length or a stop string."""
     engine = written_by_step("Say yes or no if not.\nInput")
