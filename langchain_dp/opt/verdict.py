@@ -22,6 +22,8 @@ _STEP, _STEPS = 1.25, 16
 _FINE, _COARSE = 0.05, 0.15
 """Shares of the rows: a choice that tells prompts apart by the first is of use, by more than the second of none."""
 _SURE = 0.95
+_MORE = "rows=, or a larger effort="
+"""What lets more rows take part."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +76,7 @@ def choice_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompt
     said = f"the prompt that answers {ahead:,} more of {rows:,} rows right than any other wins {_SURE:.0%} of the time"
     if share <= _FINE:
         return Verdict("yes", f"yes: {said}")
-    more = f"About {rounded_up(ahead / _FINE, digits=2):,.0f} rows"
+    more = f"About {rounded_up(ahead / _FINE, digits=2):,.0f} rows that select"
 
     def does(larger: PrivacyBudget) -> bool:
         return ahead_for_sure(selection_event(larger), prompts) <= _FINE * rows
@@ -125,8 +127,8 @@ def clip_verdict(
             "yes", f"yes: a subset may move a token by {clip:.2g} nats, where it would hardly move it by more"
         )
     times = _least(lambda factor: clip_at(budget, factor) >= enough)
-    more = "" if times is None else f"About {rounded_up(taken * times, digits=2):,.0f} rows"
-    more = more if taken == rows or not more else f"{more} taking part, and not {taken:,},"
+    more = "" if times is None else f"About {rounded_up(taken * times, digits=2):,.0f} rows that take part"
+    more = more if taken == rows or not more else f"{more}, and not {taken:,} ({_MORE}),"
     less = _epsilon(budget, lambda share: clip_at(share, 1.0) >= enough)
     helps = " or ".join(found for found in (more, less) if found) or "Fewer tokens to write"
     if clip >= LEAST_CLIP:
@@ -185,7 +187,8 @@ def _rows(rows: int, taken: int, needed: float, scheme: Scheme) -> str:
     if scheme.sampling != "fixed" or not scheme.even:
         return ""
     least = rounded_up(taken * needed / (AGREED * scheme.expected_subsets), digits=2)
-    return f"About {least:,.0f} rows" if least > rows else f"About {least:,.0f} of them taking part, and not {taken:,},"
+    said = f"About {least:,.0f} rows that take part"
+    return said if taken == rows else f"{said}, and not {taken:,} ({_MORE}),"
 
 
 def _epsilon(budget: PrivacyBudget, does: Callable[[PrivacyBudget], bool]) -> str:

@@ -64,7 +64,7 @@ def test_icl_says_what_the_library_says(data: str, capsys: pytest.CaptureFixture
     assert found["warning"] == wanted.warning
     assert main(["plan", *map(str, asked)]) == 0
     said, meant = capsys.readouterr().out, str(wanted)
-    for name, option in (("max_queries=", "--queries"), ("shots=", "--shots"), ("subsets=", "--subsets")):
+    for name, option in (("max_queries=", "--queries"), ("shots=", "--shots")):
         assert name in meant
         meant = meant.replace(f"({name}", f"({option}")  # arguments are called as they are typed
     assert meant in said
@@ -127,7 +127,7 @@ def test_rows_may_be_a_table_with_names_of_its_own(
     named = planned(capsys, "icl", "--data", table, "--text-key", "review", "--label-key", "stars", *asked)
     assert named == planned(capsys, "icl", "--data", data, *asked)
     assert main(["plan", "icl", "--data", str(table), *map(str, asked)]) == 1
-    assert "or name another key with --text-key." in capsys.readouterr().err
+    assert "are called with --text-key and --label-key." in capsys.readouterr().err
 
 
 def test_opt_plans_a_choice_and_a_glossary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -297,7 +297,7 @@ def test_what_a_plan_says_would_help_does(count: int, epsilon: float) -> None:
     assert found.worth != "yes"
     [rows] = re.findall(r"About ([\d,]+) rows", found.said)
     assert chooser(budget=PrivacyBudget(epsilon)).plan(int(rows.replace(",", ""))).verdict.worth == "yes"
-    more = re.findall(r"rows or epsilon ([\d.]*\d) would", found.said)
+    more = re.findall(r"rows that select or epsilon ([\d.]*\d) would", found.said)
     assert bool(more) is (count >= 20)
     for enough in map(float, more):
         assert chooser(budget=PrivacyBudget(enough)).plan(count).verdict.worth == "yes"
