@@ -276,7 +276,10 @@ def evaluate_prompt(
     # Accuracy on rows of one's own is no release, so the caller's word is enough.
     answers = QuietModel(model, max_concurrency=max_concurrency, accept_unchecked_model=True).batch(messages)
     if all(answer is None for answer in answers):
-        raise ModelUnavailable(f"Expected the model to answer, but it failed on each of {len(asked):,} rows. Check it.")
+        raise ModelUnavailable(
+            f"Expected the model to answer, but it failed on each of {len(asked):,} rows. Check it: it is asked by "
+            "invoke(), not by ainvoke()."
+        )
     named = [None if answer is None else parse_label(answer, shown) for answer in answers]
     return PromptScore.of(named, truths, labels)
 

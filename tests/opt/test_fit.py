@@ -108,7 +108,9 @@ def test_too_few_rows_are_told_to_keep_their_instruction() -> None:
 def test_what_the_verdict_says_would_help_does() -> None:
     """If it breaks, a user collects rows, or raises the budget, for nothing."""
     said = str(optimizer(budget=PrivacyBudget(1.0, 1e-4), **CHOSEN).plan(400).verdict)
-    rows, more = (float(word.replace(",", "")) for word in re.findall(r"([\d.,]*\d)(?= rows that take part or| would)", said))
+    rows, more = (
+        float(word.replace(",", "")) for word in re.findall(r"([\d.,]*\d)(?= rows that take part or| would)", said)
+    )
     assert optimizer(budget=PrivacyBudget(more, 1e-4), **CHOSEN).plan(400).verdict.worth == "yes"
     assert optimizer(budget=PrivacyBudget(0.75 * more, 1e-4), **CHOSEN).plan(400).verdict.worth != "yes"
     wider = CHOSEN | {"subsets": round(40 * rows / 400)}
