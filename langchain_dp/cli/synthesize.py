@@ -79,7 +79,7 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
     tokens: int = of_run(40, min=1, help="tokens of one example at most")
     members: int = of_run(30, min=2, help="members that are expected to take part in one example")
     shots: int = of_run(1, min=1, help="rows that a member is expected to show: more tell more, and cost more")
-    scheme: Literal["auto", "rounds", "groups"] = of_run("auto", help="who takes part; auto takes the larger clip")
+    scheme: Literal["auto", "rounds", "groups"] = of_run("auto", help="who takes part; auto: as it suits the clip")
     temperature: float = of_run(1.0, parser=positive, help="of the words that are drawn")
     chat: bool = of_run(False, "--chat", help="use the model's chat template")
     check_labels: bool = of_run(False, "--check-labels", help="leave out what the model alone takes for another label")

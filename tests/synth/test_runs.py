@@ -585,6 +585,19 @@ def test_a_synthesizer_is_shown_and_is_not_copied() -> None:
             copied(chain)
 
 
+@pytest.mark.parametrize(("epsilon", "chosen"), [(3.0, "rounds"), (0.1, "groups")])
+def test_groups_are_taken_only_where_rounds_leave_a_small_clip(epsilon: float, chosen: str) -> None:
+    """If it breaks, a text takes many times as long for a clip that adds next to nothing, or is noise."""
+    budget = PrivacyBudget(epsilon, 1e-5)
+    clips = {
+        scheme: synthesizer(Draws(), budget=budget, count=8, scheme=scheme, members=30).plan(2_000).design.noise.clip
+        for scheme in ("rounds", "groups", "auto")
+    }
+    assert clips["groups"] > clips["rounds"]
+    assert (clips["rounds"] > 2.5) is (chosen == "rounds")
+    assert clips["auto"] == clips[chosen]
+
+
 def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:
     """If it breaks, somebody spends an epsilon on what the public model writes by itself."""
     ledger = PrivacyLedger(BUDGET)
