@@ -658,18 +658,22 @@ def test_the_page_quotes_what_a_larger_writer_wrote() -> None:
             strict=True,
         )
         said = " | ".join(f"{statistics.fmean(column):.2f}" for column in columns).replace("0.", ".")
-        return said if arm == "0-shot" else f"({len(found)} runs) | {said}"
+        return said if arm == "0-shot" else f"({len(found)} run{'s' * (len(found) > 1)}) | {said}"
 
     for task, name in {"sst2": "SST-2", "trec": "TREC", "mpqa": "MPQA", "disaster": "Disaster"}.items():
         assert f"| {name} | initial instruction | {line(task, '0-shot')} |" in PAGE
-        assert f"| | clipped sums, epsilon 3 {line(task, 'clip 3')} |" in PAGE
-    written = [each for row in rows if row["key"][4] == "clip 3" for each in row["candidates"]]
-    assert f"Of {len(written)} released candidates none repeats the request" in " ".join(PAGE.split())
-    assert not [each for each in written if "repeats" in each["dropped"]]
+        for arm in {row["key"][4] for row in rows if row["key"][2] == task and row["key"][4].startswith("clip")}:
+            assert f"| | clipped sums, epsilon {arm.removeprefix('clip ')} {line(task, arm)} |" in PAGE
+    written = [each for row in rows if row["key"][4].startswith("clip") for each in row["candidates"]]
+    said = " ".join(PAGE.split())
+    assert f"Of {len(written)} released candidates one repeats the request, at epsilon 1, and was dropped" in said
+    [echo] = [row for row in rows for each in row.get("candidates", []) if "repeats" in each["dropped"]]
+    assert echo["key"][4] == "clip 1"
     later = [row for row in rows if row["key"][4] == "clip 3" and row["key"][3] > 1]
-    assert (len(later), sum(bool(each["dropped"]) for row in later for each in row["candidates"])) == (6, 3)
-    kept = [row["instruction"] for row in later if row["key"][2] == "sst2"]
-    assert kept == ["Classify the input text as positive or negative."] * 2
+    dropped = [each["dropped"] for row in later for each in row["candidates"] if each["dropped"]]
+    assert (len(later), sorted(dropped)) == (8, ["it no longer names the task", *["it stops in mid-sentence"] * 3])
+    initial = {row["key"][2]: row["instruction"] for row in rows if row["key"][4] == "0-shot"}
+    assert sum(row["instruction"] == initial[row["key"][2]] for row in later) == 5
 
 
 def test_the_page_quotes_what_a_private_head_does() -> None:

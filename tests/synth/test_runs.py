@@ -585,12 +585,14 @@ def test_a_synthesizer_is_shown_and_is_not_copied() -> None:
             copied(chain)
 
 
-@pytest.mark.parametrize(("epsilon", "chosen"), [(3.0, "rounds"), (0.1, "groups")])
+@pytest.mark.parametrize(("epsilon", "chosen"), [(3.0, "rounds"), (0.5, "groups")])
 def test_groups_are_taken_only_where_rounds_leave_a_small_clip(epsilon: float, chosen: str) -> None:
     """If it breaks, a text takes many times as long for a clip that adds next to nothing, or is noise."""
     budget = PrivacyBudget(epsilon, 1e-5)
     clips = {
-        scheme: synthesizer(Draws(), budget=budget, count=8, scheme=scheme, members=30).plan(2_000).design.noise.clip
+        scheme: synthesizer(budget=budget, count=4, scheme=scheme, members=30, max_new_tokens=30)
+        .plan(1_000)
+        .design.noise.clip
         for scheme in ("rounds", "groups", "auto")
     }
     assert clips["groups"] > clips["rounds"]
