@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from langchain_dp._util.places import Places
 from langchain_dp.accounting import Neighbors
@@ -180,17 +181,12 @@ class Releaser:
             self._answers.settle(key, answer, page)
 
     def _answered(self, question: str, asker: str | None) -> Released:
-        said = None
-        try:
+        with _nothing_charged():
             if not self._probed:
                 self._voter.probe()
                 self._probed = True
             if _key(question) in self._unanswered:
                 self._voter.ask((), beside=question)
-        except ModelUnavailable as error:
-            said = str(error)
-        if said is not None:
-            raise ModelUnavailable(f"{said} Nothing was charged.")
         steps = self._steps(question, asker)
         subset_prompts = next(steps)
         try:
@@ -200,17 +196,12 @@ class Releaser:
         raise self._charged(question, said)
 
     async def _aanswered(self, question: str, asker: str | None) -> Released:
-        said = None
-        try:
+        with _nothing_charged():
             if not self._probed:
                 await self._voter.aprobe()
                 self._probed = True
             if _key(question) in self._unanswered:
                 await self._voter.aask((), beside=question)
-        except ModelUnavailable as error:
-            said = str(error)
-        if said is not None:
-            raise ModelUnavailable(f"{said} Nothing was charged.")
         steps = self._steps(question, asker)
         subset_prompts = await in_own_thread(next, steps)
         try:
@@ -237,6 +228,15 @@ class Releaser:
         result = self._mechanism.release(counts, rng=self._rng)
         shares = dict(zip(self._labels, result.shares(), strict=True)) if self._vote_shares else None
         return Released(self._labels[result.winner], shares)
+
+
+@contextlib.contextmanager
+def _nothing_charged() -> Iterator[None]:
+    """A model that fails on a public question, before a release is charged: its error says so."""
+    try:
+        yield
+    except ModelUnavailable as error:
+        raise ModelUnavailable(f"{error} Nothing was charged.") from None
 
 
 def _key(question: str) -> bytes:
