@@ -62,8 +62,8 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             the model more, and cost: as many times the records take part, and, with more than one label, every round
             counts twice. Under replace-one neighbours only.
         scheme: "rounds": every record takes part by a coin, anew for each text of a label; "groups": records are cut
-            into disjoint groups, and each writes one text a label; "auto": groups only where rounds leave a clip below
-            2.5 nats, and groups a larger one.
+            into disjoint groups, and each writes one text a label; "auto": the larger clip, but of two
+            above 2.5 nats fewer members; groups where there are fewer records than ``members`` of each label.
         sampling_probability: Rate of the records under "rounds". None: so that ``members`` of each label are expected;
             required under add/remove.
         describe: Write a description of each label first, from the records, and show it to the model: for labels that

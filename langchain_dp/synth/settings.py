@@ -43,7 +43,7 @@ class SynthesisSettings:
         count: Texts of all labels together, at least.
         max_new_tokens: T, tokens of one text at most.
         members: s, expected members of one text under "rounds".
-        scheme: "rounds", "groups", or "auto" for rounds, unless groups leave a larger clip below 2.5 nats.
+        scheme: "rounds", "groups", or "auto": see :func:`designed`.
         sampling_probability: q under "rounds"; None derives it where the number of records is public.
         candidates: Tokens of the public model's that are considered.
         temperature: Of the distribution that a token is drawn from.
@@ -175,7 +175,7 @@ class Design:
 
 
 def designed(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> Design:
-    """The design with the larger clip among those that ``settings.scheme`` admits.
+    """The design with the larger clip, or of two above ``ENOUGH`` fewer members, that ``settings.scheme`` admits.
 
     Args:
         settings: Public settings.

@@ -212,7 +212,7 @@ class LedgerStore(abc.ABC):
             f"{statement} RETURNING id, (SELECT seen.time FROM entries AS seen WHERE seen.id = ?)",  # noqa: S608  # names only
             (*values, self._newest[0]),
         ).fetchone()
-        if (seen or "") != self._newest[1]:
+        if newest <= self._newest[0] or (seen or "") != self._newest[1]:  # clocks may be coarse
             raise self.forgotten()
         return int(newest), time
 
