@@ -325,7 +325,7 @@ def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], optio
     if arm.startswith("clip"):
         return _optimizer(engine, task, options, budget=PrivacyBudget(epsilon), decoder="clip").optimize(rows)
     # Below epsilon 8 and with so few records a token needs every vote it can get: one example a subset, and few calls.
-    few = {"num_prompts": 1, "max_new_tokens": 12, "shots": 1, "subsets": int(0.45 * len(rows))}
+    few = {"num_prompts": 1, "max_new_tokens": 12, "shots": 1, "subsets": min(int(0.45 * len(rows)), 240)}
     fewer = {} if epsilon >= 8 else few
     return _optimizer(engine, task, options, budget=PrivacyBudget(epsilon), **fewer).optimize(rows)
 
