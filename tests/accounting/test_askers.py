@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from fakes.kills import told_before_kill
+from fakes.ledger_files import edited
 from fakes.old_files import old_ledger
 from fakes.places import on_both
 
@@ -116,11 +117,7 @@ def test_a_plan_that_cannot_be_read_is_a_damaged_ledger(tmp_path: pathlib.Path, 
     path = tmp_path / "l.db"
     ledger, _ = made(path)
     ledger.close()
-    connection = sqlite3.connect(path, isolation_level=None)
-    for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-        connection.execute(f"DROP TRIGGER {trigger}")
-    connection.execute("UPDATE plans SET settings = ?", (settings,))
-    connection.close()
+    edited(path, "UPDATE plans SET settings = ?", settings)
     with pytest.raises(LedgerCorrupt, match="a plan in it cannot be read"):
         PrivacyLedger(BUDGET, path).plans()
 

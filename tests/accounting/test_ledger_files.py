@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
+from fakes.ledger_files import edited
 from fakes.old_files import old_ledger
 from fakes.places import on_both, path_of
 
@@ -107,14 +108,7 @@ def _scribble(path: pathlib.Path) -> None:
 
 
 def _sql(statement: str) -> Callable[[pathlib.Path], None]:
-    def change(path: pathlib.Path) -> None:
-        with sqlite3.connect(path) as connection:
-            for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-                connection.execute(f"DROP TRIGGER {trigger}")
-            connection.executescript(statement)
-        connection.close()
-
-    return change
+    return lambda path: edited(path, statement)
 
 
 def _switch_back(path: pathlib.Path) -> None:
@@ -148,6 +142,7 @@ DAMAGE = {
     "raised claim": _sql("UPDATE plans SET epsilon = 4"),
     "no budget": _sql("DELETE FROM ledger"),
     "no table": _sql("DROP TABLE entries"),
+    "no rule": lambda path: sqlite3.connect(path).execute("DROP TRIGGER no_refund").connection.close(),
     "orphan item": _sql("PRAGMA foreign_keys = OFF; UPDATE items SET plan = 9"),
 }
 

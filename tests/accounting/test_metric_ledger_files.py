@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from fakes.ledger_files import edited
 from fakes.old_files import old_metric_ledger
 
 from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
@@ -50,14 +51,7 @@ def path(made_once: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def _sql(statement: str) -> Callable[[pathlib.Path], None]:
-    def change(path: pathlib.Path) -> None:
-        with sqlite3.connect(path) as connection:
-            for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-                connection.execute(f"DROP TRIGGER {trigger}")
-            connection.executescript(statement)
-        connection.close()
-
-    return change
+    return lambda path: edited(path, statement)
 
 
 DAMAGE: dict[str, Callable[[pathlib.Path], object]] = {
@@ -73,6 +67,7 @@ DAMAGE: dict[str, Callable[[pathlib.Path], object]] = {
     "limit lowered below": _sql("UPDATE ledger SET user_limit = 1500000000"),
     "no first row": _sql("DELETE FROM ledger"),
     "no table": _sql("DROP TABLE entries"),
+    "no rule": lambda path: sqlite3.connect(path).execute("DROP TRIGGER no_removal").connection.close(),
     "log of writes": lambda path: sqlite3.connect(path).execute("PRAGMA journal_mode = WAL").connection.close(),
 }
 

@@ -113,9 +113,15 @@ class SQLite(Backend):
         return refusal(error, self.path, wait, self.kind)
 
     def damage(self, connection: Connection) -> str:
-        """What is wrong with the pages of the file."""
+        """What is wrong with the pages of the file, or rules of it that are gone."""
         checked = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
-        return "" if checked == "ok" else checked
+        if checked != "ok":
+            return checked
+        if connection.execute("PRAGMA user_version").fetchone()[0] < self.kind.version:
+            return ""  # opened for a report only, which brings no file up to date
+        found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")}
+        gone = sorted({rule.name for rule in self.kind.rules} - found)
+        return f"its rule {gone[0]} is gone" if gone else ""
 
     @property
     def key_file(self) -> str:
