@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import jupytext
@@ -15,20 +14,6 @@ FOLDER = Path(__file__).parent.parent / "cookbook"
 NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
 
 
-@pytest.fixture
-def on_one_processor(worker_id: str) -> Iterator[None]:
-    """Threads of a model that share processors with another worker's tests take twice as long as one thread alone."""
-    if not hasattr(os, "sched_setaffinity") or worker_id == "master":
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    mine = sorted(before)[int(worker_id.removeprefix("gw")) % len(before)]
-    os.sched_setaffinity(0, {mine})  # a kernel that is started from here has it, too
-    yield
-    os.sched_setaffinity(0, before)
-
-
-@pytest.mark.usefixtures("on_one_processor")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 @pytest.mark.timeout(900)
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
