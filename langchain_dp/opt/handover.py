@@ -129,6 +129,9 @@ class OptimizedPrompt:
             raise InvalidParameter("Expected words= of this prompt: an older version saved it. Use template().")
         return self.template() | model | label_parser(self.words)
 
+    def __str__(self) -> str:
+        return f"{self.instruction}\n\n{self.certificate}"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
@@ -254,7 +257,7 @@ def evaluate_prompt(
 
     Raises:
         InvalidParameter: There are no rows, or one lacks a variable, a text or a known label; or words are given for
-            other labels.
+            other labels, or the result of an optimizer has others.
         ModelUnavailable: The model answered no row at all.
 
     Examples:
@@ -263,11 +266,14 @@ def evaluate_prompt(
         >>> print(score)
         >>> print(score.table())
     """
+    labels = check_labels(labels)
     if isinstance(prompt, OptimizedPrompt):
+        if prompt.words and set(prompt.words) != set(labels):
+            raise InvalidParameter(f"Expected labels={list(labels)} to be those of the prompt: {list(prompt.words)}.")
         prompt = prompt.template()
     if not isinstance(prompt, ChatPromptTemplate):
         raise InvalidParameter(f"Expected prompt of type {type(prompt).__name__} to be a ChatPromptTemplate.")
-    labels, asked = check_labels(labels), [fields_of(row) or {} for row in rows_of(rows)]
+    asked = [fields_of(row) or {} for row in rows_of(rows)]
     validate.integer("number of rows", len(asked), at_least=1)
     truths = [_truth(row, position, prompt.input_variables, labels) for position, row in enumerate(asked)]
     given = words if words is not None else (prompt.metadata or {}).get("words", {})

@@ -348,6 +348,21 @@ def test_bad_rows_are_refused_without_a_word_of_them(rows: Any, message: str) ->
     assert model.calls == []
 
 
+def test_a_result_is_scored_under_its_own_labels_only(released: OptimizedPrompt) -> None:
+    """If it breaks, rows of another task score 0, as if the prompt were bad."""
+    model = answering("positive")
+    rows = [{"text": "a", "label": "good"}, {"text": "b", "label": "bad"}]
+    with pytest.raises(InvalidParameter, match=r"labels=\['good', 'bad'\].*\['negative', 'positive'\]"):
+        evaluate_prompt(released, model, rows, ["good", "bad"])
+
+
+def test_a_result_prints_its_instruction_and_its_promise(released: OptimizedPrompt) -> None:
+    """If it breaks, print() shows one line of everything, in which nobody finds the prompt."""
+    said = str(released)
+    assert said.startswith(f"{released.instruction}\n")
+    assert str(released.certificate) in said
+
+
 def test_what_an_optimizer_wrote_can_be_scored() -> None:
     """If it breaks, optimizer, prompt and score do not fit together."""
     template = optimizer(budget=BUDGET).invoke(examples())
