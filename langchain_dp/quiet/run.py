@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
@@ -81,13 +81,11 @@ class private_run:  # reads as a statement: `with private_run():`
         """Return ``function`` with every call of it inside a private run.
 
         Raises:
-            InvalidParameter: A generator function: its body runs in pieces, outside of any one call.
+            InvalidParameter: A generator function, or one that returns a generator: its body runs in pieces, outside
+                of any one call.
         """
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise InvalidParameter(
-                f"Expected function={function.__name__} to be no generator function. "
-                "Put `with private_run():` around the loop that reads it."
-            )
+            raise _read_later(function)
         if inspect.iscoroutinefunction(function):
             coroutine_function = cast("Callable[P, Any]", function)
 
@@ -101,6 +99,22 @@ class private_run:  # reads as a statement: `with private_run():`
         @functools.wraps(function)
         def private(*args: P.args, **kwargs: P.kwargs) -> T:
             with private_run():
-                return function(*args, **kwargs)
+                given = function(*args, **kwargs)
+            if inspect.isgenerator(given) or inspect.isasyncgen(given):
+                raise _read_later(function)
+            # Nothing has run yet: an object with an async __call__, or a lambda around ainvoke().
+            return cast("T", _privately(given)) if inspect.isawaitable(given) else given
 
         return private
+
+
+async def _privately(awaitable: Awaitable[Any]) -> Any:
+    async with private_run():
+        return await awaitable
+
+
+def _read_later(function: Any) -> InvalidParameter:
+    return InvalidParameter(
+        f"Expected function={getattr(function, '__name__', type(function).__name__)} to be no generator function, and "
+        "to return no generator. Put `with private_run():` around the loop that reads it."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -169,9 +170,33 @@ def test_generator_functions_are_refused() -> None:
     async def agenerator() -> AsyncIterator[int]:
         yield 1
 
-    for function in (generator, agenerator):
+    for function in (generator, agenerator, functools.partial(generator)):
         with pytest.raises(InvalidParameter, match=r"generator.*with private_run\(\)"):
             private_run()(function)
+    for returns in (lambda: generator(), lambda: agenerator()):
+        with pytest.raises(InvalidParameter, match=r"generator.*with private_run\(\)"):
+            private_run()(returns)()
+
+
+class _Answers:
+    def __init__(self, asked: Any) -> None:
+        self._asked = asked
+
+    async def __call__(self, text: str) -> Any:
+        return await self._asked.ainvoke({"x": text})
+
+
+@pytest.mark.parametrize("around", [_Answers, lambda asked: lambda text: asked.ainvoke({"x": text})])
+def test_what_is_awaited_after_a_decorated_call_is_unseen(around: Any, tmp_path: Path) -> None:
+    """If it breaks, a callable object, or a lambda around ainvoke(), looks private and runs outside of the block."""
+    with leak_surfaces(tmp_path) as surfaces:
+        decorated = private_run()(around(chain(callbacks=surfaces.handlers).with_config(callbacks=surfaces.handlers)))
+
+        async def ask() -> Any:
+            return await decorated(CANARY)
+
+        assert asyncio.run(ask()) == CANARY
+        assert surfaces.where(CANARY) == set()
 
 
 def test_one_object_may_be_entered_by_many_threads() -> None:
