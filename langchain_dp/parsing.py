@@ -16,6 +16,7 @@ from langchain_dp._util.words import whole
 _CUE = re.compile(r"^[\w /]{1,40}?(?:[:\uff1a]|\bis\b)\s*", re.UNICODE)
 _NEGATION = re.compile(r"\b(?:not|no|never|neither|hardly|cannot|wrong|but|except)\b|n['\u2019]t\b", re.IGNORECASE)
 _DENIED = re.compile(r"[\W_]*(?:no|not|false|wrong|incorrect)[\W_]*", re.IGNORECASE)
+_THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
 _FENCE = re.compile(r"^\s*```\w*[ \t]*\n(.*?)(?:```.*)?$", re.DOTALL)
 _ENDS = r".,;:!()\-\u2013\u2014\u2026\u3001\u3002\uff0c\uff1b\uff1a\uff01\uff1f\uff08\uff09\u0964\u060c\u061b\u061f"
 """Marks after a word with which a sentence ends, or goes on, in several scripts; as in a class of a pattern."""
@@ -30,7 +31,7 @@ def parse_label(answer: Any, words: Sequence[str]) -> int | None:
 
     Understands strings, chat messages (text or one tool call), enum members, and mappings or pydantic objects with a
     ``label`` field. Case, surrounding punctuation and a cue such as "Label:" or "The answer is" do not matter.
-    Only the first line that is not empty counts.
+    Only the first line that is not empty counts, after what a model thinks aloud up to ``</think>``.
 
     Args:
         answer: What the model returned. Private.
@@ -39,17 +40,17 @@ def parse_label(answer: Any, words: Sequence[str]) -> int | None:
     Returns:
         Index into ``words``; None if the answer names no word, or more than one.
     """
-    text = _text(answer)
+    text = _text(answer, words)
     if text is None:
         return None
-    text = _FENCE.sub(r"\1", text)
+    text = _FENCE.sub(r"\1", _THOUGHT.sub("", text))
     if text.lstrip().startswith("{"):
         try:
             fields = json.loads(text)
         except ValueError:
             fields = None
         if isinstance(fields, Mapping):
-            text = _text(fields) or ""
+            text = _text(fields, words) or ""
     line = _one_form(next((line for line in text.splitlines() if line.strip()), "")).strip()
     words = [_one_form(word) for word in words]
     rest = _without_cue(_bare(line, right=False), words)
@@ -128,22 +129,23 @@ def _bare(text: str, *, right: bool = True) -> str:
     return text[left : len(text) - end * right]
 
 
-def _text(answer: Any) -> str | None:
+def _text(answer: Any, words: Sequence[str]) -> str | None:
     if isinstance(answer, enum.Enum):
-        return str(answer.value)
+        return answer.name if answer.name in words and str(answer.value) not in words else str(answer.value)
     if isinstance(answer, str):
         return answer
     if isinstance(answer, Integral):  # a label may be a whole number, or a bool
         return str(answer)
     if isinstance(answer, Mapping):
-        return _text(answer.get("label"))
+        return _text(answer.get("label"), words)
     tool_calls = getattr(answer, "tool_calls", None)
     if tool_calls:
-        return _text(tool_calls[0].get("args", {})) if len(tool_calls) == 1 else None
+        return _text(tool_calls[0].get("args", {}), words) if len(tool_calls) == 1 else None
     content = getattr(answer, "content", None)
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        parts = [block if isinstance(block, str) else block.get("text", "") for block in content]
+        said = [block for block in content if isinstance(block, str) or block.get("type", "text") == "text"]
+        parts = [block if isinstance(block, str) else block.get("text", "") for block in said]
         return "".join(part for part in parts if isinstance(part, str))
-    return _text(answer.label) if hasattr(answer, "label") else None
+    return _text(answer.label, words) if hasattr(answer, "label") else None

@@ -10,6 +10,7 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from langchain_dp.parsing import parse_label
+from langchain_dp.records import label_name
 
 WORDS = ["positive", "negative"]
 TREC = ["Number", "Location", "Person", "Description", "Entity", "Abbreviation"]
@@ -18,6 +19,11 @@ TREC = ["Number", "Location", "Person", "Description", "Entity", "Abbreviation"]
 class Mood(enum.Enum):
     GOOD = "positive"
     BAD = "negative"
+
+
+class Star(enum.IntEnum):
+    NONE = 0
+    ONE = 1
 
 
 def call(*labels: str) -> AIMessage:
@@ -144,6 +150,34 @@ def test_numbers_and_signs_of_labels_are_read(answer: Any, words: list[str], nam
     """If it breaks, -1 is a vote for 1, 3.5 one for 3, or labels that are numbers get no votes at all."""
     found = parse_label(answer, words)
     assert (None if found is None else words[found]) == named
+
+
+@pytest.mark.parametrize("answer", [Star.ONE, {"label": Star.ONE}, types.SimpleNamespace(label=Star.ONE)])
+def test_a_member_of_an_enum_is_read_by_the_name_that_its_label_has(answer: Any) -> None:
+    """If it breaks, a model that returns members of an Enum with numbers as values never votes for one of them."""
+    assert parse_label(answer, [str(label_name(star)) for star in Star]) == 1
+    assert parse_label(answer, ["0", "1"]) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "<think>\nNegative words, but\n</think>\n\npositive",
+        "The template opened it. negative?\n</think>\nPositive.",
+        AIMessage("<think></think>positive"),
+        AIMessage([{"type": "reasoning_content", "text": "negative "}, {"type": "text", "text": "positive"}]),
+        AIMessage([{"type": "thinking", "thinking": "negative"}, {"text": "positive"}]),
+    ],
+)
+def test_what_a_model_thinks_aloud_is_no_answer(answer: Any) -> None:
+    """If it breaks, a reasoning model served without a parser of its own abstains for every subset."""
+    assert parse_label(answer, WORDS) == 0
+
+
+def test_a_thought_that_breaks_off_is_no_answer() -> None:
+    """If it breaks, a word of a thought is counted as a vote."""
+    assert parse_label("<think>positive", WORDS) is None
+    assert parse_label("<think>\npositive", WORDS) is None
 
 
 CHINESE = ["\u6b63\u9762", "\u8d1f\u9762"]
