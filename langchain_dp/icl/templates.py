@@ -6,7 +6,7 @@ import re
 import string
 from typing import NoReturn
 
-from langchain_core.messages import SystemMessage
+from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.prompts import (
     ChatPromptTemplate,
     FewShotPromptTemplate,
@@ -75,6 +75,10 @@ def _chat(given: ChatPromptTemplate) -> ICLPrompt:
             system.append(_fixed(_plain(message.prompt), "the system message"))
         elif isinstance(message, HumanMessagePromptTemplate) and isinstance(message.prompt, PromptTemplate):
             human.append(_plain(message.prompt))
+        elif isinstance(message, (SystemMessagePromptTemplate, HumanMessagePromptTemplate)):
+            _refuse("to hold text alone, not a message of blocks, such as an image")
+        elif isinstance(message, HumanMessage):
+            _refuse("to ask by ('human', 'Review: {text}'): in a HumanMessage LangChain fills in no variable")
         else:
             _refuse(f"to hold system messages and one human message with the question, not {type(message).__name__}")
     if len(human) != 1:

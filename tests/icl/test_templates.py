@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fakes.voters import VotingChat, classifier
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.prompts import (
     ChatPromptTemplate,
     FewShotPromptTemplate,
@@ -86,6 +86,9 @@ def test_a_classifier_takes_a_template() -> None:
         (ChatPromptTemplate([("system", "{{x}}")]), "one human message with the question, not 0"),
         (ChatPromptTemplate([MessagesPlaceholder("messages")]), "not MessagesPlaceholder"),
         (ChatPromptTemplate([AIMessage("x"), ("human", "{text}")]), "not AIMessage"),
+        (ChatPromptTemplate([("human", [{"type": "text", "text": "{text}"}])]), "text alone, not a message of blocks"),
+        (ChatPromptTemplate([("human", [{"type": "image_url", "image_url": "{u}"}])]), "not a message of blocks"),
+        (ChatPromptTemplate([HumanMessage("{text}")]), r"by \('human', .* HumanMessage LangChain fills in no variable"),
         (ChatPromptTemplate([("human", "{text} {a}")]).partial(a="x"), "no partial variables"),
         (few_shot(example_separator="\n"), "a blank line between its examples"),
         (few_shot(suffix="Review: {text}\nMood:"), "a suffix that is its example prompt, to the letter"),
