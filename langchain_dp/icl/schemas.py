@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from langchain_core.utils.json_schema import dereference_refs
 from pydantic import BaseModel
 from typing_extensions import is_typeddict  # typing's own knows none that pydantic asks for
 
@@ -32,10 +34,15 @@ def filler(schema: Any, labels: Sequence[str]) -> Callable[[str], Any]:
         choices = {key: _given(hint) for key, hint in get_type_hints(schema).items() if _is_choice(hint)}
         return _dict(schema, choices, schema.__required_keys__, labels)
     if isinstance(schema, Mapping):
-        # LangChain takes a function's description as well, which holds the schema.
-        plain = schema.get("properties") or (schema.get("parameters") or {}).get("properties") or {}
+        # LangChain takes a tool as well, or a function's description, which holds the schema.
+        given = schema
+        for inner in ("function", "parameters"):
+            given = given[inner] if isinstance(given.get(inner), Mapping) else given
+        plain: Mapping[str, Any] = {}
+        with contextlib.suppress(LookupError, ValueError):  # a reference to nothing
+            plain = dereference_refs(dict(given)).get("properties") or {}
         choices = {key: what["enum"] for key, what in plain.items() if isinstance(what, Mapping) and "enum" in what}
-        required = schema.get("required") or (schema.get("parameters") or {}).get("required") or ()
+        required = given.get("required") or ()
         return _dict(schema, choices, required, labels)
     if not _is_choice(schema):
         raise InvalidParameter(

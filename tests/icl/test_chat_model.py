@@ -79,6 +79,8 @@ class Reasoned(TypedDict):
 
 PLAIN = {"title": "Sort", "properties": {"label": {"enum": ["negative", "positive"]}, "reason": {"type": "string"}}}
 
+LOST = {"title": "Lost", "properties": {"label": {"$ref": "#/$defs/Mood"}}}
+
 
 def chat(**changes: Any) -> ChatDPICL:
     return ChatDPICL(classifier=classifier(**changes))
@@ -169,6 +171,8 @@ def test_noisy_shares_travel_in_the_metadata() -> None:
         (Typed, {"label": "positive"}),
         (PLAIN, {"label": "positive"}),
         ({"name": "sort", "description": "Sort a text.", "parameters": PLAIN}, {"label": "positive"}),
+        ({"type": "function", "function": {"name": "sort", "parameters": PLAIN}}, {"label": "positive"}),
+        (Sorted.model_json_schema(), {"moodOfText": "positive"}),
     ],
 )
 async def test_structured_output_is_a_label_of_the_schema(schema: Any, expected: object) -> None:
@@ -182,7 +186,9 @@ async def test_structured_output_is_a_label_of_the_schema(schema: Any, expected:
     assert left(model.classifier) == 4
 
 
-@pytest.mark.parametrize("schema", [Answer, Both, dict, {"title": "x"}, {"parameters": None}, str, "positive", LABELS])
+@pytest.mark.parametrize(
+    "schema", [Answer, Both, dict, {"title": "x"}, {"parameters": None}, LOST, str, "positive", LABELS]
+)
 def test_a_schema_that_a_label_cannot_fill_is_refused(schema: Any) -> None:
     """A schema is accepted whose fields this model can never release."""
     with pytest.raises(InvalidParameter, match=r"an Enum or a Literal of the labels \['negative', 'positive'\]"):
