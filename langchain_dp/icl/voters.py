@@ -14,7 +14,7 @@ import math
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
-from langchain_core.language_models import BaseChatModel, BaseLLM
+from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM
 from langchain_core.runnables import Runnable
 
 from langchain_dp.ensemble.asking import ask_together, count_quietly, is_remote
@@ -471,6 +471,9 @@ def _best(row: Sequence[float] | None, labels: int) -> Vote:
     return max(range(len(row)), key=lambda index: (row[index], -index))
 
 
-def _takes_text(llm: Runnable[Any, Any]) -> bool:
-    inner = getattr(llm, "bound", llm)  # model.bind(...) keeps the model's kind
-    return isinstance(inner, BaseLLM)
+def _takes_text(llm: Any) -> bool:
+    # model.bind(), .with_retry(), .with_fallbacks() and .configurable_fields() keep the model's kind
+    for inside in ("bound", "runnable", "default"):
+        if not isinstance(llm, BaseLanguageModel) and isinstance(inner := getattr(llm, inside, None), Runnable):
+            return _takes_text(inner)
+    return isinstance(llm, BaseLLM)

@@ -22,7 +22,7 @@ from fakes.voters import (
 from langchain_core.language_models import BaseChatModel
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import PromptTemplate
-from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_core.runnables import ConfigurableField, RunnableLambda, RunnableParallel, RunnablePassthrough
 
 from langchain_dp import DPICLClassifier, Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.errors import InvalidParameter, UnsupportedEvent
@@ -215,12 +215,18 @@ def test_each_release_draws_fresh_coins(sampling: Any) -> None:
         VotingLLM,
         lambda: VotingChat().bind(stop=["x"]),
         lambda: VotingLLM().bind(stop=["x"]),
+        lambda: VotingLLM().bind(stop=["x"]).with_retry(),
+        lambda: VotingLLM().with_fallbacks([VotingLLM()]),
+        lambda: VotingLLM().configurable_fields(helpful=ConfigurableField(id="helpful")),
         lambda: VotingChat() | StrOutputParser(),
         lambda: RunnableLambda(VotingChat().vote),
         VotingEngine,
     ],
-    ids=["chat", "async-chat", "llm", "bound-chat", "bound-llm", "sequence", "function", "engine"],
-)
+    ids=[
+        "chat", "async-chat", "llm", "bound-chat", "bound-llm", "retried-llm", "fallback-llm", "configurable-llm",
+        "sequence", "function", "engine",
+    ],
+)  # fmt: skip
 async def test_any_kind_of_model_votes(make: Callable[[], Any]) -> None:
     """A kind of model that LangChain knows cannot vote, in sync or in async calls."""
     chain = classifier(make())
