@@ -119,44 +119,44 @@ def private_tool(
     elif missing := [one for one in variables if one not in args_schema.model_fields]:
         raise InvalidParameter(f"Expected args_schema to have the fields {list(variables)}; missing: {missing}.")
 
+    # An agent of LangChain has a way to its end only if it was built with a tool that returns directly, and looks after
+    # each call whether the tool still does. So every call says at its end how it ended, whatever others did meanwhile.
+    def answered(text: str) -> str:
+        tool.return_direct = False
+        return text
+
+    def misread(error: Any) -> str:
+        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        return answered(f"No answer: Expected other arguments. {faults}. Nothing was spent.")
+
     def refused(error: BudgetExceeded | InvalidParameter) -> ToolException:
         if isinstance(error, InvalidParameter):
-            return ToolException(f"No answer: {error}")
+            return ToolException(answered(f"No answer: {error}"))
         if exit_behavior == "error":
             raise error
         what = "this asker's share of the privacy budget of this tool"
         if not isinstance(error, ShareExceeded):
             what = "the privacy budget of this tool"
-            ended.set()  # for good, as the spending is; another asker may have some left
         tool.return_direct = exit_behavior == "end"
         return ToolException(
             f"No answer: {what} is used up, and it is not refilled. Do not call it again. Go on without it, and say "
             "that it could not answer."
         )
 
-    ended = threading.Event()
-
-    def begin(config: RunnableConfig) -> None:
-        # An agent of LangChain has a way to its end only if it was built with a tool that returns directly, and looks
-        # after each call whether the tool still does.
-        if not ended.is_set():
-            tool.return_direct = False
-        asker_of(plan, config)
-
     # Every error is raised anew outside of the handler, so that a tracer sees no chain of frames.
     # A caller's tool.invoke("text") comes as an argument without a name.
     def call(*texts: str, config: RunnableConfig, **arguments: Any) -> str:
-        begin(config)
+        asker_of(plan, config)
         try:
-            return ask({**dict(zip(variables, texts, strict=False)), **arguments}, config)
+            return answered(ask({**dict(zip(variables, texts, strict=False)), **arguments}, config))
         except (BudgetExceeded, InvalidParameter) as error:
             stop = refused(error)
         raise stop
 
     async def acall(*texts: str, config: RunnableConfig, **arguments: Any) -> str:
-        begin(config)
+        asker_of(plan, config)
         try:
-            return await aask({**dict(zip(variables, texts, strict=False)), **arguments}, config)
+            return answered(await aask({**dict(zip(variables, texts, strict=False)), **arguments}, config))
         except (BudgetExceeded, InvalidParameter) as error:
             stop = refused(error)
         raise stop
@@ -170,5 +170,6 @@ def private_tool(
         infer_schema=False,
         return_direct=exit_behavior == "end",
         handle_tool_error=True,
+        handle_validation_error=misread,
     )
     return tool

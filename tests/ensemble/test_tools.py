@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fakes.canary import CANARY, leak_surfaces
 from fakes.synthesizers import generator
-from fakes.voters import VotingChat, classifier, left
+from fakes.voters import VotingChat, classifier, left, majority
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -28,7 +28,7 @@ agents = pytest.importorskip("langchain.agents")
 class Asking(BaseChatModel):
     """Calls the tool once for each human word, then says what came back."""
 
-    questions: list[str] = Field(default_factory=list)
+    questions: list[Any] = Field(default_factory=list)
     tool: str = "dp-icl"
 
     @property
@@ -133,6 +133,40 @@ def test_an_agent_ends_with_the_message_of_a_used_up_tool() -> None:
     assert sum(isinstance(message, ToolMessage) for message in said) == 2
     assert said[-1].status == "error"
     assert run(classifier(max_queries=5), ["one", "two", "three"], exit_behavior="end")[-1].content == "done"
+
+
+def test_what_was_answered_or_misread_does_not_end_an_agent() -> None:
+    """If it breaks, exit_behavior="end" ends a run with a slip of the model, or with an answer that was free."""
+    chain = classifier(max_queries=1)
+    tool = chain.as_tool(exit_behavior="end")
+    agent = agents.create_agent(Asking(questions=[7, "one"], tool=tool.name), [tool])
+    said = agent.invoke({"messages": [HumanMessage("sort")]})["messages"]
+    assert [message.type for message in said] == ["human", "ai", "tool", "ai", "tool", "ai"]
+    assert (said[2].status, left(chain)) == ("error", 0)
+    assert "text: Input should be a valid string" in said[2].text
+    assert run(chain, ["one", "two"], exit_behavior="end")[-1].type == "tool"
+    ended = agents.create_agent(Asking(questions=["two"], tool=tool.name), [chain.as_tool(exit_behavior="end")])
+    assert ended.invoke({"messages": [HumanMessage("sort")]})["messages"][-1].type == "tool"
+    assert tool.invoke({"text": "one"}) == "positive"
+    assert tool.return_direct is False
+
+
+def test_the_end_of_one_share_is_not_that_of_another_askers_run() -> None:
+    """If it breaks, a run ends with a bare label because somebody else's share was used up meanwhile."""
+    tools: list[Any] = []
+
+    def meanwhile(shots: Any, question: str) -> str:
+        if "slow" in question:
+            spent = tools[0].invoke({"text": "two"}, {"configurable": {"asker": "user-1"}})
+            assert "this asker's share" in spent
+        return majority(shots, question)
+
+    chain = classifier(VotingChat(reply=meanwhile), max_queries=10, askers=Askers(each=1), max_concurrency=99)
+    tools.append(chain.as_tool(exit_behavior="end"))
+    agent = agents.create_agent(Asking(questions=["slow"], tool=tools[0].name), tools)
+    tools[0].invoke({"text": "one"}, {"configurable": {"asker": "user-1"}})
+    said = agent.invoke({"messages": [HumanMessage("sort")]}, {"configurable": {"asker": "user-2"}})["messages"]
+    assert [message.text for message in said[-2:]] == ["positive", "done"]
 
 
 @pytest.mark.parametrize("make", [classifier, generator])
