@@ -105,12 +105,15 @@ def private_tool(
         args_schema: The arguments, with descriptions of your own.
 
     Raises:
-        InvalidParameter: ``exit_behavior`` is another, or the schema does not hold the template's variables.
+        InvalidParameter: ``exit_behavior`` is another, the schema does not hold the template's variables, or one has a
+            name that LangChain uses itself.
     """
     validate.one_of("exit_behavior", exit_behavior, get_args(ExitBehavior))
     for given, value in (("name", name), ("description", description)):
         if not isinstance(value, str) or not value.strip():
             raise InvalidParameter(f"Expected {given} of the tool to be a non-empty str.")
+    if taken := sorted({"config", "run_manager", "self"}.intersection(variables)):
+        raise InvalidParameter(f"Expected no variable {taken}: a tool gets LangChain's own. Rename it in the template.")
     if args_schema is None:
         fields: dict[str, Any] = {one: (str, Field(description=f"the {one} to be answered")) for one in variables}
         args_schema = create_model("Question", **fields)

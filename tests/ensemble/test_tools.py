@@ -102,6 +102,15 @@ def test_a_tool_asks_for_all_variables_of_the_template_and_takes_a_schema() -> N
             classifier().as_tool(**bad)
 
 
+@pytest.mark.parametrize("name", ["config", "run_manager", "self"])
+def test_a_variable_that_a_tool_never_gets_is_refused(name: str) -> None:
+    """If it breaks, every call of the tool is told that an argument is missing which the model gave."""
+    examples = [{"text": f"note {i}", name: "t", "label": "positive"} for i in range(24)]
+    chain = classifier(examples=examples, prompt=ICLPrompt(question=f"{{{name}}}: {{text}}", answer="Label:"))
+    with pytest.raises(InvalidParameter, match=rf"no variable \['{name}'\].* Rename it in the template"):
+        chain.as_tool()
+
+
 def test_an_agent_goes_on_without_a_used_up_tool() -> None:
     """If it breaks, the budget's end is the end of every agent, or the model is not told of it."""
     said = run(classifier(max_queries=1), ["one", "two"])
