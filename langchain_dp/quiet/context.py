@@ -6,12 +6,13 @@ Six things carry a prompt out of a LangChain call. Each is closed here, in the c
 - tracers switched on by environment variables, by ``langsmith.configure`` or by a parent run: tracing is disabled
 - ``@traceable`` functions inside the model: the same
 - handlers from elsewhere (passed in config, bound to a chain, a field of the model, a configure hook, put there by an
-  instrumentation that patches the callback manager): a gate on ``CallbackManager.configure`` takes them out again
+  instrumentation that patches the callback manager): a gate on ``CallbackManager.configure`` takes them out again, and
+  one on LangGraph's managers of its own
 - a cache, the model's own or the global one: ``model.cache``, which every model of langchain-core asks for leave to
   cache, reads False inside
 - the global cache in code that asks for it by itself: a stand-in answers "not cached" inside, and passes on outside
 
-The two gates stand in public places of langchain-core, a class method and a field. They do nothing outside a sealed
+The gates stand in public places of langchain-core, a class method and a field. They do nothing outside a sealed
 context, and :func:`find_problem` tries them before each use: a gate that someone replaced, or that another
 langchain-core passes by, is a refusal and not a leak.
 """
@@ -44,6 +45,7 @@ from langchain_dp.quiet import filters
 from langchain_dp.quiet.filters import Level, level
 
 _MANAGERS: tuple[Any, ...] = (CallbackManager, AsyncCallbackManager)
+_GRAPHS = "langgraph.callbacks"
 _GATED = "_langchain_dp_gated"
 _LOCK = threading.Lock()
 _CACHING = (BaseLanguageModel, BaseChatModel, BaseLLM, chat_models, llms)
@@ -116,11 +118,13 @@ def find_problem(*, try_gate: bool = True) -> str | None:
     if not try_gate:
         return None
     with sealed(Level.QUIET):
-        for manager in _MANAGERS:
-            if manager.configure(inheritable_callbacks=[BaseCallbackHandler()]).handlers:
+        managers = [kind.configure(inheritable_callbacks=[BaseCallbackHandler()]) for kind in _MANAGERS]
+        managers += [make({"callbacks": [sys.modules[_GRAPHS].GraphCallbackHandler()]}) for make in _graph_managers()]
+        for manager in managers:
+            if manager.handlers:
                 return (
-                    f"Expected {manager.__name__}.configure to give no handlers inside a quiet call: another library "
-                    "has replaced it since, or adds handlers of its own. Remove its LangChain instrumentation."
+                    f"Expected {type(manager).__name__}.configure to give no handlers inside a quiet call: another "
+                    "library has replaced it since, or adds handlers of its own. Remove its LangChain instrumentation."
                 )
     if asked := _asked_cache():
         return (
@@ -132,13 +136,22 @@ def find_problem(*, try_gate: bool = True) -> str | None:
 
 
 def _install_gate() -> None:
+    # Made outside of the sealed context, and before the lock is taken: where a gate stands, it would ask for both.
+    graphs = [type(contextvars.Context().run(make, {})) for make in _graph_managers()]
     with _LOCK:
-        for manager in _MANAGERS:
+        for manager in (*_MANAGERS, *graphs):
             inner = manager.__dict__["configure"].__func__
             if not hasattr(inner, _GATED):
                 manager.configure = classmethod(_gated(inner))
         if not isinstance(BaseLanguageModel.__dict__.get("cache"), CacheGate):
             BaseLanguageModel.cache = CacheGate()  # type: ignore[assignment]  # a field, whose values lie in each model
+
+
+def _graph_managers() -> list[Callable[[RunnableConfig], BaseCallbackManager]]:
+    """LangGraph's own makers of managers, where it is loaded: they tell of a graph's interrupts, with what is asked."""
+    graphs = sys.modules.get(_GRAPHS)
+    names = (f"get_{kind}_graph_callback_manager_for_config" for kind in ("sync", "async"))
+    return [getattr(graphs, name) for name in names if hasattr(graphs, name)]
 
 
 def _gated(inner: Callable[..., BaseCallbackManager]) -> Callable[..., BaseCallbackManager]:
@@ -147,6 +160,7 @@ def _gated(inner: Callable[..., BaseCallbackManager]) -> Callable[..., BaseCallb
         manager = inner(cls, *args, **kwargs)
         if level.get() is not Level.OPEN:
             _stand_before_cache()  # another thread may have set one since the private run began
+            _install_gate()  # or loaded LangGraph
             manager.handlers = [handler for handler in manager.handlers if _stays(handler)]
             manager.inheritable_handlers = [handler for handler in manager.inheritable_handlers if _stays(handler)]
         return manager

@@ -449,6 +449,40 @@ async def test_callbacks_of_the_loop_say_nothing(caplog: pytest.LogCaptureFixtur
     assert CANARY not in caplog.text
 
 
+async def test_what_a_graph_asks_in_a_private_run_reaches_no_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, LangGraph's own handlers get what an interrupted graph asks: a tool's arguments, for instance."""
+    graphs = pytest.importorskip("langgraph.graph")  # comes with the extra agents
+    callbacks = pytest.importorskip("langgraph.callbacks")  # as does this, from LangGraph 1.2 on
+    from langgraph.checkpoint.memory import InMemorySaver
+    from langgraph.types import interrupt
+
+    seen: list[str] = []
+
+    class Handler(callbacks.GraphCallbackHandler):  # type: ignore[misc,name-defined]
+        def on_interrupt(self, event: Any) -> None:
+            seen.append(repr(event))
+
+    def node(state: Any) -> Any:
+        return {"messages": interrupt(state["messages"][-1].text)}
+
+    graph = graphs.StateGraph(graphs.MessagesState).add_node("ask", node).add_edge("__start__", "ask")
+    chat = graph.compile(checkpointer=InMemorySaver()).with_config(callbacks=[Handler()])
+    asked = {"messages": [("human", CANARY)]}
+    configs: list[RunnableConfig] = [{"configurable": {"thread_id": str(each)}} for each in range(3)]
+    with private_run():
+        chat.invoke(asked, configs[0])
+        await chat.ainvoke(asked, configs[1])
+    assert not seen
+    chat.invoke(asked, configs[2])
+    assert CANARY in seen[0]
+    for name in ("get_sync_graph_callback_manager_for_config", "get_async_graph_callback_manager_for_config"):
+        with monkeypatch.context() as patched:
+            patched.setattr(callbacks, name, lambda config: CallbackManager(config.get("callbacks", [])))
+            with pytest.raises(UnsafeEnvironment, match="to give no handlers inside a quiet call"):
+                check_environment()
+    check_environment()
+
+
 def test_a_graph_that_prints_is_no_model() -> None:
     """If it breaks, every private prompt stands on stdout."""
     graphs = pytest.importorskip("langgraph.graph")  # comes with the extra agents
