@@ -38,7 +38,7 @@ class ClassifyBatches:
 
     Raises:
         InvalidParameter: The chain is no ``DPICLClassifier`` with ``replicas=True``, which a ledger in memory cannot
-            have, or names contradict each other.
+            have, or has ``askers``; or names contradict each other.
 
     Formal guarantee:
         That of :class:`DPICLClassifier`, over all workers and retries: all labels together are (epsilon, delta)-
@@ -148,6 +148,8 @@ class ClassifyBatches:
                 f"Expected chain() of type {type(chain).__name__} to be a DPICLClassifier with replicas=True: without, "
                 "a retried batch would be charged and drawn anew. Give it a ledger with a path or a postgresql:// URL."
             )
+        if chain.askers is not None:
+            raise InvalidParameter("Expected chain() without askers=: a batch does not say who asks. Leave them out.")
         return chain
 
     def __getstate__(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from fakes.voters import VotingChat, classifier, private_examples
 
 from langchain_dp import PrivacyBudget, PrivacyLedger
-from langchain_dp.accounting import LedgerPlan
+from langchain_dp.accounting import Askers, LedgerPlan
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
 from langchain_dp.icl import ClassifyBatches
 from langchain_dp.icl.replicas import Replicas
@@ -161,3 +161,9 @@ def test_a_column_to_keep_that_is_not_there_costs_nothing(place: str) -> None:
     with pytest.raises(InvalidParameter, match="with column 'zz'"):
         classify({"text": ["brand new"]})
     assert made.answers_left() == left
+
+
+def test_a_plan_of_several_askers_is_refused_where_nobody_can_say_who_asks(place: str) -> None:
+    """If it breaks, the first batch of a cluster fails, and the message names a config that no batch has."""
+    with pytest.raises(InvalidParameter, match="without askers=: a batch does not say who asks"):
+        ClassifyBatches(functools.partial(chain, place, askers=Askers(each=1)), "text")
