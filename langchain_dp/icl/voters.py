@@ -123,7 +123,8 @@ class ModelVoter:
             if not isinstance(llm, BaseChatModel):
                 raise InvalidParameter(
                     f"Expected llm={type(llm).__name__} to be a chat model when structured_output=True. "
-                    "Leave it off, or wrap the model in a chat class."
+                    "Leave it off; of a wrapped model give model.with_structured_output(...), whose schema has a field "
+                    "'label', and wrap that."
                 )
             schema = {
                 "title": "Label",

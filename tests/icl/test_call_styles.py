@@ -259,6 +259,13 @@ def test_structured_output_needs_a_chat_model() -> None:
         classifier(VotingLLM(), structured_output=True)
 
 
+def test_structured_output_of_a_wrapped_model_is_what_the_error_says() -> None:
+    """If it breaks, whoever wants retries and structured output is not told how to have both."""
+    with pytest.raises(InvalidParameter, match=r"with_structured_output\(...\), whose schema has a field 'label'"):
+        classifier(StructuredChat().with_retry(), structured_output=True)
+    assert classifier(StructuredChat().with_structured_output(LABELS).with_retry()).invoke("x") == "positive"
+
+
 def test_a_question_may_be_a_mapping_of_the_templates_variables() -> None:
     """A template with two variables cannot be asked, or drops one of them."""
     examples = [{**example, "title": f"title {i}"} for i, example in enumerate(private_examples(24))]
