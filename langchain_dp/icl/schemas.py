@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from langchain_core.utils.json_schema import dereference_refs
 from pydantic import BaseModel
@@ -93,12 +94,21 @@ def _only(choices: Mapping[str, Any], schema: Any, labels: Sequence[str]) -> str
     return next(iter(choices))
 
 
+def _beside_none(annotation: Any) -> Any:
+    """The one kind that an optional field may have; else the annotation itself."""
+    others = [kind for kind in get_args(annotation) if kind is not types.NoneType]
+    is_optional = get_origin(annotation) in (Union, types.UnionType) and len(others) == 1
+    return others[0] if is_optional else annotation
+
+
 def _is_choice(annotation: Any) -> bool:
+    annotation = _beside_none(annotation)
     is_enum = isinstance(annotation, type) and issubclass(annotation, enum.Enum)
     return is_enum or get_origin(annotation) is Literal
 
 
 def _given(choice: Any) -> Sequence[Any]:
+    choice = _beside_none(choice)
     return get_args(choice) or list(choice)
 
 

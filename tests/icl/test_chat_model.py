@@ -46,6 +46,11 @@ class Choice(BaseModel):
     label: Literal["negative", "positive"]
 
 
+class Maybe(BaseModel):
+    label: Literal["negative", "positive"] | None = None
+    mood: str | None = None
+
+
 class Unfilled(BaseModel):
     mood: Mood
     reason: str
@@ -168,6 +173,7 @@ def test_noisy_shares_travel_in_the_metadata() -> None:
         (Literal["negative", "positive"], "positive"),
         (Sorted, Sorted(moodOfText=Mood.GOOD)),
         (Choice, Choice(label="positive")),
+        (Maybe, Maybe(label="positive")),
         (Typed, {"label": "positive"}),
         (PLAIN, {"label": "positive"}),
         ({"name": "sort", "description": "Sort a text.", "parameters": PLAIN}, {"label": "positive"}),
