@@ -43,8 +43,9 @@ class private_run:  # reads as a statement: `with private_run():`
     ``astream_events`` or ``astream_log`` to a caller inside the block still work.
 
     Not covered: log records, of the user's own and of libraries (a client of a server may log whole requests at DEBUG);
-    a graph that was compiled with ``debug=True``, which prints; and what is consumed after the block or goes on after
-    it (a stream must be read inside; a thread must be waited for).
+    a graph that was compiled with ``debug=True``, which prints; what a graph's own checkpointer, store or cache keeps;
+    and what is consumed after the block or goes on after it (a stream must be read inside; a thread must be waited
+    for).
 
     Raises:
         UnsafeEnvironment: On entry; see ``check_environment``.
