@@ -24,6 +24,8 @@ _MARKS = "`*<>#"
 _UNITS = "%\u2030&@"
 _EDGES = ("P", "Z", "So", "Cf", "Cc")
 _MOST_EDGES = 12
+_LONGEST = 10_000
+"""Letters of an answer's line that are read: a model that repeats one mark for ever must not hold up the others."""
 
 
 def parse_label(answer: Any, words: Sequence[str]) -> int | None:
@@ -51,7 +53,7 @@ def parse_label(answer: Any, words: Sequence[str]) -> int | None:
             fields = None
         if isinstance(fields, Mapping):
             text = _text(fields, words) or ""
-    line = _one_form(next((line for line in text.splitlines() if line.strip()), "")).strip()
+    line = _one_form(next((line for line in text.splitlines() if line.strip()), "").strip()[:_LONGEST])
     words = [_one_form(word) for word in words]
     rest = _without_cue(_bare(line, right=False), words)
     for candidate in (line, rest):

@@ -220,3 +220,8 @@ def test_answers_end_as_each_writing_does(answer: str, words: list[str]) -> None
 def test_what_is_denied_is_no_vote(answer: str) -> None:
     """If it breaks, a denial counts for the label that it denies."""
     assert parse_label(answer, ["positive", "negative"]) is None
+
+
+def test_an_answer_without_end_is_not_read_to_its_end() -> None:
+    """If it breaks, a model that repeats one mark for ever holds up every other question for seconds."""
+    assert parse_label("-" * 100_000 + " positive", ["positive", "negative"]) is None
