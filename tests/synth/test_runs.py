@@ -648,6 +648,18 @@ def test_bad_records_are_named_by_position_only(row: Any) -> None:
     assert entries(ledger) == 0
 
 
+@pytest.mark.parametrize(("describe", "asked"), [(False, 2), (True, 3)])
+def test_the_public_prompt_is_asked_once_before_the_plan_and_once_before_the_first_charge(
+    describe: bool, asked: int
+) -> None:
+    """If it breaks, a large model reads the same public text again for nothing."""
+    ledger = PrivacyLedger(BUDGET)
+    before: list[int] = []
+    engine = WordScorer(lambda bodies: before.append(1) if not entries(ledger) else None)
+    synthesizer(engine, ledger=ledger, describe=describe).invoke(rows())
+    assert len(before) == asked
+
+
 def test_a_ledger_without_room_refuses() -> None:
     """If it breaks, two chains share one budget twice."""
     ledger = PrivacyLedger(BUDGET)
