@@ -42,6 +42,9 @@ class PrivateChat(BaseChatModel):
         """Tokens of a text, or an estimate."""
         raise NotImplementedError
 
+    def __repr_args__(self) -> list[tuple[str | None, Any]]:
+        return [(name.removeprefix("_"), chain) for name, chain in (self.__pydantic_private__ or {}).items()]
+
     def get_num_tokens(self, text: str) -> int:
         """Tokens of the model below, or an estimate. LangChain's own would ask a hub for another model's."""
         return self._count(text)

@@ -60,9 +60,6 @@ class ChatDPICL(PrivateChat):
         """The classifier that answers."""
         return self._classifier
 
-    def __repr_args__(self) -> list[tuple[str | None, Any]]:
-        return [("classifier", self._classifier)]
-
     @property
     def _llm_type(self) -> str:
         return "dp-icl"

@@ -54,9 +54,6 @@ class ChatDPGenerator(PrivateChat):
         """The generator that answers."""
         return self._generator
 
-    def __repr_args__(self) -> list[tuple[str | None, Any]]:
-        return [("generator", self._generator)]
-
     @property
     def _llm_type(self) -> str:
         return "dp-answers"

@@ -154,6 +154,7 @@ def test_no_record_is_in_a_trace_or_a_repr(capsys: pytest.CaptureFixture[str]) -
     shown = capsys.readouterr().out
     assert "Where is it?" in shown
     assert CANARY not in shown + repr(model) + repr(reply)
+    assert repr(model).startswith("ChatDPGenerator(generator=DPAnswerGenerator(<private>, ")
 
 
 # ------------------------------------------------------------------------------------------- LangChain's own suites
