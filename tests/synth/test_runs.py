@@ -605,6 +605,7 @@ def test_the_plan_costs_nothing_and_says_whether_it_is_worth_it() -> None:
     ledger = PrivacyLedger(BUDGET)
     chain = synthesizer(Draws(), ledger=ledger, count=8, scheme="auto", members=30)
     assert "nine tenths" in str(chain.plan(20_000))
+    assert "another model may gain less or more" in chain.plan(20_000).verdict
     assert "for nothing" in str(chain.plan(20_000))
     assert "for nothing" not in str(synthesizer(Draws(), describe=True).plan(20_000))
     poor = synthesizer(Draws(), budget=PrivacyBudget(0.1, 1e-5), count=200, scheme="auto", members=30)
