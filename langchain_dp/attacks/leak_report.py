@@ -160,7 +160,8 @@ class LeakReport:
         """
         from langchain_dp._util.binomial import clopper_pearson  # numerics, which the search does without
 
-        return clopper_pearson(self.rate * self.pieces, self.pieces) if self.pieces else (0.0, 1.0)
+        pieces = self.pieces or int(self.rate > 0)  # what leaked and makes no sentence, as a name alone, counts as one
+        return clopper_pearson(self.rate * pieces, pieces) if pieces else (0.0, 1.0)
 
     def to_dict(self) -> dict[str, Any]:
         """Figures as plain values, without any text: name, rate, low, high, baseline, n, settings."""
