@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import threading
@@ -259,11 +260,12 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
     ) -> AsyncIterator[str]:
         """Async twin of :meth:`stream`: every token is drawn in a worker thread."""
         pieces = self.stream(input, config, **kwargs)
-        while True:
-            piece = await run_in_executor(config, next, pieces, None)
-            if piece is None:
-                return
-            yield piece
+        try:
+            while (piece := await run_in_executor(config, next, pieces, None)) is not None:
+                yield piece
+        finally:
+            with contextlib.suppress(ValueError):  # cancelled while a token is drawn: its thread closes it
+                await run_in_executor(config, pieces.close)  # type: ignore[attr-defined]  # it is a generator
 
     def as_tool(
         self,

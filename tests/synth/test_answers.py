@@ -219,6 +219,18 @@ def test_what_broke_off_goes_on_for_nothing(broken: type[BaseException]) -> None
         assert len({frozenset(one.prompt.member for one in members) for members in engine.asked if members}) == 1
 
 
+@pytest.mark.asyncio
+async def test_an_async_stream_that_is_closed_goes_on_for_nothing_at_once() -> None:
+    """If it breaks, a client that hangs up and asks again at once pays twice."""
+    chain = generator(max_queries=20)
+    for question in map(str, range(10)):
+        stream = chain.astream(question)
+        said = await anext(stream)
+        await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
+        assert (await chain.ainvoke(question)).startswith(said)
+    assert chain.answers_left() == 10
+
+
 def test_what_broke_off_is_gone_with_a_forgotten_record_and_in_a_child(tmp_path: Path) -> None:
     """If it breaks, a forgotten record's words are given out, or two processes go on with one charge."""
     chain = generator(ledger=PrivacyLedger(BUDGET, tmp_path / "ledger"))
