@@ -385,8 +385,8 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
                 yield text[len(said) :]
                 said = text
         finally:
-            gone = [key for key in bodies if key not in remembered]
-            self._engine.forget(*gone)  # also what was evaluated after it was forgotten
+            if gone := [key for key in bodies if key not in remembered]:
+                self._engine.forget(*gone)  # also what was evaluated after it was forgotten
 
     def _remembered(self, bodies: Mapping[Hashable, str]) -> Mapping[Hashable, str]:
         """Members whose records are not forgotten, at every look."""

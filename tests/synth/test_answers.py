@@ -126,6 +126,14 @@ def test_a_restart_shares_the_plan_and_refuses_another_one(tmp_path: Path) -> No
     assert generator(ledger=PrivacyLedger(BUDGET, path), examples=rows(450)).answers_left() == 4, "the plan's own rate"
 
 
+def test_an_answer_forgets_nobody() -> None:
+    """If it breaks, a local model moves everybody out of its memory after each answer, also those of other answers."""
+    engine, calls = WordScorer(), []
+    engine.forget = lambda *members: calls.append(members)  # type: ignore[method-assign]
+    generator(engine).batch(["one?", "two?"])
+    assert not calls
+
+
 def test_a_forgotten_record_is_gone() -> None:
     """If it breaks, a forgotten record speaks on, or moves another one's slot."""
     engine = WordScorer()
