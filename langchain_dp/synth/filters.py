@@ -17,7 +17,10 @@ from langchain_dp.synth.journal import WrittenText
 
 Reason = Literal["", "empty", "short", "repeats the request", "twice", "another label"]
 
-_SENTENCE = re.compile(r"(?<=[.!?])[\"')\]]?\s")
+# What closes behind an end belongs to its sentence. Chinese and Japanese put no blank behind it.
+_SENTENCE = re.compile(
+    r"[.!?\u2026\u061f\u06d4\u0964][\"')\]\u2019\u201d\xbb]*(?=\s|$)|[\u3002\uff01\uff1f][\u300d\u300f\u201d\uff09]*"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,10 +103,8 @@ def _reason(text: str, filters: Filters, descriptions: Mapping[str, str]) -> Rea
 
 def _whole(text: str) -> str:
     """A text up to its last whole sentence; all of it if no sentence ends in it."""
-    if text[-1:] in ".!?":
-        return text
-    ends = [match.start() for match in _SENTENCE.finditer(text)]
-    return text[: ends[-1]].strip() if ends else text
+    ends = [match.end() for match in _SENTENCE.finditer(text)]
+    return text[: ends[-1]] if ends else text
 
 
 def _folded(text: str) -> str:
