@@ -24,6 +24,11 @@ from ._store import BoundedStore
 Part = tuple[int, ...]
 """Tokens that are evaluated in one go."""
 
+ENDS = frozenset(
+    {"</s>", "<eos>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>"}
+)
+"""Control tokens that end a text or a turn, whatever else a model's configuration names."""
+
 T = TypeVar("T")
 Take = Callable[[Logits, Sequence[int], float], T | None]
 """What is made of a member's logits, given its written tokens and its coin."""

@@ -26,6 +26,7 @@ from typing import Any
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.ports import Decoding
 
+from .._engine import ENDS
 from .http import Server, ServerError
 
 END = ""
@@ -199,9 +200,10 @@ def listed(choice: Choice) -> dict[str, float]:
     else:
         pairs = list((found.get("top_logprobs") or [{}])[0].items())
     finite: dict[str, float] = {}
-    for text, value in pairs:
+    for token, value in pairs:
+        text = END if token in ENDS else str(token)  # vLLM lists a control token by its name, llama.cpp's as empty
         if math.isfinite(value):
-            finite[str(text)] = max(float(value), finite.get(str(text), -math.inf))
+            finite[text] = max(float(value), finite.get(text, -math.inf))
     return finite
 
 

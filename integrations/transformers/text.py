@@ -14,12 +14,7 @@ import numpy.typing as npt
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Continuation, MemberPrompt
 
-from .._engine import Part, check_frame, check_head
-
-_ENDS = frozenset(
-    {"</s>", "<eos>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>"}
-)
-"""Control tokens that end a text or a turn, whatever else a model's configuration names."""
+from .._engine import ENDS, Part, check_frame, check_head
 
 _SENTINEL = "QUESTIONANDEXAMPLES"
 
@@ -47,7 +42,7 @@ class TokenizerTexts:
             )
         added = tokenizer.added_tokens_decoder
         self._control = {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
-        self.ends = frozenset({*ends, *(i for i in self._control if str(tokenizer.convert_ids_to_tokens(i)) in _ENDS)})
+        self.ends = frozenset({*ends, *(i for i in self._control if str(tokenizer.convert_ids_to_tokens(i)) in ENDS)})
         self.allowed: npt.NDArray[np.bool_] = np.zeros(width, np.bool_)
         self.allowed[: len(tokenizer)] = True
         self.allowed[sorted(self._control - self.ends)] = False

@@ -324,6 +324,16 @@ def test_calibration_is_asked_once_a_member_and_forgotten_with_it(
     assert len(built._calibrations._kept) == 1
 
 
+def test_an_end_that_is_listed_by_its_name_is_an_end() -> None:
+    """If it breaks, texts that vLLM writes hold "<|im_end|>" and go on behind it."""
+    listed = {" a": -0.2, "<|im_end|>": -1.9, "</s>": -6.0, " b": -4.0}
+    with CompletionServer(vllm=True, answer={"logprobs": {"top_logprobs": [listed]}}) as server:
+        public = Continuation(MemberPrompt(HEAD, "", TAIL, "public"), ("x",), 0.0)
+        found = engine(server).score_next_token(public, asked(1), candidates=9)
+    assert found.tokens == (" a", " b", "")
+    assert found.public.tolist() == [-0.2, -4.0, -1.9]
+
+
 def test_a_server_that_lists_nothing_scores_nothing() -> None:
     """If it breaks, all members abstain for ever, at full price."""
     with CompletionServer(lists_tokens=False) as server, pytest.raises(InvalidParameter, match="logprobs"):
