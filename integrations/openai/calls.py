@@ -97,16 +97,20 @@ class Calls:
 
     def listed_after(self, asked: Sequence[Continuation], turn: tuple[str, str]) -> list[dict[str, float] | None]:
         """The same after what was written, in a turn of ``turn``; also None of one that wrote no texts."""
+        return self._each(functools.partial(self.together_after, turn=turn), asked, together=True)
 
-        def request(some: Sequence[Continuation]) -> list[dict[str, float]]:
-            after = ["".join(str(token) for token in one.written) for one in some]
-            texts = [
-                turn[0] + one.prompt.head + one.prompt.body + one.prompt.tail + turn[1] + one.prompt.begins + written
-                for one, written in zip(some, after, strict=True)
-            ]
-            return [listed(choice) for choice in self._dialect.request(texts, listed=self._dialect.listed)]
+    def together_after(self, asked: Sequence[Continuation], *, turn: tuple[str, str]) -> list[dict[str, float]]:
+        """The same in one request, whose failure is everybody's.
 
-        return self._each(request, asked, together=True)
+        Raises:
+            ServerError: The server failed.
+        """
+        after = ["".join(str(token) for token in one.written) for one in asked]
+        texts = [
+            turn[0] + one.prompt.head + one.prompt.body + one.prompt.tail + turn[1] + one.prompt.begins + written
+            for one, written in zip(asked, after, strict=True)
+        ]
+        return [listed(choice) for choice in self._dialect.request(texts, listed=self._dialect.listed)]
 
     def _listed(self, some: Sequence[MemberPrompt]) -> list[dict[str, float]]:
         prompts = [prompt.head + prompt.body + prompt.tail for prompt in some]

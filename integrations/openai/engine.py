@@ -207,9 +207,15 @@ class CompletionServerEnsemble(BaseEngine):
             check_written(asked)
             self._check_lists()
             frame = self._framed(chat)
-            [first] = self._calls.listed_after([public], frame)  # in no company: it says what can be written
+            first, why = {}, "no log-probabilities"
+            try:  # in no company: it says what can be written
+                [first] = self._calls.together_after([public], turn=frame)
+            except Exception as problem:  # of a public prompt, whatever the server answered
+                why = str(problem) if isinstance(problem, ServerError) else type(problem).__name__
             if not first:
-                raise ModelUnavailable("The server does not answer the public prompt. Check it, and its length.")
+                raise ModelUnavailable(
+                    f"The server does not answer the public prompt ({why}). Check it, and the prompt's length."
+                )
             rows = self._calls.listed_after(members, frame)
             whole = {text: value for text, value in first.items() if "\ufffd" not in text and text != END}
             tokens = [*sorted(whole, key=lambda text: (-whole[text], text))[:candidates], END]

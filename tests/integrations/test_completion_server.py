@@ -334,6 +334,20 @@ def test_an_end_that_is_listed_by_its_name_is_an_end() -> None:
     assert found.public.tolist() == [-0.2, -4.0, -1.9]
 
 
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [({"status": 429}, "status 429"), ({"refuse": HEAD}, "status 400"), ({"lists_tokens": False}, "no log-prob"),
+     ({"answer": {"logprobs": {"top_logprobs": [None]}}}, "AttributeError")],
+)  # fmt: skip
+def test_a_server_that_fails_on_the_public_prompt_is_named_with_its_status(fault: dict[str, Any], says: str) -> None:
+    """If it breaks, who has asked too often is told to shorten the prompt."""
+    with CompletionServer() as server:
+        built = engine(server)
+        vars(server).update(fault)
+        with pytest.raises(ModelUnavailable, match=says):
+            built.score_next_token(Continuation(MemberPrompt(HEAD, "", TAIL, "public"), ("x",), 0.0), [], candidates=9)
+
+
 def test_a_server_that_lists_nothing_scores_nothing() -> None:
     """If it breaks, all members abstain for ever, at full price."""
     with CompletionServer(lists_tokens=False) as server, pytest.raises(InvalidParameter, match="logprobs"):
