@@ -169,7 +169,11 @@ class CompletionServerEnsemble(BaseEngine):
         return self._dialect.listed
 
     def _count(self, text: str) -> int:
-        return self._dialect.count(text)
+        try:
+            return self._dialect.count(text)
+        except ServerError as problem:
+            why = str(problem)
+        raise ModelUnavailable(f"The server does not count the tokens of a text ({why}). Check it, and ask again.")
 
     def _text(self, tokens: Sequence[Token]) -> str:
         _check_texts("tokens", tokens)
@@ -259,7 +263,7 @@ class CompletionServerEnsemble(BaseEngine):
         return self._turn or self._dialect.turn()  # which raises: it was asked before
 
     def _check_tail(self, tail: str) -> None:
-        tokens = self._dialect.count(tail)
+        tokens = self._count(tail)
         if not 0 < tokens <= self.max_tail_tokens:
             raise InvalidParameter(
                 f"Expected a question of {tokens} tokens to have 1 to {self.max_tail_tokens}, half of "

@@ -208,7 +208,7 @@ def test_a_server_that_falls_silent_or_goes_away_is_abstention() -> None:
         silent.set()
     assert built.next_tokens(asked(0, 1), Decoding()) == [None, None]
     assert built.next_tokens(asked(0, 1), Decoding(temperature=1.0)) == [None, None]
-    with pytest.raises(ModelUnavailable, match="its text is withheld"):
+    with pytest.raises(ModelUnavailable, match=r"does not count the tokens of a text \(ConnectError\)"):
         built.count_tokens("public")
 
 
@@ -339,13 +339,16 @@ def test_an_end_that_is_listed_by_its_name_is_an_end() -> None:
     [({"status": 429}, "status 429"), ({"refuse": HEAD}, "status 400"), ({"lists_tokens": False}, "no log-prob"),
      ({"answer": {"logprobs": {"top_logprobs": [None]}}}, "AttributeError")],
 )  # fmt: skip
-def test_a_server_that_fails_on_the_public_prompt_is_named_with_its_status(fault: dict[str, Any], says: str) -> None:
+def test_a_server_that_fails_on_public_text_is_named_with_its_status(fault: dict[str, Any], says: str) -> None:
     """If it breaks, who has asked too often is told to shorten the prompt."""
     with CompletionServer() as server:
         built = engine(server)
         vars(server).update(fault)
         with pytest.raises(ModelUnavailable, match=says):
             built.score_next_token(Continuation(MemberPrompt(HEAD, "", TAIL, "public"), ("x",), 0.0), [], candidates=9)
+        if "status" in says:
+            with pytest.raises(ModelUnavailable, match=says):
+                built.count_tokens(HEAD)
 
 
 def test_a_server_that_lists_nothing_scores_nothing() -> None:
