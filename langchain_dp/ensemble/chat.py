@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from langchain_core.caches import BaseCache
@@ -11,7 +12,7 @@ from langchain_core.messages.ai import UsageMetadata
 from pydantic import Field
 
 from langchain_dp.accounting import PrivacyCertificate
-from langchain_dp.errors import InvalidParameter
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
 
 
 class PrivateChat(BaseChatModel):
@@ -89,14 +90,19 @@ def stop_strings(stop: object) -> tuple[str, ...]:
     return tuple(one for one in found if isinstance(one, str) and one)
 
 
-def reply_metadata(certificate: PrivacyCertificate, *, asked: int, said: int) -> dict[str, Any]:
+def reply_metadata(
+    certificate: PrivacyCertificate, count: Callable[[str], int], *, asked: str, said: str
+) -> dict[str, Any]:
     """Fields of a reply beside its content.
 
     Args:
         certificate: Of what was released.
-        asked: Tokens of the question.
-        said: Tokens of the answer. How many the private records held is private.
+        count: Tokens of a text. Where they cannot be had, the reply has no usage: it is paid for, and leaves.
+        asked: The question.
+        said: The answer. How many tokens the private records held is private.
     """
-    usage = UsageMetadata(input_tokens=asked, output_tokens=said, total_tokens=asked + said)
-    metadata = {"dp": certificate.to_dict(), "model_name": certificate.model}
-    return {"response_metadata": metadata, "usage_metadata": usage}
+    fields: dict[str, Any] = {"response_metadata": {"dp": certificate.to_dict(), "model_name": certificate.model}}
+    with contextlib.suppress(ModelUnavailable):
+        read, written = count(asked), count(said)
+        fields["usage_metadata"] = UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=read + written)
+    return fields

@@ -122,8 +122,7 @@ class ChatDPICL(PrivateChat):
         label = text = label_name(answer.label) or ""
         for end in ends:
             text = text.split(end)[0]
-        count = self._classifier.count_tokens
-        fields = reply_metadata(answer.certificate, asked=count(question), said=count(label))
+        fields = reply_metadata(answer.certificate, self._count, asked=question, said=label)
         if answer.shares is not None:
             shares = {label_name(each): share for each, share in answer.shares.items()}
             fields["response_metadata"]["vote_shares"] = shares

@@ -102,9 +102,8 @@ class ChatDPGenerator(PrivateChat):
         yield ChatGenerationChunk(message=AIMessageChunk(content="", **last, chunk_position="last"))
 
     def _metadata(self, messages: Sequence[BaseMessage], answer: str) -> dict[str, Any]:
-        count = self._generator.count_tokens
-        asked = count(self._generator.prompts.asked(messages))
-        return reply_metadata(self._generator.certificate(), asked=asked, said=count(answer))
+        asked = self._generator.prompts.asked(messages)
+        return reply_metadata(self._generator.certificate(), self._count, asked=asked, said=answer)
 
 
 def _until(pieces: Iterable[str], ends: tuple[str, ...]) -> Iterator[str]:

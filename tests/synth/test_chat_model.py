@@ -144,6 +144,21 @@ def test_usage_counts_question_and_answer_only() -> None:
         assert reply.usage_metadata["output_tokens"] == model.generator.count_tokens(reply.text)
 
 
+def test_an_answer_leaves_where_its_tokens_cannot_be_counted() -> None:
+    """If it breaks, a server that is gone keeps back what was paid for."""
+    engine = WordScorer()
+    model = chat(model=engine)
+    answer = model.invoke(question())
+
+    def gone(text: str) -> int:
+        raise ConnectionError(text)
+
+    engine.count_tokens = gone  # type: ignore[method-assign]
+    again, streamed = model.invoke(question()), "".join(chunk.text for chunk in model.stream(question()))
+    assert (again.text, streamed) == (answer.text, answer.text)
+    assert (again.usage_metadata, again.response_metadata["dp"]["private"]) == (None, True)
+
+
 def test_no_record_is_in_a_trace_or_a_repr(capsys: pytest.CaptureFixture[str]) -> None:
     """If it breaks, a private row is printed by whoever watches the chat."""
     from langchain_core.tracers.stdout import ConsoleCallbackHandler
