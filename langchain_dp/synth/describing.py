@@ -89,12 +89,13 @@ class Describing:
         return f"{given}: {description}" if self.show_labels else description
 
 
-def useful(text: str, cue: str = SynthesisPrompts().tail) -> str:
+def useful(text: str, cue: str = SynthesisPrompts().tail, kind: str = TOPIC) -> str:
     """A released description without what it ends in the middle of, or goes on with; empty if it says nothing.
 
     Args:
         text: As it was released.
         cue: What the next text of the prompt would begin with.
+        kind: What was asked for: to repeat it says nothing.
 
     Examples:
         >>> useful("Sports, football,")
@@ -103,7 +104,7 @@ def useful(text: str, cue: str = SynthesisPrompts().tail) -> str:
         ('', '')
     """
     said = own(text, cue)
-    return "" if says_nothing(words_of(said)) else said.strip(" \t,;:-")
+    return "" if says_nothing(words_of(said), kind) else said.strip(" \t,;:-")
 
 
 def told(labels: Mapping[str, str], described: Mapping[str, str], how: Describing | None) -> dict[str, str]:

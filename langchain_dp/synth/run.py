@@ -304,8 +304,10 @@ class SynthesisRuns:
         return {} if opened is None else self._described(opened.journal)
 
     def _described(self, journal: SynthesisJournal) -> dict[str, str]:
-        cue = self._settings.prompts.tail
-        return {one.label: useful(one.text, cue) for one in journal.written if one.number == DESCRIBED}
+        how, cue = self._settings.describe, self._settings.prompts.tail
+        if how is None:
+            return {}
+        return {one.label: useful(one.text, cue, how.kind) for one in journal.written if one.number == DESCRIBED}
 
     def certificate(self) -> PrivacyCertificate:
         """The promise of the run as it stands."""

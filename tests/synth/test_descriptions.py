@@ -289,6 +289,17 @@ def test_a_description_that_says_nothing_is_not_told(text: str, kept: str) -> No
     assert useful(text) == kept
 
 
+def test_a_description_that_repeats_the_kind_is_not_told() -> None:
+    """If it breaks, "the same mood" stands before every text where moods are asked for."""
+    how = Describing(members=10, max_new_tokens=1, kind="parcel", shown=(("A text.", "rose"),))
+    found: set[str] = set()
+    for seed in range(20):
+        made = synthesizer(describe=how, budget=PrivacyBudget(50.0), not_private_seed=seed, count=2).invoke(rows())
+        found.add(made.descriptions["delivery"])
+    assert "parcel" not in found
+    assert {"", "late"} <= found
+
+
 def test_a_chat_template_is_asked_a_question_and_shown_no_answers() -> None:
     """If it breaks, a chat model answers with the answers that it was shown."""
     engine = Heads()
