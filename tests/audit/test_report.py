@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 
@@ -38,6 +39,7 @@ from langchain_dp.audit.report.page import page
 from langchain_dp.audit.report.results import ReportedAttack
 from langchain_dp.audit.report.words import meaning
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms.clipped_sum import GRID, ClippedSum
 
 SECRET = "Zebedee Quillfeather was treated for gout"
 SCRIPT = "<script>alert(1)</script>"
@@ -290,6 +292,16 @@ def test_words_follow_from_the_definition() -> None:
     for relation in Neighbors:
         if relation.name in ("REPLACE_ONE", "ADD_OR_REMOVE_ONE", "REPLACE_SPECIAL"):
             assert len(words.limits(relation)) == 7
+
+
+def test_what_a_record_moves_is_not_said_to_be_less() -> None:
+    """If it breaks, an auditor reads that a record moves less than one of a member of several does."""
+    noise = ClippedSum(TextRoundEvent(0.9, 5), members=2)
+    one, other = (noise._moved(np.zeros(2), np.array(row)) for row in ([9.0, -9.0], [-9.0, 9.0]))
+    moved = float(np.ptp(one - other)) * noise.event.epsilon0 / (4 * GRID)
+    found = re.search(r"factor of ([\d.]+) at most", words.calibration(noise.event, Neighbors.REPLACE_ONE))
+    assert found is not None
+    assert math.exp(moved) <= float(found[1]) <= 1.01 * math.exp(moved)
 
 
 def test_events_of_the_library_have_words_too(tmp_path: Path) -> None:

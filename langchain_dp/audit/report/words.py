@@ -6,6 +6,7 @@ import math
 
 from dp_accounting.dp_event import DpEvent
 
+from langchain_dp._util.rounding import bound
 from langchain_dp.accounting import (
     ExponentialEvent,
     LabelPartEvent,
@@ -86,9 +87,10 @@ def calibration(event: DpEvent, neighbors: Neighbors) -> str:
             "100 times."
         )
     if isinstance(event, TextRoundEvent):
+        # Where a member shows several records, one of them may turn it from one end of the clip to the other.
         return (
-            f"A record that is drawn into a round moves the odds between two tokens by a factor of "
-            f"{math.exp(event.epsilon0 / 2):.3g} at most: what many records share is written, what few hold is not."
+            "Whatever a record that is drawn into a round says, it moves the odds between two tokens by a factor of "
+            f"{bound(math.exp(event.epsilon0), 3)} at most: what many records share is written, what few hold is not."
         )
     return "Noise of the library's own mechanism, in multiples of its sensitivity."
 
