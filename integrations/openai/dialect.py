@@ -33,7 +33,7 @@ END = ""
 """The token that ends a text."""
 
 _PUBLIC = ("The market opens at eight. Bread is sold near the", "Water boils at a lower temperature on a")
-_LISTED = (1000, 100, 20, 5)
+LISTED = (1000, 100, 20, 5)
 _SEEDS = 2**31
 
 Choice = Mapping[str, Any]
@@ -244,7 +244,7 @@ def probed(server: Server, model: str, *, prefix_cache: bool) -> Dialect:
             raise ModelUnavailable(
                 f"The completions server does not answer public text ({problem}). Check base_url, model and api_key."
             ) from None
-    for count in _LISTED:
+    for count in LISTED:
         try:
             if listed(dialect.request(_PUBLIC[:1], listed=count)[0]):
                 return dataclasses.replace(dialect, listed=count)

@@ -17,7 +17,7 @@ from .._choice import Scores
 from .._engine import BaseEngine, check_common, check_written
 from .calls import Calibrations, Calls, scores
 from .company import COMPANY, compared
-from .dialect import END, probed
+from .dialect import END, LISTED, probed
 from .http import Server, ServerError
 
 
@@ -157,6 +157,11 @@ class CompletionServerEnsemble(BaseEngine):
             f"{together}: a member with a long record that keeps the server busy may cost others their votes, once "
             f"they are silent for {self._timeout:g} seconds; that is not accounted for."
         )
+        if 0 < self.listed_tokens < LISTED[0]:
+            said.append(
+                f"The server lists {self.listed_tokens} tokens after a prompt at most: a text is drawn from these "
+                "alone, and a label that begins with none of them is not scored."
+            )
         if self._dialect.prefix_cache:
             said.append("The server was allowed to keep evaluated prefixes between requests.")
         if self._dialect.kind == "vLLM":

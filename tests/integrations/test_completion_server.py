@@ -61,7 +61,8 @@ def test_it_probes_with_public_text_only_and_says_what_it_found(vllm: Completion
     assert (built.vocabulary_size, built.max_prompt_tokens, built.max_tail_tokens) == (1000, 49, 24)
     assert built._dialect.lists
     assert built._dialect.listed == 20
-    assert len(built.notes) == 4
+    assert len(built.notes) == 5
+    assert "lists 20 tokens after a prompt at most: a text is drawn from these alone" in built.notes[3]
     assert "One at a time: a member with a long record" in built.notes[2]
     assert "saw the private records" in built.notes[0]
     assert "server's promise" in built.notes[1]
