@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from fakes.canary import CANARY, leak_surfaces
 from fakes.completion_server import LISTED, CompletionServer
+from pydantic import SecretStr
 from langchain_dp.integrations.openai import CompletionServerEnsemble, calls
 from langchain_dp.integrations.openai.calls import FLOOR, expected, scores
 
@@ -220,6 +221,7 @@ def test_a_server_that_falls_silent_or_goes_away_is_abstention() -> None:
         ("http://10.0.0.1:8000/v1", {}, InvalidParameter, "allow_plain_http"),
         ("http://localhost.example/v1", {}, InvalidParameter, "allow_plain_http"),
         ("https://me:secret@models.example/v1", {}, InvalidParameter, "api_key"),
+        ("http://127.0.0.1:1/v1", {"api_key": SecretStr("sesame")}, InvalidParameter, "of type SecretStr"),
         ("ftp://models.example", {}, InvalidParameter, "address"),
         ("models.example/v1", {}, InvalidParameter, "address"),
         ("http://127.0.0.1:8000/v1?key=secret", {}, InvalidParameter, "address"),
