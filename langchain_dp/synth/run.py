@@ -170,7 +170,7 @@ class SynthesisRuns:
         now = self._data(records, journal.key)
         if now == journal.data:
             return
-        if len(journal.there()) == len(opened.design.numbers) * len(self._settings.labels):
+        if self._is_complete(opened):
             raise PlanError(
                 f"The run {self._name!r} is complete, and was over other examples: released() has what it wrote. Give "
                 "the new run another name= and a budget of its own."
@@ -183,10 +183,15 @@ class SynthesisRuns:
         journal.data = now
         journal.save()
 
+    def _is_complete(self, opened: _Opened) -> bool:
+        return len(opened.journal.there()) == len(opened.design.numbers) * len(self._settings.labels)
+
     def _write_rest(
         self, opened: _Opened, records: PrivateRecords, halted: Callable[[], bool]
     ) -> Iterator[WrittenText]:
         """Write what is missing, round by round: charge, draw who takes part, write, keep; then it may leave."""
+        if self._is_complete(opened):  # the model may be gone
+            return
         design, journal, settings = opened.design, opened.journal, self._settings
         writers = self._writers(design)
         self._check_room(design, writers)

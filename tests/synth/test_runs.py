@@ -649,6 +649,27 @@ def test_bad_records_are_named_by_position_only(row: Any) -> None:
     assert entries(ledger) == 0
 
 
+class Goes(Draws):
+    """Is gone once it is told so."""
+
+    gone = False
+
+    def count_tokens(self, text: str) -> int:
+        return 1 // (not self.gone) * super().count_tokens(text)
+
+    def score_labels(self, *args: Any, **kwargs: Any) -> Any:
+        return None if self.gone else super().score_labels(*args, **kwargs)
+
+
+def test_a_complete_run_is_there_without_its_model() -> None:
+    """If it breaks, a server that is gone keeps back what was released, at every later call."""
+    engine = Goes()
+    chain = synthesizer(engine)
+    made = chain.invoke(rows())
+    engine.gone = True
+    assert list(chain.invoke(rows())) == list(made)
+
+
 @pytest.mark.parametrize(("describe", "asked"), [(False, 2), (True, 3)])
 def test_the_public_prompt_is_asked_once_before_the_plan_and_once_before_the_first_charge(
     describe: bool, asked: int
