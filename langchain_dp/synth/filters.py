@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from langchain_dp._util import validate
+from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.words import pieces_of
 from langchain_dp.ensemble.asking import ask_together
 from langchain_dp.ensemble.describing import own
@@ -32,7 +33,8 @@ class Filters:
         whole_sentences: Cut a text that ran into the largest number of tokens back to its last whole sentence, where
             it has one.
         check_labels: Leave out what the public model, asked without any example, takes for another label. It needs
-            descriptions that tell it what the labels mean, and an engine that scores labels.
+            descriptions that tell it what the labels mean, and an engine that scores labels. A warning says so where it
+            tells the label of no text.
 
     Examples:
         >>> Filters(least_words=5).check_labels
@@ -124,6 +126,12 @@ def _taken_for(kept: Sequence[WrittenText], descriptions: Mapping[str, str], che
             lambda prompts: checker.score_labels(prompts, words, content_free=("Text: N/A\nKind:",)), [prompt]
         )
         answers.append(None if row is None else labels[max(range(len(row)), key=lambda at: (row[at], -at))])
+    if kept and not any(answers):
+        warn_caller(
+            f"check_labels: the model told the label of none of {len(kept)} texts, so none was left out for it. See "
+            "that it answers, and that the descriptions of all labels fit into its context, and call released().",
+            UserWarning,
+        )
     return answers
 
 

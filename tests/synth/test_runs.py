@@ -670,6 +670,18 @@ def test_a_complete_run_is_there_without_its_model() -> None:
     assert list(chain.invoke(rows())) == list(made)
 
 
+def test_labels_that_the_model_did_not_check_are_said_to_be_unchecked() -> None:
+    """If it breaks, texts that a model would leave out are kept in silence where it does not answer."""
+    engine = Goes()
+    chain = synthesizer(engine, filters=Filters(check_labels=True))
+    made = chain.invoke(rows())
+    assert "another label" in [one.dropped for one in made.dropped]
+    engine.gone = True
+    with pytest.warns(UserWarning, match="told the label of none of") as told:
+        assert not any(one.dropped == "another label" for one in chain.released().dropped)
+    assert {each.filename for each in told} == {__file__}
+
+
 @pytest.mark.parametrize(("describe", "asked"), [(False, 2), (True, 3)])
 def test_the_public_prompt_is_asked_once_before_the_plan_and_once_before_the_first_charge(
     describe: bool, asked: int
