@@ -197,7 +197,9 @@ class LeakReport:
         figure, axes = new_figure(7, 3.5)
         bits = [span.bits for span in self.spans]
         axes.bar(range(1, len(bits) + 1), bits, color="C0", label="spans of training rows")
-        axes.axhline(max((span.bits for span in self.by_chance), default=0.0), color="C1", label="heaviest by chance")
+        if self.held_out:  # else chance is unknown, and not 0
+            heaviest = max((span.bits for span in self.by_chance), default=0.0)
+            axes.axhline(heaviest, color="C1", label="heaviest by chance")
         axes.set(xlabel="span", ylabel="bits", title=f"{self.rate:.0%} of {self.own_words} own words")
         axes.legend(loc="upper right", frameon=False)
         save_picture(figure, path)

@@ -180,9 +180,11 @@ def test_the_report_gives_plain_figures_and_a_picture(tmp_path: Path) -> None:
     assert figures["settings"]["nearest"] == pytest.approx(1.0)
     report.plot(tmp_path / "leaks.svg")
     assert "sedation" not in (tmp_path / "leaks.svg").read_text()
+    assert "by chance" in (tmp_path / "leaks.svg").read_text()
     empty = find_leaks("word", ROWS)  # a prompt of one word
     assert (empty.rate, empty.interval) == (0.0, (0.0, 1.0))
     empty.plot(tmp_path / "none.svg")
+    assert "by chance" not in (tmp_path / "none.svg").read_text(), "without held-out rows chance is unknown"
 
 
 def test_a_secret_that_is_the_whole_prompt_is_better_than_guessing() -> None:
