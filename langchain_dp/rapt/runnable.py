@@ -213,14 +213,16 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         document: str | None = None,
     ) -> Sanitized:
         """Sanitize one input and return it with its certificate, whose notes name what passed in clear."""
-        held: list[Sanitized] = []
+        held = Held(value, user, document)
+        del value
+        made: list[Sanitized] = []
 
         def run(_: Any) -> Any:
-            held.append(self._core.with_certificate(value, user, document))
-            return held[0].value
+            made.append(redacted(self._core.with_certificate, held))
+            return made[0].value
 
         self._call_with_config(run, WITHHELD, config)
-        return held[0]
+        return made[0]
 
     async def ainvoke_with_certificate(
         self,
@@ -231,14 +233,16 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         document: str | None = None,
     ) -> Sanitized:
         """Async twin of :meth:`invoke_with_certificate`."""
-        held: list[Sanitized] = []
+        held = Held(value, user, document)
+        del value
+        made: list[Sanitized] = []
 
         async def run(_: Any) -> Any:
-            held.append(await asyncio.to_thread(self._core.with_certificate, value, user, document))
-            return held[0].value
+            made.append(await asyncio.to_thread(redacted, self._core.with_certificate, held))
+            return made[0].value
 
         await self._acall_with_config(run, WITHHELD, config)
-        return held[0]
+        return made[0]
 
     def certificate(self) -> MetricCertificate:
         """The promise under which this sanitizer releases, with what is spent so far."""

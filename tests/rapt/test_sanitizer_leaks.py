@@ -42,6 +42,11 @@ STYLES: dict[str, Callable[[Runnable[Any, Any], Any, Any], Any]] = {
     "astream": lambda chain, given, config: asyncio.run(_gather(chain.astream(given, config))),
     "atransform": lambda chain, given, config: asyncio.run(_gather(chain.atransform(_chunks(given), config))),
 }
+OWN_STYLES = STYLES | {
+    "certificate": lambda made, given, config: made.invoke_with_certificate(given, config).value,
+    "acertificate": lambda made, given, config: asyncio.run(made.ainvoke_with_certificate(given, config)).value,
+}
+"""Those that a chain has not."""
 INPUTS: dict[str, Any] = {
     "str": TEXT,
     "messages": [
@@ -55,11 +60,11 @@ INPUTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", OWN_STYLES)
 def test_the_sanitizers_own_run_shows_what_leaves_and_not_what_came(style: str, kind: str, tmp_path: Path) -> None:
     """If it breaks, the very step that removes private words hands them to a tracer or a callback."""
     with leak_surfaces(tmp_path) as surfaces:
-        released = STYLES[style](sanitizer(), INPUTS[kind], {"callbacks": surfaces.handlers})
+        released = OWN_STYLES[style](sanitizer(), INPUTS[kind], {"callbacks": surfaces.handlers})
         assert CANARY not in repr(released)
         assert surfaces.where(CANARY) == set()
         assert {"tracer", "handler", "async_handler"} <= surfaces.where("RAPTSanitizer"), "the run itself must be seen"
@@ -92,7 +97,7 @@ def test_events_of_the_sanitizer_hold_nothing_raw(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", OWN_STYLES)
 def test_an_error_reporter_sees_nothing_raw(style: str, kind: str) -> None:
     """If it breaks, what serializes the frames of an error sends raw texts: an empty account is enough."""
     empty = sanitizer(limit=CLOSE / 2)
@@ -100,7 +105,7 @@ def test_an_error_reporter_sees_nothing_raw(style: str, kind: str) -> None:
     for made, error in ((empty, BudgetExceeded), (broken, InvalidParameter)):
         reporter = Reporting()
         with pytest.raises(error) as caught:
-            STYLES[style](made, INPUTS[kind], {"callbacks": [reporter]})
+            OWN_STYLES[style](made, INPUTS[kind], {"callbacks": [reporter]})
         assert reporter.kept
         assert not [kept for kept in reporter.kept if CANARY in kept]
         assert caught.value.args
@@ -121,7 +126,7 @@ def test_the_reporter_can_see_a_frame() -> None:
     assert [kept for kept in reporter.kept if CANARY in kept]
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", OWN_STYLES)
 def test_errors_hold_nothing_raw(style: str, tmp_path: Path) -> None:
     """If it breaks, a refusal quotes what it refused to release."""
     with leak_surfaces(tmp_path) as surfaces:
@@ -129,7 +134,7 @@ def test_errors_hold_nothing_raw(style: str, tmp_path: Path) -> None:
         broken = sanitizer(keep=lambda word: bool(1 / 0))
         for made, kind in ((empty, BudgetExceeded), (broken, InvalidParameter)):
             with pytest.raises(kind) as caught:
-                STYLES[style](made, TEXT, {"callbacks": surfaces.handlers})
+                OWN_STYLES[style](made, TEXT, {"callbacks": surfaces.handlers})
             link: BaseException | None = caught.value
             while link is not None:
                 assert CANARY not in repr(link)
