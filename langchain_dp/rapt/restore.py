@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPromptValue
 from langchain_core.runnables import Runnable, RunnableConfig
+from pydantic import BaseModel
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.placeholders import PlaceholderMap
@@ -117,13 +119,29 @@ def _in_json(original: str) -> str:
     return json.dumps(original, ensure_ascii=False)[1:-1]
 
 
-def each_text(value: Any, change: Callable[[str], str]) -> Any:
-    """A nested value with each string in it changed; keys, numbers and all other objects stay."""
-    if isinstance(value, str):
-        return change(value)
+def each_text(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A nested value with each string, message and document in it changed; keys, numbers and other objects stay.
+
+    Pydantic models and dataclasses, as structured answers are, are copied.
+    """
+    if isinstance(value, (str, BaseMessage, Document)):
+        changed = change(value)
+        return value if changed == value else changed
     if isinstance(value, dict):
         return {key: each_text(inner, change) for key, inner in value.items()}
-    return [each_text(inner, change) for inner in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [each_text(inner, change) for inner in value]
+    if type(value) is tuple:
+        return tuple(each_text(inner, change) for inner in value)
+    if isinstance(value, BaseModel):
+        given = {name: each_text(inner, change) for name, inner in value if name in value.model_fields_set}
+        return value.model_copy(update=given)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        made = copy.copy(value)
+        for field in dataclasses.fields(value):
+            object.__setattr__(made, field.name, each_text(getattr(value, field.name), change))  # it may be frozen
+        return made
+    return value
 
 
 class Restorer(Runnable[Any, Any]):
@@ -144,34 +162,30 @@ class Restorer(Runnable[Any, Any]):
     def restore(self, value: Any) -> Any:
         """Return a copy of a str, messages, a prompt value or documents with the originals put back.
 
+        Also of a structured answer: a mapping, a list, a pydantic model (which is not validated anew), a dataclass.
+
         Raises:
             InvalidParameter: Another type.
         """
-        if isinstance(value, str):
-            return self._map.restore(value)
-        if isinstance(value, BaseMessage):
-            return self._message(value)
-        if isinstance(value, Document):
-            metadata = self._all(value.metadata)
-            return Document(page_content=self._map.restore(value.page_content), metadata=metadata, id=value.id)
-        if isinstance(value, StringPromptValue):
-            return StringPromptValue(text=self._map.restore(value.text))
-        if isinstance(value, PromptValue):
-            return ChatPromptValue(messages=[self._message(message) for message in value.to_messages()])
-        if isinstance(value, list):
-            return [self.restore(one) for one in value]
+        structured = dataclasses.is_dataclass(value) and not isinstance(value, type)
+        if value is None or structured or isinstance(value, (str, list, tuple, dict, BaseModel)):
+            return each_text(value, self.one)
         raise InvalidParameter(
-            f"Expected a str, messages, a prompt value or documents to restore, not {type(value).__name__}."
+            "Expected a str, messages, a prompt value, documents or a structured answer to restore, not "
+            f"{type(value).__name__}."
         )
 
-    def _message(self, message: BaseMessage) -> BaseMessage:
-        changed: dict[str, Any] = {"content": self._all(message.content)}
-        if isinstance(message, AIMessage):
-            changed["tool_calls"] = [{**call, "args": self._all(call["args"])} for call in message.tool_calls]
-        return message.model_copy(update=changed)
-
-    def _all(self, value: Any) -> Any:
-        return each_text(value, self._map.restore)
+    def one(self, value: Any) -> Any:
+        """One str, message or document with the originals put back."""
+        if isinstance(value, str):
+            return self._map.restore(value)
+        if isinstance(value, Document):
+            metadata = each_text(value.metadata, self.one)
+            return Document(page_content=self._map.restore(value.page_content), metadata=metadata, id=value.id)
+        changed: dict[str, Any] = {"content": each_text(value.content, self.one)}
+        if isinstance(value, AIMessage):
+            changed["tool_calls"] = [{**call, "args": each_text(call["args"], self.one)} for call in value.tool_calls]
+        return value.model_copy(update=changed)
 
     def pushing(self) -> tuple[Callable[[Any], Any], Callable[[], list[Any]]]:
         """For one stream: what restores the next chunk, and what returns the rest at the end, a list of at most two."""

@@ -268,8 +268,8 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
 
     # ---------------------------------------------------------------------- the mode without a formal promise
 
-    def restore(self, value: Sanitizable) -> Any:
-        """Put back what placeholders stand for, in a str, messages, a prompt value or documents.
+    def restore(self, value: Any) -> Any:
+        """Put back what placeholders stand for: in a str, messages, a prompt value, documents, a structured answer.
 
         Raises:
             InvalidParameter: Words that were drawn anew cannot be put back: only ``only=`` can.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 
 import pytest
 from fakes.canary import CANARY, leak_surfaces
+from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import tool
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.rapt.pseudonyms import Pseudonymizer
@@ -23,6 +25,8 @@ from langchain_dp.redact import Redacted
 pytest.importorskip("langchain.agents", reason="needs the extra agents")
 
 from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware, AgentState
+from langchain.agents.structured_output import ToolStrategy
 from langgraph.checkpoint.memory import InMemorySaver
 
 from langchain_dp.rapt.pseudonyms.middleware import PseudonymMiddleware
@@ -207,6 +211,65 @@ def test_another_process_goes_on_under_the_key() -> None:
     for other in (None, fernet.Fernet.generate_key()):
         with pytest.raises(PrivateDataError, match="key"):
             built(saver, other)[2].invoke(asked(), config)
+
+
+class Contact(BaseModel):
+    """A structured answer."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Person:
+    """The same as a dataclass."""
+
+    name: str
+
+
+class Former(Writer):
+    """Answers with the tool of the answer's form."""
+
+    form: str
+
+    def _answer(self, messages: list[BaseMessage]) -> AIMessage:
+        self.told.append(messages)
+        return AIMessage("", tool_calls=[{"name": self.form, "args": {"name": messages[0].content}, "id": "c"}])
+
+
+@pytest.mark.parametrize("form", [Contact, Person])
+def test_a_structured_answer_holds_originals(form: Any) -> None:
+    """If it breaks, the answer of an agent with response_format= holds placeholders."""
+    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS))
+    model = Former(form=form.__name__)
+    agent = middleware.around(create_agent(model, [], middleware=[middleware], response_format=ToolStrategy(form)))
+    assert agent.invoke(asked(CANARY))["structured_response"] == form(name=CANARY)
+    assert CANARY not in repr(model.told)
+
+
+class _Held(AgentMiddleware[Any, Any, Any]):
+    """Adds keys to the state, and sees what they hold."""
+
+    class state_schema(AgentState[Any]):  # LangChain finds it by this name
+        found: Any
+        history: Any
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def before_model(self, state: Any, runtime: Any) -> None:
+        self.seen.append((state["found"], state["history"]))
+
+
+def test_documents_and_messages_under_other_keys_are_hidden() -> None:
+    """If it breaks, what stands beside the messages of an agent's input is in its state and its traces as it came."""
+    held, middleware = _Held(), PseudonymMiddleware(Pseudonymizer(terms=TERMS))
+    agent = middleware.around(create_agent(Writer(), [inside, also_inside, outside], middleware=[middleware, held]))
+    given = {"found": [Document(f"{CANARY} called")], "history": (HumanMessage(CANARY), Contact(name=CANARY))}
+    state = agent.invoke({**asked(), **given})
+    assert CANARY not in repr(held.seen)
+    assert "<PERSON_1> called" in repr(held.seen)
+    assert state["found"][0].page_content == f"{CANARY} called"
+    assert (state["history"][0].content, state["history"][1]) == (CANARY, Contact(name=CANARY))
 
 
 def test_conversations_do_not_share_placeholders() -> None:

@@ -19,6 +19,7 @@ from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.prompt_values import StringPromptValue
 from langchain_dp.integrations.gliner import GlinerEntities
+from pydantic import BaseModel
 
 from langchain_dp.errors import InvalidParameter, MissingExtra, PrivateDataError
 from langchain_dp.rapt import RAPTSanitizer
@@ -194,6 +195,28 @@ def test_a_restorer_streams() -> None:
         made.restorer().transform(iter([AIMessageChunk("<PERSON", id="i"), AIMessageChunk("_1> <", id="i")]))
     )
     assert "".join(chunk.content for chunk in message) == "Bob <"
+
+
+class Contact(BaseModel):
+    """A structured answer."""
+
+    name: str
+    others: list[tuple[str, int]] = []
+    raw: Any = None
+    left: str | None = None
+
+
+def test_structured_answers_are_restored() -> None:
+    """If it breaks, a chain with with_structured_output ends in an error, or its answer holds placeholders."""
+    made = Pseudonymizer(terms={"Bob": "PERSON"})
+    hidden = made.invoke("Bob")
+    answer = Contact(name=hidden, others=[(hidden, 1)], raw={"message": AIMessage(hidden), "parsed": None})
+    back = (made | (lambda _: answer) | made.restorer()).invoke("Bob")
+    assert back == Contact(name="Bob", others=[("Bob", 1)], raw={"message": AIMessage("Bob"), "parsed": None})
+    assert back.model_fields_set == answer.model_fields_set
+    assert list(made.restorer().stream({"who": [hidden]})) == [{"who": ["Bob"]}]
+    assert made.restore(None) is None  # where the model called no tool
+    assert answer.name == hidden
 
 
 def test_nothing_shows_the_map(tmp_path: Path) -> None:

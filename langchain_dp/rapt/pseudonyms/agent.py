@@ -168,19 +168,13 @@ class _Restored:
         self._chunks: dict[str | None, tuple[ChunkRestorer, Any]] = {}
 
     def whole(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._map.restore(value)
-        if isinstance(value, BaseMessage):
-            return self._restorer.restore(value)
         if isinstance(value, dict):
             return {key: self.whole(inner) for key, inner in value.items() if key != PARTS}
         if isinstance(value, list):
             return [self.whole(inner) for inner in value]
         if type(value) is tuple:
             return tuple(self.whole(inner) for inner in value)
-        if dataclasses.is_dataclass(value) and hasattr(value, "value") and not isinstance(value, type):
-            return dataclasses.replace(value, value=self.whole(value.value))  # type: ignore[type-var]  # an Interrupt
-        return value
+        return each_text(value, self._restorer.one)
 
     def part(self, part: Any) -> Any:
         """One part of a stream: a chunk of a message has the rest of a placeholder before it, or waits for it."""

@@ -15,7 +15,6 @@ from langchain_dp.rapt.messages import REMOVE_ALL
 from langchain_dp.rapt.pseudonyms.agent import PARTS, PseudonymousAgent, hidden_messages, stamped
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations, joined
 from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
-from langchain_dp.rapt.restore import each_text
 from langchain_dp.redact import Held, aredacted, redacted
 
 try:
@@ -236,7 +235,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         call = request.tool_call
         if self._inside is not None and call["name"] not in self._inside:
             return conversation, request, False
-        args = each_text(call["args"], conversation.pseudonymizer.placeholders.restore)
+        args = conversation.pseudonymizer.restore(call["args"])
         return conversation, request.override(tool_call={**call, "args": args}), True
 
     def _returned(self, conversation: Conversation, request: ToolCallRequest, result: Any, outside: bool) -> Any:

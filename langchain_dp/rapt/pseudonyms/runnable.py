@@ -14,7 +14,6 @@ from langchain_dp.rapt._shell import S, SanitizerShell
 from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.documents import DocumentRules
 from langchain_dp.rapt.messages import MessageRules
-from langchain_dp.rapt.parts import Sanitizable
 from langchain_dp.rapt.placeholders import PLACEHOLDER, PlaceholderMap, PlaceholderReleases
 from langchain_dp.rapt.pseudonyms.recognize import KINDS, AllEntities, PatternEntities, Recognizer, TermEntities, alike
 from langchain_dp.rapt.release import Texts, Unit
@@ -212,8 +211,8 @@ class Pseudonymizer(SanitizerShell):
         """
         return (self._hidden if hidden else self._core).sanitize(value, None, None)
 
-    def restore(self, value: Sanitizable) -> Any:
-        """Put back what placeholders stand for, in a str, messages, a prompt value or documents."""
+    def restore(self, value: Any) -> Any:
+        """Put back what placeholders stand for: in a str, messages, a prompt value, documents, a structured answer."""
         return self.restorer().restore(value)
 
     def restorer(self) -> Restorer:
