@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fakes.canary import CANARY, leak_surfaces
+from fakes.rapt import sanitizer
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
@@ -19,6 +20,7 @@ from langchain_core.tools import tool
 from pydantic import BaseModel, Field
 
 from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.pseudonyms import Pseudonymizer
 from langchain_dp.redact import Redacted
 
@@ -290,6 +292,25 @@ def test_without_the_wrapper_the_model_is_told_placeholders_all_the_same() -> No
         state = agent.agent.invoke({"messages": [HumanMessage(QUESTION, id="not a uuid")]}, config)
     assert CANARY not in repr(model.told) + repr(state)
     assert "nothing on <PERSON_1>" in state["messages"][-1].content
+
+
+@pytest.mark.parametrize("around", [True, False])
+def test_the_words_between_are_sanitized_however_the_agent_is_called(around: bool) -> None:
+    """If it breaks, the model is told raw words that then= promises to sanitize, and the report repeats the promise."""
+    model, then = Writer(), sanitizer(keep=["write", "to"])
+    middleware = PseudonymMiddleware(
+        Pseudonymizer(terms=TERMS, then=then, messages=MessageRules(system="sanitize")), tools_inside="all"
+    )
+    agent = create_agent(
+        model, [inside, also_inside, outside], middleware=[middleware], system_prompt=f"the prompt of {CANARY} tulip"
+    )
+    answer = (middleware.around(agent) if around else agent).invoke(asked(f"Write to {CANARY} tulip"))
+    first = [str(message.content) for message in model.told[0]]
+    assert len(first) == 2
+    assert all("<PERSON_1>" in text for text in first)
+    assert "tulip" not in repr(model.told)
+    assert "friend" not in repr(model.told)  # what the tool inside said
+    assert answer
 
 
 def test_a_failing_tool_says_nothing() -> None:

@@ -29,22 +29,20 @@ def stamped(message: M, name: str) -> M:
     return message.model_copy(update={"response_metadata": {**message.response_metadata, STAMP: name}})
 
 
-def hidden_messages(
-    conversation: Conversation, messages: Sequence[BaseMessage], *, known: bool = True
-) -> list[BaseMessage]:
+def hidden_messages(conversation: Conversation, messages: Sequence[BaseMessage], **whose: bool) -> list[BaseMessage]:
     """Messages with their entities hidden; those that were hidden in this conversation are the same objects.
 
     Args:
         conversation: Its placeholders.
         messages: Of system messages the rules of messages say whether they pass.
-        known: Whether who wrote them may know placeholders of this conversation.
+        **whose: ``hidden`` or ``named``, as of :meth:`Pseudonymizer.sanitize`.
     """
     told = []
     for message in messages:
         if isinstance(message, RemoveMessage) or message.response_metadata.get(STAMP) == conversation.name:
             told.append(message)
         else:
-            told.append(stamped(conversation.pseudonymizer.sanitize(message, hidden=known), conversation.name))
+            told.append(stamped(conversation.pseudonymizer.sanitize(message, **whose), conversation.name))
     return told
 
 
@@ -125,7 +123,7 @@ def _hidden(conversation: Conversation, given: Any, parts: Sequence[str]) -> Any
     if isinstance(given, dict):
         told = {key: each_text(value, hide) for key, value in given.items() if key not in ("messages", PARTS)}
         if "messages" in given:
-            told["messages"] = hidden_messages(conversation, _bare(_listed(given["messages"])), known=False)
+            told["messages"] = hidden_messages(conversation, _bare(_listed(given["messages"])))
         return {**told, PARTS: conversation.news(parts)}
     if dataclasses.is_dataclass(given) and not isinstance(given, type):  # a Command
         update = getattr(given, "update", None)

@@ -161,7 +161,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
     def _before(self, state: Any) -> dict[str, Any] | None:
         conversation = self._conversation(state)
         before = state["messages"]
-        messages = hidden_messages(conversation, before)
+        messages = hidden_messages(conversation, before, named=True)
         changed: dict[str, Any] = {}
         if any(new is not old for new, old in zip(messages, before, strict=True)):
             changed["messages"] = [RemoveMessage(id=REMOVE_ALL), *messages]
@@ -187,11 +187,11 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _told(self, request: ModelRequest[Any]) -> tuple[Conversation, ModelRequest[Any]]:
         conversation = self._conversation(request.state)
-        messages = hidden_messages(conversation, request.messages)
+        messages = hidden_messages(conversation, request.messages, named=True)
         # What an inner middleware or the model is handed of the state is hidden, too.
         changed: dict[str, Any] = {"messages": messages, "state": {**request.state, "messages": messages}}
         if request.system_message is not None:
-            changed["system_message"] = conversation.pseudonymizer.sanitize(request.system_message, hidden=True)
+            changed["system_message"] = conversation.pseudonymizer.sanitize(request.system_message, named=True)
         return conversation, request.override(**changed)
 
     def _answered(self, conversation: Conversation, request: ModelRequest[Any], response: Any) -> Any:
@@ -240,7 +240,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _returned(self, conversation: Conversation, request: ToolCallRequest, result: Any, outside: bool) -> Any:
         def hide(messages: Any) -> list[Any]:
-            return hidden_messages(conversation, messages if isinstance(messages, list) else [messages], known=outside)
+            return hidden_messages(conversation, messages if isinstance(messages, list) else [messages], hidden=outside)
 
         if isinstance(result, Command):
             update = result.update

@@ -192,8 +192,9 @@ class Pseudonymizer(SanitizerShell):
         finder, then, rules = self._settings
         self._map = PlaceholderMap(alike)
         self._core = Core(PseudonymReleases(finder, self._map, hidden=False, then=then), *rules)
-        # What a model wrote, or what went through here before, was sanitized as far as it has to be.
-        self._hidden = Core(PseudonymReleases(finder, self._map, hidden=True, then=None), *rules)
+        self._named = Core(PseudonymReleases(finder, self._map, hidden=True, then=then), *rules)
+        # Who was told sanitized text only has nothing else to say.
+        self._told = Core(PseudonymReleases(finder, self._map, hidden=True, then=None), *rules)
 
     def anew(self) -> Pseudonymizer:
         """The same settings for another conversation, with a map of its own."""
@@ -202,14 +203,16 @@ class Pseudonymizer(SanitizerShell):
         other._begin()
         return other
 
-    def sanitize(self, value: S, *, hidden: bool = False) -> S:
+    def sanitize(self, value: S, *, hidden: bool = False, named: bool = False) -> S:
         """Do what :meth:`invoke` does, without a run.
 
         Args:
             value: What to hide entities in.
-            hidden: Whether it comes from where only placeholders are known: those of this conversation stay.
+            hidden: Whether it comes from where only placeholders are known: those of this conversation stay, and its
+                other words are not sanitized by ``then``.
+            named: Whether placeholders of this conversation stay, and the other words are sanitized.
         """
-        return (self._hidden if hidden else self._core).sanitize(value, None, None)
+        return (self._told if hidden else self._named if named else self._core).sanitize(value, None, None)
 
     def restore(self, value: Any) -> Any:
         """Put back what placeholders stand for: in a str, messages, a prompt value, documents, a structured answer."""
