@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 
 # Kana, ideographs, Thai, Lao, Burmese, Khmer.
 UNSPACED = (
@@ -33,9 +34,29 @@ def one_form(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-def whole(word: str, begins: str = BEGINS) -> str:
-    """A pattern of a word of its own, in either form of Unicode; of one in unspaced writing, wherever it stands."""
+def written(word: str) -> str:
+    """A pattern of a word in either form of Unicode, with any space between its parts."""
     forms = dict.fromkeys((word, *(unicodedata.normalize(form, word) for form in ("NFC", "NFD"))))
-    said = "|".join(r"\s+".join(map(re.escape, form.split())) for form in forms)
-    begins, ends = ("" if re.match(_ALONE, word[at]) else edge for at, edge in ((0, begins), (-1, ENDS)))
-    return f"{begins}(?:{said}){ends}"
+    return "|".join(r"\s+".join(map(re.escape, form.split())) for form in forms)
+
+
+def whole(word: str) -> str:
+    """A pattern of a word of its own, in either form of Unicode; of one in unspaced writing, wherever it stands."""
+    begins, ends = ("" if re.match(_ALONE, word[at]) else edge for at, edge in ((0, BEGINS), (-1, ENDS)))
+    return f"{begins}(?:{written(word)}){ends}"
+
+
+_FROM, _TO = re.compile(rf"(?={_ALONE})|{BEGINS}"), re.compile(rf"(?<={_ALONE})|{ENDS}")
+
+
+def alone(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
+    """Start and end of what a pattern finds that is a word of its own, or stands in unspaced writing.
+
+    As one pattern of :func:`whole`, whose edges alone take 10 ms to compile.
+    """
+    position = 0
+    while match := pattern.search(text, position):
+        position = match.start() + 1
+        if _FROM.match(text, match.start()) and _TO.match(text, match.end()):
+            yield match.span()
+            position = match.end()

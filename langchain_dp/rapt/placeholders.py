@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import itertools
 import json
 import math
 import re
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from langchain_dp._util import forks
-from langchain_dp._util.words import BEGINS, one_form, whole
+from langchain_dp._util.words import alone, one_form, written
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.rapt.release import Texts, Unit, withheld
@@ -26,8 +27,6 @@ from langchain_dp.rapt.release import Texts, Unit, withheld
 REASON = "entities are found by a recognizer, which misses some, and all other text passes in clear"
 
 PLACEHOLDER = re.compile(r"<([A-Z][A-Z0-9_]*)_([1-9][0-9]*)>")
-BEGIN = rf"(?:{BEGINS}|(?<=\\[nrt]))"
-"""Where a word begins; behind a line's end, too, that is written as in JSON: the letter is no part of the word."""
 ESCAPED = "LITERAL"
 """Label of what already looked like a placeholder before anything was replaced."""
 
@@ -77,7 +76,8 @@ class PlaceholderMap:
         self._placeholders: dict[str, str] = {}
         self._entries: dict[str, Entry] = {}
         self._counts: Counter[str] = Counter()
-        self._pattern: tuple[int, re.Pattern[str] | None, list[str]] = (0, None, [])
+        self._patterns: dict[str, tuple[str, re.Pattern[str]]] = {}
+        self._compiled = 0  # entries of which there is a pattern, if they need one
 
     def placeholder(self, label: str, original: str) -> str:
         """The placeholder of one entity; the same for equal entities of one kind."""
@@ -102,7 +102,7 @@ class PlaceholderMap:
                 self._placeholders[self._same(label, original)] = placeholder
                 self._entries[placeholder] = (label, original, placeholder)
                 self._counts[label] = max(self._counts[label], int(match[2]) if match else 0)
-            self._pattern = (0, None, [])
+            self._patterns, self._compiled = {}, 0
 
     def entries(self) -> list[Entry]:
         """Everything in it, oldest first. Private."""
@@ -119,15 +119,15 @@ class PlaceholderMap:
 
         In any letters, small or capital; a single word as it was met and in capitals only: "will" is seldom Will.
         """
+        text = as_read(text)
         with self._lock:
-            if self._pattern[0] != len(self._entries):
-                kinds = {one: kind for kind, one, _ in self._entries.values() if kind != ESCAPED and len(one) > 2}
-                longest_first = sorted(kinds, key=len, reverse=True)
-                made = re.compile("|".join(f"({_said(one)})" for one in longest_first)) if kinds else None
-                self._pattern = (len(self._entries), made, [kinds[one] for one in longest_first])
-            _, pattern, kind_of = self._pattern
-        found = pattern.finditer(text) if pattern else ()
-        return [(match.start(), match.end(), kind_of[(match.lastindex or 0) - 1]) for match in found]
+            for kind, one, _ in itertools.islice(self._entries.values(), self._compiled, None):
+                one = as_read(one).strip()
+                if kind != ESCAPED and len(one) > 2:
+                    self._patterns[one] = kind, re.compile(_said(one))
+            self._compiled = len(self._entries)
+            known = list(self._patterns.values())
+        return [(*place, kind) for kind, pattern in known for place in alone(pattern, text)]
 
     def begins(self, start: str) -> bool:
         """Whether a placeholder in it begins with ``start`` and is longer."""
@@ -237,10 +237,10 @@ class PlaceholderReleases:
 
 
 def _said(original: str) -> str:
-    """A pattern of an original wherever it stands."""
+    """A pattern of an original in the letters in which it may stand."""
     if not one_form(original).isalpha():
-        return f"(?i:{whole(original, BEGIN)})"
-    return "|".join(whole(form, BEGIN) for form in dict.fromkeys((original, original.upper())))
+        return f"(?i:{written(original)})"
+    return "|".join(written(form) for form in dict.fromkeys((original, original.upper())))
 
 
 def label_of(kind: str) -> str:

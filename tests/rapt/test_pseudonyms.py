@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import random
 import re
+import time
 import unicodedata
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -93,6 +94,24 @@ def test_what_was_hidden_once_is_hidden_in_other_letters(met: str, then: str, hi
     made = Pseudonymizer(lambda text: [(0, len(text), "person")] if text == met else [])
     made.invoke(met)
     assert made.invoke(then) == hidden
+
+
+def test_hundreds_of_entities_take_no_time() -> None:
+    """If it breaks, each new entity of a conversation, or each term, takes longer than the one before."""
+    began = time.process_time()
+    made = Pseudonymizer(terms=[f"Person{i} Name{i}" for i in range(300)])
+    hidden = [made.invoke(f"mail user{i}@example.org of Person{i} Name{i}") for i in range(150)]
+    assert hidden[-1] == "mail <EMAIL_150> of <TERM_150>"
+    assert made.invoke("USER7@example.org") == "<EMAIL_8>"
+    assert time.process_time() - began < 5.0
+
+
+def test_originals_of_blanks_and_in_each_other_are_hidden() -> None:
+    """If it breaks, a recognizer that finds blanks stops every later text, or the end of a longer name is left."""
+    spans = {"a   b": [(1, 4, "gap")], "Ann Smith": [(0, 9, "person")], "Ann": [(0, 3, "person")]}
+    made = Pseudonymizer(lambda text: spans.get(text, []))
+    assert [made.invoke(text) for text in spans] == ["a<GAP_1>b", "<PERSON_1>", "<PERSON_2>"]
+    assert made.invoke("So Ann Smith - and Ann") == "So <PERSON_1> - and <PERSON_2>"
 
 
 def test_what_is_written_as_in_json_is_hidden_too() -> None:

@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from langchain_dp._util.words import one_form, whole
+from langchain_dp._util.words import alone, one_form, written
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.placeholders import ESCAPED, FindsEntities, label_of
 
@@ -133,11 +133,10 @@ class TermEntities:
                 "Expected terms to map each text to its kind, one word such as PERSON: {'Ann Smith': 'PERSON'}. A kind "
                 "stands in every placeholder and report."
             )
-        self._terms = {_folded(one): label_of(given) for one, given in kinds.items()}
-        parts = [whole(one.strip()) for one in sorted(kinds, key=len, reverse=True)]
-        self._pattern = re.compile("|".join(parts), re.IGNORECASE)
-        self.kinds = tuple(sorted(set(self._terms.values())))
-        self._kind = label_of(kind)
+        self._terms = {
+            one: (label_of(given), re.compile(written(one.strip()), re.IGNORECASE)) for one, given in kinds.items()
+        }
+        self.kinds = tuple(sorted({label for label, _ in self._terms.values()}))
 
     @property
     def name(self) -> str:
@@ -148,11 +147,8 @@ class TermEntities:
         return f"TermEntities(<{len(self._terms)} private terms>)"
 
     def find(self, text: str) -> list[tuple[int, int, str]]:
-        """Start, end and kind of every term."""
-        return [
-            (match.start(), match.end(), self._terms.get(_folded(match[0]), self._kind))
-            for match in self._pattern.finditer(text)
-        ]
+        """Start, end and kind of every term; they may overlap."""
+        return [(*place, label) for label, pattern in self._terms.values() for place in alone(pattern, text)]
 
 
 class AllEntities:
