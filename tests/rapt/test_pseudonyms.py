@@ -346,6 +346,14 @@ def test_terms_are_found_in_every_writing(term: str, text: str) -> None:
     assert Pseudonymizer(terms={"Ann": "PERSON"}).invoke("Anna and Joann") == "Anna and Joann"
 
 
+def test_names_in_markdown_and_with_any_apostrophe_are_found() -> None:
+    """If it breaks, a name passes in clear where it is in italics, or where an editor bent its apostrophe."""
+    made = Pseudonymizer(terms={"Ann Smith": "PERSON", "Pat O'Neil": "PERSON"})
+    assert made.invoke("_Ann Smith_ and **Ann Smith** of ann_smith") == "_<PERSON_1>_ and **<PERSON_1>** of ann_smith"
+    assert made.invoke("Pat O'Neil, Pat O\u2019Neil") == "<PERSON_2>, <PERSON_2>"
+    assert Pseudonymizer(terms=["D\u2019Arcy"]).invoke("D'Arcy") == "<TERM_1>"
+
+
 def test_an_agent_without_the_middleware_is_refused() -> None:
     """If it breaks, the model of an agent that somebody forgot to protect sees originals."""
     from langchain.agents import create_agent
