@@ -25,10 +25,10 @@ REUSED = (
 )
 
 COUNTED = (
-    "What the releases of any one document add up to counts equal texts of two calls as one document, and equal texts "
-    "of one call as several, unless documents are named: it shows that two of them were equal.",
-    "Under the limit of a document, all equal texts of one user are one document, unless documents are named: what it "
-    "spent, and a refusal, show that two of them were equal.",
+    "A document without a name is known by its texts: equal ones of two calls are one document, equal ones of one call "
+    "are several. So the most that one document spent shows that two calls held the same text.",
+    "A document without a name is known by its texts and its user: under a limit, all equal ones are one document. So "
+    "what it spent, and a refusal, show that a text came twice.",
 )
 """Without a limit for each document, and with one."""
 STREAMED = (

@@ -97,7 +97,7 @@ def test_the_default_is_calibrated(table: list[str], piped: Piped) -> None:
     assert certificate["releases"] == 1
     said = " ".join(certificate["notes"])
     assert "Equal lines are documents of their own" in said
-    assert "counts equal texts" not in said
+    assert "A document without a name" not in said
     assert certificate["replaced"] == pytest.approx(0.5, abs=0.01)
 
 

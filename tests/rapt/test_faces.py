@@ -320,10 +320,10 @@ def test_the_certificate_says_what_counts_as_one_document() -> None:
     def said(**options: Any) -> str:
         return " ".join(sanitizer(**options).certificate().notes)
 
-    assert "equal texts of one call as several" in said()
+    assert "equal ones of one call are several" in said()
     assert "A stream whose words leave before its end is a document of its own" in said()
     limited = said(limit=1.0)
-    assert "all equal texts of one user are one document" in limited
+    assert "under a limit, all equal ones are one document" in limited
     assert "A stream whose words" not in limited
     assert "No limit of a user holds for texts that are released without one." in limited
     only = said(ledger=MetricLedger(document_limit=1.0))
