@@ -227,13 +227,15 @@ class MetricLedger(BaseLedger):
     def _exceeded(self, refused: Shortfall, eta: float, cost: int) -> BudgetExceeded:
         limit = self._store.limits.of(refused.whose)
         assert limit is not None  # only a limit refuses
-        fits = max(limit - refused.spent, 0) // cost
         left = max(limit - refused.spent, 0)
+        fits = left // cost
+        what, times = ("text", "") if refused.asked == 1 else ("request", f"{refused.asked} x ")
         return BudgetExceeded(
-            f"This text would cost eta {eta:g}; {units(left):g} of {units(limit):g} is left for the {refused.whose} at "
-            f"position {refused.position} of the request. Nothing was charged and nothing released, and {fits} more "
-            "would fit into this account. Reuse what was released, or ask for less. (In nats per unit of distance.)",
-            asked=f"a release at eta={eta:g} for a {refused.whose}",
+            f"This {what} would cost {times}eta {eta:g}; {units(left):g} of {units(limit):g} is left for the "
+            f"{refused.whose} at position {refused.position} of the request. Nothing was charged and nothing released, "
+            f"and {fits} more would fit into this account. Reuse what was released, or ask for less. "
+            "(In nats per unit of distance.)",
+            asked=f"{times}a release at eta={eta:g} for a {refused.whose}",
             spent=(units(refused.spent), 0.0),
             budget=(units(limit), 0.0),
             fits=fits,
@@ -243,14 +245,14 @@ class MetricLedger(BaseLedger):
         """What the releases of one user, or of one document, add up to, in nats per unit of distance.
 
         Raises:
-            InvalidParameter: Not exactly one of the two is given.
+            InvalidParameter: Not exactly one of the two is given, or it is no string.
         """
         if (user is None) == (document is None):
             raise InvalidParameter("Expected exactly one of user= and document= to be given.")
-        if user is not None:
-            return units(self._store.spent("user", self._store.digest("user", user)))
-        assert document is not None
-        return units(self._store.spent("document", self._store.digest("document", document)))
+        owner = Owner("" if document is None else document, user)
+        if owner.user is not None:
+            return units(self._store.spent("user", self._store.digest("user", owner.user)))
+        return units(self._store.spent("document", self._store.digest("document", owner.document)))
 
     def entries(self) -> Iterator[MetricEntry]:
         """Yield every recorded release, in order."""

@@ -89,16 +89,19 @@ def test_no_account_ever_exceeds_its_limit(releases: list[tuple[str, str | None,
 
 
 def test_a_request_is_charged_whole_or_not_at_all() -> None:
-    """If it breaks, a refused batch has cost its first documents something, or was released in part."""
+    """If it breaks, a refused batch has cost its first documents something, or is told that too little is left."""
     ledger = MetricLedger(2.0)
     spend(ledger, "full", eta=2.0)
     with pytest.raises(BudgetExceeded, match="document at position 2"):
         ledger.spend(1.0, [Owner("a", "u"), Owner("b", "u"), Owner("full")], table=TABLE)
     assert ledger.spent(document="a") == ledger.spent(user="u") == 0.0
     assert len(list(ledger.entries())) == 1
-    with pytest.raises(BudgetExceeded, match="user at position 2"):
+    with pytest.raises(BudgetExceeded, match="3 x eta 1; 2 of 2 is left for the user at position 2") as refused:
         ledger.spend(1.0, [Owner("a", "u"), Owner("b", "u"), Owner("c", "u")], table=TABLE)
+    assert (refused.value.fits, refused.value.spent[0]) == (2, 0.0)  # as before the request
     assert ledger.spent(user="u") == 0.0
+    with pytest.raises(InvalidParameter, match="to be strings"):
+        ledger.spent(user=7)  # type: ignore[arg-type]
 
 
 def test_limits_of_users_and_documents_differ() -> None:

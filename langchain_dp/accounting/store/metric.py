@@ -59,11 +59,19 @@ class MetricEntry:
 
 @dataclasses.dataclass(frozen=True)
 class Shortfall:
-    """Why nothing was charged: at this position of the request, this account would exceed its limit."""
+    """Why nothing was charged: at this position of the request, this account would exceed its limit.
+
+    Args:
+        position: From 0.
+        whose: Whose account it is.
+        spent: What it had spent before the request.
+        asked: How many releases the request charges to it.
+    """
 
     position: int
     whose: Whose
     spent: int
+    asked: int = 1
 
 
 def ticks(eta: float) -> int:
@@ -175,7 +183,7 @@ class MetricStore(LedgerStore):
                     also = None if user is None else self._charge(connection, position, "user", user, eta)
                     newest = self._enter(connection, time=time, document=charged, user=also, eta=eta, chain=chain)
         except _Refused as refused:
-            return refused.why
+            return refused.why if isinstance(refused.why, str) else _before(refused.why, owners, eta)
         self._saw(newest)
         return None
 
@@ -223,6 +231,14 @@ class _Refused(Exception):
     def __init__(self, why: Shortfall | str) -> None:
         super().__init__()
         self.why = why
+
+
+def _before(found: Shortfall, owners: Sequence[tuple[bytes, bytes | None]], eta: int) -> Shortfall:
+    """The same without what the request itself had charged: that was rolled back."""
+    accounts = [owner[found.whose == "user"] for owner in owners]
+    mine = accounts[found.position]
+    earlier = accounts[: found.position].count(mine)
+    return dataclasses.replace(found, spent=found.spent - earlier * eta, asked=accounts.count(mine))
 
 
 def _said(limits: Limits) -> str:
