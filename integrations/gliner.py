@@ -6,6 +6,7 @@ The model is the caller's own: it is fetched by hand, and runs inside the trust 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Sequence
 from os import PathLike
 from typing import Any
@@ -15,12 +16,20 @@ from langchain_dp.errors import InvalidParameter, MissingExtra
 
 KINDS = ("person", "location", "organization", "date", "address")
 
+_MOST = 384  # words that a model reads; it drops the rest of a text, with a mere warning
+_SHARED = 50  # of them are read twice, so that no entity is cut
+_UNSPACED = r"\u0e00-\u109f\u1780-\u17ff\u2e80-\U0010ffff"
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|\S")  # no longer than what the model takes for one
+
 
 class GlinerEntities:
     """Finds entities with a GLiNER model: ``Pseudonymizer([GlinerEntities(folder), PatternEntities()])``.
 
+    A text that is longer than what the model reads at once is read in parts that overlap.
+
     Args:
-        model: The folder of a model, or anything with GLiNER's ``predict_entities(text, labels, threshold=)``.
+        model: The folder of a model, or anything with GLiNER's ``predict_entities(text, labels, threshold=)``. Its
+            ``config.max_len`` says how many words it reads at once; 384 if it has none.
         entities: Kinds to find, in the model's words.
         score_threshold: Least confidence at which something is taken for an entity, in [0, 1].
 
@@ -54,8 +63,15 @@ class GlinerEntities:
 
     def find(self, text: str) -> list[tuple[int, int, str]]:
         """Start, end and kind of every entity; they may overlap."""
-        found = self._model.predict_entities(text, list(self.kinds), threshold=self._threshold)
-        return [(int(one["start"]), int(one["end"]), str(one["label"])) for one in found]
+        words = [match.span() for match in _WORD.finditer(text)]
+        most = getattr(getattr(self._model, "config", None), "max_len", None) or _MOST
+        shared = min(_SHARED, most // 4)
+        entities = []
+        for first in range(0, max(len(words) - shared, 1) if words else 0, most - shared):
+            start, end = words[first][0], words[min(first + most, len(words)) - 1][1]
+            found = self._model.predict_entities(text[start:end], list(self.kinds), threshold=self._threshold)
+            entities += [(start + int(one["start"]), start + int(one["end"]), str(one["label"])) for one in found]
+        return entities
 
 
 def _loaded(folder: str | PathLike[str]) -> Any:

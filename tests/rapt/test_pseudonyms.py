@@ -7,6 +7,7 @@ import pickle
 import random
 import re
 import time
+import types
 import unicodedata
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -302,6 +303,24 @@ def test_gliner_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ({"model": 3}, {"model": Gliner(), "entities": "person"}, {"model": Gliner(), "score_threshold": 2}):
         with pytest.raises(InvalidParameter):
             GlinerEntities(**wrong)
+
+
+class ShortGliner(Gliner):
+    """Reads eight words of a text, as a real one reads some hundred."""
+
+    config = types.SimpleNamespace(max_len=8)
+
+    def predict_entities(self, text: str, labels: list[str], threshold: float) -> list[dict[str, Any]]:
+        read = " ".join(text.split(" ")[:8])
+        return [{"start": m.start(), "end": m.end(), "label": labels[0]} for m in re.finditer("Ann Lee|Lee", read)]
+
+
+def test_gliner_finds_what_stands_late_in_a_long_text() -> None:
+    """If it breaks, all names behind the first words that a model reads pass in clear."""
+    for words in range(30):
+        text = f"{'so ' * words}Ann Lee went home"
+        assert Pseudonymizer([GlinerEntities(ShortGliner())]).invoke(text) == text.replace("Ann Lee", "<PERSON_1>")
+    assert GlinerEntities(ShortGliner()).find(" ") == []
 
 
 @pytest.mark.parametrize(
