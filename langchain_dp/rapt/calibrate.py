@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from decimal import Context, Decimal
 from os import PathLike
 
 import numpy as np
@@ -156,7 +157,8 @@ def calibrate(
         threads: Threads to work with; by default as many as there are processors.
 
     Returns:
-        The calibration; eta is rounded to 4 digits, and everything else is measured at the rounded eta.
+        The calibration; eta is rounded to 4 digits, down where the target is a bound, and everything else is measured
+        at the rounded eta.
 
     Raises:
         InvalidParameter: Not exactly one target is given, it is out of bounds or cannot be reached on this table, or
@@ -203,8 +205,16 @@ def calibrate(
     else:
         found = value if name == "eta" else value * scale
     chosen = found if name == "eta" else float(f"{found:.{_DIGITS}g}")
-    chances = curve.unchanged(chosen)
-    guessed = attack.guessed(chosen)
+    while True:
+        chances, guessed = curve.unchanged(chosen), attack.guessed(chosen)
+        most = {
+            "max_loss": chosen * near,
+            "deniability": float(np.quantile(chances, _EXPOSED)),
+            "inversion": float(guessed.mean()),
+        }
+        if most.get(name, 0.0) <= value:
+            break
+        chosen = float(Decimal(f"{chosen:.{_DIGITS}g}").next_minus(Context(prec=_DIGITS)))  # it was rounded up
     return Calibration(
         table=vocabulary.name,
         mechanism=mechanism,
