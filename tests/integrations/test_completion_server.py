@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from fakes.canary import CANARY, leak_surfaces
 from fakes.completion_server import LISTED, CompletionServer
-from pydantic import SecretStr
 from langchain_dp.integrations.openai import CompletionServerEnsemble, calls
 from langchain_dp.integrations.openai.calls import FLOOR, expected, scores
+from pydantic import SecretStr
 
 from langchain_dp.errors import InvalidParameter, MissingExtra, ModelUnavailable
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt
