@@ -165,8 +165,7 @@ def test_a_plan_without_a_journal_is_refused(tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as connection, connection:
         with pytest.raises(sqlite3.IntegrityError, match="never removed"):
             connection.execute("DELETE FROM journals")
-        connection.execute("DROP TRIGGER no_journal_removal")
-        connection.execute("DELETE FROM journals")
+    edited(tmp_path / "ledger.db", "DELETE FROM journals")
     refused(tmp_path, PlanError, "no journal of its run")
 
 
@@ -199,9 +198,7 @@ def test_a_journal_that_holds_more_than_was_charged_is_refused(tmp_path: Path) -
     key_of(fresh).write_text(key_of(tmp_path).read_text())
     with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as connection:
         owner, check = connection.execute("SELECT ledger_id, key_check FROM ledger").fetchone()
-    with contextlib.closing(sqlite3.connect(fresh / "ledger.db")) as connection, connection:
-        connection.execute("DROP TRIGGER one_key")
-        connection.execute("UPDATE ledger SET ledger_id = ?, key_check = ?", (owner, check))
+    edited(fresh / "ledger.db", "UPDATE ledger SET ledger_id = ?, key_check = ?", owner, check)
     write_journal(fresh, more)
     refused(fresh, PlanError, r"journal .* holds 4 calls, but the ledger has charged 3")
 
