@@ -16,6 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 from fakes.canary import CANARY
+from fakes.ledger_files import edited
 from fakes.optimizers import (
     ADD_OR_REMOVE,
     SENTENCE,
@@ -162,9 +163,11 @@ def test_a_key_that_a_crash_left_before_its_ledger_knew_it_is_taken(tmp_path: Pa
 def test_a_plan_without_a_journal_is_refused(tmp_path: Path) -> None:
     """If it breaks, a run whose tokens are lost starts anew inside a plan that is half spent, with another split."""
     stopped(tmp_path, stopping(2))
-    with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as connection, connection:
-        with pytest.raises(sqlite3.IntegrityError, match="never removed"):
-            connection.execute("DELETE FROM journals")
+    with (
+        contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as connection,
+        pytest.raises(sqlite3.IntegrityError, match="never removed"),
+    ):
+        connection.execute("DELETE FROM journals")
     edited(tmp_path / "ledger.db", "DELETE FROM journals")
     refused(tmp_path, PlanError, "no journal of its run")
 
