@@ -641,6 +641,20 @@ def test_the_page_quotes_clipped_sums_beside_votes() -> None:
     assert f"{scores[0]:.2f} instead of {scores[1]:.2f} of 100 questions".replace("0.", ".") in text
 
 
+def test_the_page_says_what_todays_requests_write() -> None:
+    """If it breaks, the page says that a small writer does no harm where its prompts differ from the initial one."""
+    rows = [row for row in made.so_far(RESULTS / "opt_smollm2_1000.jsonl") if row["key"][2] in ("sst2", "trec")]
+    written = [row for row in rows if row["key"][3:] in ([1, "opt"], [1, "dp-opt 8"], [1, "clip 8"])]
+    initial = {row["key"][2]: row["instruction"] for row in rows if row["key"][4] == "0-shot"}
+    assert len(written) == 6
+    commas = [
+        row["instruction"].count(",") - initial[row["key"][2]].count(",")
+        for row in written
+        if row["instruction"].replace(",", "") == initial[row["key"][2]].replace(",", "")
+    ]
+    assert sorted(commas) == [0, 0, 0, 0, 1, 1]
+
+
 def test_the_page_quotes_what_a_larger_writer_wrote() -> None:
     """If it breaks, the page shows of a larger writer's prompts what no row in the results has."""
     rows = made.so_far(RESULTS / "opt_qwen.jsonl")
