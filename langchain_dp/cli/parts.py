@@ -35,6 +35,12 @@ PROGRAM = "langchain-dp"
 
 _FIGURES = ("epsilon", "delta")
 """What a message shows of a budget, which may be another one than was typed."""
+_IN_CODE = {
+    " of PrivateRecords": "",
+    "with budget=": "with --epsilon",
+    "delta= of reserve(), or budget=PrivacyBudget(1.0, 5e-6) of a chain": "--delta",
+}
+"""What messages say of calls that no command has, and what is typed instead."""
 
 
 class WrongArguments(InvalidParameter):
@@ -84,8 +90,10 @@ class Options(abc.ABC):
             name = match["name"]
             return match[0] if name is None else typed[name] + (" " if match["value"] else "")
 
-        message = message.replace(" of PrivateRecords", "")  # which no command has
-        return re.sub(rf"[A-Z]\w*\([^()]*\)|\b(?P<name>{named})=(?=(?P<value>[\w\"'\[-]|\.\d)?)", found, message)
+        pattern = rf"[A-Z]\w*\([^()]*\)|\b(?P<name>{named})=(?=(?P<value>[\w\"'\[-]|\.\d)?)"
+        for said, instead in _IN_CODE.items():
+            message = message.replace(said, instead)
+        return re.sub(pattern, found, message)
 
     def at_most_one(self, *names: str, required: bool = False) -> None:
         """Refuse options that exclude one another, or that are all left out."""

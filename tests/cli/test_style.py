@@ -21,9 +21,13 @@ from fakes.next_token import WordEngine, agreeing
 from fakes.scorer import WordScorer
 
 from langchain_dp import Pseudonymizer, __version__, cli
-from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting import ExponentialEvent, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.cli import main
 from langchain_dp.cli.completion import SHELLS, VARIABLE
+from langchain_dp.cli.optimize import Optimize
+from langchain_dp.cli.synthesize import Synthesize
+from langchain_dp.ensemble.reservation import affordable
+from langchain_dp.errors import BudgetExceeded
 from langchain_dp.rapt import Vocabulary, _tables
 from langchain_dp.rapt._english import TEXTS
 
@@ -356,6 +360,20 @@ def test_a_model_is_called_as_it_is_typed() -> None:
     for command in takes:
         said = object.__new__(command).in_options("Expected model_path='x.gguf' to be a GGUF file that exists.")
         assert said == "Expected --model 'x.gguf' to be a GGUF file that exists."
+
+
+def test_a_share_of_a_ledger_is_called_as_it_is_typed(tmp_path: Path) -> None:
+    """If it breaks, who shares a ledger among commands is told to call reserve()."""
+    budget = PrivacyBudget(1.0, 1e-5)
+    with PrivacyLedger(budget, tmp_path / "l.db") as ledger:
+        ledger.reserve([(ExponentialEvent(0.1), 1)], name="all", epsilon=0.5, delta=1e-5)
+        for ask in (lambda: affordable(ledger, None), lambda: affordable(ledger, PrivacyBudget(0.5, 1e-5))):
+            with pytest.raises(BudgetExceeded) as caught:
+                ask()
+            for command in (Optimize, Synthesize):
+                said = object.__new__(command).in_options(str(caught.value))
+                assert "give each plan a share of delta, too: --delta" in said
+                assert not re.search(r"reserve\(\)|PrivacyBudget\(1.0|budget=", said)
 
 
 @pytest.mark.parametrize(
