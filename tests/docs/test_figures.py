@@ -688,6 +688,9 @@ def test_the_page_quotes_what_a_larger_writer_wrote() -> None:
     assert (len(later), sorted(dropped)) == (8, ["it no longer names the task", *["it stops in mid-sentence"] * 3])
     initial = {row["key"][2]: row["instruction"] for row in rows if row["key"][4] == "0-shot"}
     assert sum(row["instruction"] == initial[row["key"][2]] for row in later) == 5
+    runs = [row for row in rows if row["key"][4].startswith("clip")]
+    kept = sum(row["instruction"] == initial[row["key"][2]] for row in runs)
+    assert f"{kept} of the {len(runs)} runs kept the initial instruction" in said
 
 
 def test_the_page_quotes_what_a_private_head_does() -> None:
@@ -742,9 +745,15 @@ def test_the_pages_quote_what_names_for_codes_were_worth() -> None:
     ]  # fmt: skip
     assert f"names get {share('trec', 2000, 'clip 3', 'asked for')}, codes alone {alone('codes', 'trec')}" in text
     assert f"the true names {alone('true', 'trec')}, and {alone('true, asked for', 'trec')}" in text
-    (named,) = (row for row in made.so_far(RESULTS / "accuracy.jsonl") if row["key"]["task"] == "named")
+    keyed = [
+        (row["key"]["model"], row) for row in made.so_far(RESULTS / "accuracy.jsonl") if row["key"]["task"] == "named"
+    ]
+    (named,) = (row for model, row in keyed if model is not None)
     right = {line["method"]: 100 * line["accuracy"] for line in named["methods"]}
     votes = ", ".join(f"{right[f'dp-icl {epsilon}']:.1f}" for epsilon in (1, 2))
+    small = [{line["method"]: line["accuracy"] for line in row["methods"]} for model, row in keyed if model is None]
+    three = {method: 100 * statistics.fmean(one[method] for one in small) for method in ("zero-shot", "dp-icl 3")}
+    assert f"{three['zero-shot']:.1f} without examples, {three['dp-icl 3']:.1f} at epsilon 3 (three seeds)" in text
     assert f"no example {right['zero-shot']:.0f} percent, the vote {right['vote']:.0f}, at epsilon 1, 2 and 3 " in text
     assert f"{votes} and {right['dp-icl 3']:.1f}, where the vote on codes gets 36.8" in text
     [second] = (
