@@ -8,7 +8,6 @@ import logging
 import ssl
 from collections.abc import Mapping
 from contextvars import ContextVar
-from types import NoneType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -53,7 +52,7 @@ class Server:
         self, base_url: str, api_key: str | None, timeout: float, connections: int, allow_plain_http: bool
     ) -> None:
         self._base = _checked(base_url, allow_plain_http).rstrip("/")
-        if not isinstance(api_key, (str, NoneType)):  # a SecretStr would be sent as its asterisks
+        if api_key is not None and not isinstance(api_key, str):  # a SecretStr would be sent as its asterisks
             raise InvalidParameter(
                 f"Expected api_key of type {type(api_key).__name__} to be a str. Give the key itself."
             )
