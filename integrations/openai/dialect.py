@@ -246,8 +246,10 @@ def probed(server: Server, model: str, *, prefix_cache: bool) -> Dialect:
             ) from None
     for count in LISTED:
         try:
-            if listed(dialect.request(_PUBLIC[:1], listed=count)[0]):
-                return dataclasses.replace(dialect, listed=count)
+            found = len(listed(dialect.request(_PUBLIC[:1], listed=count)[0]))
         except (ServerError, LookupError, TypeError, AttributeError):
             continue
+        if found:
+            # Some list fewer without a word. A few less are tokens that share a text.
+            return dataclasses.replace(dialect, listed=count if 2 * found > count else found)
     return dialect

@@ -103,7 +103,8 @@ class CompletionServer(RecordingServer):
     def _choice(self, index: int, prompt: str, asked: dict[str, Any]) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": index, "text": f" {prompt.split()[-1]}", "finish_reason": "length"}
         if asked.get("logprobs") and self.lists_tokens:
-            choice["logprobs"] = {"top_logprobs": [dict(LISTED)], "tokens": ["?"], "token_logprobs": [-1.0]}
+            rare = {f" rare{i}": -9.0 - i for i in range(asked["logprobs"] - len(LISTED))}
+            choice["logprobs"] = {"top_logprobs": [LISTED | rare], "tokens": ["?"], "token_logprobs": [-1.0]}
         return choice | self.answer
 
     @staticmethod

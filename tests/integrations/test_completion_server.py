@@ -337,6 +337,14 @@ def test_an_end_that_is_listed_by_its_name_is_an_end() -> None:
     assert found.public.tolist() == [-0.2, -4.0, -1.9]
 
 
+def test_a_server_that_lists_fewer_tokens_than_asked_is_not_believed() -> None:
+    """If it breaks, certificates say that texts are drawn from more tokens than there ever were."""
+    with CompletionServer(vllm=True, answer={"logprobs": {"top_logprobs": [LISTED]}}) as server:
+        built = engine(server)
+    assert built.listed_tokens == len(LISTED)
+    assert any(f"lists {len(LISTED)} tokens" in note for note in built.notes)
+
+
 @pytest.mark.parametrize(
     ("fault", "says"),
     [({"status": 429}, "status 429"), ({"refuse": HEAD}, "status 400"), ({"lists_tokens": False}, "no log-prob"),
