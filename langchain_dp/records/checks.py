@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-import math
+import numbers
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +13,8 @@ from langchain_dp.errors import InvalidParameter
 
 Label = TypeVar("Label", bound=str | int | enum.Enum, default=str)
 """What a label may be: a string, a whole number, a bool, or a member of an Enum."""
+PLAIN = (str, numbers.Number)
+"""What a template shows as it is: text, and numbers of all kinds, those of a table too."""
 _LONG = 10**40
 """Python refuses to write numbers of more than 4,300 digits; no label is that long."""
 _SHOWN = 300
@@ -52,7 +54,7 @@ def named_words(words: object) -> dict[str, str]:
 
 
 def label_words(given: Mapping[str, str], labels: Sequence[str]) -> list[str]:
-    """Word of each label, itself where none is given; they differ in more than case and blanks.
+    """Word of each label, itself where none is given; each one line, and they differ in more than case and blanks.
 
     Raises:
         InvalidParameter: They do not, or words are given for other labels.
@@ -66,6 +68,11 @@ def label_words(given: Mapping[str, str], labels: Sequence[str]) -> list[str]:
             "Write them as the labels are written."
         )
     words = [given.get(label, label) for label in labels]
+    if broken := [word for word in words if len(word.splitlines()) > 1]:
+        raise InvalidParameter(
+            f"Expected the words of the labels to be one line each, as an answer is, not {broken}. Rename them, or "
+            "give words= of the template."
+        )
     if len({" ".join(word.casefold().split()) for word in words}) < len(words):
         raise InvalidParameter(
             f"Expected the labels' words {words} to differ in more than case and blanks. Rename a label."
@@ -147,7 +154,7 @@ def row_fault(
     missing = [variable for variable in variables if variable not in row or is_missing(row[variable])]
     if missing:
         return f"Expected {{where}} to have the {whose}'s keys, but {missing} are missing. Add them."
-    odd = [variable for variable in variables if plain and not isinstance(row[variable], (str, int, float))]
+    odd = [variable for variable in variables if plain and not isinstance(row[variable], PLAIN)]
     if odd:
         return f"Expected {odd} of {{where}} to be text or numbers. Convert them first."
     unfit = [variable for variable in variables if not _says(row[variable])]
@@ -158,7 +165,8 @@ def row_fault(
 
 def is_missing(value: object) -> bool:
     """Whether a table has no value there: None, NaN, or what a library has for it."""
-    return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ in _NOTHING
+    no_number = isinstance(value, numbers.Number) and value != value
+    return value is None or bool(no_number) or type(value).__name__ in _NOTHING
 
 
 _NOTHING = ("NAType", "NaTType")

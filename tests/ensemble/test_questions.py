@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from fakes.canary import CANARY
 from fakes.synthesizers import generator
@@ -43,10 +44,10 @@ FORMS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("nothing", [None, float("nan"), pytest.param("NA", id="pandas")])
+@pytest.mark.parametrize("nothing", [None, float("nan"), np.float32("nan"), pytest.param("NA", id="pandas")])
 def test_a_value_that_a_table_does_not_have_is_no_question(nothing: Any) -> None:
     """If it breaks, "nan" is asked, answered and charged."""
-    if nothing == "NA":
+    if isinstance(nothing, str):
         nothing = pytest.importorskip("pandas").NA
     with pytest.raises(InvalidParameter, match=r"\['text'\] of the question to be text, but it is missing"):
         question_fields({"text": nothing, "other": 1}, ["text"])
@@ -106,6 +107,16 @@ def test_history_is_used_where_the_template_names_it() -> None:
     chain = classifier(model, examples=[{**row, "history": ""} for row in private_examples(24)], prompt=prompt)
     chain.invoke(TALK)
     assert all("Human: Hello\nAI: Hi" in question for question in model.asked.questions)
+
+
+@pytest.mark.parametrize("kind", ["int64", "float32", "str_"])
+def test_numbers_out_of_a_table_are_shown_as_they_are(kind: str) -> None:
+    """If it breaks, a row of a DataFrame is neither an example nor a question."""
+    value = getattr(np, kind)(3)
+    model, prompt = VotingChat(), ICLPrompt(question="{text} Stars: {stars}", answer="Label:")
+    chain = classifier(model, examples=[{**row, "stars": value} for row in private_examples(24)], prompt=prompt)
+    chain.invoke({"text": "Fine.", "stars": value})
+    assert any(f"Fine. Stars: {value}" in question for question in model.asked.questions)
 
 
 @pytest.mark.parametrize(

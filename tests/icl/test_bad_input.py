@@ -65,6 +65,7 @@ ROW = {"text": f"odd {CANARY}", "label": "positive"}
         (r"to be a list of non-empty strings", {"labels": ["positive", " "]}),
         (r"to be a list of non-empty strings", {"labels": ["positive", 1]}),
         (r"\['positive', 'Positive'\] to differ in more than case", {"labels": ["positive", "Positive"]}),
+        (r"one line each, as an answer is, not \['a\\nb'\]", {"labels": ["positive", "a\nb"]}),
         (r"max_queries=0 to be a whole number in \[1, 10000000\]", {"max_queries": 0}),
         (r"max_queries=10000001 to be a whole number in \[1, 10000000\]", {"max_queries": 10_000_001}),
         (r"max_queries=2.5 to be a whole number", {"max_queries": 2.5}),
