@@ -46,6 +46,11 @@ if TYPE_CHECKING:
     from langchain_dp.opt.settings import Settings
     from langchain_dp.ports import VotesNextToken
 
+_SMALL = (
+    ". The embedded model is a very small writer, which mostly writes the instruction once more: give --model a larger "
+    "one, or see --method choose and glossary"
+)
+
 
 class Optimize(JsonOptions, ModelOptions, FileOptions, WriterOptions):
     """Writes a prompt."""
@@ -133,7 +138,8 @@ say what tells them apart.
                 if ledger is None or ledger.plan(self.name) is None:
                     plan = optimizer.check(records)  # what cannot run is refused before a ledger is made
                     if not self.json:
-                        note(_before(plan))
+                        small = self.model is None and self.method == "dp-opt"
+                        note(_before(plan) + _SMALL * small)
                 if ledger is None:
                     ledger = held.enter_context(_ledger(path, self, budget))
                 optimizer = optimizer_for(self, engine, task, labels, budget, ledger, count=len(rows))
