@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from langchain_dp.ports import VotesNextToken
 
 _SMALL = (
-    ". The embedded model is a very small writer, which mostly writes the instruction once more: give --model a larger "
+    ". The embedded model is a very small writer, which mostly says the instruction once more: give --model a larger "
     "one, or see --method choose and glossary"
 )
 
