@@ -13,7 +13,7 @@ from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig
 
 from langchain_dp.accounting import LedgerPlan
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.records import PLAIN, encodable, is_missing
+from langchain_dp.records import TEXT_OR_NUMBER, encodable, is_missing
 
 HISTORY = "history"
 """The variable that takes what was said before the question."""
@@ -128,7 +128,7 @@ def question_texts(question: object, variables: Sequence[str], *, text_key: str 
             f"Expected the question to be {alone}a mapping with {list(variables)}; missing: {missing}. Nothing was "
             "spent."
         )
-    if odd := [name for name in variables if not isinstance(fields[name], PLAIN)]:
+    if odd := [name for name in variables if not isinstance(fields[name], TEXT_OR_NUMBER)]:
         raise InvalidParameter(f"Expected the question's {odd} to be text or numbers. Convert them. Nothing was spent.")
     texts = {name: str(fields[name]).strip() for name in variables}
     if not any(text for name, text in texts.items() if name != HISTORY):

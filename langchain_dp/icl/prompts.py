@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_dp._util import validate
 from langchain_dp.ensemble.questions import check_template, check_text, variables_of
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.records import PLAIN, label_name
+from langchain_dp.records import TEXT_OR_NUMBER, label_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class ICLPrompt:
         missing = [name for name in self.variables if name not in fields]
         if missing:
             raise InvalidParameter(f"Expected the input to have the keys {list(self.variables)}; missing: {missing}.")
-        odd = [name for name in self.variables if not isinstance(fields[name], PLAIN)]
+        odd = [name for name in self.variables if not isinstance(fields[name], TEXT_OR_NUMBER)]
         if odd:
             raise InvalidParameter(f"Expected the input's {odd} to be text or numbers. Convert them first.")
         values = {name: str(fields[name]).strip() for name in self.variables}

@@ -13,7 +13,7 @@ from langchain_dp.errors import InvalidParameter
 
 Label = TypeVar("Label", bound=str | int | enum.Enum, default=str)
 """What a label may be: a string, a whole number, a bool, or a member of an Enum."""
-PLAIN = (str, numbers.Number)
+TEXT_OR_NUMBER = (str, numbers.Number)
 """What a template shows as it is: text, and numbers of all kinds, those of a table too."""
 _LONG = 10**40
 """Python refuses to write numbers of more than 4,300 digits; no label is that long."""
@@ -154,7 +154,7 @@ def row_fault(
     missing = [variable for variable in variables if variable not in row or is_missing(row[variable])]
     if missing:
         return f"Expected {{where}} to have the {whose}'s keys, but {missing} are missing. Add them."
-    odd = [variable for variable in variables if plain and not isinstance(row[variable], PLAIN)]
+    odd = [variable for variable in variables if plain and not isinstance(row[variable], TEXT_OR_NUMBER)]
     if odd:
         return f"Expected {odd} of {{where}} to be text or numbers. Convert them first."
     unfit = [variable for variable in variables if not _says(row[variable])]
