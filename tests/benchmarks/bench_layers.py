@@ -86,8 +86,10 @@ def _options() -> argparse.Namespace:
 def _measured(data: Path, method: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     rows = random.Random(seed).sample(read_jsonl(data / "sst2" / "train.jsonl"), options.rows)
     asked = read_jsonl(data / "sst2" / "test.jsonl")
-    known = random.Random(seed).sample(read_jsonl(data / "trustpilot" / "train.jsonl"), options.rows)
-    attacked = random.Random(seed).sample(read_jsonl(data / "trustpilot" / "test.jsonl"), options.attacked)
+    reviews = read_jsonl(data / "trustpilot" / "train.jsonl")
+    random.Random(seed).shuffle(reviews)
+    known, others = reviews[: options.rows], reviews[options.rows :]
+    attacked = [*read_jsonl(data / "trustpilot" / "test.jsonl"), *others][: options.attacked]
     layers: dict[str, Any] = {}
     row: dict[str, Any] = {"test": {}, "gender": {}, "maps": {}}
     for arm, rate in RATES[method].items():
