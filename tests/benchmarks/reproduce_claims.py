@@ -70,25 +70,26 @@ CLAIMS = (
         "DP-OPT",
         "Prompts that a model writes can be handed to another one without much loss.",
         "not shown here",
-        f"Prompts of DLN-1 by SmolLM2-135M for SST-2 have {{}} on {_FIRST}, where the instruction they started from "
-        f"has {{}}; on {_SECOND} {{}}, and it {{}}. The writer is weak: no stored prompt holds anything learned from "
-        "the rows.",
-        tuple(_OPT("smollm2", "sst2", arm, on) for on in ("target", "second") for arm in ("dln-1", "0-shot")),
+        "Prompts of DLN-1 by SmolLM2-135M for SST-2 have {} on the writer, where the instruction they started from has "
+        f"{{}}; on {_FIRST} {{}} and {{}}; on {_SECOND}, which answers as chat, {{}} and {{}}. The writer is weak: "
+        "what it gains is gained on itself alone.",
+        tuple(_OPT("smollm2", "sst2", arm, on) for on in ("source", "scored", "second") for arm in ("dln-1", "0-shot")),
     ),
     Claim(
         "DP-OPT",
         "A private ensemble of demonstrations writes prompts, and its cost can be bounded tightly.",
         "shown here",
-        "The bound is audited by enumeration, by sampling and over whole chains (`make audit`). At epsilon = 8 little "
-        "is lost against the same without noise: on the writer SST-2 {} against {}, TREC {} against {}.",
+        "The bound is audited by enumeration, by sampling and over whole chains (`make audit`). At epsilon = 8 nothing "
+        "is lost against the same without noise: on the writer SST-2 {} against {}, TREC {} against {}. But both "
+        "mostly say the initial instruction once more.",
         tuple(_OPT("smollm2", task, arm, "source") for task in ("sst2", "trec") for arm in ("dp-opt 8", "opt")),
     ),
     Claim(
         "DP-OPT",
         "Its prompts compete with non-private examples in the prompt of GPT-3.5, or with private tuning.",
         "not testable here",
-        f"No such model can be had here. On {_SECOND} they do not beat the instruction they start from: SST-2 {{}} "
-        f"against {{}}, TREC {{}} against {{}}.",
+        f"No such model can be had here. On {_SECOND} they are worth what the instruction is worth that they "
+        "start from: SST-2 {} against {}, TREC {} against {}.",
         tuple(_OPT("smollm2", task, arm, "second") for task in ("sst2", "trec") for arm in ("dp-opt 8", "0-shot")),
     ),
     Claim(

@@ -2,67 +2,91 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from reproduce_rows import Cell, Line, Paper, Run, Table
 
 NAMES = {"smollm2": "SmolLM2-135M", "gemma": "Gemma-3-270M", "qwen": "Qwen2.5-Coder-1.5B"}
-OTHER = {"smollm2": "gemma", "gemma": "smollm2"}
-WRITERS = tuple(OTHER)
-TASKS = {"SST-2": "sst2", "Trec": "trec", "Mpqa": "mpqa", "Disaster": None}
-"""Name in the paper -> name of bench_opt's task; None: not among them."""
+OTHER = {"smollm2": "gemma", "qwen": "smollm2"}
+"""Each model that writes, and the first target of its prompts."""
+TASKS = {"SST-2": "sst2", "Trec": "trec", "Mpqa": "mpqa", "Disaster": "disaster"}
+"""Name in the paper -> name of bench_opt's task."""
 SIZES: dict[str, dict[str, Any]] = {
-    "smollm2": {"rows": 400, "subsets": 60, "tokens": 25, "prompts": 3},
-    "gemma": {"rows": 400, "subsets": 30, "tokens": 20, "prompts": 2},
+    "smollm2": {"rows": 1000, "judges": 40, "subsets": 60, "tokens": 25, "prompts": 2, "test_rows": 200},
+    "qwen": {"rows": 1000, "judges": 40, "subsets": 30, "tokens": 25, "prompts": 2, "test_rows": 100},
 }
-REST = {"shots": 3, "temperature": 0.0, "test_rows": 200, "target_rows": 200}
+REST = {"shots": 3, "temperature": 0.0}
+ARMS = {
+    "0-shot": "0-shot",
+    "DLN-1": "dln-1",
+    "OPT": "opt",
+    "DP-OPT, epsilon 8": "dp-opt 8",
+    "DP-OPT by clipped sums, epsilon 8": "clip 8",
+    "DP-OPT by clipped sums, epsilon 1": "clip 1",
+}
+"""Name in our tables -> name of bench_opt's arm."""
 
 
-def options(source: str, *, gemma: bool = True, **changed: Any) -> tuple[str, ...]:
+def options(source: str, **changed: Any) -> tuple[str, ...]:
     """Options that say which model writes, from how many rows."""
     size = {**SIZES[source], **changed}
-    slots = ("--slots", "32") if source == "gemma" else ()
-    sized = (part for name, value in size.items() for part in (f"--{name}", str(value)))
-    return (*(("--gemma",) if gemma else ()), "--sources", source, *sized, *slots)
+    models = ("--gemma",) if source == "smollm2" else ("--model", "qwen1.5b-q4_k_m.gguf")
+    sized = (part for name, value in size.items() for part in (f"--{name.replace('_', '-')}", str(value)))
+    return (*models, "--sources", source, *sized)
 
 
 WRITING = {
-    "smollm2": Run("bench_opt.py", "opt_smollm2.jsonl", options("smollm2"), 90),
-    "gemma": Run("bench_opt.py", "opt_gemma.jsonl", options("gemma"), 180),
-    "mpqa": Run(
+    "smollm2": Run(
         "bench_opt.py",
-        "opt_mpqa.jsonl",
-        (*options("smollm2", gemma=False), "--tasks", "mpqa", "--target-rows", "0"),
-        40,
+        "opt_smollm2.jsonl",
+        (*options("smollm2"), "--target-rows", "0", "--tasks", *TASKS.values(), "--arms", *ARMS.values()),
+        240,
+    ),
+    "qwen": Run(
+        "bench_opt.py",
+        "opt_qwen.jsonl",
+        (*options("qwen"), "--target-rows", "100", "--tasks", *TASKS.values(), "--arms", "0-shot", "clip 8", "clip 1"),
+        400,
     ),
 }
-"""All arms of the tables. For Mpqa SmolLM2 writes, and the prompts are handed over afterwards."""
+"""All arms of the tables; no chat model answers under SmolLM2's prompts yet."""
+HANDED_OVER = {
+    name: Run(
+        "bench_targets.py",
+        "opt_targets.jsonl",
+        ("--prompts", "opt_smollm2.jsonl", "--name", name, "--target-rows", "200"),
+        minutes,
+    )
+    for name, minutes in (("gemma", 120), ("qwen", 240))
+}
+"""The prompts of SmolLM2, handed over to a chat model once they are written: one that several arms share, once."""
 
 
-def handed_over(target: str, task: str) -> Run:
-    """The prompts of SmolLM2 on a model, once they are written."""
-    writing, tasks = (WRITING["mpqa"], ("mpqa",)) if task == "mpqa" else (WRITING["smollm2"], ("sst2", "trec"))
-    options = ("--prompts", writing.out, "--tasks", *tasks, "--name", target, "--target-rows", str(REST["target_rows"]))
-    return Run("bench_targets.py", "opt_targets.jsonl", options, 60 if target == "qwen" else 15)
+def cell(source: str, task: str, arm: str, on: str) -> Cell | None:
+    """What an arm's prompt is worth.
 
-
-def cell(source: str, task: str | None, arm: str, on: str) -> Cell | None:
-    """Accuracy of an arm's prompt on the model that wrote it ("source"), on the other one ("target"), or on the third.
-
-    The third model ("second") answers prompts of SmolLM2 only, which alone wrote for Mpqa.
+    Args:
+        source: The model that wrote it.
+        task: Name of bench_opt's task.
+        arm: Name of bench_opt's arm.
+        on: Who is asked: "source" and "scored" are the model that wrote it and the first target, both by the
+            probabilities of the labels; "gain" is the second minus the first. "target" and "second" are the first and
+            the second target as chat models. None where there is no run for it: of what the larger model writes
+            there is one target, and it wrote by clipped sums alone.
     """
-    if task is None or (source != "smollm2" and (on == "second" or task == "mpqa")):
+    if source == "qwen" and (on == "second" or arm not in WRITING["qwen"].options):
         return None
     target = "qwen" if on == "second" else OTHER[source]
     where = {**SIZES[source], **REST, "source": source, "target": target, "task": task, "arm": arm}
-    run = WRITING[source]
-    if on == "second" or (on == "target" and task == "mpqa"):
-        run, on = handed_over(target, task), "target"
-    elif task == "mpqa":
-        where |= {"target": source, "target_rows": 0}
-        run = WRITING["mpqa"]
+    run, value, minus = WRITING[source], f"{on}_accuracy", ""
+    if on in ("scored", "gain"):
+        value, minus = "target_scored", "source_accuracy" if on == "gain" else ""
+    elif on == "second" or (on, source) == ("target", "smollm2"):
+        run, value = HANDED_OVER[target], "target_accuracy"
+    where["target_rows"] = 200 if run is not WRITING[source] else 0 if source == "smollm2" else 100
     seeds = (1,) if arm == "0-shot" else (1, 2, 3)  # the initial instruction is the same under every seed
-    return Cell(run, where, f"{on}_accuracy", seeds=seeds)
+    return Cell(run, where, value, minus=minus, seeds=seeds)
 
 
 PAPER = Paper(
@@ -70,17 +94,17 @@ PAPER = Paper(
     "Hong, Wang, Zhang, Li, Li, Wang. DP-OPT: Make Large Language Model Your Privacy-Preserving Prompt Engineer. ICLR "
     "2024",
     (
-        "Models: SmolLM2-135M-Instruct and Gemma-3-270M (base) on this machine write prompts, each is the first target "
-        "of the other's; Qwen2.5-Coder-1.5B-Instruct is the second target of SmolLM2's. The paper writes with "
-        "Vicuna-7b and hands over to Vicuna-33b, Llama-2-13b, Llama-2-70b and DaVinci-003.",
-        "On the model that wrote it a prompt is scored by the probabilities of the labels; the others "
-        "answer behind an OpenAI-compatible server on loopback, held to the label words by a grammar. The first are "
-        "calibrated on Trec (divided by what questions without content get), and as they are on the other tasks.",
-        "Private rows: 400 drawn by the seed; the paper uses 4,430 to 66,674. Test "
-        "rows: 200, always the same; the paper uses the whole test sets.",
-        "Prompts: SmolLM2 writes 3 of at most 25 tokens with 60 subsets of 3, Gemma 2 of at most 20 tokens with "
-        "30; the paper writes tokens up to 50 with 205 subsets of 5 (SST-2) or 102 of 3, at temperature 1.1 (here "
-        "0).",
+        "Models: SmolLM2-135M-Instruct writes on this machine and hands over to Gemma-3-270M (base) and "
+        "Qwen2.5-Coder-1.5B-Instruct; that one writes too, by clipped sums, and hands over to SmolLM2. The paper "
+        "writes with Vicuna-7b and hands over to Vicuna-33b, Llama-2-13b, Llama-2-70b and DaVinci-003.",
+        "A prompt is scored by the probabilities of the labels on the model that wrote it and on the first target; "
+        "they are calibrated on Trec (divided by what questions without content get), and as they are on the other "
+        "tasks. Where a column says chat, a model answers behind an OpenAI-compatible server on loopback, held to the "
+        "label words by a grammar.",
+        "Private rows: 1,000 drawn by the seed, of which 40 select; the paper uses 4,430 to 66,674. Test rows: 200 for "
+        "what SmolLM2 writes and 100 for what Qwen writes, always the same; the paper uses the whole test sets.",
+        "Prompts: both write 2 of at most 25 tokens, SmolLM2 with 60 subsets of 3 and Qwen with 30; the paper writes "
+        "tokens up to 50 with 205 subsets of 5 (SST-2) or 102 of 3, at temperature 1.1 (here 0).",
         "delta = 1e-5 here, one over the training size in the paper. DLN-1 takes 2 steps of 4 prompts with 10 "
         "demonstrations here.",
         "In brackets the paper gives standard deviations; ours after ± are standard errors over seeds.",
@@ -90,8 +114,10 @@ WITHHELD = (
     "A prompt of DLN-1 that holds a run of words of a training row was published without them, and could not be handed "
     "to the second target."
 )
-BY_GEMMA = "Gemma did not write for Mpqa."
-DISASTER = "These models did not write for Disaster; Qwen2.5-Coder-1.5B did, see the prompts at the end of the page."
+CLIPPED = (
+    "Clipped sums are not in the paper: tokens are drawn from what the subsets' clipped log-probabilities add up to "
+    '(decoder="clip"), not from their votes.'
+)
 
 _TABLE_1 = {
     "SST-2": ("92.8 (0.2)", "93.3 (1.8)", "0.5", "92.7 (0.3)", "-0.1"),
@@ -101,29 +127,34 @@ _TABLE_1 = {
 }
 
 
-def _handed(task: str | None, source: str, arm: str) -> tuple[Cell | str | None, ...]:
-    written, first, second = (cell(source, task, arm, on) for on in ("source", "target", "second"))
-    return written, first, "", second, ""
-
-
 TABLE_1 = Table(
     paper=PAPER,
     name="dp-opt-1",
     title="Table 1: prompts of DLN-1 on another model",
     source="Table 1, section 4.1",
-    measure="Accuracy in percent of prompts by DLN-1 (not private), and what the paper gains by handing them over. "
-    "Ours would be a difference of two ways to score.",
-    columns=("source", "first target", "gain", "second target", "gain"),
+    measure="Accuracy in percent of prompts by DLN-1 (not private), and what is gained by handing them over.",
+    columns=("source", "first target", "gain", "second target", "gain", "first target, chat", "second target, chat"),
     lines=tuple(
         line
         for name, printed in _TABLE_1.items()
         for line in (
-            Line(f"{name}: Vicuna-7b, Llama-2-70b, DaVinci-003", "paper", printed),
-            Line(f"{name}: {', '.join(NAMES.values())}", "here", _handed(TASKS[name], "smollm2", "dln-1")),
-            Line(f"{name}: {NAMES['gemma']}, {NAMES['smollm2']}", "here", _handed(TASKS[name], "gemma", "dln-1")),
+            Line(f"{name}: Vicuna-7b, Llama-2-70b, DaVinci-003", "paper", (*printed, "", "")),
+            Line(
+                f"{name}: {', '.join(NAMES.values())}",
+                "here",
+                (
+                    *(cell("smollm2", TASKS[name], "dln-1", on) for on in ("source", "scored", "gain")),
+                    "",
+                    "",
+                    *(cell("smollm2", TASKS[name], "dln-1", on) for on in ("target", "second")),
+                ),
+            ),
         )
     ),
-    differences=("Prompts by Gemma were handed to one target only.", WITHHELD, BY_GEMMA, DISASTER),
+    differences=(
+        "Our second target was asked as a chat model only: a gain would be a difference of two ways to score.",
+        WITHHELD,
+    ),
 )
 
 _TABLE_2 = {
@@ -132,21 +163,19 @@ _TABLE_2 = {
     "0-shot": ("92.4 (0.0)", "51.8 (0.2)", "84.5 (0.1)", "76.4 (0.2)"),
     "DP-OPT, epsilon 8": ("92.2 (0.8)", "68.7 (6.5)", "85.8 (0.7)", "78.9 (0.3)"),
 }
-ARMS = {"DLN-1": "dln-1", "OPT": "opt", "0-shot": "0-shot", "DP-OPT, epsilon 8": "dp-opt 8"}
-
 TABLE_2 = Table(
     paper=PAPER,
     name="dp-opt-2",
     title="Table 2: the prompt handed over",
     source="Table 2, section 5.1",
-    measure="Accuracy in percent on the target: DaVinci-003 for prompts of Vicuna-7b in the paper, Gemma-3-270M and "
-    "Qwen2.5-Coder-1.5B for prompts of SmolLM2-135M here.",
+    measure="Accuracy in percent on the target, a chat model: DaVinci-003 for prompts of Vicuna-7b in the paper, "
+    "Gemma-3-270M and Qwen2.5-Coder-1.5B for prompts of SmolLM2-135M here.",
     columns=tuple(TASKS),
     lines=tuple(
         line
-        for name, printed in _TABLE_2.items()
+        for name in ARMS
         for line in (
-            Line(name, "paper", printed),
+            *([Line(name, "paper", _TABLE_2[name])] if name in _TABLE_2 else []),
             *(
                 Line(
                     f"{name}: {NAMES[model]}",
@@ -159,7 +188,7 @@ TABLE_2 = Table(
     ),
     differences=(
         WITHHELD,
-        DISASTER,
+        CLIPPED,
         "ICL, PromptSGD and PromptDPSGD were not run here and are left out, and so are averages over tasks.",
     ),
 )
@@ -189,15 +218,19 @@ _TABLE_3 = {
 }
 
 
-ANSWERS = tuple((writer, on) for writer in WRITERS for on in ("source", "target", "second"))[:-1]
-"""Who writes and who answers, a column each; the second target has no prompts by Gemma."""
+ANSWERS = (
+    *(("smollm2", on) for on in ("source", "scored", "target", "second")),
+    *(("qwen", on) for on in ("source", "scored", "target")),
+)
+"""Who writes and who answers, a column each."""
 
 
 def _answering(writer: str, on: str) -> str:
-    return NAMES[{"source": writer, "target": OTHER[writer], "second": "qwen"}[on]]
+    asked = NAMES[{"source": writer, "second": "qwen"}.get(on, OTHER[writer])]
+    return f"{asked} answers as chat" if on in ("target", "second") else f"{asked} is scored"
 
 
-def _on_all(task: str | None, arm: str) -> tuple[Cell | None, ...]:
+def _on_all(task: str, arm: str) -> tuple[Cell | None, ...]:
     return tuple(cell(writer, task, arm, on) for writer, on in ANSWERS)
 
 
@@ -210,38 +243,40 @@ TABLE_3 = Table(
     "heading of the column.",
     columns=(
         *(f"paper: {name}" for name in _COLUMNS),
-        *(f"here: {NAMES[writer]} writes, {_answering(writer, on)} answers" for writer, on in ANSWERS),
+        *(f"here: {NAMES[writer]} writes, {_answering(writer, on)}" for writer, on in ANSWERS),
     ),
     lines=tuple(
         line
         for task, printed in _TABLE_3.items()
         for line in (
-            Line(f"{task}: 0-shot", "here", (*[""] * 5, *_on_all(TASKS[task], "0-shot"))),
-            *(
-                Line(f"{task}: {name}", "both", (*figures, *_on_all(TASKS[task], ARMS[name])))
-                for name, figures in printed.items()
-            ),
+            Line(
+                f"{task}: {name}",
+                "both" if name in printed else "here",
+                (*printed.get(name, ("",) * len(_COLUMNS)), *_on_all(TASKS[task], arm)),
+            )
+            for name, arm in ARMS.items()
         )
     ),
     differences=(
         WITHHELD,
-        BY_GEMMA,
-        DISASTER,
+        CLIPPED,
         "ICL was not run here and is left out, and so are averages over models.",
     ),
 )
 
 
 def _more(task: str, out: str, minutes: int, *arms: str, **changed: Any) -> Run:
-    return Run("bench_opt.py", out, (*options("smollm2", **changed), "--tasks", task, "--arms", *arms), minutes)
+    options_ = (*options("smollm2", **changed), "--target-rows", "0", "--tasks", task, "--arms", *arms)
+    return Run("bench_opt.py", out, options_, minutes)
 
 
 def _epsilon(arm: str, on: str) -> Cell:
     kept = cell("smollm2", "sst2", arm, on)
     assert kept is not None
-    if arm not in ("dp-opt 2", "dp-opt 4"):
+    smaller = ("dp-opt 1", "dp-opt 2", "dp-opt 4")
+    if arm not in smaller:
         return kept
-    run = _more("sst2", "opt_smollm2.jsonl", 30, "dp-opt 2", "dp-opt 4")
+    run = _more("sst2", "opt_smollm2.jsonl", 60, *smaller)
     return Cell(run, kept.where, kept.value, seeds=kept.seeds)
 
 
@@ -256,12 +291,12 @@ FIGURE_4 = Table(
     title="Figure 4: epsilon",
     source="Figure 4, section 5.2; Table 3 for epsilon = 8 and OPT",
     measure="Accuracy in percent on SST-2 of the prompt that DP-OPT writes, on the model that wrote it and on the "
-    "target.",
+    "target, both scored by the probabilities of the labels.",
     columns=("paper: Vicuna-7b", "here: SmolLM2-135M", "here: Gemma-3-270M", "here: votes that a token needs"),
     says="The figure's points are not in the text. It says that on Vicuna-7b accuracy falls to about 86 at epsilon = "
     "1, and that larger models lose much less.",
     lines=(
-        Line("initial instruction", "here", ("", _epsilon("0-shot", "source"), _epsilon("0-shot", "target"), "")),
+        Line("initial instruction", "here", ("", _epsilon("0-shot", "source"), _epsilon("0-shot", "scored"), "")),
         *(
             Line(
                 f"epsilon = {epsilon}",
@@ -269,7 +304,7 @@ FIGURE_4 = Table(
                 (
                     printed,
                     _epsilon(f"dp-opt {epsilon}", "source"),
-                    _epsilon(f"dp-opt {epsilon}", "target"),
+                    _epsilon(f"dp-opt {epsilon}", "scored"),
                     _votes(f"dp-opt {epsilon}"),
                 ),
             )
@@ -278,24 +313,23 @@ FIGURE_4 = Table(
         Line(
             "epsilon = infinity (OPT)",
             "both",
-            ("89.7 (2.7)", _epsilon("opt", "source"), _epsilon("opt", "target"), ""),
+            ("89.7 (2.7)", _epsilon("opt", "source"), _epsilon("opt", "scored"), ""),
         ),
     ),
     differences=(
-        "Below epsilon = 8 ours uses 180 subsets of one example and writes one prompt of at most 12 tokens: with 60 "
+        "Below epsilon = 8 ours uses 240 subsets of one example and writes one prompt of at most 12 tokens: with 60 "
         "subsets a token could not win enough votes, and the library refuses to begin.",
     ),
 )
 
 
 def _subsets(number: int, arm: str, on: str) -> Cell:
+    kept = cell("smollm2", "sst2", arm, on)
+    assert kept is not None
     if number == SIZES["smollm2"]["subsets"]:
-        kept = cell("smollm2", "sst2", arm, on)
-        assert kept is not None
         return kept
     run = _more("sst2", f"opt_subsets_{number}.jsonl", 25, "opt", subsets=number)
-    where = {**SIZES["smollm2"], **REST, "source": "smollm2", "target": "gemma", "task": "sst2", "arm": arm}
-    return Cell(run, {**where, "subsets": number}, f"{on}_accuracy")
+    return dataclasses.replace(kept, run=run, where={**kept.where, "subsets": number})
 
 
 FIGURE_6 = Table(
@@ -303,7 +337,8 @@ FIGURE_6 = Table(
     name="dp-opt-figure-6",
     title="Figure 6: size of the ensemble",
     source="Figure 6, appendix B.2",
-    measure="Accuracy in percent on SST-2, prompts written by SmolLM2-135M.",
+    measure="Accuracy in percent on SST-2, prompts written by SmolLM2-135M, both models scored by the labels' "
+    "probabilities.",
     columns=("OPT: SmolLM2-135M", "OPT: Gemma-3-270M", "DP-OPT, epsilon 8: SmolLM2-135M", "DP-OPT: Gemma-3-270M"),
     says="The figure's points are not in the text. It says that for larger models more than 30 members change little, "
     "and that for Vicuna-7b the number matters and more are better.",
@@ -313,11 +348,11 @@ FIGURE_6 = Table(
             "here",
             (
                 _subsets(number, "opt", "source"),
-                _subsets(number, "opt", "target"),
+                _subsets(number, "opt", "scored"),
                 *(
-                    (_subsets(number, "dp-opt 8", "source"), _subsets(number, "dp-opt 8", "target"))
+                    (_subsets(number, "dp-opt 8", "source"), _subsets(number, "dp-opt 8", "scored"))
                     if number == SIZES["smollm2"]["subsets"]
-                    else (None, None)
+                    else ("", "")
                 ),
             ),
         )

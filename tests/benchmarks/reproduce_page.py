@@ -92,7 +92,8 @@ def _section(table: Table, results: Results) -> str:
     head = ["", "whose", *table.columns]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     lines += [f"| {' | '.join((line.label, line.whose, *_shown(line, results)))} |" for line in table.lines]
-    parts = [f"### {_heading(table)}", f"{table.source}. {table.measure}", table.says, "\n".join(lines)]
+    picture = "![{}]({})".format(*table.picture) if table.picture else ""
+    parts = [f"### {_heading(table)}", f"{table.source}. {table.measure}", table.says, "\n".join(lines), picture]
     parts += ["Made with:", "\n".join(_made_with(run, table, results) for run in table.runs())]
     if table.differences:
         parts.append(_differs("Besides", table.differences))

@@ -9,7 +9,7 @@ import reproduce_opt
 from made import so_far
 from reproduce_rows import Results
 
-_FILES = ("opt_smollm2.jsonl", "opt_mpqa.jsonl", "opt_qwen.jsonl")
+_FILES = ("opt_smollm2.jsonl", "opt_qwen.jsonl")
 _METHODS = {
     "0-shot": "initial",
     "dln-1": "DLN-1",
@@ -45,6 +45,6 @@ def _line(row: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         return
     said = "".join(_MARKS.get(letter, letter) for letter in row["instruction"].replace("\n", " ⏎ "))
     place = f"{[*reproduce_opt.NAMES].index(writer)}{task}{[*_METHODS].index(arm)}{seed}"
-    name = next(name for name, of in reproduce_opt.TASKS.items() if (of or "disaster") == task)
+    name = next(name for name, of in reproduce_opt.TASKS.items() if of == task)
     share = row["scored"]["source"]["plain"] if "scored" in row else row["source_accuracy"]
     yield place, name, reproduce_opt.NAMES[writer], _METHODS[arm], str(seed), f"{100 * share:.1f}", said

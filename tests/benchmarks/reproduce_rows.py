@@ -113,6 +113,7 @@ class Table:
         lines: The table.
         differences: What differs besides, as far as it is known.
         says: What the paper's text says of a figure whose points it does not print.
+        picture: What a picture below the table shows, and where it lies beside the page; empty where there is none.
     """
 
     paper: Paper
@@ -124,6 +125,7 @@ class Table:
     lines: tuple[Line, ...]
     differences: tuple[str, ...]
     says: str = ""
+    picture: tuple[str, ...] = ()
 
     def cells(self) -> list[Cell]:
         """Our cells."""
@@ -261,6 +263,8 @@ def _opt(row: Mapping[str, Any]) -> Iterator[Measured]:
     settings = dict(row["settings"])
     what = {**settings, "source": source, "target": target, "task": task, "arm": arm}
     values = {name: row[name] for name in ("source_accuracy", "target_accuracy") if name in row}
+    if "target" in row.get("scored", {}):
+        values["target_scored"] = row["scored"]["target"]["calibrated" if task in CALIBRATED else "plain"]
     values |= {
         name: float(row["certificate"][name])
         for name in ("votes_needed", "delta")
@@ -306,15 +310,31 @@ def _secrecy(row: Mapping[str, Any]) -> Iterator[Measured]:
     yield Measured(what, seed, values, None, {}, row["settings"], **_made(row))
 
 
+def _layers(row: Mapping[str, Any]) -> Iterator[Measured]:
+    """A row of bench_layers: three models of one seed, and how far apart their representations lie."""
+    key = dict(row["key"])
+    seed = key.pop("seed")
+    settings = {name: key[name] for name in ("replacement", "rows")}
+    for arm, accuracy in row["test"].items():
+        values = {"test": accuracy, "gender": row["gender"][arm]["rate"], "chance": row["gender"][arm]["baseline"]}
+        yield Measured({**key, "arm": arm}, seed, values, None, {}, settings, **_made(row))
+    for pair, distances in row["distances"].items():
+        layers = {f"layer {number}": value for number, value in enumerate(distances)}
+        yield Measured({**key, "pair": pair}, seed, layers, None, {}, settings, **_made(row))
+
+
 def _made(row: Mapping[str, Any]) -> dict[str, str]:
     return {"made": row.get("made", UNKNOWN), "commit": row.get("commit", UNKNOWN)}
 
 
+CALIBRATED = ("trec",)
+"""Tasks of bench_opt whose labels' probabilities are calibrated."""
 READERS: dict[str, Callable[[Mapping[str, Any]], Iterator[Measured]]] = {
     "bench_accuracy.py": _accuracy,
     "bench_opt.py": _opt,
     "bench_targets.py": _opt,
     "bench_tuning.py": _tuning,
+    "bench_layers.py": _layers,
     "bench_comparators.py": _comparators,
     "bench_cost.py": _cost,
     "bench_secrecy.py": _secrecy,

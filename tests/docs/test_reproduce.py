@@ -16,6 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import codes_picture
+import layers_picture
 import reproduce
 import reproduce_picture
 import reproduce_rows
@@ -90,9 +91,11 @@ def test_the_picture_is_drawn_from_the_committed_results() -> None:
     """If it breaks, the picture shows figures that nobody measured: run reproduce.py --render."""
     (said,) = re.findall("<dc:description>(.*)</dc:description>", reproduce.PICTURE.read_text(encoding="utf-8"))
     assert json.loads(html.unescape(said)) == reproduce_picture.points(Results(RESULTS))
-    codes = reproduce.PICTURE.with_name("codes.svg").read_text(encoding="utf-8")
-    (said,) = re.findall("<dc:description>(.*)</dc:description>", codes)
-    assert json.loads(html.unescape(said)) == codes_picture.bars(RESULTS)
+    for name, drawn in (("codes", codes_picture.bars(RESULTS)), ("layers", layers_picture.distances(RESULTS))):
+        text = reproduce.PICTURE.with_name(f"{name}.svg").read_text(encoding="utf-8")
+        (said,) = re.findall("<dc:description>(.*)</dc:description>", text)
+        assert drawn
+        assert json.loads(html.unescape(said)) == drawn
 
 
 def test_a_picture_shows_the_larger_error_and_nothing_without_rows(tmp_path: Path) -> None:
