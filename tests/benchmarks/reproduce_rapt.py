@@ -303,7 +303,7 @@ FIGURE_4 = Table(
 _SHOWN = Run("bench_layers.py", "layers.jsonl", ("--map",), 150)
 _HALF = {"replacement": 0.5, "rows": 2_000}
 _HALVED = (
-    "Half of the words are replaced: of less, attackers on the texts themselves notice hardly anything.",
+    "Half of the words are replaced: where fewer are, an attacker on the texts themselves loses hardly anything.",
     "MiniLM is tuned on SST-2, since the reviews at hand have no mood; the paper tunes on the reviews.",
 )
 
