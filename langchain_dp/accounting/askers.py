@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Self
 
 from langchain_dp._util import validate
+from langchain_dp._util.frozen import MadeOfFields
 from langchain_dp.accounting._account import check_text
 from langchain_dp.errors import InvalidParameter
 
@@ -17,7 +19,7 @@ _FEW = 8  # names that are shown one by one
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Askers:
+class Askers(MadeOfFields):
     """Accounts of the users, teams or tenants who ask: how many releases of a plan each may use.
 
     Names are public: they are stored in the ledger as they stand and shown in messages. Give a team or a number, and
@@ -57,14 +59,14 @@ class Askers:
             raise InvalidParameter(
                 "Expected each=None or named={} to give somebody a share. Give each=, named= or both."
             )
-        object.__setattr__(self, "named", dict(self.named))
+        object.__setattr__(self, "named", MappingProxyType(dict(self.named)))
 
     def share(self, asker: str) -> int | None:
         """How many releases are this asker's; None for one who has no account."""
         return self.named.get(asker, self.each)
 
     def __repr__(self) -> str:
-        named = f"{len(self.named):,} names" if len(self.named) > _FEW else repr(self.named)
+        named = f"{len(self.named):,} names" if len(self.named) > _FEW else repr(dict(self.named))
         return f"Askers(each={self.each!r}, named={named})"
 
     def to_dict(self) -> dict[str, Any]:

@@ -168,7 +168,7 @@ class _Data:
 
 def _data(options: Demo) -> _Data:
     from langchain_dp import sample
-    from langchain_dp.icl import prompts
+    from langchain_dp.icl.prompts import TEMPLATES
 
     if options.data is None:
         if options.test or options.labels:
@@ -181,7 +181,7 @@ def _data(options: Demo) -> _Data:
         train, test = (train, options.read(options.test)) if options.test else _split(train)
         labels = options.labels or sorted({str(row["label"]) for row in train})
         said = None if options.labels else read_off(labels, len(train))
-        name, prompt = options.data.stem, getattr(prompts, options.prompt.upper(), None)
+        name, prompt = options.data.stem, TEMPLATES.get(options.prompt)
     if not test:
         raise InvalidParameter("Expected at least one row to score, but there is none. Give --test FILE or more rows.")
     return _Data(name, train[: options.rows], test[: options.limit], labels, prompt, said)

@@ -111,9 +111,9 @@ def _icl_of_number(options: PlanICL, settings: dict[str, Any]) -> ICLPlanReport:
 
 
 def _prompt(options: PlanICL, labels: Sequence[str]) -> ICLPrompt:
-    from langchain_dp.icl import prompts
+    from langchain_dp.icl.prompts import TEMPLATES, plain
 
-    return getattr(prompts, options.prompt.upper(), None) or prompts.plain(labels)
+    return TEMPLATES.get(options.prompt) or plain(labels)
 
 
 def _unasked(_: object) -> NoReturn:

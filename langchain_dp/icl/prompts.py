@@ -10,13 +10,14 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from langchain_dp._util import validate
+from langchain_dp._util.frozen import MadeOfFields
 from langchain_dp.ensemble.questions import check_template, check_text, variables_of
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.records import TEXT_OR_NUMBER, label_name
 
 
 @dataclasses.dataclass(frozen=True)
-class ICLPrompt:
+class ICLPrompt(MadeOfFields):
     """Template of one few-shot classification prompt. All of it is public.
 
     Args:
@@ -145,6 +146,10 @@ TREC = ICLPrompt(
 )
 """Question types; template of Panda et al. 2023, Table 4. Labels number, location, human, description, entity,
 expression."""
+
+
+TEMPLATES: Mapping[str, ICLPrompt] = MappingProxyType({"sst2": SST2, "amazon": AMAZON, "agnews": AGNEWS, "trec": TREC})
+"""The templates above by the name of their data set."""
 
 
 def plain(labels: Sequence[str]) -> ICLPrompt:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from langchain_dp._util import forks
+from langchain_dp._util.frozen import MadeOfFields
 from langchain_dp.accounting import MetricLedger, PrivacyLedger
 from langchain_dp.accounting._account import check_text, claims
 from langchain_dp.accounting.events import event_from_json
@@ -33,7 +34,7 @@ _SIDES = {"epsilon": ("epsilon", "delta"), "eta": ("user", "document")}
 
 
 @dataclasses.dataclass(frozen=True)
-class Figures:
+class Figures(MadeOfFields):
     """The public figures of a ledger at one moment.
 
     Args:
