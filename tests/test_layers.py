@@ -198,14 +198,6 @@ def test_an_adapter_imports_ports_errors_and_one_third_party() -> None:
         assert not outside, (path.name, outside)
 
 
-def test_the_schemes_of_the_house_never_import_each_other() -> None:
-    """If it breaks, one published system cannot be read without another."""
-    rooms = ["icl", "opt", "rapt"]
-    for room in rooms:
-        for path in (PACKAGE / room).rglob("*.py"):
-            assert not [other for other in rooms if other != room and touches(path, f"langchain_dp.{other}")]
-
-
 def test_plans_do_no_io() -> None:
     """If it breaks, sync and async could drift apart: the plan of a release must be driven from outside."""
     forbidden = {"asyncio", "langchain_core", "langchain_dp.quiet", "langchain_dp.accounting.ledger"}

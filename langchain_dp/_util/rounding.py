@@ -1,4 +1,4 @@
-"""Numbers as they are printed where the printed one must be a bound too."""
+"""Numbers as they are printed: where the printed one must be a bound too, and times."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ def room(value: float, digits: int = 6) -> str:
         digits: Digits to keep, at least 1.
     """
     return _printed(value, digits, -1)
+
+
+def took(seconds: float) -> str:
+    """A time as it is said: in minutes, or in seconds where that is one or less."""
+    return f"{max(1, round(seconds / 60)):,} min" if seconds >= 90 else f"{max(1, round(seconds))} s"
 
 
 def _printed(value: float, digits: int, side: int) -> str:

@@ -237,6 +237,11 @@ class LabelPartEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no t
             )
 
 
+def labels_paid(neighbors: Neighbors, labels: int) -> int:
+    """Of how many of so many labels one record pays for the releases, at most: see :class:`LabelPartEvent`."""
+    return min({Neighbors.REPLACE_ONE: 2, Neighbors.ADD_OR_REMOVE_ONE: 1}.get(neighbors, labels), labels)
+
+
 _OURS: dict[str, type[DpEvent]] = {
     cls.__name__: cls for cls in (NoisyMaxEvent, LimitedDomainEvent, ExponentialEvent, TextRoundEvent, MetricEvent)
 }

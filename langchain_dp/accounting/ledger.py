@@ -52,8 +52,9 @@ class PrivacyLedger(BaseLedger):
         plan: Pairs (event, maximum count) of the direct plan. An existing direct plan must be the same.
         prepaid: For many releases a second: this process pays for so many at once, in one durable write, and spends
             them from memory. What is left of a block when it dies, forks or closes the ledger is lost, up to
-            ``prepaid - 1`` of each event; never is a release free. None: each release is a write of its own,
-            as those of a plan with ``askers`` always are.
+            ``prepaid - 1`` of each event; never is a release free. An older copy that is put in the ledger's place is
+            found out when the next block is paid for. None: each release is a write of its own, as those of a plan with
+            ``askers`` always are.
 
     Raises:
         LedgerMismatch: The file belongs to another budget.

@@ -28,6 +28,7 @@ from langchain_dp.accounting.events import (
     NoisyMaxEvent,
     PartEvent,
     TextRoundEvent,
+    labels_paid,
 )
 from langchain_dp.accounting.profiles import Array, Profile
 from langchain_dp.errors import InvalidParameter, UnsupportedEvent
@@ -161,7 +162,7 @@ def _paid_by_one(events: Sequence[tuple[DpEvent, int]], neighbors: Neighbors) ->
         known[key] = event.event
         of_label = counts.setdefault(event.label, {})
         of_label[key] = of_label.get(key, 0) + count
-    most = {Neighbors.REPLACE_ONE: 2, Neighbors.ADD_OR_REMOVE_ONE: 1}.get(neighbors, len(counts))
+    most = labels_paid(neighbors, len(counts))
     # A label is left out where so many others have each of its events at least as often.
     labels = list(counts.items())
     costly = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -242,7 +242,7 @@ def invert_in_context(
         >>> found = invert_in_context(texts, vocabulary=vocabulary, eta=4.0, model=model, prior=prior)
         >>> found.rate, found.settings["without_context"]
     """
-    validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
+    validate.one_of("mechanism", mechanism, get_args(Mechanism))
     validate.number("weight", weight, at_least=0.0, at_most=1.0)
     validate.integer("rounds", rounds, at_least=1)
     checks.frequencies(prior, checks.table(vocabulary))

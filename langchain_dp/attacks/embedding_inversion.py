@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -146,7 +146,7 @@ def invert_words(
         >>> found = invert_words(texts, vocabulary=vocabulary, eta=4.0, mechanism="exponential", prior=prior)
         >>> found.rate, found.interval, found.baseline  # share of words guessed; without the release
     """
-    validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
+    validate.one_of("mechanism", mechanism, get_args(Mechanism))
     true = _attacked(texts, vocabulary)
     prior = _checked_prior(prior, attacker, vocabulary)
     source = rng or SystemRandomness()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Literal, get_args
+from typing import Literal
 
 from typer import Argument, completion
 
 from langchain_dp.cli.parts import DONE, PROGRAM, Options
 
 Shell = Literal["bash", "zsh", "fish"]
-SHELLS = get_args(Shell)
 
 VARIABLE = "_LANGCHAIN_DP_COMPLETE"
 """In the environment, it says that a shell asks."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from typer import Option
 
+from langchain_dp._util.rounding import took
 from langchain_dp.cli.options import (
     METHODS,
     ROWS,
@@ -24,6 +25,7 @@ from langchain_dp.cli.options import (
 )
 from langchain_dp.cli.parts import (
     DONE,
+    ESTIMATED,
     INTERRUPTED,
     WrongArguments,
     certified,
@@ -168,11 +170,11 @@ def known_task(options: WriterOptions) -> OptTask | None:
     Raises:
         WrongArguments: Neither a task nor an instruction says what to do.
     """
-    from langchain_dp import opt
+    from langchain_dp.opt.templates import TASKS
 
     if (options.instruction is None and options.task is None) or options.instruction == "":
         raise WrongArguments("Expected --instruction to say what the task is: a plain sentence. It is public.")
-    return None if options.task is None else getattr(opt, options.task.upper())
+    return None if options.task is None else TASKS[options.task]
 
 
 def labels_of(options: WriterOptions, task: OptTask | None, rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -288,12 +290,10 @@ def _alternatives(path: Path | None) -> list[Alternative]:
 
 def _before(plan: OptPlanReport) -> str:
     """One line: how much will be written, from how much where that is public, and how long that takes."""
-    from langchain_dp.opt.report import took
-
     time, private = "", ""
     if plan.seconds is not None:
         time = f"about {took(plan.seconds)} on this machine: "
-        private = " (the time is estimated from the private rows: keep it to yourself)"
+        private = f" ({ESTIMATED})"
     if plan.token is None:
         asked = f", asked about {plan.validation:,.0f} records each" if plan.scheme.even else ""
         return f"{time}{plan.choices:,} prompts{asked}{private}"

@@ -17,7 +17,7 @@ from langchain_dp.errors import InvalidParameter
 Neighboring = Literal["replace-one", "add-or-remove-one", "replace-special"]
 KnownTask = Literal["sst2", "trec", "mpqa", "disaster"]
 KnownPrompt = Literal["plain", "sst2", "amazon", "agnews", "trec"]
-NEIGHBORS, TASKS = get_args(Neighboring), get_args(KnownTask)
+NEIGHBORS = get_args(Neighboring)
 TABLES = ("glove", "minilm")
 TARGETS = ("eta", "target_replacement", "deniability", "inversion", "max_loss")
 REPLACEMENT = 0.5

@@ -336,6 +336,9 @@ def progress(what: str, total: int | None, unit: str, *, shown: bool = True) -> 
 _LABELS, _LONG, _ROWS = 100, 60, 4
 
 
+ESTIMATED = "the time is estimated from the private rows: keep it to yourself"
+
+
 def read_off(labels: Sequence[str], rows: int) -> str:
     """Says that the labels were not given, and how many there are: they stand in the rows and are not shown.
 

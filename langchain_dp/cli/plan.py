@@ -64,7 +64,7 @@ so keep the figures to yourself.
             "max_queries": self.queries,
         }
         found = _icl_of_rows(self, self.data, settings) if self.data else _icl_of_number(self, settings)
-        show(found, self, counted_by=_COUNTED)
+        show(found, self, counted_by=_COUNTED, on_rows=self.data is not None)
         return DONE
 
 
@@ -171,7 +171,7 @@ estimated. Token counts of --data come from the private rows.
                 engine = held.enter_context(LlamaCppEnsemble(model_path=self.model, **sizes))
             count = examples if isinstance(examples, int) else len(examples)
             found = optimize.optimizer_for(self, engine, task, labels, budget, count=count).plan(examples)
-            show(found, self, counted_by=engine.name)
+            show(found, self, counted_by=engine.name, on_rows=self.data is not None)
         return DONE
 
 

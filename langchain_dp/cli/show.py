@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from langchain_dp.synth import SynthesisPlan
 
 
-def show(found: ICLPlanReport | OptPlanReport | SynthesisPlan, options: JsonOptions, *, counted_by: str) -> None:
-    """Show what a run would cost, and by whose tokens that was counted."""
+def show(
+    found: ICLPlanReport | OptPlanReport | SynthesisPlan, options: JsonOptions, *, counted_by: str, on_rows: bool = True
+) -> None:
+    """Show what a run would cost, and by whose tokens, on what rows, that was counted."""
+    if on_rows:
+        counted_by += ", on the private rows: keep these figures to yourself"
     if options.json:
         print_json(found.to_dict() | {"tokens_counted_by": counted_by})
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import typer
 from typer import Option
 
+from langchain_dp._util.rounding import took
 from langchain_dp.cli.options import (
     ROWS,
     DeltaOptions,
@@ -24,6 +25,7 @@ from langchain_dp.cli.options import (
 )
 from langchain_dp.cli.parts import (
     DONE,
+    ESTIMATED,
     INTERRUPTED,
     WrongArguments,
     certified,
@@ -191,7 +193,7 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
 
 
 def _before(plan: SynthesisPlan) -> str:
-    time = f"; about {plan.minutes} on this machine" if plan.minutes else ""
+    time = "" if plan.seconds is None else f"; about {took(plan.seconds)} on this machine ({ESTIMATED})"
     return f"Writes {plan.examples} examples{time}. Worth it? {plan.verdict}."
 
 

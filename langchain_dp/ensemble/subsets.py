@@ -56,10 +56,6 @@ class FixedPartition:
     def __len__(self) -> int:
         return len(self._members)
 
-    def subset_of(self, record_id: str) -> int:
-        """Subset number of a record."""
-        return self._subset[record_id]
-
     def members(self, subset: int) -> tuple[str, ...]:
         """Record ids of a subset, oldest first. Private: neither ids nor their number may leave."""
         return tuple(self._members[subset])

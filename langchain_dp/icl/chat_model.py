@@ -69,7 +69,7 @@ class ChatDPICL(PrivateChat):
         return self._classifier.certificate_model
 
     def _count(self, text: str) -> int:
-        return self._classifier._voter.count_tokens(text)
+        return self._classifier.count_tokens(text)
 
     def _generate(
         self,

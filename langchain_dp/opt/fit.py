@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from langchain_dp._util import validate
 from langchain_dp.accounting import Neighbors, PrivacyBudget, calibrate_limited_domain, calibrate_text_round
@@ -19,7 +19,6 @@ from langchain_dp.opt.reservation import CallPlan, votes_needed
 from langchain_dp.opt.settings import PRIVATE, Method
 
 Effort = Literal["light", "full"]
-EFFORTS: tuple[Effort, ...] = ("light", "full")
 
 AGREED = 0.7
 """Share of the votes that settings are made for: a token with so many is released at least half of the time."""
@@ -110,7 +109,7 @@ def fit(
         InvalidParameter: A value is out of bounds, the number of rows is private, or there are too few rows.
     """
     validate.integer("examples_count", examples_count, at_least=1)
-    validate.one_of("effort", effort, EFFORTS)
+    validate.one_of("effort", effort, get_args(Effort))
     written = [each for each in PRIVATE if each != "choose"]
     validate.one_of(
         "method",
@@ -162,7 +161,7 @@ def rows_to_choose_by(
         InvalidParameter: A value is out of bounds.
     """
     validate.integer("examples_count", examples_count, at_least=1)
-    validate.one_of("effort", effort, EFFORTS)
+    validate.one_of("effort", effort, get_args(Effort))
     if budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE:
         return None
     scheme = Scheme("fixed", 1, 1.0, even=True)

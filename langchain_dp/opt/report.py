@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from langchain_dp._util.rounding import took
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighbors, PrivacyBudget
 from langchain_dp.accounting.budget import weak_points
 from langchain_dp.ensemble.asking import count_quietly
@@ -22,7 +23,7 @@ from langchain_dp.records import PrivateRecords
 
 @dataclasses.dataclass(frozen=True)
 class OptPlanReport:
-    """Cost and prospects of one run.
+    """Cost and prospects of one run. Tokens and time are counted on the examples: do not publish them.
 
     Args:
         budget: The promise.
@@ -129,7 +130,7 @@ class OptPlanReport:
         if self.token is None:
             return "\n".join([f"DP-OPT plan: {self.budget}", *self._choosing(), *self._said()])
         scheme = self.scheme
-        time = "" if self.seconds is None else f", about {self.seconds / 60:,.0f} minutes"
+        time = "" if self.seconds is None else f", about {took(self.seconds)}"
         glossary = self.calls_paid < self.max_calls
         written = f"descriptions; a record pays for {self.calls_paid:,}" if glossary else "candidates"
         each = "tokens, bottoms and ends of" if self.clip is None else "a text each, of"
@@ -164,11 +165,6 @@ class OptPlanReport:
             *(["  WARNING      the engine keeps fewer caches than that: give it cache_bytes="] * self.crowded),
             *(f"  WARNING      {point}" for point in self.weak),
         ]
-
-
-def took(seconds: float) -> str:
-    """A time as it is said: in minutes, or in seconds where that is one or less."""
-    return f"{max(1, round(seconds / 60)):,} min" if seconds >= 90 else f"{max(1, round(seconds))} s"
 
 
 def report(

@@ -22,7 +22,7 @@ from langchain_dp.accounting import (
     epsilon,
 )
 from langchain_dp.accounting.budget import LEAST_CLIP
-from langchain_dp.accounting.events import SamplingName
+from langchain_dp.accounting.events import SamplingName, labels_paid
 from langchain_dp.ensemble.reservation import Reservation, check_same, reserved_once, unreserved
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter, PlanError
@@ -58,8 +58,7 @@ class CallPlan:
 
     def paid(self, neighbors: Neighbors) -> int:
         """Calls that one record pays for: see :func:`langchain_dp.accounting.epsilon` on events of labels."""
-        labels = {Neighbors.REPLACE_ONE: 2, Neighbors.ADD_OR_REMOVE_ONE: 1}.get(neighbors, len(self.labels))
-        return self.each * max(min(labels, len(self.labels)), 1)
+        return self.each * max(labels_paid(neighbors, len(self.labels)), 1)
 
     def charged(self, token: WritingEvent, text: int) -> PartEvent:
         """What a call for this text is charged as."""

@@ -100,8 +100,7 @@ class Run:
             end_tokens=self._end_tokens,
             stops=self._text.stops,
         )
-        for _ in plan:  # stands where the first call is asked for
-            break
+        next(plan, None)  # stands where the first call is asked for
         if candidate.drawing:
             candidate.ended = "calls"
         while not candidate.ended:

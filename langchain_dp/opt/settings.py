@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from langchain_dp._util import validate
 from langchain_dp.ensemble.scheme import Sampling
@@ -15,13 +15,12 @@ from langchain_dp.opt.templates import Alternative, OptPrompts
 from langchain_dp.ports import Decoding
 
 Method = Literal["dp-opt", "glossary", "choose", "opt", "dln-1"]
-METHODS: tuple[Method, ...] = ("dp-opt", "glossary", "choose", "opt", "dln-1")
+METHODS: tuple[Method, ...] = get_args(Method)
 PRIVATE: tuple[Method, ...] = ("dp-opt", "glossary", "choose")
 """Methods that promise something."""
 
 
 Decoder = Literal["votes", "clip"]
-DECODERS: tuple[Decoder, ...] = ("votes", "clip")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +192,7 @@ class Settings:
                 )
 
     def _check_decoder(self) -> None:
-        validate.one_of("decoder", self.decoder, DECODERS)
+        validate.one_of("decoder", self.decoder, get_args(Decoder))
         if self.decoder == "votes":
             return
         if not self.writes:

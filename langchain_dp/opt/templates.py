@@ -288,3 +288,6 @@ DISASTER = OptTask(
     OptPrompts(words={"not relevant": "no", "relevant": "yes"}),
 )
 """Whether a post is about a disaster. The words are yes and no: "relevant" is contained in "not relevant"."""
+
+TASKS: Mapping[str, OptTask] = MappingProxyType({"sst2": SST2, "trec": TREC, "mpqa": MPQA, "disaster": DISASTER})
+"""The tasks above by the name of their data set."""

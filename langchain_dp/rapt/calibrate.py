@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from decimal import Context, Decimal
 from os import PathLike
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,7 +180,7 @@ def calibrate(
             "eta": eta,
         }
     )
-    validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
+    validate.one_of("mechanism", mechanism, get_args(Mechanism))
     population, described = _running_words(vocabulary, TEXTS if texts is None else texts, built_in=texts is None)
     sample = _systematic(population, _SAMPLE)
     if len(population) > _POPULATION:

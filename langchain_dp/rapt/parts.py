@@ -84,6 +84,8 @@ class Rules:
         """What passes in clear of inputs that are more than a text."""
         keys = ", ".join(sorted(self.messages.keys_keep))
         notes = [
+            "Which inputs come, in which order and how many, is in clear: where a retriever or a selector compares "
+            "what they hold, its choice is not covered.",
             "Of messages: roles, order and number, also of their blocks, names of tools, ids of their calls and "
             "whether these failed are in clear.",
             "Of arguments, answers of tools, JSON and metadata the shape is in clear: nesting, how many entries lists "
@@ -91,6 +93,8 @@ class Rules:
             f"{keys or 'none'} and, in an agent, those that its tools declare.",
             "Of mappings (examples, variables of prompts) the keys are in clear, not those inside their values, and so "
             "are values that keep= names.",
+            "Whether names of people, artifacts, thoughts, metadata and other fields were there to be dropped, and how "
+            "many, is in clear: it is reported.",
             "Ids of messages and documents pass if they are whole UUIDs of version 4 or 7, which are taken to be "
             "random (7 tells when it was made); another id is replaced by a new one.",
         ]

@@ -8,14 +8,13 @@ lists both.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Literal, get_args
 
 from langchain_dp._util import validate
 
 Treatment = Literal["privatize", "keep", "placeholder"]
 Kind = Literal["word", "number", "date", "url", "punctuation", "code"]
 
-_TREATMENTS = ("privatize", "keep", "placeholder")
 _FIELD: dict[Kind, str] = {
     "number": "numbers",
     "date": "dates",
@@ -38,7 +37,7 @@ class Policies:
         dates: Dates, in digits or with the English name of a month.
         urls: Addresses of pages and of mail.
         punctuation: Punctuation marks and symbols. Kept marks show where sentences end and how long they are.
-        code: Blocks between fences and pieces between backticks.
+        code: Blocks between two fences, and pieces of a line between two backticks that no letter touches from outside.
         unknown: "vector" treats every unknown word as one public vector; "random" as a public word drawn at random,
             anew each time: it then counts as far from a known word as the farthest public word is, and hides among
             unknown words only. Noise comes on top in both cases. An unknown word is never written out.
@@ -57,7 +56,7 @@ class Policies:
 
     def __post_init__(self) -> None:
         for field in _FIELD.values():
-            validate.one_of(field, getattr(self, field), _TREATMENTS)
+            validate.one_of(field, getattr(self, field), get_args(Treatment))
         validate.one_of("unknown", self.unknown, ("vector", "random"))
 
     def of(self, kind: Kind) -> Treatment:

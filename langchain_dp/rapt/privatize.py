@@ -8,7 +8,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +108,7 @@ class TextPrivatizer:
             )
         self.vocabulary = vocabulary
         event = MetricEvent(checked_eta(eta))
-        self.mechanism: Mechanism = validate.one_of("mechanism", mechanism, ("laplace", "exponential"))
+        self.mechanism: Mechanism = validate.one_of("mechanism", mechanism, get_args(Mechanism))
         self.policies = policies
         self.length = None if length is None else validate.integer("length", length, at_least=1)
         self.threads = None if threads is None else validate.integer("threads", threads, at_least=1)

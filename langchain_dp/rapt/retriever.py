@@ -44,7 +44,9 @@ class SanitizingRetriever(BaseRetriever):
 
     Formal guarantee:
         That of the sanitizer, for what it sanitizes: one release for each query and each document. Which documents come
-        back depends on the sanitized query only.
+        back, in which order and how many, is NOT covered: an index compares what they hold, and who may ask it much
+        finds out words of them. Where askers are not trusted, sanitize first and index what came out
+        (:meth:`RAPTSanitizer.transform_documents`).
 
     Examples:
         >>> SanitizingRetriever(retriever=retriever, sanitizer=sanitizer).invoke(question)  # the query leaves sanitized

@@ -37,7 +37,7 @@ _PICTURE = r"\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
 _TONE = r"[\ufe0f\U0001f3fb-\U0001f3ff]"
 _SPACE = r"\s\x00-\x1f\x7f-\x9f\xad\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
 _LETTER = rf"[^{_SPACE}{_MARKS}{_ALONE}{_PICTURE}]"
-_CODE = r"(?P<code>```(?s:.*?)(?:```|\Z)|`[^`\n]+`)"
+_CODE = r"(?P<code>```(?s:.*?)```|(?<![\w`])`[^`\n]+`(?![\w`]))"  # an open fence, or an apostrophe, begins no code
 _FEATURES = rf"""
   (?P<url>(?i:(?:https?|ftp)://|www\.)[^\s<>"]{{0,2047}}[^\s<>".,;:!?)\]]
     |[\w.+-]{{1,64}}@[\w-]{{1,63}}(?:\.[\w-]{{1,63}}){{1,8}})

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from langchain_dp._util.rounding import took
 from langchain_dp.accounting import LedgerPlan, Neighbors, PrivacyBudget, epsilon
 from langchain_dp.accounting.budget import LEAST_CLIP
 from langchain_dp.ensemble.asking import count_quietly
@@ -62,14 +63,6 @@ class SynthesisPlan:
             "the labels mean",
         )
 
-    @property
-    def minutes(self) -> str:
-        """The model's time in words, empty where it is not known."""
-        if self.seconds is None:
-            return ""
-        minutes = max(round(self.seconds / 60), 1)
-        return "a minute" if minutes == 1 else f"{minutes:,} minutes"
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {
@@ -104,7 +97,7 @@ class SynthesisPlan:
 
     def __str__(self) -> str:
         design, noise = self.design, self.design.noise
-        time = f", about {self.minutes}" if self.minutes else ""
+        time = "" if self.seconds is None else f", about {took(self.seconds)}"
         who = (
             f"{design.rounds} rounds, each record in each with q = {noise.event.sampling_probability:.4g}"
             if design.scheme == "rounds"
@@ -176,7 +169,7 @@ class AnswersPlan:
 
     def __str__(self) -> str:
         noise = self.design.noise
-        time = "" if self.seconds is None else f", about {max(round(self.seconds), 1):,} s"
+        time = "" if self.seconds is None else f", about {took(self.seconds)}"
         return "\n".join(
             [
                 f"Plan for private answers: {self.budget}",

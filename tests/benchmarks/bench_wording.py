@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import made, so_far
 
-from langchain_dp import opt
 from langchain_dp.opt import Decoding, DPPromptOptimizer
+from langchain_dp.opt.templates import TASKS
 from langchain_dp.records import read_jsonl
 
 ECHO = "it repeats the request"
@@ -32,7 +32,7 @@ LONGEST = 200
 
 def trial(task: str, options: argparse.Namespace) -> dict[str, object]:
     """One task's candidates, as a row."""
-    known = getattr(opt, task.upper())
+    known = TASKS[task]
     found = read_jsonl(Path(os.environ["LANGCHAIN_DP_DATA"]) / task / "train.jsonl")
     rows = [{"text": row["text"], "label": str(row["label"])} for row in found if len(row["text"]) < LONGEST]
     random.Random(options.seed).shuffle(rows)

@@ -9,13 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import pytest
 from fakes.next_token import WordEngine, agreeing
 from fakes.optimizers import ADD_OR_REMOVE, journals, optimizer
 
-from langchain_dp import opt
+from langchain_dp import icl, opt
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.cli import main, optimize
 from langchain_dp.cli import options as cli_options
@@ -374,10 +374,12 @@ def test_two_runs_share_a_ledger(
 
 
 def test_the_choices_are_those_of_the_library() -> None:
-    """If it breaks, the help offers a relation or a task that does not exist, or hides one."""
+    """If it breaks, the help offers a relation, a task or a template that does not exist, or hides one."""
     assert {name.replace("-", "_").upper() for name in cli_options.NEIGHBORS} == {each.name for each in Neighbors}
     tasks = {name.lower() for name, value in vars(opt).items() if isinstance(value, opt.OptTask)}
-    assert set(cli_options.TASKS) == tasks
+    assert set(get_args(cli_options.KnownTask)) == tasks == set(opt.templates.TASKS)
+    shown = {name.lower() for name, value in vars(icl).items() if isinstance(value, icl.ICLPrompt)}
+    assert set(get_args(cli_options.KnownPrompt)) == shown | {"plain"} == set(icl.prompts.TEMPLATES) | {"plain"}
 
 
 # ------------------------------------------------------------------------------------------------------- interrupted

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from fakes.next_token import WordEngine, agreeing
@@ -23,7 +23,7 @@ from fakes.scorer import WordScorer
 from langchain_dp import Pseudonymizer, __version__, cli
 from langchain_dp.accounting import ExponentialEvent, NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.cli import main
-from langchain_dp.cli.completion import SHELLS, VARIABLE
+from langchain_dp.cli.completion import VARIABLE, Shell
 from langchain_dp.cli.optimize import Optimize
 from langchain_dp.cli.synthesize import Synthesize
 from langchain_dp.ensemble.reservation import affordable
@@ -551,7 +551,7 @@ def test_bash_completes(
     assert completed(*typed.split(" ")) == offered.split()
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", get_args(Shell))
 def test_a_script_is_whole_and_asks_the_program(shell: str) -> None:
     """If it breaks, a quote is left open in a shell that is not on this machine, or its tab key offers nothing."""
     text = printed("completion", shell)
@@ -561,7 +561,7 @@ def test_a_script_is_whole_and_asks_the_program(shell: str) -> None:
     shlex.split(text.replace("\\'", ""), comments=True)
 
 
-@pytest.mark.parametrize("shell", [each for each in SHELLS if each != "bash"])
+@pytest.mark.parametrize("shell", [each for each in get_args(Shell) if each != "bash"])
 @pytest.mark.parametrize("name", ALL)
 def test_the_shells_are_told_every_command_option_and_choice(
     name: str, shell: str, monkeypatch: pytest.MonkeyPatch

@@ -32,7 +32,16 @@ def cut(text: str, *, code: bool = True) -> list[tuple[str, str]]:
         ("(www.x.org)", ["punctuation (", "url www.x.org", "punctuation )"]),
         ("mail a.b+c@d-e.org!", ["word mail", "url a.b+c@d-e.org", "punctuation !"]),
         ("run `x = 1` now", ["word run", "code `x = 1`", "word now"]),
-        ("```py\nx\n``` and ```y", ["code ```py\nx\n```", "word and", "code ```y"]),
+        ("```py\nx\n``` and ```y", [
+            "code ```py\nx\n```", "word and", "punctuation ``", "punctuation `", "word y",
+        ]),
+        ("I can`t, it isn`t", [
+            "word I", "word can", "punctuation `", "word t", "punctuation ,",
+            "word it", "word isn", "punctuation `", "word t",
+        ]),
+        ("``a'' or ``b''", [
+            "punctuation ``", "word a", "punctuation ''", "word or", "punctuation ``", "word b", "punctuation ''",
+        ]),
         ("$5 -- 6% ...", [
             "punctuation $", "number 5", "punctuation --", "number 6", "punctuation %", "punctuation ...",
         ]),

@@ -16,6 +16,7 @@ from langchain_dp.accounting import LedgerPlan, MetricLedger, PartEvent, Privacy
 from langchain_dp.accounting.certificate import library_version
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.accounting.metric import WHOLE_TEXTS, MetricEntry, per
+from langchain_dp.accounting.store.metric import units
 from langchain_dp.audit.report import opening, words
 from langchain_dp.audit.report.names import RELATIONS, TEXTS, WORDS, in_part, kind, label, parameters
 from langchain_dp.audit.report.pseudonyms import ReportedPseudonyms, told
@@ -365,7 +366,7 @@ def _of_metric(ledger: MetricLedger) -> Report:
             "Any two texts give any released text with chances that differ by a factor of at most e^eta, a local "
             "epsilon; releases of the same text add up in the exponent."
         )
-    sums = {whose: [value / 1e9 for value in values] for whose, values in opening.accounts(ledger).items()}
+    sums = {whose: [units(value) for value in values] for whose, values in opening.accounts(ledger).items()}
     most = tuple(max(sums[whose], default=0.0) for whose in ("user", "document"))
     limits = tuple(math.inf if limit is None else limit for limit in (ledger.limit, ledger.document_limit))
     plan = Plan("all releases", opening.made(ledger), limits[0], 0.0, most[0], tuple(releases))

@@ -7,7 +7,7 @@ import collections
 import itertools
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 from langchain_core.documents import Document
@@ -20,13 +20,13 @@ from langchain_dp.audit.self_check.laws import frequencies, softmax, tally
 from langchain_dp.audit.self_check.stubs import at_once
 from langchain_dp.errors import BudgetExceeded, LedgerError, MissingExtra
 from langchain_dp.rapt import DocumentRules, RAPTSanitizer, SanitizingExampleSelector, SanitizingRetriever, Vocabulary
+from langchain_dp.rapt.privatize import Mechanism
 
 _LINE = {"ant": 0.0, "bee": 1.0, "cat": 2.5, "dog": 3.0, "elk": 5.0}
 _TABLE = Vocabulary(list(_LINE), np.array([[place] for place in _LINE.values()]), name="line")
 _UNKNOWN = "Quillfeather"
 _WORDS = (*_LINE, _UNKNOWN)
 _ETA = {"exponential": 1.0, "laplace": 0.5}
-Mechanism = Literal["exponential", "laplace"]
 Face = Callable[[RAPTSanitizer, Sequence[str], str], list[str]]
 
 

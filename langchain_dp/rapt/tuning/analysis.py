@@ -54,15 +54,14 @@ def layer_representations(provider: RAPTProvider, request: Request) -> Floats:
     return np.concatenate(found, axis=1).astype(np.float64)
 
 
-def layer_distances(one: Floats, other: Floats, *, components: int = 2) -> Floats:
+def layer_distances(one: Floats, other: Floats) -> Floats:
     """Average distance of the same texts' representations in two models, layer by layer (the paper's Figure 5).
 
-    In each layer the representations of both are projected onto their common principal components.
+    In each layer the representations of both are projected onto their two common principal components.
 
     Args:
         one: Of :func:`layer_representations`, (layers, texts, hidden size).
         other: The same texts in another model.
-        components: Principal components.
 
     Returns:
         One distance a layer.
@@ -78,11 +77,10 @@ def layer_distances(one: Floats, other: Floats, *, components: int = 2) -> Float
     one, other = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
     if one.shape != other.shape or one.ndim != 3:
         raise InvalidParameter(f"Expected representations of equal shapes, got {one.shape} and {other.shape}.")
-    validate.integer("components", components, at_least=1, at_most=min(2 * one.shape[1], one.shape[2]))
     distances = []
     for mine, its in zip(one, other, strict=True):
         both = np.concatenate([mine, its])
-        axes = np.linalg.svd(both - both.mean(axis=0), full_matrices=False)[2][:components]
+        axes = np.linalg.svd(both - both.mean(axis=0), full_matrices=False)[2][:2]
         distances.append(np.linalg.norm((mine - its) @ axes.T, axis=1).mean())
     return np.array(distances)
 

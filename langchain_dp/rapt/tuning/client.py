@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from langchain_core.documents import Document
@@ -132,7 +132,7 @@ class RAPTClient:
                 "Give RAPTSanitizer('minilm', target_replacement=0.15)."
             )
         self.sanitizer = sanitizer
-        self.kind: Kind = validate.one_of("kind", kind, ("tokens", "text"))
+        self.kind: Kind = validate.one_of("kind", kind, get_args(Kind))
         self.max_tokens = validate.integer("max_tokens", max_tokens, at_least=1)
         self.plain_seed = plain_seed
         self._check_seed()

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from safetensors import SafetensorError
@@ -59,7 +59,7 @@ class RAPTProvider:
         template: str,
     ) -> None:
         self.labels = check_labels(labels)
-        self.kind: Kind = validate.one_of("kind", kind, ("tokens", "text"))
+        self.kind: Kind = validate.one_of("kind", kind, get_args(Kind))
         self.model = model
         self.backbone = backbone
         self.settings = model.settings

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any
 
@@ -351,7 +351,8 @@ class RAPTPromptTuner:
             template=self._template,
         )
         model.reconstruction = None
-        return RAPTClassifier(client, provider, training=certificate, report=_with_cut(report, truncated))
+        report = dataclasses.replace(report, truncated=truncated)
+        return RAPTClassifier(client, provider, training=certificate, report=report)
 
     def __repr__(self) -> str:
         return f"RAPTPromptTuner({self.settings.method}, {self.backbone!r}, labels={list(self.labels)})"
@@ -367,8 +368,3 @@ def _digest(examples: Any) -> str:
 
 def _said(examples: RawExamples) -> str:
     return json.dumps([examples.texts, list(examples.labels), list(examples.users)])
-
-
-def _with_cut(report: TrainingReport, truncated: int) -> TrainingReport:
-    make: Callable[..., TrainingReport] = type(report)
-    return make(**{**vars(report), "truncated": truncated})
