@@ -13,7 +13,7 @@ from langchain_dp._util import validate
 from langchain_dp._util.rounding import bound
 from langchain_dp.accounting._certificate_faces import CertificateFaces, loss_in, loss_out, one_line, public, shown
 from langchain_dp.accounting.budget import neighbors_from
-from langchain_dp.accounting.events import Neighbors
+from langchain_dp.accounting.events import Neighbors, count_is_public
 from langchain_dp.errors import InvalidParameter
 
 PUBLIC_COUNT = "the number of records is public"
@@ -83,7 +83,7 @@ class PrivacyCertificate(CertificateFaces):
     def __post_init__(self) -> None:
         neighbors = neighbors_from(self.neighbors)
         notes = tuple(self.notes)
-        if neighbors is not Neighbors.ADD_OR_REMOVE_ONE and PUBLIC_COUNT not in notes:
+        if count_is_public(neighbors) and PUBLIC_COUNT not in notes:
             notes = (PUBLIC_COUNT, *notes)
         if len(self.spent) != 2:
             raise InvalidParameter(f"Expected spent={self.spent!r} to be a pair (epsilon, delta).")

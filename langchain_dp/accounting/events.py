@@ -237,6 +237,16 @@ class LabelPartEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no t
             )
 
 
+def count_is_public(neighbors: Neighbors) -> bool:
+    """Whether data sets that must look alike hold equally many records, so that their number may be used and shown."""
+    return neighbors is not Neighbors.ADD_OR_REMOVE_ONE
+
+
+def votes_move(neighbors: Neighbors) -> bool:
+    """Whether a subset that a record changes may vote for something else, and not only abstain."""
+    return neighbors is not Neighbors.REPLACE_SPECIAL
+
+
 def labels_paid(neighbors: Neighbors, labels: int) -> int:
     """Of how many of so many labels one record pays for the releases, at most: see :class:`LabelPartEvent`."""
     return min({Neighbors.REPLACE_ONE: 2, Neighbors.ADD_OR_REMOVE_ONE: 1}.get(neighbors, labels), labels)

@@ -179,8 +179,7 @@ def _data(options: Demo) -> _Data:
     else:
         train = options.read(options.data)
         train, test = (train, options.read(options.test)) if options.test else _split(train)
-        labels = options.labels or sorted({str(row["label"]) for row in train})
-        said = None if options.labels else read_off(labels, len(train))
+        labels, said = (options.labels, None) if options.labels else read_off(train)
         name, prompt = options.data.stem, TEMPLATES.get(options.prompt)
     if not test:
         raise InvalidParameter("Expected at least one row to score, but there is none. Give --test FILE or more rows.")

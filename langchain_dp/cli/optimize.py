@@ -181,8 +181,8 @@ def labels_of(options: WriterOptions, task: OptTask | None, rows: Sequence[dict[
     """The labels that were given, or known, or else those of the rows, which is said."""
     if options.labels or task:
         return list(options.labels or task.labels)  # type: ignore[union-attr]  # one of them is there
-    labels = sorted({str(row["label"]) for row in rows})
-    note(read_off(labels, len(rows)))
+    labels, said = read_off(rows)
+    note(said)
     return labels
 
 

@@ -339,27 +339,26 @@ _LABELS, _LONG, _ROWS = 100, 60, 4
 ESTIMATED = "the time is estimated from the private rows: keep it to yourself"
 
 
-def read_off(labels: Sequence[str], rows: int) -> str:
-    """Says that the labels were not given, and how many there are: they stand in the rows and are not shown.
+def read_off(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
+    """The different labels of rows, in order, and what is said of it: that they were not given, and how many there are.
 
-    Args:
-        labels: The different ones, in order.
-        rows: Number of rows that they were found in.
+    They stand in the private rows and are not shown.
 
     Raises:
         InvalidParameter: There is only one, or they look like texts.
     """
-    found = f"there {'are' if len(labels) > 1 else 'is'} {len(labels)} in {rows} rows"
+    labels = sorted({str(row["label"]) for row in rows})
+    found = f"there {'are' if len(labels) > 1 else 'is'} {len(labels)} in {len(rows)} rows"
     if len(labels) < 2:
         raise InvalidParameter(
             f"Expected at least 2 different labels in the private rows, but {found}. Name them all with --labels."
         )
-    if len(labels) > min(_LABELS, max(2, rows // _ROWS)) or any(len(label) > _LONG for label in labels):
+    if len(labels) > min(_LABELS, max(2, len(rows) // _ROWS)) or any(len(label) > _LONG for label in labels):
         raise InvalidParameter(
             f"Expected at most {_LABELS} labels in the private rows, of at most {_LONG} letters and each in {_ROWS} "
             f"rows on average, but {found}. Text and label may be exchanged; if not, name the labels with --labels."
         )
-    return (
+    return labels, (
         f"Note: {len(labels)} labels were read off the private rows and count as public from here on. Name them with "
         "--labels to keep them a constant."
     )

@@ -76,9 +76,10 @@ def _icl_of_rows(options: PlanICL, data: Path, settings: dict[str, Any]) -> ICLP
 
     rows = options.read(data)
     records = PrivateRecords(rows)
-    labels = options.labels or sorted({str(row["label"]) for row in rows})
-    if options.labels is None:
-        note(read_off(labels, len(rows)))
+    labels = options.labels
+    if labels is None:
+        labels, said = read_off(rows)
+        note(said)
     chain = DPICLClassifier(
         llm=RunnableLambda(_unasked), examples=records, labels=labels, prompt=_prompt(options, labels), **settings
     )

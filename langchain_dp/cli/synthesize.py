@@ -165,8 +165,8 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             said[label.strip()] = text.strip()
         labels = list(self.labels or said)
         if not labels:
-            labels = sorted({str(row["label"]) for row in rows})
-            note(read_off(labels, len(rows)))
+            labels, told = read_off(rows)
+            note(told)
         unknown = sorted(said.keys() - set(labels))
         if unknown:
             raise WrongArguments(f"Expected --describe for labels of --labels, but {unknown} are none of them.")

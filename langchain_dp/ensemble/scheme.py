@@ -8,7 +8,7 @@ from typing import get_args
 
 from langchain_dp._util import validate
 from langchain_dp.accounting import Neighbors
-from langchain_dp.accounting.events import SamplingName
+from langchain_dp.accounting.events import SamplingName, count_is_public
 from langchain_dp.errors import InvalidParameter
 
 
@@ -109,7 +109,7 @@ def choose_scheme(
         InvalidParameter: There are too few records, or K or q is missing under add/remove.
     """
     name, partitions, probability = sampling.scheme, sampling.partitions, sampling.probability
-    public = neighbors is not Neighbors.ADD_OR_REMOVE_ONE
+    public = count_is_public(neighbors)
     if not public:
         missing = probability is None or (name == "fixed" and partitions is None)
         if missing:

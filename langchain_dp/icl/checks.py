@@ -7,6 +7,7 @@ from typing import Any
 
 from langchain_dp._util.validate import shown
 from langchain_dp.accounting import Neighbors
+from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.questions import question_texts
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.prompts import ICLPrompt
@@ -23,7 +24,7 @@ def check_forgettable(record_id: str, neighbors: Neighbors) -> None:
     """Under add/remove a place is no name: it shifts when another record joins or leaves."""
     if not isinstance(record_id, str):
         raise unknown_id(record_id)
-    if record_id.startswith(AUTOMATIC) and neighbors is Neighbors.ADD_OR_REMOVE_ONE:
+    if record_id.startswith(AUTOMATIC) and not count_is_public(neighbors):
         raise InvalidParameter(
             f"Expected record_id{shown(record_id)} to be a given id under add/remove neighbours, where places shift "
             "when a record joins or leaves. Give every example an 'id'."

@@ -8,7 +8,7 @@ import math
 from collections.abc import Generator, Iterator, Sequence
 
 from langchain_dp._util.places import Places
-from langchain_dp.accounting import Neighbors
+from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.answers import AnswerCache
 from langchain_dp.ensemble.tools import Remaining
 from langchain_dp.errors import ModelUnavailable
@@ -79,7 +79,7 @@ class Releaser:
         self._under_way = Places(math.ceil(max_calls / max(calls, 1.0)))
 
     def _presence_is_private(self) -> bool:
-        return self.reservation.budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE
+        return not count_is_public(self.reservation.budget.neighbors)
 
     def _page(self) -> int:
         """A forgotten record turns the page: what it may have helped to find is not given out again.

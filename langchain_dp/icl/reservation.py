@@ -18,6 +18,7 @@ from langchain_dp.accounting import (
     calibrate_noisy_max,
 )
 from langchain_dp.accounting.budget import warn_of, weak_points
+from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.reservation import (
     LedgerOrPath,
     Reservation,
@@ -181,7 +182,7 @@ def _resume(
     if fixed and not follows:  # the number of records, which may have changed
         asked["partitions"] = (kept.get("groups", groups), groups)
     check_same(plan, asked, budget, "chain")
-    even = neighbors is not Neighbors.ADD_OR_REMOVE_ONE
+    even = count_is_public(neighbors)
     share, scheme = PrivacyBudget(plan.epsilon, plan.delta, neighbors), Scheme(sampling.scheme, groups, q, even)
     weak = _weak(share, scheme, records)
     before(scheme, event, most)

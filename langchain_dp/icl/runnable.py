@@ -14,9 +14,9 @@ from pydantic import BaseModel
 
 from langchain_dp._util import validate
 from langchain_dp._util.validate import moved, no_further
-from langchain_dp.accounting import Askers, Neighbors, NoisyMaxEvent, PrivacyBudget, PrivacyCertificate
+from langchain_dp.accounting import Askers, NoisyMaxEvent, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_of_noise
-from langchain_dp.accounting.events import SamplingName
+from langchain_dp.accounting.events import SamplingName, count_is_public
 from langchain_dp.accounting.pld import MOST_COUNTS
 from langchain_dp.ensemble.answers import KEPT
 from langchain_dp.ensemble.questions import Question, asker_of, asker_specs
@@ -464,7 +464,7 @@ class DPICLClassifier(FromDataFrame, Runnable[Question, Label], Generic[Label]):
             self._voter.forget(stale)
 
     def _counts_are_private(self) -> bool:
-        return self._reservation.budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE
+        return not count_is_public(self._reservation.budget.neighbors)
 
     def warm(self) -> None:
         """Build the caches of all fixed subsets, so that answer times do not show which were cold."""

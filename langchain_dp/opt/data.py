@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from langchain_dp.accounting import Neighbors
+from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.scheme import Sampling, Scheme, choose_scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.settings import Settings
@@ -60,7 +61,7 @@ class Split:
 
 def prepare(records: PrivateRecords, settings: Settings, neighbors: Neighbors, key: bytes) -> Data:
     """Split the examples."""
-    even = neighbors is not Neighbors.ADD_OR_REMOVE_ONE
+    even = count_is_public(neighbors)
     taken = settings.taking_part(len(records))
     training, validation = split(records.ids(), settings.validation, key, even=even, rows=taken)
     return Data(records, training, validation)
@@ -125,7 +126,7 @@ def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme
         alone = Sampling("fixed", partitions=1, probability=1.0)
         return choose_scheme(alone, neighbors=neighbors, records=records, shots=1, subsets=1)
     apart = round(settings.validation * records)
-    if records and neighbors is not Neighbors.ADD_OR_REMOVE_ONE:
+    if records and count_is_public(neighbors):
         check_split(settings, records)
     return choose_scheme(
         settings.sampling,

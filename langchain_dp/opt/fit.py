@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 from langchain_dp._util import validate
-from langchain_dp.accounting import Neighbors, PrivacyBudget, calibrate_limited_domain, calibrate_text_round
-from langchain_dp.accounting.events import LimitedDomainEvent
+from langchain_dp.accounting import PrivacyBudget, calibrate_limited_domain, calibrate_text_round
+from langchain_dp.accounting.events import LimitedDomainEvent, count_is_public, votes_move
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.cost import Lengths, to_evaluate
@@ -117,7 +117,7 @@ def fit(
         written,
         remedy='"choose" writes nothing and needs none of these; the others promise nothing.',
     )
-    if budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE:
+    if not count_is_public(budget.neighbors):
         raise InvalidParameter(
             "Expected neighbors of the budget other than add/remove, under which the number of rows is private and "
             "nothing may be chosen by it. Use replace-one, or choose shots=, subsets= and sampling= yourself."
@@ -162,7 +162,7 @@ def rows_to_choose_by(
     """
     validate.integer("examples_count", examples_count, at_least=1)
     validate.one_of("effort", effort, get_args(Effort))
-    if budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE:
+    if not count_is_public(budget.neighbors):
         return None
     scheme = Scheme("fixed", 1, 1.0, even=True)
     one = to_evaluate(scheme, calls=0, texts=0, length=0, training=0, judged=prompts, lengths=_USUAL).work()
@@ -253,4 +253,4 @@ def _moved(budget: PrivacyBudget, rounds: int, tokens: int, rate: float) -> floa
 def _needed(budget: PrivacyBudget, calls: int) -> float:
     chosen = calibrate_limited_domain(budget, tokens=calls, sampling_probability=1.0, sampling="fixed")
     token = LimitedDomainEvent(*chosen, 1.0, "fixed")
-    return votes_needed(token, moved_votes=budget.neighbors is not Neighbors.REPLACE_SPECIAL)
+    return votes_needed(token, moved_votes=votes_move(budget.neighbors))

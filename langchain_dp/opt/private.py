@@ -18,6 +18,7 @@ from langchain_dp.accounting import (
     TextRoundEvent,
 )
 from langchain_dp.accounting.budget import warn_of, warn_of_clip, warn_of_noise, weak_points
+from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.journal import alone, check_settings, differing, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable
@@ -116,7 +117,7 @@ class PrivateRuns:
         self._journal: Journal | None = None
         self._reservation: PromptReservation | None = None
         self._split: Split | None = None
-        if settings.rows is not None and self.neighbors is Neighbors.ADD_OR_REMOVE_ONE:
+        if settings.rows is not None and not count_is_public(self.neighbors):
             raise InvalidParameter(
                 f"Expected rows={settings.rows} with replace-one or zero-out: under add/remove the number of rows is "
                 "private, and none can be left out by it. Leave rows= out, or use a budget of replace-one."
@@ -376,7 +377,7 @@ class PrivateRuns:
         return {**self._settings.public(), "name": self._name, "model": self._engine.name}
 
     def _scheme(self, journal: Journal) -> Scheme:
-        even = self.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
+        even = count_is_public(self.neighbors)
         return Scheme(self._settings.sampling.scheme, journal.groups, journal.sampling_probability, even)
 
     def released(self) -> list[str]:

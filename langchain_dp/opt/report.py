@@ -6,8 +6,9 @@ import dataclasses
 from typing import Any
 
 from langchain_dp._util.rounding import took
-from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighbors, PrivacyBudget
+from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, PrivacyBudget
 from langchain_dp.accounting.budget import weak_points
+from langchain_dp.accounting.events import votes_move
 from langchain_dp.ensemble.asking import count_quietly
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
@@ -83,7 +84,7 @@ class OptPlanReport:
         """
         if not isinstance(self.token, LimitedDomainEvent):
             return None
-        moved = self.budget.neighbors is not Neighbors.REPLACE_SPECIAL
+        moved = votes_move(self.budget.neighbors)
         return votes_needed(self.token, moved_votes=moved)
 
     def chance(self, share: float) -> float:
@@ -94,7 +95,7 @@ class OptPlanReport:
         """
         if not isinstance(self.token, LimitedDomainEvent):
             raise InvalidParameter('Expected decoder="votes" to ask for a chance by votes. See clip.')
-        moved = self.budget.neighbors is not Neighbors.REPLACE_SPECIAL
+        moved = votes_move(self.budget.neighbors)
         return chance(self.token, share * self.scheme.expected_subsets, moved_votes=moved)
 
     def _noise(self) -> list[str]:

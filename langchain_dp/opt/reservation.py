@@ -22,7 +22,7 @@ from langchain_dp.accounting import (
     epsilon,
 )
 from langchain_dp.accounting.budget import LEAST_CLIP
-from langchain_dp.accounting.events import SamplingName, labels_paid
+from langchain_dp.accounting.events import SamplingName, labels_paid, votes_move
 from langchain_dp.ensemble.reservation import Reservation, check_same, reserved_once, unreserved
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter, PlanError
@@ -111,7 +111,7 @@ class PromptReservation(Reservation):
     @property
     def moved_votes(self) -> bool:
         """Whether a neighbour's vote may move (rather than appear or disappear)."""
-        return self.budget.neighbors is not Neighbors.REPLACE_SPECIAL
+        return votes_move(self.budget.neighbors)
 
 
 def votes_needed(token: LimitedDomainEvent, *, moved_votes: bool) -> float:
@@ -277,7 +277,7 @@ def check_reachable(
         InvalidParameter: It does not. It names what would.
     """
     calls = plan.paid(share.neighbors)
-    moved = share.neighbors is not Neighbors.REPLACE_SPECIAL
+    moved = votes_move(share.neighbors)
     needed, voters = votes_needed(token, moved_votes=moved), agreement * scheme.expected_subsets
     if needed <= voters:
         return

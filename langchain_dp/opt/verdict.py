@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Literal
 
 from langchain_dp._util.rounding import rounded_up
-from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, Neighbors, PrivacyBudget
+from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, PrivacyBudget
 from langchain_dp.accounting.budget import LEAST_CLIP
+from langchain_dp.accounting.events import votes_move
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.fit import AGREED, ENOUGH_CLIP
@@ -159,7 +160,7 @@ def verdict(
         taken: How many of them take part.
         noise: One call under another budget, all else equal.
     """
-    moved = budget.neighbors is not Neighbors.REPLACE_SPECIAL
+    moved = votes_move(budget.neighbors)
     needed, votes = votes_needed(token, moved_votes=moved), scheme.expected_subsets
     at = {share: chance(token, share * votes, moved_votes=moved) for share in (AGREED, NEARLY_ALL)}
     if at[AGREED] >= 0.5:

@@ -16,9 +16,9 @@ from pydantic import BaseModel
 
 from langchain_dp._util import forks
 from langchain_dp._util.validate import group, integer, no_further, number, one_of
-from langchain_dp.accounting import Askers, LedgerPlan, Neighbors, PrivacyBudget, PrivacyCertificate, TextRoundEvent
+from langchain_dp.accounting import Askers, LedgerPlan, PrivacyBudget, PrivacyCertificate, TextRoundEvent
 from langchain_dp.accounting.budget import warn_of, warn_of_clip
-from langchain_dp.accounting.events import MOST_TOKENS
+from langchain_dp.accounting.events import MOST_TOKENS, count_is_public
 from langchain_dp.ensemble.answers import KEPT, AnswerCache
 from langchain_dp.ensemble.journal import secret_key
 from langchain_dp.ensemble.questions import Question, asker_of, asker_specs
@@ -210,7 +210,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
             "sampling_probability": (event.sampling_probability, event.sampling_probability if rate is None else rate),
         }
         check_same(found, asked, budget, "chain")
-        counted = self._ledger.budget.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
+        counted = count_is_public(self._ledger.budget.neighbors)
         noise = ClippedSum(event, members, float(temperature))
         return found, Design("rounds", most, noise, len(self._records) if counted else None)
 
@@ -324,7 +324,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
 
         Not where the promise covers whether a record is there at all: that a question costs again would show it.
         """
-        return 0 if self._ledger.budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE else self._forgotten
+        return self._forgotten if count_is_public(self._ledger.budget.neighbors) else 0
 
     def _begun(self, asked: str, asker: str | None, page: int) -> _Begun:
         """The answer that broke off, or a new one: checked and charged, in this order."""

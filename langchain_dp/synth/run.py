@@ -16,6 +16,7 @@ from langchain_dp.accounting import (
     TextRoundEvent,
 )
 from langchain_dp.accounting.budget import warn_of_clip, weak_points
+from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks, secret_key
 from langchain_dp.ensemble.reservation import affordable
@@ -331,7 +332,7 @@ def _written(number: int, label: str, writer: TextWriter, tokens: Sequence[Token
 
 def slots_of(records: PrivateRecords, neighbors: Neighbors) -> dict[str, str]:
     """What a record's coins hang on: its slot where the number of records is public, else its id."""
-    counted = neighbors is not Neighbors.ADD_OR_REMOVE_ONE
+    counted = count_is_public(neighbors)
     return {name: str(slot) if counted else name for slot, name in enumerate(records.ids())}
 
 

@@ -16,7 +16,7 @@ from langchain_dp.accounting import (
     calibrate_text_round,
     scale_text_rounds,
 )
-from langchain_dp.accounting.events import MOST_TOKENS
+from langchain_dp.accounting.events import MOST_TOKENS, count_is_public
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.synth.describing import Describing
@@ -226,7 +226,7 @@ def in_rounds(
         InvalidParameter: There are too few records, or the rate is missing under add/remove.
     """
     wanted = members * texts * shots
-    counted = budget.neighbors is not Neighbors.ADD_OR_REMOVE_ONE
+    counted = count_is_public(budget.neighbors)
     if rate is None and not counted:
         raise InvalidParameter(
             "Expected sampling_probability= to be given under add/remove neighbours, where the number of records is "
@@ -303,7 +303,7 @@ def _members_a_text(settings: SynthesisSettings, records: int) -> int:
 
 def _unfit_for_groups(settings: SynthesisSettings, budget: PrivacyBudget, records: int) -> str:
     """Why the records cannot be cut into disjoint groups; empty if they can."""
-    if budget.neighbors is Neighbors.ADD_OR_REMOVE_ONE:
+    if not count_is_public(budget.neighbors):
         return 'Expected scheme="rounds" under add/remove neighbours, where the number of records is private.'
     members = _members_a_text(settings, records)
     if members < FEW:
