@@ -15,19 +15,9 @@ from typer.core import TyperGroup
 
 from langchain_dp import __version__
 from langchain_dp.cli import audit, completion, demo, ledger, optimize, plan, sanitize, synthesize
-from langchain_dp.cli.parts import (
-    ENDS,
-    PROGRAM,
-    WRONG,
-    Command,
-    Group,
-    Options,
-    WrongArguments,
-    ending,
-    epilog,
-    note,
-    refusal,
-)
+from langchain_dp.cli.parser import PROGRAM, WRONG, Command, Group, Options, WrongArguments, refusal
+from langchain_dp.cli.runs import ENDS, ending
+from langchain_dp.cli.show import epilog, note
 from langchain_dp.errors import BudgetRunsLow, NothingKept, WeakPromiseWarning
 
 COMMANDS: tuple[type[Options], ...] = (

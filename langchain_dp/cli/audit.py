@@ -11,7 +11,8 @@ from typer import Option
 
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.cli.options import JsonOptions
-from langchain_dp.cli.parts import DONE, FAILED, WrongArguments, paths, print_json
+from langchain_dp.cli.parser import DONE, FAILED, WrongArguments, paths
+from langchain_dp.cli.show import print_json
 from langchain_dp.errors import InvalidParameter
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from typer import Argument, completion
 
-from langchain_dp.cli.parts import DONE, PROGRAM, Options
+from langchain_dp.cli.parser import DONE, PROGRAM, Options
 
 Shell = Literal["bash", "zsh", "fish"]
 

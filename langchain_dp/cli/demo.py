@@ -27,16 +27,9 @@ from langchain_dp.cli.options import (
     VoteOptions,
     of_icl,
 )
-from langchain_dp.cli.parts import (
-    DONE,
-    WrongArguments,
-    note,
-    positive,
-    print_json,
-    progress,
-    read_off,
-    score_table,
-)
+from langchain_dp.cli.parser import DONE, WrongArguments, positive
+from langchain_dp.cli.runs import read_off
+from langchain_dp.cli.show import note, print_json, progress, score_table
 from langchain_dp.errors import InvalidParameter, MissingExtra
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from langchain_dp.cli.parts import WrongArguments
+from langchain_dp.cli.parser import WrongArguments
 from langchain_dp.errors import InvalidParameter
 
 Format = Literal["text", "jsonl"]

@@ -11,7 +11,7 @@ from typing import Any
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.attacks import LeakReport, find_leaks
 from langchain_dp.cli.local_score import check_test, score_instruction
-from langchain_dp.cli.parts import progress, score_table
+from langchain_dp.cli.show import progress, score_table
 from langchain_dp.opt import (
     Decoding,
     DLNSettings,

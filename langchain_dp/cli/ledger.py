@@ -9,7 +9,8 @@ from typer import Argument, Option
 
 from langchain_dp._util.rounding import bound, room
 from langchain_dp.cli.options import JsonOptions
-from langchain_dp.cli.parts import DONE, WrongArguments, columns, paths, positive, strict_json
+from langchain_dp.cli.parser import DONE, WrongArguments, paths, positive
+from langchain_dp.cli.show import columns, strict_json
 
 if TYPE_CHECKING:
     from langchain_dp.accounting import MetricLedger, PrivacyLedger

@@ -23,23 +23,9 @@ from langchain_dp.cli.options import (
     of_run,
     promised,
 )
-from langchain_dp.cli.parts import (
-    DONE,
-    ESTIMATED,
-    INTERRUPTED,
-    WrongArguments,
-    certified,
-    check_apart,
-    check_out,
-    explained,
-    not_negative,
-    note,
-    positive,
-    print_json,
-    progress,
-    read_off,
-)
-from langchain_dp.cli.show import show
+from langchain_dp.cli.parser import DONE, INTERRUPTED, WrongArguments, not_negative, positive
+from langchain_dp.cli.runs import ESTIMATED, certified, check_apart, check_out, explained, read_off
+from langchain_dp.cli.show import note, print_json, progress, show
 from langchain_dp.errors import InvalidParameter, PlanError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 import typer
 from typer import Option
 
-from langchain_dp.cli.parts import Options, WrongArguments, paths, positive, rate, share
+from langchain_dp.cli.parser import Options, WrongArguments, paths, positive, rate, share
 from langchain_dp.errors import InvalidParameter
 
 Neighboring = Literal["replace-one", "add-or-remove-one", "replace-special"]

@@ -12,8 +12,9 @@ from typer import Option
 
 from langchain_dp.cli import optimize
 from langchain_dp.cli.options import BudgetOptions, JsonOptions, RowOptions, TableOptions, VoteOptions, WriterOptions
-from langchain_dp.cli.parts import DONE, WrongArguments, note, paths, positive, read_off
-from langchain_dp.cli.show import show, show_calibration
+from langchain_dp.cli.parser import DONE, WrongArguments, paths, positive
+from langchain_dp.cli.runs import read_off
+from langchain_dp.cli.show import note, show, show_calibration
 
 if TYPE_CHECKING:
     from langchain_dp.icl import ICLPlanReport, ICLPrompt

@@ -22,20 +22,9 @@ from langchain_dp._util.rounding import bound
 from langchain_dp._util.whole_files import whole
 from langchain_dp.cli import files
 from langchain_dp.cli.options import TableOptions, ledger_at, promised
-from langchain_dp.cli.parts import (
-    DONE,
-    ENDS,
-    FAILED,
-    WrongArguments,
-    check_apart,
-    ending,
-    note,
-    positive,
-    print_json,
-    progress,
-    unbroken,
-)
-from langchain_dp.cli.show import show_calibration
+from langchain_dp.cli.parser import DONE, FAILED, WrongArguments, positive
+from langchain_dp.cli.runs import ENDS, check_apart, ending, unbroken
+from langchain_dp.cli.show import note, print_json, progress, show_calibration
 from langchain_dp.cli.workers import Released, Start, in_order, on_ray, processes
 from langchain_dp.errors import InvalidParameter
 

@@ -7,7 +7,8 @@ import ipaddress
 import socket
 from typing import TYPE_CHECKING
 
-from langchain_dp.cli.parts import DONE, note
+from langchain_dp.cli.parser import DONE
+from langchain_dp.cli.show import note
 from langchain_dp.errors import InvalidParameter, MissingExtra
 
 if TYPE_CHECKING:

@@ -1,13 +1,17 @@
-"""How a plan is shown, to people and to programs: the same in ``plan`` and in the commands that run it."""
+"""How results, plans, notes and progress are shown, to people and to programs: the same in all commands."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import math
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from langchain_dp._util.rounding import rounded_up
-from langchain_dp.cli.parts import columns, print_json
+from langchain_dp.cli.parser import DONE, FAILED, INTERRUPTED, PROGRAM, WRONG
 
 if TYPE_CHECKING:
     from langchain_dp.cli.options import JsonOptions
@@ -15,6 +19,91 @@ if TYPE_CHECKING:
     from langchain_dp.opt import OptPlanReport
     from langchain_dp.rapt import Calibration
     from langchain_dp.synth import SynthesisPlan
+
+
+def epilog(examples: str, notes: str = "") -> str:
+    """The end of a help text."""
+    codes = (
+        f"exit codes: {DONE} done, {FAILED} refused or failed (one line on stderr says why), {WRONG} wrong arguments,\n"
+        f"{INTERRUPTED} interrupted"
+    )
+    return "\n\n".join(part for part in (f"examples:\n{examples.rstrip()}", notes.strip(), codes) if part)
+
+
+def line(message: object) -> str:
+    """One line for stderr, whatever the message holds."""
+    return f"{PROGRAM}: {' '.join(str(message).split())}"
+
+
+def note(message: object) -> None:
+    """Say something on stderr, where it is in nobody's way."""
+    print(line(message), file=sys.stderr)
+
+
+def print_json(value: object, *, file: Any = None) -> None:
+    """Print :func:`strict_json`."""
+    print(strict_json(value), file=file)
+
+
+def strict_json(value: object) -> str:
+    """One strict JSON object on one line; infinity is the string "inf"."""
+    return json.dumps(_strict(value), allow_nan=False)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): _strict(each) for key, each in value.items()}
+    return [_strict(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def columns(rows: Iterable[tuple[str, str]], *, indent: int = 2) -> str:
+    """Names and values under one another."""
+    found = list(rows)
+    width = max((len(name) for name, _ in found), default=0)
+    return "\n".join(f"{' ' * indent}{name:<{width}}  {value}".rstrip() for name, value in found)
+
+
+_BAR = 24
+
+
+def score_table(last: str, rows: Iterable[tuple[str, float | None, float, float, str]]) -> str:
+    """Methods with their accuracies, as a table.
+
+    Args:
+        last: Heading of the last column.
+        rows: Of a method: name, epsilon (None: nothing is promised), accuracy, its standard error, the last column.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    for name in ("method", "epsilon", "accuracy", "", last):
+        table.add_column(name, justify="right" if name in ("epsilon", "accuracy") else "left", no_wrap=True)
+    for method, epsilon, accuracy, error, said in rows:
+        shown = "inf" if epsilon is None else f"{epsilon:g}"
+        table.add_row(method, shown, f"{accuracy:.1%} ± {error:>5.1%}", f"{'█' * round(accuracy * _BAR):<{_BAR}}", said)
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int | None, unit: str, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, on a terminal only; yields what tells it how much more is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    counted = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+    seen = ("{task.description}", BarColumn(), counted, "" if unit == "bytes" else unit, TimeRemainingColumn())
+    settings: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False}  # what is printed passes untouched
+    quiet = not (shown and sys.stderr.isatty())
+    with Progress(*seen, console=Console(stderr=True), disable=quiet, **settings) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda more: bar.advance(task, more)
 
 
 def show(

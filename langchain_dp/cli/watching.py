@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from langchain_dp._util.rounding import bound, room
-from langchain_dp.cli.parts import DONE, because, note
+from langchain_dp.cli.parser import DONE
+from langchain_dp.cli.runs import because
+from langchain_dp.cli.show import note
 from langchain_dp.errors import LangChainDPError
 
 if TYPE_CHECKING:

@@ -76,7 +76,8 @@ def test_icl_needs_only_the_number_of_records(data: str, capsys: pytest.CaptureF
     known = planned(capsys, "icl", "--data", data, *common)
     guessed = planned(capsys, "icl", "--records", len(ROWS), *common)
     differing = {name for name in known if known[name] != guessed[name]}
-    assert differing <= {"tokens_per_query", "tokens"}
+    assert differing <= {"tokens_per_query", "tokens", "tokens_counted_by"}
+    assert ["keep these figures to yourself" in each["tokens_counted_by"] for each in (known, guessed)] == [True, False]
     shorter = planned(capsys, "icl", "--records", len(ROWS), *common, "--characters", 20)
     assert shorter["tokens"] < guessed["tokens"]
 
@@ -198,7 +199,7 @@ def test_opt_counts_by_a_model_that_is_named(
     asked = ["opt", "--data", data, "--instruction", "x", "--epsilon", 8, "--subsets", 20, "--shots", 2]
     found = planned(capsys, *asked, "--tokens", 3, "--model", "big.gguf", "--max-tokens", 900)
     assert made == [{"model_path": "big.gguf", "max_tokens": 900}]
-    assert found["tokens_counted_by"] == "big"
+    assert found["tokens_counted_by"] == "big, on the private rows: keep these figures to yourself"
 
 
 @pytest.mark.parametrize("system", ["icl", "opt"])

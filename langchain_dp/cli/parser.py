@@ -1,0 +1,207 @@
+"""How a line is parsed, and refused: options, commands, and the types of their values."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import difflib
+import glob
+import itertools
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, dataclass_transform
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from langchain_dp.errors import InvalidParameter
+
+DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
+"""Exit codes; the last is what shells give to a program that Ctrl-C ended."""
+
+PROGRAM = "langchain-dp"
+
+_FIGURES = ("epsilon", "delta")
+"""What a message shows of a budget, which may be another one than was typed."""
+_IN_CODE = {
+    " of PrivateRecords": "",
+    "with budget=": "with --epsilon",
+    "delta= of reserve(), or budget=PrivacyBudget(1.0, 5e-6) of a chain": "--delta",
+}
+"""What messages say of calls that no command has, and what is typed instead."""
+
+
+class WrongArguments(InvalidParameter):
+    """Options that are each in order and do not go together. The command line alone says so: exit code 2."""
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+@dataclasses.dataclass(frozen=True)
+class Options(abc.ABC):
+    """A command: its fields are its options, which typer reads off their types and defaults, and ``run`` runs it."""
+
+    path: ClassVar[str]
+    what: ClassVar[str]
+    examples: ClassVar[str]
+    notes: ClassVar[str] = ""
+    said: ClassVar[Mapping[str, str]] = {}
+    """Arguments of the library that are options of another name here."""
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
+        for field in dataclasses.fields(cls):
+            if "Path" in str(field.type):
+                field.default.autocompletion = paths  # type: ignore[union-attr]  # typer's, which holds the default
+
+    def __post_init__(self) -> None:  # noqa: B027  # nothing to refuse is no fault of a command
+        """Refuse what does not go together: every base of a command does, and calls that of its own."""
+
+    @abc.abstractmethod
+    def run(self) -> int:
+        """Run the command; returns the exit code."""
+
+    def given(self, names: Iterable[str]) -> list[str]:
+        """Those of some options that differ from their defaults, as they are typed."""
+        fields = {field.name: getattr(field.default, "default", None) for field in dataclasses.fields(self)}
+        return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) != fields[name]]
+
+    def in_options(self, message: str) -> str:
+        """A message of the library, in which arguments are called as they are typed here: ``name=`` is --name."""
+        typed = {field.name: f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(self)}
+        typed |= self.said
+        named = "|".join(name for name in typed if name not in _FIGURES)
+
+        def found(match: re.Match[str]) -> str:
+            name = match["name"]
+            return match[0] if name is None else typed[name] + (" " if match["value"] else "")
+
+        pattern = rf"[A-Z]\w*\([^()]*\)|\b(?P<name>{named})=(?=(?P<value>[\w\"'\[-]|\.\d)?)"
+        for said, instead in _IN_CODE.items():
+            message = message.replace(said, instead)
+        return re.sub(pattern, found, message)
+
+    def at_most_one(self, *names: str, required: bool = False) -> None:
+        """Refuse options that exclude one another, or that are all left out."""
+        given = self.given(names)
+        if len(given) > 1:
+            raise typer.BadParameter(f"{given[0]}: not allowed with argument {given[1]}")
+        if required and not given:
+            said = " ".join(f"--{name.replace('_', '-')}" for name in names)
+            raise typer.BadParameter(f"expected one of {said} to be given")
+
+
+class _Epilog:
+    """Shows the examples as they stand, since rich would wrap their lines; and no colours where nobody sees them."""
+
+    def __init__(self, *given: Any, epilog: str | None = None, **settings: Any) -> None:
+        super().__init__(*given, **settings)
+        self.shown = epilog
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help text."""
+        from typer import rich_utils
+
+        rich_utils.FORCE_TERMINAL = None  # GitHub's logs are no terminal
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+        formatter.write(f"{self.shown}\n")
+
+
+class Command(_Epilog, TyperCommand):
+    """Takes several words after one option: typer asks for the option's name before each."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, and refuse what is left over."""
+        rest = super().parse_args(ctx, self._spread(ctx, list(args)))
+        if rest and not ctx.resilient_parsing:
+            said = (
+                f"expected no further argument, found {rest[0]!r}: write the name of its option before it, and quote a "
+            )
+            said += "value that holds blanks"
+            raise typer.BadParameter(said, ctx)
+        return rest
+
+    def _spread(self, ctx: Any, words: list[str]) -> list[str]:
+        takes = {name: each for each in self.params if not getattr(each, "is_flag", True) for name in each.opts}
+        spread: list[str] = []
+        while words and words[0] != "--":
+            spread.append(name := words.pop(0))
+            if name in takes:
+                option: Any = takes[name]
+                values = [*itertools.takewhile(lambda word: not word.startswith("--"), words)]
+                if len(values) < option.nargs and not ctx.resilient_parsing:
+                    least = "at least one" if option.multiple else {1: "one"}.get(option.nargs, option.nargs)
+                    said = f"expected {least} argument{'s' if option.nargs > 1 else ''}"
+                    raise typer.BadParameter(said, ctx, option)
+                taken = values if option.multiple else values[: option.nargs]
+                spread += [word for value in taken for word in (name, value)][1:] if option.multiple else taken
+                del words[: len(taken)]
+        return spread + words
+
+
+class Group(_Epilog, TyperGroup):
+    """Refuses a command that it does not know by naming those it knows."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command."""
+        if args[0] not in self.commands and not ctx.resilient_parsing:
+            said = f"expected one of {', '.join(self.commands)}, found {args[0]!r}"
+            raise typer.BadParameter(said + _meant(difflib.get_close_matches(args[0], self.commands)), ctx)
+        return super().resolve_command(ctx, args)
+
+
+def refusal(error: Any) -> str:
+    """What typer refused, in one sentence that names the argument and the remedy."""
+    path = PROGRAM if error.ctx is None else error.ctx.command_path
+    said = error.message
+    if hasattr(error, "possibilities"):  # of an option
+        takes = [name for option in error.ctx.command.params for name in option.opts] if error.ctx else []
+        begins = [name for name in takes if name.startswith(error.option_name)]
+        said = f"unknown option {error.option_name}{_meant(begins or error.possibilities)}"
+    elif not isinstance(error, typer.BadParameter) and hasattr(error.ctx and error.ctx.command, "commands"):
+        command = error.ctx.command
+        said = f"expected a {command.subcommand_metavar.split()[0].lower()}: one of {', '.join(command.commands)}"
+    elif getattr(error, "param", None) is not None:
+        name, choices = "/".join(error.param.opts), error.param.type_descriptor.choices
+        if error.param.param_type_name == "argument":
+            name = error.param.metavar or name
+        if error.__cause__:  # pydantic's, which read the value
+            found = error.__cause__.errors()[0]["input"]
+            least, most = (getattr(error.param, bound, None) for bound in ("min", "max"))
+            whole = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+            wanted = f"one of {', '.join(choices)}" if choices else whole
+            said = f"expected {wanted}, found {found!r}{_meant(difflib.get_close_matches(found, choices or ()))}"
+        said = f"{name}: {said}" if said else f"expected {name} to be given"
+    said = said.rstrip(".")
+    return f"{said}{'' if said.endswith('?') else '.'} See {path} --help."
+
+
+def _meant(near: Sequence[str] | None) -> str:
+    return f". Did you mean {near[0]}?" if near else ""
+
+
+def paths(incomplete: str) -> list[tuple[str, str]]:
+    """Completion of a path, for bash; the other shells offer files where nothing else is offered."""
+    if os.environ.get("_LANGCHAIN_DP_SHELL") != "bash":
+        return []
+    begins = os.path.expanduser(incomplete)
+    return [(incomplete + name[len(begins) :], "file") for name in sorted(glob.glob(f"{glob.escape(begins)}*"))]
+
+
+def _number(low: float, high: float, bound: str) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if low < (value := float(text)) < high:
+                return value
+        raise typer.BadParameter(f"expected a number {bound}, found {text!r}")
+
+    return parse
+
+
+positive = _number(0.0, math.inf, "above 0")
+share = _number(0.0, 1.0, "between 0 and 1, such as 0.5")
+rate = _number(0.0, math.nextafter(1.0, 2.0), "above 0 and at most 1")
+not_negative = _number(-math.ulp(0.0), math.inf, "that is not negative")
+"""Types of an argument: a number within bounds, where typer's own cannot leave a bound itself out, or infinity."""

@@ -1,0 +1,161 @@
+"""What commands share that spend, write and end: labels off the rows, where a result may go, why a run ended."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from langchain_dp.cli.parser import FAILED, INTERRUPTED, WrongArguments
+from langchain_dp.errors import BudgetExceeded, InvalidParameter, LangChainDPError, LedgerMismatch, PlanError
+
+if TYPE_CHECKING:
+    from langchain_dp.accounting import PrivacyCertificate
+
+
+def because(error: BaseException) -> str:
+    """Why a command failed, with what to do. Of the operating system's errors some say neither."""
+    if not isinstance(error, OSError) or error.filename is None:
+        return str(error)
+    remedy = {
+        FileNotFoundError: "to be there, but nothing is. Check the path",
+        NotADirectoryError: "to lie in a folder. Check the path",
+        IsADirectoryError: "to be a file, but it is a folder. Name a file in it",
+        PermissionError: "to be open to you. Check its rights, or name another",
+    }.get(type(error), f"to be usable ({error.strerror}). Name another")
+    return f"Expected {os.fsdecode(error.filename)} {remedy}."
+
+
+ENDS = (LangChainDPError, OSError, KeyboardInterrupt)
+"""What ends a command in one line."""
+
+
+def ending(error: BaseException) -> tuple[str, int]:
+    """Why a command ended, and its exit code."""
+    if isinstance(error, OSError) and error.filename is None:  # of a stream, it may be
+        quiet_stdout()
+    if isinstance(error, BrokenPipeError):
+        return "nobody reads the output any more.", FAILED
+    return ("interrupted", INTERRUPTED) if isinstance(error, KeyboardInterrupt) else (because(error), FAILED)
+
+
+_LABELS, _LONG, _ROWS = 100, 60, 4
+"""Most labels and letters that are read off rows, and rows for each."""
+
+ESTIMATED = "the time is estimated from the private rows: keep it to yourself"
+
+
+def read_off(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
+    """The different labels of rows, in order, and what is said of it: that they were not given, and how many there are.
+
+    They stand in the private rows and are not shown.
+
+    Raises:
+        InvalidParameter: There is only one, or they look like texts.
+    """
+    labels = sorted({str(row["label"]) for row in rows})
+    found = f"there {'are' if len(labels) > 1 else 'is'} {len(labels)} in {len(rows)} rows"
+    if len(labels) < 2:
+        raise InvalidParameter(
+            f"Expected at least 2 different labels in the private rows, but {found}. Name them all with --labels."
+        )
+    if len(labels) > min(_LABELS, max(2, len(rows) // _ROWS)) or any(len(label) > _LONG for label in labels):
+        raise InvalidParameter(
+            f"Expected at most {_LABELS} labels in the private rows, of at most {_LONG} letters and each in {_ROWS} "
+            f"rows on average, but {found}. Text and label may be exchanged; if not, name the labels with --labels."
+        )
+    return labels, (
+        f"Note: {len(labels)} labels were read off the private rows and count as public from here on. Name them with "
+        "--labels to keep them a constant."
+    )
+
+
+READ_OFF = "the labels were read off the private rows: the epsilon does not count that"
+
+
+def certified(certificate: PrivacyCertificate, *, read: bool) -> PrivacyCertificate:
+    """The certificate of a run, which says if the command read the labels off the private rows."""
+    if not read or not certificate.private:
+        return certificate
+    return dataclasses.replace(certificate, notes=(*certificate.notes, READ_OFF))
+
+
+@contextlib.contextmanager
+def unbroken() -> Iterator[None]:
+    """Let Ctrl-C wait until the end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    met: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: met.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if met:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Say in terms of the command what to do about a run that was started otherwise."""
+    try:
+        yield
+    except (BudgetExceeded, LedgerMismatch, PlanError) as error:
+        error.args = (
+            f"{error} Here: the options it was started with go on with that run; another --out, or --ledger, starts a "
+            "new one with a budget of its own.",
+        )
+        raise
+
+
+def check_out(out: Path, load: Callable[[Path], object], what: str) -> None:
+    """The result must find its place, and nothing but an older result may be replaced: before anything is paid for.
+
+    Raises:
+        InvalidParameter: There is no such folder, or a file there that ``load`` does not take for ``what``.
+    """
+    if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+        raise InvalidParameter(
+            f"Expected the folder of --out {out} to be there and writable. Make it, or name another."
+        )
+    if out.is_dir():
+        raise InvalidParameter(f"Expected --out {out} to be a file, but it is a folder. Name a file in it.")
+    if out.exists():
+        try:
+            load(out)
+        except (InvalidParameter, ValueError, TypeError, KeyError, AttributeError):
+            raise InvalidParameter(f"Expected --out {out} to be new, or {what}. Name another file.") from None
+
+
+def check_apart(out: Path, ledger: str | None) -> None:
+    """What is written must not take the place of the ledger or of its key: all that was spent would be forgotten.
+
+    Raises:
+        WrongArguments: They are one file.
+    """
+    from langchain_dp.accounting.store.base import is_url
+    from langchain_dp.accounting.store.key_file import SUFFIX
+
+    if ledger is None or is_url(ledger):
+        return
+    place = os.path.realpath(ledger)
+    if os.path.realpath(out) in (place, f"{place}{SUFFIX}", f"{place}-journal"):
+        raise WrongArguments(
+            f"Expected --out {out} to be another file than --ledger {ledger} and what lies beside it: what is written "
+            "would take its place, and with it what was spent. Name another."
+        )
+
+
+def quiet_stdout() -> None:
+    """Nobody reads it any more. The interpreter flushes it at its end; that must not fail once more."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
