@@ -14,6 +14,7 @@ from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig
 from langchain_dp.accounting import LedgerPlan
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.records import TEXT_OR_NUMBER, encodable, is_missing
+from langchain_dp.records.tables import fields_of
 
 HISTORY = "history"
 """The variable that takes what was said before the question."""
@@ -24,6 +25,7 @@ ASKER = "asker"
 Question = str | Mapping[str, Any] | BaseMessage | Sequence[Any] | PromptValue | Document
 """A question: a string; a mapping with the template's variables; a message; a list of messages, of which the last
 human one is the question; the state of a graph, which holds such a list under ``messages``; a prompt value; a document.
+Whatever else has named fields, such as a pydantic object, a dataclass or a named tuple, counts as a mapping.
 """
 
 
@@ -79,26 +81,33 @@ def question_fields(question: object, variables: Sequence[str], *, text_key: str
 
     Args:
         question: See :data:`Question`.
-        variables: Names of the template's variables, at least one. A question without names is the first of them,
-            ``history`` aside.
+        variables: Names of the template's variables, at least one. The text of a question that is no mapping is
+            ``text``, or else the first of them, ``history`` aside.
         text_key: What the text is called in the examples' source: a mapping may use that name for ``text``.
 
     Raises:
         InvalidParameter: It is of another kind, or holds no human message. The message shows nothing of it.
     """
-    main = next((name for name in variables if name != HISTORY), variables[0])
+    main = "text" if "text" in variables else next((name for name in variables if name != HISTORY), variables[0])
     past = {HISTORY: ""} if HISTORY in variables and main != HISTORY else {}
     if isinstance(question, StringPromptValue):
         question = question.text
     elif isinstance(question, PromptValue):
         question = question.to_messages()
-    elif isinstance(question, Mapping):
+    elif not isinstance(question, (str, BaseMessage, Document)):
+        found = fields_of(question)
+        question = question if found is None else found
+    beside: dict[str, Any] = {}
+    if isinstance(question, Mapping):
         if "messages" not in question or "messages" in variables or main in question or text_key in question:
             named = {"text": question[text_key]} if text_key in question and "text" not in question else {}
             fields = {**past, **named, **question}
             if gone := [name for name in variables if name in fields and is_missing(fields[name])]:
-                raise InvalidParameter(f"Expected {gone} of the question to be text, but it is missing. Fill it in.")
+                raise InvalidParameter(
+                    f"Expected {gone} of the question to be text, but it is missing. Fill it in. Nothing was spent."
+                )
             return fields
+        beside = {name: value for name, value in question.items() if name != "messages"}
         question = question["messages"]
     if isinstance(question, str):
         return {**past, main: question}
@@ -107,7 +116,7 @@ def question_fields(question: object, variables: Sequence[str], *, text_key: str
     if isinstance(question, Document):
         return {**past, **question.metadata, main: question.page_content}
     earlier, last = _last_human(_messages(question))
-    return ({HISTORY: get_buffer_string(earlier)} if past else {}) | {main: _text_of(last)}
+    return {**beside, **({HISTORY: get_buffer_string(earlier)} if past else {}), main: _text_of(last)}
 
 
 def question_texts(question: object, variables: Sequence[str], *, text_key: str = "text") -> dict[str, str]:

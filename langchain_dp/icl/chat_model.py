@@ -15,7 +15,7 @@ from pydantic import PrivateAttr
 
 from langchain_dp._util.validate import no_further
 from langchain_dp.ensemble.chat import PrivateChat, check_no_askers, reply_metadata, stop_strings
-from langchain_dp.ensemble.questions import question_fields
+from langchain_dp.ensemble.questions import HISTORY, question_fields
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.answers import DPAnswer
 from langchain_dp.icl.runnable import DPICLClassifier
@@ -26,15 +26,16 @@ from langchain_dp.records import label_name
 class ChatDPICL(PrivateChat):
     """A chat model that answers with one of the classifier's labels, and nothing else.
 
-    The question is the text of the last human message; earlier messages, system messages and tools do not reach the
-    vote. Every reply carries its certificate in ``response_metadata["dp"]`` as plain JSON values. ``stop`` cuts the
-    released label, which is post-processing.
+    The question is the text of the last human message; what was said before reaches the vote only where the
+    classifier's template names ``history``, and tools never do. Every reply carries its certificate in
+    ``response_metadata["dp"]`` as plain JSON values. ``stop`` cuts the released label, which is post-processing.
 
     Args:
         classifier: The private classifier that answers.
 
     Raises:
-        InvalidParameter: There is no human message with text; or the classifier has ``askers``.
+        InvalidParameter: There is no human message with text; or the classifier has ``askers``, or a template with
+            variables that no conversation fills.
 
     Formal guarantee:
         That of the classifier; the chat face only renders what was released.
@@ -53,6 +54,12 @@ class ChatDPICL(PrivateChat):
         if not isinstance(classifier, DPICLClassifier):
             raise InvalidParameter(f"Expected classifier={type(classifier).__name__} to be a DPICLClassifier.")
         check_no_askers("classifier", classifier.askers)
+        needed = [name for name in classifier.prompt.variables if name != HISTORY]
+        if len(needed) > 1:
+            raise InvalidParameter(
+                f"Expected classifier to have a template with one variable, beside {HISTORY!r}: a conversation does "
+                f"not say which is which of {needed}. Ask the classifier itself, with a mapping."
+            )
         self._classifier = classifier
 
     @property
@@ -110,11 +117,12 @@ class ChatDPICL(PrivateChat):
 
     def _answer(self, messages: Sequence[BaseMessage], stop: Sequence[str] | None) -> dict[str, Any]:
         question, ends = _asked(messages), stop_strings(stop)
-        return self._fields(self._classifier.invoke_with_certificate(question, {"callbacks": []}), question, ends)
+        answer = self._classifier.invoke_with_certificate(list(messages), {"callbacks": []})
+        return self._fields(answer, question, ends)
 
     async def _aanswer(self, messages: Sequence[BaseMessage], stop: Sequence[str] | None) -> dict[str, Any]:
         question, ends = _asked(messages), stop_strings(stop)
-        answer = await self._classifier.ainvoke_with_certificate(question, {"callbacks": []})
+        answer = await self._classifier.ainvoke_with_certificate(list(messages), {"callbacks": []})
         return await asyncio.to_thread(self._fields, answer, question, ends)
 
     def _fields(self, answer: DPAnswer[Any], question: str, ends: Sequence[str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import math
@@ -72,6 +73,7 @@ class Releaser:
         self._answers = AnswerCache[Released](keep_answers)
         if not self._presence_is_private():
             subset_prompts.keep(self._answers)
+        self._running: set[asyncio.Task[Released]] = set()  # a loop alone would forget them
         self._probed = False
         self._unanswered: set[bytes] = set()  # no more than were charged
         calls = reservation.scheme.expected_subsets + voter.companions
@@ -153,12 +155,26 @@ class Releaser:
             self._answers.settle(key, answer, page)
 
     async def arelease(self, question: str, asker: str | None = None) -> Released:
-        """Async twin of :meth:`release`."""
+        """Async twin of :meth:`release`. Who is cancelled after the charge has paid: the answer is found, and kept."""
         started = self.pace.start()
         key, page = _key(question), self._page() if self.replicas is None else await in_own_thread(self._turned)
         claim = await self._answers.aclaim(key, page)
         if claim is not None:
             return claim
+        charging = asyncio.Event()
+        release = asyncio.create_task(self._aclaimed(question, asker, key, page, started, charging))
+        self._running.add(release)
+        release.add_done_callback(self._running.discard)
+        try:
+            return await asyncio.shield(release)
+        except asyncio.CancelledError:
+            if not charging.is_set():
+                release.cancel()
+            raise
+
+    async def _aclaimed(
+        self, question: str, asker: str | None, key: bytes, page: int, started: float, charging: asyncio.Event
+    ) -> Released:
         answer: Released | None = None
         try:
             if self.replicas is not None:
@@ -167,7 +183,7 @@ class Releaser:
                 return answer
             await in_own_thread(self.remaining.before_charge, asker)
             async with self._under_way.aheld():
-                drawn: Released = await aredacted(self._aanswered, Held(question, asker), _WHEN)
+                drawn: Released = await aredacted(self._aanswered, Held(question, asker, charging), _WHEN)
             if self.replicas is not None:
                 drawn = await in_own_thread(self._kept_for_all, question, page, drawn)
             answer = drawn
@@ -195,7 +211,7 @@ class Releaser:
             said = str(error)
         raise self._charged(question, said)
 
-    async def _aanswered(self, question: str, asker: str | None) -> Released:
+    async def _aanswered(self, question: str, asker: str | None, charging: asyncio.Event) -> Released:
         with _nothing_charged():
             if not self._probed:
                 await self._voter.aprobe()
@@ -203,6 +219,7 @@ class Releaser:
             if _key(question) in self._unanswered:
                 await self._voter.aask((), beside=question)
         steps = self._steps(question, asker)
+        charging.set()
         subset_prompts = await in_own_thread(next, steps)
         try:
             return _finish(steps, await self._voter.aask(subset_prompts, beside=question))

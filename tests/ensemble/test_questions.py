@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
+from pydantic import BaseModel
 
 from langchain_dp.ensemble.questions import question_fields
 from langchain_dp.errors import InvalidParameter
@@ -107,6 +108,38 @@ def test_history_is_used_where_the_template_names_it() -> None:
     chain = classifier(model, examples=[{**row, "history": ""} for row in private_examples(24)], prompt=prompt)
     chain.invoke(TALK)
     assert all("Human: Hello\nAI: Hi" in question for question in model.asked.questions)
+
+
+class Ticket(BaseModel):
+    """What a model with structured output hands on."""
+
+    product: str
+    text: str
+
+
+class Row(NamedTuple):
+    """What a loop over a frame hands on."""
+
+    product: str
+    text: str
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        Document("It is broken.", metadata={"product": "Lamp", "text": "old"}),
+        {"messages": [HumanMessage("It is broken.")], "product": "Lamp"},
+        Ticket(product="Lamp", text="It is broken."),
+        Row("Lamp", "It is broken."),
+    ],
+    ids=lambda question: type(question).__name__,
+)
+def test_a_question_fills_the_variable_of_the_text_wherever_it_stands(question: Any) -> None:
+    """If it breaks, a body is put for a title and charged, or what serves as an example is refused as a question."""
+    model, prompt = VotingChat(), ICLPrompt(question="Product: {product}\nTicket: {text}", answer="Kind:")
+    chain = classifier(model, examples=[{**row, "product": "x"} for row in private_examples(24)], prompt=prompt)
+    chain.invoke(question)
+    assert {asked.split("\nKind")[0] for asked in model.asked.questions} == {"Product: Lamp\nTicket: It is broken."}
 
 
 @pytest.mark.parametrize("kind", ["int64", "float32", "str_"])

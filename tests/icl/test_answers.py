@@ -139,8 +139,37 @@ async def test_a_cancelled_asker_does_not_hang_the_others(cancelled: int) -> Non
     results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), timeout=60)
     assert isinstance(results.pop(cancelled), asyncio.CancelledError)
     assert results == ["positive"] * 3
-    # The spend of a cancelled first asker stays; a later one never spent.
-    assert left(chain) == (3 if cancelled == 0 else 4)
+    assert left(chain) == 4  # what the first asker paid for is found, whoever is left to be told
+
+
+async def test_who_hangs_up_has_paid_once_and_who_hangs_up_early_has_not() -> None:
+    """If it breaks, every closed browser tab uses up budget, or a release goes on that nobody has paid for."""
+    probing, probe, started, go_on = (asyncio.Event() for _ in range(4))
+
+    async def wait() -> None:
+        started.set()
+        await go_on.wait()
+
+    async def probed() -> None:
+        probing.set()
+        await probe.wait()
+
+    model = AsyncVotingChat(before=wait)
+    chain = classifier(model)
+    chain._voter.aprobe = probed  # type: ignore[method-assign]
+    early = asyncio.create_task(chain.ainvoke("x"))
+    await probing.wait()
+    early.cancel()
+    assert isinstance((await asyncio.gather(early, return_exceptions=True))[0], asyncio.CancelledError)
+    probe.set()
+    for _ in range(3):
+        late = asyncio.create_task(chain.ainvoke("x"))
+        await started.wait()
+        late.cancel()
+        assert isinstance((await asyncio.gather(late, return_exceptions=True))[0], asyncio.CancelledError)
+    go_on.set()
+    assert await asyncio.wait_for(chain.ainvoke("x"), 60) == "positive"
+    assert left(chain) == 4
 
 
 def test_forgetting_drops_all_answers() -> None:

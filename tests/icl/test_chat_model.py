@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 
 from langchain_dp import ChatDPICL, PrivacyCertificate
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
+from langchain_dp.icl import ICLPrompt
 
 
 class Mood(enum.Enum):
@@ -136,6 +137,28 @@ def test_a_chat_without_a_question_is_refused(messages: Any) -> None:
     with pytest.raises(InvalidParameter, match=r"human message|blank|text alone"):
         model.invoke(messages)
     assert left(model.classifier) == 5
+
+
+def test_what_was_said_before_reaches_the_vote_where_the_template_names_it() -> None:
+    """If it breaks, an empty history is voted on and charged, and two conversations share one answer."""
+    model = VotingChat()
+    prompt = ICLPrompt(question="Before: {history} Now: {text}", answer="Label:")
+    chain = classifier(model, examples=[{**row, "history": ""} for row in private_examples(24)], prompt=prompt)
+    chat = ChatDPICL(classifier=chain)
+    for product in ("lamp", "desk"):
+        chat.invoke([("human", f"I ordered a {product}."), ("ai", "Yes?"), ("human", "It never came.")])
+    assert {asked.split("\n")[0] for asked in model.asked.questions} == {
+        f"Before: Human: I ordered a {product}." for product in ("lamp", "desk")
+    }
+    assert left(chain) == 3
+
+
+def test_a_template_that_no_conversation_fills_is_refused() -> None:
+    """If it breaks, a chat is built that refuses every message."""
+    prompt = ICLPrompt(question="{product}: {text}", answer="Label:")
+    chain = classifier(examples=[{**row, "product": "x"} for row in private_examples(24)], prompt=prompt)
+    with pytest.raises(InvalidParameter, match=r"which is which of \['product', 'text'\]. Ask the classifier itself"):
+        ChatDPICL(classifier=chain)
 
 
 def test_tokens_are_counted_without_a_hub() -> None:
