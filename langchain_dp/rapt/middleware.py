@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.rapt._agents import agents_middleware, has_hooks
 from langchain_dp.rapt.runnable import RAPTSanitizer
 
 try:
@@ -106,7 +106,7 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
     @property
     def name(self) -> str:
         """Name of this middleware. ``create_agent`` asks for it while it has the whole list, whose order is checked."""
-        self._check_order(_agents_middleware())
+        self._check_order(agents_middleware())
         return super().name
 
     def _check_order(self, middleware: Sequence[object]) -> None:
@@ -118,13 +118,13 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
                 continue
             if one.name in self._trusted:
                 continue
-            if _has(one, *_RAW_HOOKS):
+            if has_hooks(one, AgentMiddleware, *_RAW_HOOKS):
                 raise InvalidParameter(
                     f"Expected {one.name} to ask no model about raw messages: it works on the state, which is raw "
                     "wherever it stands in the list. Put its model behind the sanitizer (summarizer=sanitizer | ...), "
                     f"or name it in trusted=[{one.name!r}] if its model is inside the trust boundary."
                 )
-            if number < place and _has(one, "wrap_model_call"):
+            if number < place and has_hooks(one, AgentMiddleware, "wrap_model_call"):
                 raise InvalidParameter(
                     f"Expected {one.name} after {type(self).__name__} in the list of middleware: before it, its own "
                     f"model is told raw messages. Or name it in trusted=[{one.name!r}] if that model is inside the "
@@ -163,27 +163,6 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         if system:
             changed["system_message"] = messages[0]
         return request.override(**changed)
-
-
-def _agents_middleware() -> Sequence[object]:
-    """The list that ``create_agent`` is building an agent from, if it is what asks; no hook is handed it."""
-    frame = sys._getframe(2)
-    for _ in range(3):  # a comprehension has a frame of its own before Python 3.12
-        if frame.f_code.co_name == "create_agent":
-            found = frame.f_locals.get("middleware", ())
-            return found if isinstance(found, Sequence) else ()
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return ()
-
-
-def _has(middleware: AgentMiddleware[Any, Any, Any], *hooks: str) -> bool:
-    return any(
-        getattr(type(middleware), f"{prefix}{hook}") is not getattr(AgentMiddleware, f"{prefix}{hook}")
-        for hook in hooks
-        for prefix in ("", "a")
-    )
 
 
 def _asks_a_model(middleware: AgentMiddleware[Any, Any, Any]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel
 
@@ -131,8 +131,9 @@ def each_text(value: Any, change: Callable[[Any], Any]) -> Any:
         return {key: each_text(inner, change) for key, inner in value.items()}
     if isinstance(value, list):
         return [each_text(inner, change) for inner in value]
-    if type(value) is tuple:
-        return tuple(each_text(inner, change) for inner in value)
+    if isinstance(value, tuple):
+        changed = [each_text(inner, change) for inner in value]
+        return type(value)(*changed) if hasattr(value, "_fields") else tuple(changed)
     if isinstance(value, BaseModel):
         given = {name: each_text(inner, change) for name, inner in value if name in value.model_fields_set}
         return value.model_copy(update=given)
@@ -183,8 +184,9 @@ class Restorer(Runnable[Any, Any]):
             metadata = each_text(value.metadata, self.one)
             return Document(page_content=self._map.restore(value.page_content), metadata=metadata, id=value.id)
         changed: dict[str, Any] = {"content": each_text(value.content, self.one)}
-        if isinstance(value, AIMessage):
-            changed["tool_calls"] = [{**call, "args": each_text(call["args"], self.one)} for call in value.tool_calls]
+        for calls in ("tool_calls", "invalid_tool_calls", "tool_call_chunks"):
+            if found := getattr(value, calls, None):
+                changed[calls] = [{**call, "args": each_text(call["args"], self.one)} for call in found]
         return value.model_copy(update=changed)
 
     def pushing(self) -> tuple[Callable[[Any], Any], Callable[[], list[Any]]]:

@@ -13,7 +13,7 @@ import pytest
 from fakes.canary import CANARY, leak_surfaces
 from fakes.rapt import sanitizer
 from langchain_core.documents import Document
-from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import tool
@@ -27,9 +27,10 @@ from langchain_dp.redact import Redacted
 pytest.importorskip("langchain.agents", reason="needs the extra agents")
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware, AgentState
+from langchain.agents.middleware import AgentMiddleware, AgentState, HumanInTheLoopMiddleware
 from langchain.agents.structured_output import ToolStrategy
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
 
 from langchain_dp.rapt.pseudonyms.middleware import PseudonymMiddleware
 
@@ -79,6 +80,19 @@ class Writer(BaseChatModel):
             if run_manager:
                 run_manager.on_llm_new_token(str(chunk.content), chunk=made)
             yield made
+
+
+class Scripted(GenericFakeChatModel):
+    """Says one message after the other, whatever it is told."""
+
+    told: list[list[BaseMessage]] = Field(default_factory=list)
+
+    def _generate(self, messages: list[BaseMessage], *given: Any, **more: Any) -> ChatResult:
+        self.told.append(messages)
+        return super()._generate(messages, *given, **more)
+
+    def bind_tools(self, tools: Sequence[Any], **_: Any) -> BaseChatModel:
+        return self
 
 
 @tool
@@ -338,3 +352,65 @@ def test_wrong_arguments_are_named() -> None:
     with pytest.raises(InvalidParameter, match="32 bytes") as caught:
         PseudonymMiddleware(key="secret-key")
     assert "secret-key" not in str(caught.value)
+
+
+def test_a_call_that_a_person_edits_reaches_the_tool_as_it_was_edited() -> None:
+    """If it breaks, a mail goes to a placeholder, and nobody is told."""
+    sent = []
+
+    @tool("send_mail")
+    def send_mail(to: str) -> str:
+        """Send."""
+        sent.append(to)
+        return f"sent to {to}"
+
+    asks = HumanInTheLoopMiddleware(interrupt_on={"send_mail": True})
+    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS), tools_inside="all")
+    said = AIMessage("", tool_calls=[{"name": "send_mail", "args": {"to": "<PERSON_1>"}, "id": "1"}])
+
+    def made(*order: Any) -> Any:
+        return create_agent(
+            Scripted(messages=iter([said, AIMessage("done")])),
+            [send_mail],
+            middleware=order,
+            checkpointer=InMemorySaver(),
+        )
+
+    with pytest.raises(InvalidParameter, match=r"PseudonymMiddleware after HumanInTheLoopMiddleware .* last"):
+        made(middleware, asks)
+    agent, config = middleware.around(made(asks, middleware)), {"configurable": {"thread_id": "t"}}
+    agent.invoke(asked(f"Write to {CANARY}."), config)
+    assert CANARY in repr(agent.get_state(config).tasks)  # what a person is shown before deciding
+    edited = {"type": "edit", "edited_action": {"name": "send_mail", "args": {"to": SECOND}}}
+    agent.invoke(Command(resume={"decisions": [edited]}), config)
+    assert sent == [SECOND]
+
+
+async def test_a_conversation_is_shown_again_with_its_originals() -> None:
+    """If it breaks, a page that is opened again shows placeholders, or events do while the answer comes."""
+    _, _, agent = built(InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "t"}}
+    assert not agent.get_state(config).values
+    given = agent.invoke(asked(), config)["messages"]
+    for state in (agent.get_state(config), await agent.aget_state(config)):
+        assert [message.content for message in state.values["messages"]] == [message.content for message in given]
+        assert "pseudonyms" not in state.values
+    assert CANARY not in repr(agent.agent.get_state(config))
+    with pytest.raises(InvalidParameter, match="astream"):
+        agent.astream_events(asked(), config)
+
+
+def test_what_would_tell_the_model_more_stands_before() -> None:
+    """If it breaks, what a later middleware adds to a request reaches the model as it is."""
+
+    class Adds(AgentMiddleware[Any, Any, Any]):
+        def wrap_model_call(self, request: Any, handler: Any) -> Any:
+            return handler(request.override(messages=[*request.messages, HumanMessage(f"{CANARY} is ill")]))
+
+    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS))
+    with pytest.raises(InvalidParameter, match="after Adds in the list"):
+        create_agent(Writer(), [], middleware=[middleware, Adds()])
+    model = Scripted(messages=iter([AIMessage("Noted.")]))
+    middleware.around(create_agent(model, [], middleware=[Adds(), middleware])).invoke(asked("Hello"))
+    assert "<PERSON_1> is ill" in repr(model.told)
+    assert CANARY not in repr(model.told)

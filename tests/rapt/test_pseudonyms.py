@@ -18,13 +18,14 @@ from fakes.canary import CANARY, leak_surfaces
 from fakes.rapt import sanitizer
 from langchain_core.documents import Document
 from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage
 from langchain_core.prompt_values import StringPromptValue
 from langchain_dp.integrations.gliner import GlinerEntities
 from pydantic import BaseModel
 
 from langchain_dp.errors import InvalidParameter, MissingExtra, PrivateDataError
 from langchain_dp.rapt import RAPTSanitizer
+from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.placeholders import PlaceholderMap
 from langchain_dp.rapt.pseudonyms import PatternEntities, Pseudonymizer, TermEntities
 from langchain_dp.rapt.pseudonyms.middleware import PseudonymMiddleware
@@ -269,6 +270,23 @@ def test_it_says_what_it_is_not() -> None:
     assert report.not_looked_for[:2] == ("PERSON", "LOCATION")
     assert "IBAN" in report.not_looked_for
     assert "EMAIL" not in report.not_looked_for
+
+
+def test_system_messages_are_hidden_in_or_the_report_says_that_they_are_not() -> None:
+    """If it breaks, the context of a question leaves in clear, and the report blames the recognizers."""
+    given = [SystemMessage("Answer from: Ann Smith is ill."), HumanMessage("Who is ill?")]
+    hiding, keeping = (
+        Pseudonymizer(terms=["Ann Smith"], messages=rules) for rules in (None, MessageRules(system="keep"))
+    )
+    assert [str(message.content) for message in hiding.invoke(given)] == [
+        "Answer from: <TERM_1> is ill.",
+        "Who is ill?",
+    ]
+    assert "System" not in str(hiding.report())
+    assert keeping.invoke(given)[0].content == given[0].content
+    assert "System messages passed in clear" in str(keeping.report())
+    assert keeping.report().to_dict()["system_in_clear"]
+    assert Pseudonymizer(then=sanitizer()).report().system_in_clear
 
 
 def test_the_words_between_can_be_sanitized() -> None:

@@ -18,9 +18,10 @@ from langchain_dp.errors import InvalidParameter
 if TYPE_CHECKING:  # a report of a ledger alone loads none of it
     from langchain_dp.rapt.pseudonyms import PseudonymReport
 
-_FIELDS = {"private", "counts", "looked_for", "not_looked_for", "unknown", "then"}
+_FIELDS = {"private", "counts", "looked_for", "not_looked_for", "unknown", "then", "system_in_clear"}
 _MOST = 2**53
 _CLEAR = "passed in clear"
+_SYSTEM = "; system messages passed in clear"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,20 +107,26 @@ def _checked(row: Any, where: str) -> tuple[dict[str, int], tuple[str, tuple[str
     if not (
         row["private"] is False
         and isinstance(row["unknown"], bool)
+        and isinstance(row["system_in_clear"], bool)
         and isinstance(row["looked_for"], str)
         and isinstance(row["counts"], dict)
         and isinstance(missed, (list, tuple))
         and all(isinstance(kind, str) for kind in missed)
     ):
         raise InvalidParameter(
-            f"Expected {where} to have private false, unknown true or false, looked_for a text, counts an object, and "
-            "not_looked_for a list of texts. Write it with PseudonymReport.to_dict()."
+            f"Expected {where} to have private false, unknown and system_in_clear true or false, looked_for a text, "
+            "counts an object, and not_looked_for a list of texts. Write it with PseudonymReport.to_dict()."
         )
     hidden: Counter[str] = Counter()
     for kind, count in row["counts"].items():
         hidden[label(kind)] += validate.integer(f"a count of {where}", count, at_least=0, at_most=_MOST)
     names = re.sub(r"[^;,()\s][^;,()]*", lambda name: label(name[0]), row["looked_for"])
-    return hidden, (names, tuple(map(label, missed)), row["unknown"], _rest(row["then"], where))
+    return hidden, (
+        names,
+        tuple(map(label, missed)),
+        row["unknown"],
+        _rest(row["then"], where) + _SYSTEM * row["system_in_clear"],
+    )
 
 
 def _rest(then: Any, where: str) -> str:

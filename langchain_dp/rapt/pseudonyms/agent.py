@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from langchain_core.messages import AIMessageChunk, BaseMessage, RemoveMessage, convert_to_messages
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -102,6 +102,34 @@ class PseudonymousAgent(Runnable[Any, Any]):
             yield restored.part(part)
         for rest in restored.rest():
             yield rest
+
+    def get_state(self, config: RunnableConfig, **kwargs: Any) -> Any:
+        """What the graph keeps of a conversation, with the originals put back: to show it again, for example."""
+        return self._put_back(self.agent.get_state(config, **kwargs))
+
+    async def aget_state(self, config: RunnableConfig, **kwargs: Any) -> Any:
+        """Async twin of :meth:`get_state`."""
+        return await asyncio.to_thread(self._put_back, await self.agent.aget_state(config, **kwargs))
+
+    def _put_back(self, snapshot: Any) -> Any:
+        parts = list(snapshot.values.get(PARTS) or ())
+        if not parts:
+            return snapshot
+        restored = _Restored(self._conversations.open(parts))
+        return snapshot._replace(
+            **{name: restored.whole(getattr(snapshot, name)) for name in ("values", "tasks", "interrupts")}
+        )
+
+    def astream_events(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: events are the graph's own, and hold placeholders.
+
+        Raises:
+            InvalidParameter: Always.
+        """
+        raise InvalidParameter(
+            "Expected astream(..., stream_mode=...) in place of astream_events: events are those of the graph, which "
+            "holds placeholders. To see these, ask agent.agent."
+        )
 
     def _parts(self, config: RunnableConfig | None) -> list[str]:
         if not self._keeps(config):

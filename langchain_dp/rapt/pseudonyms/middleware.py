@@ -11,6 +11,7 @@ from langchain_core.messages import AIMessage, RemoveMessage
 
 from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.quiet.run import private_run
+from langchain_dp.rapt._agents import agents_middleware, has_hooks
 from langchain_dp.rapt.messages import REMOVE_ALL
 from langchain_dp.rapt.pseudonyms.agent import PARTS, PseudonymousAgent, hidden_messages, stamped
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations, joined
@@ -54,6 +55,9 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
     the originals, in a run that no callback sees, and what it returns is hidden before it enters the state. Of what a
     tool returns as a ``Command``, messages are hidden, and other updates of the state stay as they are.
 
+    It stands last in the list of middleware: what a later one adds to a request would not be hidden, and a call that a
+    later one changes would not be put back. ``create_agent`` is stopped by an :class:`InvalidParameter` then.
+
     Args:
         pseudonymizer: Its settings hold for each conversation, whose map is its own. None: ``Pseudonymizer()``.
         tools_inside: Names of the tools that are given the originals, or "all".
@@ -94,6 +98,20 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
             raise InvalidParameter(f"Expected tools_inside={tools_inside!r} to be a list of names of tools, or 'all'.")
         self._inside = None if every else frozenset(tools_inside)
         self._conversations = Conversations(settings, key)
+
+    @property
+    def name(self) -> str:
+        """Name of this middleware. ``create_agent`` asks for it while it has the whole list, whose order is checked."""
+        middleware = list(agents_middleware())
+        place = next((number for number, one in enumerate(middleware) if one is self), len(middleware))
+        for one in middleware[place + 1 :]:
+            if has_hooks(one, AgentMiddleware, "wrap_model_call", "wrap_tool_call"):
+                raise InvalidParameter(
+                    f"Expected {type(self).__name__} after {getattr(one, 'name', type(one).__name__)} in the list of "
+                    "middleware: what stands after it tells the model what is not hidden, and tools what is not put "
+                    f"back. Put {type(self).__name__} last."
+                )
+        return super().name
 
     def around(self, agent: Any) -> PseudonymousAgent:
         """The agent as its users call it: originals go in and come out, and it sees placeholders only.

@@ -31,6 +31,7 @@ class PseudonymReport:
         not_looked_for: Usual kinds that none of them looks for; empty if one does not say what it looks for.
         unknown: Whether one of them does not say what it looks for.
         then: What was promised for the words that remain, under ``then=``; None: they passed in clear.
+        system_in_clear: Whether nothing was looked for in system messages.
         private: False. Pseudonyms are no formal privacy and have no epsilon.
 
     Examples:
@@ -43,6 +44,7 @@ class PseudonymReport:
     not_looked_for: tuple[str, ...]
     unknown: bool
     then: MetricCertificate | None
+    system_in_clear: bool = False
     private: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,6 +67,8 @@ class PseudonymReport:
             lines.append("One of these does not say what it looks for.")
         elif self.not_looked_for:
             lines.append(f"Nobody looked for: {', '.join(self.not_looked_for)}.")
+        if self.system_in_clear:
+            lines.append("System messages passed in clear: MessageRules(system='sanitize') hides in them, too.")
         lines.append("All other words passed in clear." if self.then is None else f"All other words: {self.then}")
         return "\n".join(lines)
 
@@ -148,7 +152,8 @@ class Pseudonymizer(SanitizerShell):
             ``GlinerEntities(...)``, a function of a text that returns start, end and kind of each entity, or a list.
         terms: The caller's own words to hide, or a mapping of each to its kind.
         then: A sanitizer for the words that remain, under metric privacy; None: they pass in clear.
-        messages: What of messages passes in clear: system messages and media by default.
+        messages: What of messages passes in clear. By default media do; system messages, which often hold context, are
+            hidden in like all others, but pass where ``then`` would replace their words.
         documents: What of a document's metadata passes. By default none does.
         name: Name of the run.
 
@@ -184,6 +189,8 @@ class Pseudonymizer(SanitizerShell):
         given = list(recognizers) if isinstance(recognizers, (list, tuple)) else [recognizers]
         self.name = name
         finder = AllEntities([*given, *([TermEntities(terms)] if terms else [])])  # type: ignore[list-item]
+        if messages is None:
+            messages = MessageRules(system="sanitize" if then is None else "keep")
         rules = group("messages", messages, MessageRules), group("documents", documents, DocumentRules)
         self._settings = finder, then, rules
         self._begin()
@@ -238,7 +245,7 @@ class Pseudonymizer(SanitizerShell):
 
     def report(self) -> PseudonymReport:
         """What was hidden so far, what nobody looked for, and what is promised for all other words."""
-        finder, then, _ = self._settings
+        finder, then, (messages, _) = self._settings
         kinds = finder.kinds
         return PseudonymReport(
             counts=self._map.counts(),
@@ -246,6 +253,7 @@ class Pseudonymizer(SanitizerShell):
             not_looked_for=() if kinds is None else tuple(kind for kind in KINDS if kind not in kinds),
             unknown=kinds is None,
             then=None if then is None else then.certificate(),
+            system_in_clear=messages.system == "keep",
         )
 
     def __repr__(self) -> str:
