@@ -90,7 +90,7 @@ say what tells them apart.
         None, "--chat/--no-chat", help="use the model's chat template (default: where it carries one)"
     )
     test: Path | None = Option(None, help="rows to score the local model on, before and after")
-    plan: bool = Option(False, "--plan", help="say what it would cost, and stop: nothing is spent")
+    plan: bool = Option(False, "--plan", help="say what it would cost, and stop: no ledger is opened")
 
     def run(self) -> int:
         """Run the command; returns the exit code."""

@@ -75,7 +75,7 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
     alone: bool = Option(
         False, "--alone", help="write with the model alone, for nothing: what private ones have to beat"
     )
-    plan: bool = Option(False, "--plan", help="say what it would cost and whether it is worth it, and stop")
+    plan: bool = Option(False, "--plan", help="say what it would cost and if it is worth it: no ledger is opened")
 
     def __post_init__(self) -> None:
         super().__post_init__()

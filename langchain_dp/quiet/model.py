@@ -244,7 +244,8 @@ class QuietModel:
         if isinstance(answer, Failure):
             raise ModelUnavailable(
                 f"Expected model={self._name} to answer a public test question, got {answer.reason}. "
-                "Check address, key and model name."
+                "Check address, key and model name; where these are right, ask it a public text yourself: the error is "
+                "then whole."
             )
         return answer
 

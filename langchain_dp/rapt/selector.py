@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -11,6 +12,7 @@ from langchain_core.example_selectors import BaseExampleSelector
 
 from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.rapt.restore import each_text
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.redact import Held, redacted
 
@@ -19,7 +21,8 @@ class SanitizingExampleSelector(BaseExampleSelector):
     """Wraps a selector, or a plain list of examples: what it selects is sanitized before it enters a prompt.
 
     For ``FewShotPromptTemplate`` and ``FewShotChatMessagePromptTemplate``. An example that was selected before is given
-    out again, at no further cost.
+    out again, at no further cost. Braces, but for those of JSON, become parentheses: the first
+    of the two formats its text twice.
 
     An example is a document, for its account: what it holds says which, and ``user_key`` whose.
 
@@ -106,13 +109,31 @@ class SanitizingExampleSelector(BaseExampleSelector):
         del examples
         how = functools.partial(self._sanitizer.sanitize_mappings, keep=self._keep, user_key=self._user_key)
         released: list[dict[str, Any]] = redacted(how, held)
-        return released
+        return [
+            {key: each if key in self._keep else _without_braces(each) for key, each in one.items()} for one in released
+        ]
 
     def __repr__(self) -> str:
         return f"SanitizingExampleSelector(<private>, {self._sanitizer!r})"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PrivateDataError("SanitizingExampleSelector holds private examples and cannot be pickled or copied.")
+
+
+_BRACES = str.maketrans("{}", "()")
+
+
+def _without_braces(value: Any) -> Any:
+    return each_text(
+        value, lambda text: text if not isinstance(text, str) or _is_json(text) else text.translate(_BRACES)
+    )
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), (dict, list))
+    except (ValueError, RecursionError):
+        return False
 
 
 def _checked(example: object) -> Mapping[str, Any]:

@@ -39,6 +39,8 @@ def _jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
+            if number == 1 and (remedy := _no_lines(line)):
+                raise InvalidParameter(f"Expected {_named(path)} to hold one JSON object a line, but {remedy}")
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):
@@ -49,6 +51,15 @@ def _jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
                 faults.add(number, "Expected {where} to be a JSON object in UTF-8. Repair it.")
     faults.raise_any()
     return rows
+
+
+def _no_lines(first: bytes) -> str:
+    """What a file is whose first line begins like that, and what to do; empty if it may hold one object a line."""
+    if first.startswith(b"\x1f\x8b"):
+        return "it is compressed. Unpack it."
+    if first.lstrip(b"\xef\xbb\xbf \t").startswith(b"["):
+        return "it is one list. Write its objects a line each, as pandas does by to_json(orient='records', lines=True)."
+    return ""
 
 
 def read_csv(path: str | PathLike[str], *, delimiter: str = ",") -> list[dict[str, Any]]:
@@ -72,7 +83,13 @@ def _table(path: str | PathLike[str], delimiter: str) -> list[dict[str, Any]]:
     rows, line, reader = [], 1, csv.DictReader(lines, delimiter=delimiter, strict=True)
     try:
         with _long_fields():
-            check_names(reader.fieldnames or (), name)
+            names = reader.fieldnames or ()
+            check_names(names, name)
+            if len(names) == 1 and delimiter == "," and ";" in names[0]:
+                raise InvalidParameter(
+                    f"Expected commas between the columns of {name}, but its header has semicolons. Save it with "
+                    "commas, or give the rows of read_csv(path, delimiter=';')."
+                )
             line = reader.line_num + 1
             for row in reader:
                 rows.append(row)

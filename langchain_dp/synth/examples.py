@@ -201,6 +201,9 @@ class SyntheticExamples(Sequence[SyntheticExample]):
     def as_example_selector(self, embeddings: Embeddings | None = None, *, k: int = 4) -> BaseExampleSelector:
         """LangChain's example selector: the ``k`` most similar examples, or without embeddings the same balanced ones.
 
+        For ``FewShotChatMessagePromptTemplate``; ``FewShotPromptTemplate`` formats what was formatted once more, and
+        fails on a text with braces.
+
         Args:
             embeddings: Embed the examples, once, and every input.
             k: How many are chosen.

@@ -19,6 +19,7 @@ from langchain_core.prompts import (
 
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError
+from langchain_dp.rapt.policies import Policies
 from langchain_dp.rapt.selector import SanitizingExampleSelector
 
 RAW = "quetzal"
@@ -47,6 +48,22 @@ def test_a_few_shot_prompt_holds_sanitized_examples(how: str) -> None:
     assert RAW not in prompt
     assert prompt.count("Label: urgent") == prompt.count("Label: calm") == 2
     assert prompt.endswith("Text: pain")
+
+
+def test_braces_in_an_example_do_not_break_a_template_that_formats_twice() -> None:
+    """If it breaks, one example with a brace fails every prompt from then on."""
+    made = FewShotPromptTemplate(
+        example_selector=SanitizingExampleSelector(
+            [{"text": "pain {in} the { arm", "label": "calm"}],
+            sanitizer(policies=Policies(punctuation="keep")),
+            keep=["label"],
+        ),
+        example_prompt=SHOT,
+        suffix="Text: {question}",
+        input_variables=["question"],
+    )
+    prompt = made.format(question="{pain}")
+    assert (prompt.count("("), prompt.count(")"), prompt.count("{")) == (2, 1, 1)
 
 
 def test_a_chat_prompt_holds_sanitized_examples() -> None:

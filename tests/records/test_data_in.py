@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import enum
 import functools
+import gzip
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -276,7 +277,13 @@ def test_one_error_names_all_rows_that_do_not_fit_the_chain() -> None:
         ("n.csv", f"text,label\n{CANARY},a\n{CANARY}\n{CANARY},a,b\n", "rows 2 and 3 of n.csv to have as many fields"),
         ("n{0}.csv", f"text,label\n{CANARY}\n", r"row 1 of n\{0\}.csv"),
         ("n.csv", b"text,label\nb,a\n\xff\xfe,a\n", "line 3 of n.csv to be UTF-8"),
-        ("n.csv", "text;label\na;b\n", "example 0 to have a non-empty str under 'text'"),
+        ("n.csv", "text;label\na;b\n", "commas between the columns of n.csv, but its header has semicolons"),
+        (
+            "n.jsonl",
+            '[\n  {"text": "a", "label": "b"}\n]',
+            "n.jsonl to hold one JSON object a line, but it is one list",
+        ),
+        ("n.jsonl", gzip.compress(b'{"text": "a", "label": "b"}'), "a line, but it is compressed. Unpack it"),
     ],
 )
 def test_a_bad_file_is_named_with_its_lines(name: str, content: Any, message: str, tmp_path: Path) -> None:
