@@ -28,6 +28,7 @@ from langchain_dp.icl import checks, prompts
 from langchain_dp.icl.answers import DPAnswer, Released
 from langchain_dp.icl.asking import MOVED_ASKING, Asking
 from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
+from langchain_dp.icl.companion import companion_text
 from langchain_dp.icl.pace import Pace
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.release import Releaser
@@ -36,7 +37,7 @@ from langchain_dp.icl.report import ICLPlanReport, drowned, report
 from langchain_dp.icl.reservation import AnswerReservation, reserve
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.templates import prompt_from
-from langchain_dp.icl.voters import Voter, companion_text, make_voter
+from langchain_dp.icl.voters import Voter, make_voter
 from langchain_dp.icl.votes import Shot
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.ports import ScoresLabels

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import math
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ from langchain_dp.ensemble.asking import ask_together, count_quietly, is_remote
 from langchain_dp.ensemble.room import Room, beginning
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl.asking import Asking, OnUnhealthy
+from langchain_dp.icl.companion import invented, public_question
 from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.votes import SubsetPrompt, Vote
 from langchain_dp.parsing import parse_label
@@ -30,15 +30,9 @@ from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
 from langchain_dp.quiet.model import Failure, QuietModel
 
-TEST_QUESTION = "This is a test."
-INVENTED = (
-    "Some text.", "Another text.", "A third text.", "One more text.", "Yet another text.", "A sixth text.",
-    "A text of its own.", "A last text.",
-)  # fmt: skip
-"""PUBLIC texts that say nothing, so that a small model has nothing to repeat: it sees how to answer, and answers."""
-
-_FEWEST_INVENTED = 4
 _SHOWN = 200
+_TEST = "a public test question"
+_COMPANION = "this question after invented examples"
 _ANSWER_NOTE = "nobody watches whether the model answers: an answer may be noise alone (on_unhealthy='answer')"
 _RAISE_NOTE = (
     "each question is asked once more with invented examples; where that fails the release raises ModelUnavailable "
@@ -423,31 +417,6 @@ def make_voter(
         f"Expected llm={type(llm).__name__} to be a chat model, a completion model, a Runnable or an engine that "
         "scores labels. Wrap a function in RunnableLambda."
     )
-
-
-def invented(prompt: ICLPrompt, words: Sequence[str], question: str) -> SubsetPrompt:
-    """A PUBLIC subset prompt in the prompt's form: invented examples of the labels in turn, and the question."""
-    texts = INVENTED[: max(_FEWEST_INVENTED, len(words))]
-    shots = tuple((_rendered(prompt, text), word) for text, word in zip(texts, itertools.cycle(words), strict=False))
-    return SubsetPrompt(("public", len(shots)), shots, question)
-
-
-def companion_text(prompt: ICLPrompt, words: Sequence[str]) -> str:
-    """The public companion's prompt before the question, for estimates."""
-    return prompt.head() + prompt.body(invented(prompt, words, "").shots)
-
-
-def public_question(prompt: ICLPrompt) -> str:
-    """A PUBLIC question."""
-    return _rendered(prompt, TEST_QUESTION)
-
-
-def _rendered(prompt: ICLPrompt, text: str) -> str:
-    return prompt.ask(dict.fromkeys(prompt.variables, text))
-
-
-_TEST = "a public test question"
-_COMPANION = "this question after invented examples"
 
 
 def _shown(answer: Any) -> str:

@@ -21,8 +21,8 @@ class SanitizingExampleSelector(BaseExampleSelector):
     """Wraps a selector, or a plain list of examples: what it selects is sanitized before it enters a prompt.
 
     For ``FewShotPromptTemplate`` and ``FewShotChatMessagePromptTemplate``. An example that was selected before is given
-    out again, at no further cost. Braces, but for those of JSON, become parentheses: the first
-    of the two formats its text twice.
+    out again, at no further cost. Braces, but for those of JSON, become parentheses: the first of the two formats its
+    text twice.
 
     An example is a document, for its account: what it holds says which, and ``user_key`` whose.
 

@@ -32,10 +32,10 @@ from langchain_dp.ports import MemberPrompt, ScoresNextToken, Token
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.records import Examples, FromDataFrame, PrivateRecords, check_records
 from langchain_dp.redact import Held, redacted
-from langchain_dp.synth.members import Members
+from langchain_dp.synth.members import Members, slots_of
+from langchain_dp.synth.promise import certified, weak
 from langchain_dp.synth.prompts import AnswerPrompts
 from langchain_dp.synth.report import AnswersPlan, planned_answers
-from langchain_dp.synth.run import certified, slots_of, weak
 from langchain_dp.synth.settings import MOST_ROUNDS, Design, in_rounds
 
 _WHEN = "while an answer was written"

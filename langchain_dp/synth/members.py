@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from langchain_dp.accounting import Neighbors
+from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.subsets import KeyedCoins, bound_of
+from langchain_dp.records import PrivateRecords
 from langchain_dp.synth.settings import DESCRIBED, Design
 
 
@@ -52,3 +55,9 @@ class Members(KeyedCoins):
         if groups not in self._orders:
             self._orders[groups] = sorted(self._names, key=lambda record: self._coin("group", groups, record))
         return self._orders[groups][number::groups]
+
+
+def slots_of(records: PrivateRecords, neighbors: Neighbors) -> dict[str, str]:
+    """What a record's coins hang on: its slot where the number of records is public, else its id."""
+    counted = count_is_public(neighbors)
+    return {name: str(slot) if counted else name for slot, name in enumerate(records.ids())}

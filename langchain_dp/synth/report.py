@@ -12,8 +12,8 @@ from langchain_dp.accounting.budget import LEAST_CLIP
 from langchain_dp.ensemble.asking import count_quietly
 from langchain_dp.ports import Measured, ScoresNextToken
 from langchain_dp.records import PrivateRecords
+from langchain_dp.synth.promise import parameters, weak
 from langchain_dp.synth.prompts import AnswerPrompts
-from langchain_dp.synth.run import parameters, weak
 from langchain_dp.synth.settings import Design, SynthesisSettings
 
 _GAINS = ((LEAST_CLIP, "a third"), (0.65, "half"), (1.0, "three quarters"), (1.8, "nine tenths"))

@@ -28,9 +28,10 @@ from langchain_dp.synth.describing import Describing, told
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
 from langchain_dp.synth.filters import Filters, counted, judged
 from langchain_dp.synth.journal import WrittenText
+from langchain_dp.synth.promise import unasked
 from langchain_dp.synth.prompts import SynthesisPrompts
 from langchain_dp.synth.report import SynthesisPlan, planned
-from langchain_dp.synth.run import SynthesisRuns, unasked
+from langchain_dp.synth.run import SynthesisRuns
 from langchain_dp.synth.settings import DESCRIBED, Scheme, SynthesisSettings
 
 _SHOWN = "<private examples>"

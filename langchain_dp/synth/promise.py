@@ -1,0 +1,88 @@
+"""What is said of a plan of rounds: its certificate, its constants, and why it is weak."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_dp.accounting import LedgerPlan, Neighbors, PrivacyCertificate
+from langchain_dp.accounting.budget import weak_points
+from langchain_dp.mechanisms import Randomness
+from langchain_dp.ports import ScoresNextToken
+from langchain_dp.synth.settings import Design
+
+_TWICE = "a record whose label changes may move two texts, each as far as one: every round is charged for both"
+_DESCRIBED_TOO = "a description of each label was released first, and every record pays for that round too"
+
+
+def certified(
+    plan: LedgerPlan, design: Design, engine: ScoresNextToken, rng: Randomness, *notes: str, quick: bool = False
+) -> PrivacyCertificate:
+    """The promise of a plan of rounds as it stands, with ``notes`` of what leaves."""
+    groups = design.scheme == "groups"
+    return plan.certificate(
+        None if groups or design.describing is not None else design.charged(0),
+        mechanism="exponential mechanism on clipped differences from the public model, token by token",
+        model=engine.name,
+        private=rng.private,
+        reason="" if rng.private else "drawn from not_private_seed: whoever knows the seed can remove the noise",
+        notes=(
+            *notes,
+            "each record is in one of the disjoint groups and pays for that one alone"
+            if groups
+            else "every record takes part in a round by a secret coin",
+            *(() if design.describing is None else (_DESCRIBED_TOO,)),
+            *(() if design.charges == 1 else (_TWICE,)),
+            "style and common knowledge of many records come through, what few records hold does not",
+            *weak(design, plan.epsilon, plan.delta),
+            *getattr(engine, "notes", ()),
+        ),
+        parameters=parameters(design),
+        quick=quick,
+    )
+
+
+def unasked(engine: ScoresNextToken) -> PrivacyCertificate:
+    """The promise of texts that no record, and nothing that was released of one, had a part in."""
+    return PrivacyCertificate(
+        mechanism="the model alone",
+        epsilon=0.0,
+        delta=0.0,
+        neighbors=Neighbors.ADD_OR_REMOVE_ONE,
+        model=engine.name,
+        notes=(
+            "no record was shown to the model: these texts cost nothing",
+            "what the model was told of each label counts as public",
+        ),
+    )
+
+
+def parameters(design: Design) -> dict[str, Any]:
+    """What a certificate says of the noise."""
+    noise, describing = design.noise, design.describing
+    found = {
+        "clip": noise.clip,
+        "members": noise.members,
+        "temperature": noise.temperature,
+        "sampling_probability": noise.event.sampling_probability,
+        "tokens": noise.event.tokens,
+        "rounds": design.rounds,
+        "scheme": design.scheme,
+    } | ({} if design.shots == 1 else {"shots": design.shots})
+    if describing is None:
+        return found
+    return found | {
+        "description_clip": describing.clip,
+        "description_members": describing.members,
+        "description_temperature": describing.temperature,
+        "description_sampling_probability": describing.event.sampling_probability,
+        "description_tokens": describing.event.tokens,
+    }
+
+
+def weak(design: Design, epsilon: float, delta: float) -> tuple[str, ...]:
+    """Why a promise is weak, if it is."""
+    if design.records is not None:
+        return weak_points(epsilon, delta, design.records, "records")
+    return weak_points(
+        epsilon, delta, round(1 / design.noise.event.sampling_probability), "draws that one record is expected in once"
+    )
