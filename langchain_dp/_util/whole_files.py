@@ -46,12 +46,6 @@ def write_whole(path: Path, content: bytes | str, *, owner_only: bool = False) -
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def cache_folder() -> Path:
-    """Where prepared files are kept: $LANGCHAIN_DP_CACHE, $XDG_CACHE_HOME or ~/.cache, then ``langchain-dp``."""
-    root = os.environ.get("LANGCHAIN_DP_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(root).expanduser() / "langchain-dp"
-
-
 def sync_folder(folder: Path) -> None:
     """Make sure that names which were given or taken away in a folder survive a crash."""
     if os.name == "posix":  # elsewhere a folder cannot be synced

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import socket
 from typing import TYPE_CHECKING
 
+from langchain_dp._util.machine import is_loopback
 from langchain_dp.cli.parser import DONE
 from langchain_dp.cli.show import note
 from langchain_dp.errors import InvalidParameter, MissingExtra
@@ -33,7 +33,7 @@ def serve(watched: Watched, host: str, port: int, *, every: float, allow_remote:
             "Expected the package uvicorn for the live page of a ledger. Install it with: "
             "pip install 'langchain-dp[watch]'."
         ) from None
-    local = _is_loopback(host)
+    local = is_loopback(host)
     if not local and not allow_remote:
         raise InvalidParameter(
             f"Expected --host {host} to be a loopback address, such as 127.0.0.1: the page has no login. Reach it "
@@ -60,13 +60,6 @@ def serve(watched: Watched, host: str, port: int, *, every: float, allow_remote:
     with listening, contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(settings).run(sockets=[listening])
     return DONE
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _listen(host: str, port: int) -> socket.socket:

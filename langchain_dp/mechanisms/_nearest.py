@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from langchain_dp._util import forks
+from langchain_dp._util.machine import processors
 from langchain_dp._util.whole_files import whole
 
 Points = NDArray[np.float64]
@@ -227,12 +228,6 @@ def sharded(work: Callable[[S], T], blocks: Iterable[S], threads: int | None) ->
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-
-
-def processors() -> int:
-    """Processors this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 class _Blas:

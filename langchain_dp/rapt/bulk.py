@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from langchain_dp._util import forks
 from langchain_dp._util.columns import Columns, column_names
+from langchain_dp._util.machine import cache_folder
 from langchain_dp._util.rounding import bound
-from langchain_dp._util.whole_files import cache_folder
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
