@@ -132,7 +132,7 @@ class Slots:
                 return entry if entry.tokens <= room else None
             body = self._context.tokenize(one.prompt.body)
             return body if len(self._members.opening_tokens(one.key[0])) + len(body) <= room else None
-        except Exception:
+        except Exception:  # a member that cannot be read abstains, and stops nobody
             return None
 
     def _free(self, count: int, keep: set[Key]) -> list[int]:
@@ -166,7 +166,7 @@ class Slots:
                 steps = []
         except LangChainDPError:  # of the opening, which is public
             raise
-        except Exception:
+        except Exception:  # a member that cannot be read abstains, and stops nobody
             self._dirty.add(sequence)
             self.drop(sequence)
             return False
@@ -210,7 +210,7 @@ class Slots:
         """Take out of a sequence what its resident does not know of."""
         try:
             self._context.truncate(sequence, self.residents[sequence].cells)
-        except Exception:
+        except Exception:  # a member that cannot be read abstains, and stops nobody
             return False
         return True
 

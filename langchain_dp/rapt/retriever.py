@@ -164,7 +164,7 @@ class SanitizingRetriever(BaseRetriever):
         with sealed(Level.QUIET):
             try:
                 found = Held(await self.retriever.ainvoke(query, {"callbacks": []}, **kwargs), most)
-            except Exception as error:
+            except Exception as error:  # it may quote a document
                 failure = type(error).__name__
         if found is None:
             _fail(failure)
