@@ -308,8 +308,13 @@ _HALVED = (
 )
 
 
+def told(method: str, arm: str, value: str) -> Cell:
+    """What the last layer of a tuned model tells of the gender of those who wrote, and how well it does its task."""
+    return Cell(_SHOWN, {**_HALF, "method": method, "arm": arm}, value)
+
+
 def _guessed(method: str, arm: str) -> Line:
-    cells = (Cell(_SHOWN, {**_HALF, "method": method, "arm": arm}, value) for value in ("gender", "chance", "test"))
+    cells = (told(method, arm, value) for value in ("gender", "chance", "test"))
     return Line(f"{LABELS[method]}, {LABELS[arm]}", "here", tuple(cells))
 
 
