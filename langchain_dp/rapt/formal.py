@@ -15,8 +15,9 @@ from langchain_dp.accounting.metric import MetricCertificate, MetricLedger, Owne
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.calibrate import Calibration
 from langchain_dp.rapt.privatize import TextPrivatizer
-from langchain_dp.rapt.release import Drawer, Releases, Texts, withheld
+from langchain_dp.rapt.release import Drawer, Releases, Texts
 from langchain_dp.rapt.streams import TextStream
+from langchain_dp.redact import Held, redacted
 
 SEEDED = "the noise is seeded: whoever knows the seed can remove it"
 REUSED = (
@@ -115,7 +116,7 @@ class FormalReleases(Releases):
         """
         owner = Owner(f"\0stream {uuid.uuid4().hex}" if document is None else document, user)
         self.ledger.spend(self.engine.event.eta, [owner], table=self.engine.table, chain=self._chain)
-        return TextStream(lambda text: withheld(self.engine.pieces, text))
+        return TextStream(lambda text: redacted(self.engine.pieces, Held(text)))
 
     def stamp(self) -> dict[str, Any]:
         """What a sanitized message says of itself."""

@@ -22,7 +22,8 @@ from langchain_dp._util import forks
 from langchain_dp._util.words import alone, one_form, written
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
-from langchain_dp.rapt.release import Texts, Unit, withheld
+from langchain_dp.rapt.release import Texts, Unit
+from langchain_dp.redact import Held, redacted
 
 REASON = "entities are found by a recognizer, which misses some, and all other text passes in clear"
 
@@ -181,7 +182,7 @@ class PlaceholderReleases:
 
     def release(self, units: Sequence[Unit], met: Counter[str] | None = None) -> list[Texts]:
         """Return every unit with its entities replaced; equal ones alike, whatever was ``met``."""
-        return [tuple(withheld(self._replaced_all, unit.texts)) for unit in units]
+        return [tuple(redacted(self._replaced_all, Held(unit.texts))) for unit in units]
 
     def stamp(self) -> dict[str, Any]:
         """What a sanitized message says of itself."""

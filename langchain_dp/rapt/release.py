@@ -21,13 +21,10 @@ from typing import Protocol, TypeVar
 from langchain_dp._util import forks
 from langchain_dp.accounting import MetricEvent
 from langchain_dp.accounting.metric import AlreadyReleased, MetricLedger, Owner
-from langchain_dp.errors import LangChainDPError
-from langchain_dp.redact import Redacted
+from langchain_dp.redact import Held, redacted
 
 Texts = tuple[str, ...]
 K = TypeVar("K", bound=Hashable)
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -202,24 +199,11 @@ class Releases:
     def _draw(self, units: dict[K, Unit], owners: dict[K, Owner], keys: Sequence[bytes] = ()) -> dict[K, Texts]:
         if not units:
             return {}
-        draw = withheld(self.engine.written, [text for unit in units.values() for text in unit.texts])
+        draw = redacted(self.engine.written, Held([text for unit in units.values() for text in unit.texts]))
         charged = [owners[key] for key, unit in units.items() for _ in range(self.charges(unit))]
         self.ledger.spend(self.engine.event.eta, charged, table=self.engine.table, chain=self._chain, keys=keys)
-        fresh = iter(withheld(lambda _: draw(), None))
+        fresh = iter(redacted(draw, Held()))
         return {key: tuple(next(fresh) for _ in unit.texts) for key, unit in units.items()}
-
-
-def withheld(work: Callable[[T], R], texts: T) -> R:
-    """Work on private texts, and let no foreign exception carry a word out."""
-    failure = ""
-    try:
-        return work(texts)
-    except LangChainDPError:
-        raise
-    except Exception as error:  # raised again below, without its text and without this context
-        failure = type(error).__name__
-    del texts
-    raise Redacted(f"{failure} while texts were sanitized; its text is withheld, and nothing was released.")
 
 
 def _blank(unit: Unit) -> Texts:

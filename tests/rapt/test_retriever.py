@@ -244,3 +244,8 @@ class TestStandard(RetrieversIntegrationTests):
     @property
     def retriever_query_example(self) -> str:
         return "severe pain"
+
+
+def test_a_certificate_says_that_the_choice_of_documents_is_not_covered() -> None:
+    """If it breaks, an auditor takes an index over raw documents for covered by eta: guesses at words find them."""
+    assert any("its choice is not covered" in note for note in sanitizer().certificate().notes)
