@@ -17,7 +17,7 @@ from langchain_core.language_models import BaseChatModel, BaseLanguageModel, Bas
 from langchain_core.runnables import Runnable
 
 from langchain_dp.ensemble.asking import ask_together, count_quietly, is_remote
-from langchain_dp.ensemble.room import Room, beginning
+from langchain_dp.ensemble.room import LEAST, Room, beginning
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl.asking import Asking, OnUnhealthy
 from langchain_dp.icl.companion import invented, public_question
@@ -270,7 +270,14 @@ class EngineVoter:
         self.name = engine.name
 
     def check(self, question: str) -> None:
-        """Raise InvalidParameter if the question has more tokens than the engine's public limit."""
+        """Raise InvalidParameter if question or instruction have more tokens than the engine's public limits."""
+        if self._tokens < LEAST:
+            raise InvalidParameter(
+                f"Expected the prompt's instruction to leave at least {LEAST} tokens for examples, of the "
+                f"{self._engine.max_tail_tokens} that the engine has beside a question, but it leaves "
+                f"{max(self._tokens, 0)}: every answer would be noise. Shorten it, or give the engine a larger "
+                "max_tokens. Nothing was spent."
+            )
         tokens, most = self.count_tokens(question), self._engine.max_tail_tokens
         if tokens > most:
             raise InvalidParameter(

@@ -13,7 +13,7 @@ from fakes.voters import LABELS, VotingEngine, classifier, left, private_example
 
 from langchain_dp.ensemble.asking import ask_together
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.icl import SST2
+from langchain_dp.icl import SST2, ICLPrompt
 from langchain_dp.ports import MemberPrompt, ScoresLabels
 
 
@@ -203,3 +203,14 @@ def test_subsets_of_long_examples_vote(histograms: list[list[int]]) -> None:
     assert histograms == [[8, 0]]
     for prompt in engine.calls[0]:
         assert prompt.body.count("Text: note ") == prompt.body.count("Label: positive\n\n") == 3
+
+
+def test_an_instruction_that_leaves_no_room_for_examples_is_refused() -> None:
+    """If it breaks, no example fits, every subset abstains or sees none, and noise is sold as an answer."""
+    engine = VotingEngine()
+    prompts = (ICLPrompt(instruction="word " * words, question="Text: {text}", answer="Label:") for words in (20, 40))
+    fits, fills = (classifier(engine, prompt=prompt) for prompt in prompts)
+    assert fits.invoke("q") == "positive"
+    with pytest.raises(InvalidParameter, match=r"at least 16 tokens for examples, of the 50 .* it leaves 5: .* noise"):
+        fills.invoke("q")
+    assert left(fills) == 5
