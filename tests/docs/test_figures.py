@@ -509,6 +509,20 @@ def test_the_page_quotes_whether_members_of_synthetic_examples_are_found() -> No
     assert [row["settings"]["words_found"] > 0 for row in invented] == [row["key"][1] == "leaked" for row in invented]
 
 
+def test_the_page_quotes_whether_members_of_prompts_are_found() -> None:
+    """If it breaks, the page says that prompts hide their rows, and the results say something else."""
+    found = [row for row in made.so_far(RESULTS / "attacks.jsonl") if row["key"][0] == "lira"]
+    rates = [row["rate"] for row in found]
+    text = " ".join(PAGE.split()).replace(" .", " 0.").replace("(.", "(0.")
+    assert len(found) == 12
+    assert {row["key"][5] for row in found} == {"dln-1"}
+    assert f"DLN-1 {min(rates):.2f} to {max(rates):.2f}, on average {statistics.mean(rates):.2f}, where" in text
+    one, two = sorted(row["low"] for row in found if not row["low"] <= 0.5 <= row["high"])
+    assert f"Two intervals of twelve begin above it, at {one:.3f} and {two:.3f}:".replace(" 0.", " .") in " ".join(
+        PAGE.split()
+    )
+
+
 def test_the_page_quotes_what_recognizers_found() -> None:
     """If it breaks, the page on pseudonyms shows a recall that no row in the results has."""
     page = (ROOT / "docs" / "how-to" / "pseudonyms.md").read_text(encoding="utf-8")
