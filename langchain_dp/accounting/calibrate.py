@@ -27,6 +27,7 @@ from langchain_dp.accounting.events import (
 from langchain_dp.accounting.pld import epsilon
 from langchain_dp.errors import InvalidParameter
 
+_MOST_SIGMA = 1e6  # the accountant takes seconds at it, and no vote is heard long before
 _DIGITS = 4  # decimals of a returned noise scale: a stable name for the same plan on every machine
 LEAST_SIGMA = 0.3
 """Smallest noise scale: below it the grid of the noise would show in the privacy profile."""
@@ -83,7 +84,7 @@ def _noisy_max_sigma(
 
     if cost(LEAST_SIGMA) <= target:
         return LEAST_SIGMA
-    sigma = _smallest(cost, target, start=1.0, name="sigma")
+    sigma = _smallest(cost, target, start=1.0, name=f"sigma up to {_MOST_SIGMA:,.0f} votes", most=_MOST_SIGMA)
     step = 10.0**-_DIGITS
     sigma = round(math.ceil(sigma / step) * step, _DIGITS)
     while cost(sigma) > target:
@@ -267,8 +268,10 @@ def max_releases(event: DpEvent, budget: PrivacyBudget) -> int:
     return low
 
 
-def _smallest(cost: Callable[[float], float], target: float, *, start: float, name: str) -> float:
-    """Root of ``cost(x) = target`` for a decreasing cost, in x > 0, to 5 digits (on a logarithmic scale)."""
+def _smallest(
+    cost: Callable[[float], float], target: float, *, start: float, name: str, most: float = math.exp(40)
+) -> float:
+    """Root of ``cost(x) = target`` for a decreasing cost, in x up to ``most``, to 5 digits (on a logarithmic scale)."""
 
     def excess(log_x: float) -> float:
         value = cost(math.exp(log_x))
@@ -278,9 +281,10 @@ def _smallest(cost: Callable[[float], float], target: float, *, start: float, na
     value = excess(low)
     while value > 0:
         low, high = high, high + math.log(2)
-        if high > 40:
+        if high > math.log(2 * most):
             raise InvalidParameter(
-                f"Expected {name} to reach epsilon={target!r}, but none does. Raise epsilon or delta."
+                f"Expected {name} to reach epsilon={target!r}, but none does. Raise epsilon or delta, or have fewer "
+                "releases."
             )
         value = excess(high)
     if low == high:

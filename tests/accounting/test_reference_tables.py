@@ -14,6 +14,7 @@ from langchain_dp.accounting import (
     epsilon,
     max_releases,
 )
+from langchain_dp.errors import InvalidParameter
 
 RECORDS = 6920
 RATE = 40 / RECORDS
@@ -97,3 +98,10 @@ def test_calibration_both_ways_agrees() -> None:
     epsilon0, delta0 = calibrate_limited_domain(budget, tokens=400, sampling_probability=0.05)
     event = LimitedDomainEvent(epsilon0, delta0, 0.05)
     assert epsilon([(event, 400)], 1e-5) <= 3.0 < epsilon([(event, 404)], 1e-5)
+
+
+@pytest.mark.parametrize("tiny", [1e-4, 1e-9])
+def test_a_budget_that_only_noise_could_keep_is_refused_at_once(tiny: float) -> None:
+    """If it breaks, a slip of the pen in epsilon takes minutes of the accountant's time, and then all memory."""
+    with pytest.raises(InvalidParameter, match=r"sigma up to 1,000,000 votes to reach epsilon=.* fewer releases"):
+        calibrate_noisy_max(PrivacyBudget(tiny, 1e-5), queries=10_000)
