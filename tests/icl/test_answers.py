@@ -157,7 +157,7 @@ async def test_who_hangs_up_has_paid_once_and_who_hangs_up_early_has_not() -> No
     model = AsyncVotingChat(before=wait)
     chain = classifier(model)
     chain._voter.aprobe = probed  # type: ignore[method-assign]
-    early = asyncio.create_task(chain.ainvoke("x"))
+    early = asyncio.create_task(chain.ainvoke("another question"))
     await probing.wait()
     early.cancel()
     assert isinstance((await asyncio.gather(early, return_exceptions=True))[0], asyncio.CancelledError)
