@@ -54,7 +54,8 @@ print(len(private), "private messages;", private[0])
 # enough beyond the noise. The plan says how many that takes, before anything is spent.
 #
 # The embedded model has 135 million parameters and tends to repeat the instruction that it was given. So the request
-# says how to begin, and a few first words are banned. Both are public.
+# says how to begin, and a few first words are banned. Both are public. What repeats a request is left out otherwise;
+# here the beginning is to be repeated.
 
 
 # %%
@@ -90,6 +91,7 @@ def optimizer() -> DPPromptOptimizer:
         num_prompts=2 if FULL else 1,
         max_new_tokens=16,
         decoding=Decoding(banned=banned),
+        writing=Writing(filtered=False),
         name="clinic",
     )
 
