@@ -283,7 +283,7 @@ def test_one_error_names_all_rows_that_do_not_fit_the_chain() -> None:
             '[\n  {"text": "a", "label": "b"}\n]',
             "n.jsonl to hold one JSON object a line, but it is one list",
         ),
-        ("n.jsonl", gzip.compress(b'{"text": "a", "label": "b"}'), "a line, but it is compressed. Unpack it"),
+        ("n.jsonl", gzip.compress(b'{"text": "a", "label": "b"}', mtime=0), "a line, but it is compressed. Unpack it"),
     ],
 )
 def test_a_bad_file_is_named_with_its_lines(name: str, content: Any, message: str, tmp_path: Path) -> None:
