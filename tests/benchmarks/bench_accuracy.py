@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from coded import CODED, not_long
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import made, so_far
 from remembering import Calibrating
@@ -43,13 +44,12 @@ from langchain_dp.icl import AGNEWS, AMAZON, SST2, TREC, ICLPrompt
 from langchain_dp.icl.voters import EngineVoter
 from langchain_dp.icl.votes import SubsetPrompt
 from langchain_dp.mechanisms import report_noisy_max
-from langchain_dp.records import read_jsonl
 
-CODED = ICLPrompt(
+TOPICS = ICLPrompt(
     instruction="Sort the articles into folder A, B, C or D.",
     question="Article: {text}",
     answer="Folder:",
-    words=dict(zip(("World", "Sports", "Business", "Technology"), "ABCD", strict=True)),
+    words=dict(zip(CODED["agnews"].labels, "ABCD", strict=True)),
 )
 """The news topics under codes that no model knows, as the categories of tickets are."""
 NAMES = {"World": "politics", "Sports": "sports", "Business": "business", "Technology": "technology"}
@@ -63,9 +63,23 @@ MPQA = ICLPrompt(
     question="Phrase: {text}",
     answer="Opinion:",
 )
-TASKS = {"sst2": SST2, "mpqa": MPQA, "trec": TREC, "agnews": AGNEWS, "amazon": AMAZON, "coded": CODED, "named": NAMED}
-FOLDERS = {"coded": "agnews", "named": "agnews"}
-MAX_TOKENS = {"sst2": 512, "mpqa": 256, "trec": 384, "agnews": 1280, "amazon": 2048, "coded": 1280, "named": 1280}
+KINDS = ICLPrompt(
+    instruction="Sort the questions into folder A, B, C, D, E or F.",
+    question="Question: {text}",
+    answer="Folder:",
+    words=dict(zip(CODED["trec"].labels, "ABCDEF", strict=True)),
+)
+REVIEWS = ICLPrompt(
+    instruction="Sort the reviews into folder A or B.",
+    question="Review: {text}",
+    answer="Folder:",
+    words=dict(zip(CODED["trustpilot"].labels, "AB", strict=True)),
+)
+TASKS = {"sst2": SST2, "mpqa": MPQA, "trec": TREC, "agnews": AGNEWS, "amazon": AMAZON, "coded": TOPICS, "named": NAMED,
+         "coded trec": KINDS, "coded trustpilot": REVIEWS}  # fmt: skip
+FOLDERS = {"coded": "agnews", "named": "agnews", "coded trec": "trec", "coded trustpilot": "trustpilot"}
+MAX_TOKENS = {"sst2": 512, "mpqa": 256, "trec": 384, "agnews": 1280, "amazon": 2048, "coded": 1280, "named": 1280,
+              "coded trec": 384, "coded trustpilot": 1280}  # fmt: skip
 """Of four examples; half for the question, half for head and examples."""
 TRAINED_ON = 2048
 EPSILONS = (1.0, 2.0, 3.0, 8.0)
@@ -119,8 +133,8 @@ def _options() -> argparse.Namespace:
 
 def _arm(folder: Path, task: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """Accuracy of every method on the questions of one seed."""
-    train = read_jsonl(folder / "train.jsonl")[: options.rows]
-    test = read_jsonl(folder / "test.jsonl")
+    train = not_long(folder.name, folder / "train.jsonl")[: options.rows]
+    test = not_long(folder.name, folder / "test.jsonl")
     test = random.Random(seed).sample(test, min(options.questions, len(test)))
     labels = sorted({row["label"] for row in train})
     with LlamaCppEnsemble(

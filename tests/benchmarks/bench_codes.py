@@ -27,38 +27,15 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from coded import CODED, Coded
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import made, so_far
 
 from langchain_dp import PrivacyBudget
-from langchain_dp.opt import DPPromptOptimizer, Glossary, PromptScore
+from langchain_dp.opt import DPPromptOptimizer, PromptScore
 from langchain_dp.opt.candidates import PromptChoice, choices
 from langchain_dp.opt.forward import Forward
-from langchain_dp.records import read_jsonl
 
-TASKS = {
-    "agnews": ("Choose the team that the article goes to.", ("World", "Sports", "Business", "Technology")),
-    "trec": (
-        "Choose the team that answers the question.",
-        ("expression", "description", "entity", "human", "location", "number"),
-    ),
-}
-"""The instruction that is public, and the labels that the codes stand for, in their order."""
-GLOSSARIES = {
-    "agnews": Glossary(),
-    "trec": Glossary(
-        kind="kind of answer",
-        instruction="Say of what kind the answer to the question is.",
-        task="What the answer to each question is, in one or two words.",
-        cue="The answer is:",
-        shown=(
-            ("On what weekday does the market take place?", "a weekday"),
-            ("What is the bowl on the shelf made of?", "a material"),
-            ("What does the tyre of a tractor weigh?", "a weight"),
-        ),
-    ),
-}
-"""What tells the labels apart is no topic where they are kinds of questions. The words were tried on public rows."""
 DELTA = 1e-5
 
 
@@ -67,11 +44,10 @@ def main() -> None:
     options = _options()
     data = os.environ.get("LANGCHAIN_DP_DATA")
     if not data:
-        sys.exit("Set LANGCHAIN_DP_DATA to a folder with agnews/ and trec/ (train.jsonl and test.jsonl each).")
-    instruction, labels = TASKS[options.task]
-    codes = {label: f"team {letter}" for label, letter in zip(labels, "ABCDEF", strict=False)}
-    train = _coded(Path(data) / options.task / "train.jsonl", codes)[: options.rows]
-    test = _coded(Path(data) / options.task / "test.jsonl", codes)
+        sys.exit("Set LANGCHAIN_DP_DATA to a folder with a folder for every task (train.jsonl and test.jsonl each).")
+    coded = CODED[options.task]
+    train = coded.rows(Path(data) / options.task / "train.jsonl")[: options.rows]
+    test = coded.rows(Path(data) / options.task / "test.jsonl")
     random.Random(0).shuffle(test)
     test = test[: options.asked]
     with LlamaCppEnsemble(
@@ -83,18 +59,18 @@ def main() -> None:
                 if any(row["key"] == key for row in so_far(options.out)):
                     continue
                 began = time.perf_counter()
-                optimizer = _optimizer(engine, instruction, list(codes.values()), arm, options)
+                optimizer = _optimizer(engine, coded, arm, options)
                 forward = Forward.of(engine, optimizer.settings)
                 row: dict[str, Any] = {"key": key, **made(), "load": round(os.getloadavg()[0], 1)}
                 if arm in ("codes", "true", "true, asked for"):
-                    words = tuple(codes.values() if arm == "codes" else labels)
-                    said = GLOSSARIES[options.task].instruction if arm.endswith("asked for") else instruction
+                    words = tuple(coded.codes.values()) if arm == "codes" else coded.labels
+                    said = coded.glossary.instruction if arm.endswith("asked for") else coded.instruction
                     asked = {arm: PromptChoice(said, words)}
                 else:
                     prompt = optimizer.optimize(train)
                     asked_for, names, lines, _ = choices(optimizer.settings, prompt.candidates)
                     asked = {"asked for": asked_for, "names": names, "lines": lines}
-                    given = {value: label for label, value in codes.items()}
+                    given = {code: label for label, code in coded.codes.items()}
                     row |= {"descriptions": {given[code]: said for code, said in prompt.descriptions.items()}}
                     row |= {"chosen": list(prompt.words.values()), "instruction": prompt.instruction}
                     row |= {"noise": dict(prompt.certificate.parameters)}
@@ -106,22 +82,16 @@ def main() -> None:
                 print(json.dumps(row, ensure_ascii=False), flush=True)
 
 
-def _coded(path: Path, codes: dict[str, str]) -> list[dict[str, str]]:
-    return [{"text": " ".join(row["text"].split()), "label": codes[row["label"]]} for row in read_jsonl(path)]
-
-
-def _optimizer(
-    engine: LlamaCppEnsemble, instruction: str, codes: list[str], arm: str, options: Any
-) -> DPPromptOptimizer:
+def _optimizer(engine: LlamaCppEnsemble, coded: Coded, arm: str, options: Any) -> DPPromptOptimizer:
     """That of an arm such as "clip 3" or "votes 3"; of any other, one whose templates are used."""
     decoder, _, epsilon = arm.partition(" ") if arm.startswith(("clip", "votes")) else ("clip", "", "1")
     return DPPromptOptimizer(
         model=engine,
         method="glossary",
-        glossary=GLOSSARIES[options.task],
+        glossary=coded.glossary,
         decoder=decoder,
-        labels=codes,
-        instruction=instruction,
+        labels=list(coded.codes.values()),
+        instruction=coded.instruction,
         budget=PrivacyBudget(float(epsilon), DELTA),
         shots=options.shots,
         subsets=options.subsets,
@@ -153,7 +123,7 @@ def _score(
 def _options() -> Any:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="path of a GGUF (default: the embedded model)")
-    parser.add_argument("--task", choices=list(TASKS), default="agnews")
+    parser.add_argument("--task", choices=list(CODED), default="agnews")
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--arms", nargs="+", default=["codes", "true", "clip 3", "clip 1"])
     parser.add_argument("--shots", type=int, default=1, help="texts of each label that a subset is expected to hold")

@@ -23,8 +23,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
-from bench_codes import GLOSSARIES
 from bench_synth import TASKS
+from coded import CODED
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import made, so_far
 
@@ -39,10 +39,7 @@ from langchain_dp.synth import Describing, DPExampleSynthesizer, SynthesisPrompt
 from langchain_dp.synth.settings import DESCRIBED
 
 MEMBERS, LOTS, WORDS = 60, 40, 2
-HOW = {
-    "agnews": Describing(),
-    "trec": Describing(kind=GLOSSARIES["trec"].kind, shown=GLOSSARIES["trec"].shown),
-}
+HOW = {task: CODED[task].describing for task in ("agnews", "trec")}
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from bench_codes import GLOSSARIES
+from coded import CODED, KINDS_OF_ANSWERS
 from fakes.llama_server import llama_server
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
 from langchain_openai import ChatOpenAI
@@ -56,7 +56,8 @@ from langchain_dp.opt.forward import Forward
 from langchain_dp.records import read_jsonl
 
 TASKS = {"sst2": SST2, "trec": TREC, "mpqa": MPQA, "disaster": DISASTER}
-CALIBRATE = {"sst2": False, "trec": True, "mpqa": False, "disaster": False}
+TASKS |= {f"coded {name}": coded.task for name, coded in CODED.items()}
+CALIBRATE = {name: name == "trec" or name.startswith("coded") for name in TASKS}
 """What suits the initial instruction: on SST-2 calibration costs both models more than ten points, on Trec it adds five
 (100 rows each)."""
 _SHORT = {"description": "Description", "entity": "Entity", "expression": "Abbreviation", "human": "Person",
@@ -89,6 +90,7 @@ ALTERNATIVES: dict[str, list[str | Alternative]] = {
             {"not relevant": "figure of speech", "relevant": "emergency"},
         ),
     ],
+    **{f"coded {name}": ["Say which team it is.", "Name the team that takes care of this text."] for name in CODED},
 }
 """What "choose" chooses among beside the initial instruction: written by hand, tried on 100 training rows a task."""
 ARMS = ("0-shot", "dln-1", "opt", "dp-opt 8", "dp-opt 1")
@@ -209,11 +211,13 @@ def _one(
     seed: int,
     options: Any,
 ) -> dict[str, Any]:
-    folder, task = data / name, TASKS[name]
+    folder, task = data / name.removeprefix("coded "), TASKS[name]
+    coded = CODED[folder.name] if name.startswith("coded ") else None
+    glossary = coded.glossary if coded else KINDS_OF_ANSWERS if name == "trec" else None
     options = argparse.Namespace(
-        **vars(options), calibrate=CALIBRATE[name], glossary=GLOSSARIES.get(name), alternatives=ALTERNATIVES[name]
+        **vars(options), calibrate=CALIBRATE[name], glossary=glossary, alternatives=ALTERNATIVES[name]
     )
-    rows, test = read_jsonl(folder / "train.jsonl"), read_jsonl(folder / "test.jsonl")
+    rows, test = ((coded.rows if coded else read_jsonl)(folder / f"{part}.jsonl") for part in ("train", "test"))
     random.Random(seed).shuffle(rows)
     random.Random(0).shuffle(test)
     began = time.perf_counter()

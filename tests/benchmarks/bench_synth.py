@@ -31,6 +31,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
+from coded import CODED, not_long
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import keep, made, so_far
 
@@ -39,7 +40,6 @@ from langchain_dp.ensemble.naming import names_of
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
 from langchain_dp.ports import MemberPrompt
-from langchain_dp.records import read_jsonl
 from langchain_dp.synth import Describing, DPExampleSynthesizer, SynthesisPrompts
 from langchain_dp.synth.describing import told, useful
 from langchain_dp.synth.settings import DESCRIBED as FIRST
@@ -60,6 +60,7 @@ TASKS = {
         "number": "a question about a number, a date or a price",
     },
     "mpqa": {"negative": "a phrase with a negative opinion", "positive": "a phrase with a positive opinion"},
+    "trustpilot": {"female": "a review of a shop by a woman", "male": "a review of a shop by a man"},
 }
 """The labels, each with a description."""
 DELTA = 1e-6
@@ -76,8 +77,8 @@ def main() -> None:
     data = os.environ.get("LANGCHAIN_DP_DATA")
     if not data:
         sys.exit("Set LANGCHAIN_DP_DATA to a folder with agnews/ (train.jsonl and test.jsonl).")
-    train = read_jsonl(Path(data) / options.task / "train.jsonl")[: options.rows]
-    test = read_jsonl(Path(data) / options.task / "test.jsonl")
+    train = not_long(options.task, Path(data) / options.task / "train.jsonl")[: options.rows]
+    test = not_long(options.task, Path(data) / options.task / "test.jsonl")
     random.Random(0).shuffle(test)
     if options.read:
         _read(options, train, test)
@@ -231,9 +232,10 @@ def _released(arm: str, engine: LlamaCppEnsemble, options: Any, seed: int) -> di
 def _synthesizer(arm: str, engine: LlamaCppEnsemble, labels: dict[str, str], options: Any) -> DPExampleSynthesizer:
     """That of an arm such as "3", "3+described" or "3x4"."""
     epsilon, _, shots = arm.partition("+")[0].partition("x")
+    described = CODED.get(options.task, CODED["agnews"])
     return DPExampleSynthesizer(
         model=engine, labels=labels, count=options.count, budget=PrivacyBudget(float(epsilon), DELTA),
-        describe=arm.endswith("+described"), shots=int(shots or 1),
+        describe=arm.endswith("+described") and described.describing, shots=int(shots or 1),
         members=options.members, max_new_tokens=options.tokens, scheme="rounds", temperature=options.temperature,
     )  # fmt: skip
 

@@ -1,0 +1,76 @@
+"""Labels that mean nothing to a model, as categories of tickets do: three data sets with their labels behind codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from langchain_dp.opt import Glossary, OptTask
+from langchain_dp.records import read_jsonl
+from langchain_dp.synth import Describing
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A data set under codes: the public instruction, what the codes stand for in their order, and how to describe.
+
+    Of a data set with long texts those of more words are left out: four must fit in a prompt.
+    """
+
+    instruction: str
+    labels: tuple[str, ...]
+    glossary: Glossary
+    most_words: int = 1000
+
+    @property
+    def codes(self) -> dict[str, str]:
+        """The code of each label, "team A" for the first."""
+        return {label: f"team {letter}" for label, letter in zip(self.labels, "ABCDEF", strict=False)}
+
+    @property
+    def task(self) -> OptTask:
+        """As a prompt optimizer has it."""
+        return OptTask(tuple(self.codes.values()), self.instruction, shots=3, subsets=102)
+
+    @property
+    def describing(self) -> Describing:
+        """How the writer of synthetic examples asks for descriptions first."""
+        return Describing(kind=self.glossary.kind, shown=self.glossary.shown)
+
+    def rows(self, path: Path) -> list[dict[str, str]]:
+        """The rows of a file, with codes for their labels and texts in one line."""
+        return [{"text": " ".join(row["text"].split()), "label": self.codes[row["label"]]} for row in self.read(path)]
+
+    def read(self, path: Path) -> list[dict[str, Any]]:
+        """The rows of a file as they stand."""
+        return [row for row in read_jsonl(path) if len(row["text"].split()) <= self.most_words]
+
+
+KINDS_OF_ANSWERS = Glossary(
+    kind="kind of answer",
+    instruction="Say of what kind the answer to the question is.",
+    task="What the answer to each question is, in one or two words.",
+    cue="The answer is:",
+    shown=(
+        ("On what weekday does the market take place?", "a weekday"),
+        ("What is the bowl on the shelf made of?", "a material"),
+        ("What does the tyre of a tractor weigh?", "a weight"),
+    ),
+)
+"""What tells the labels apart is no topic where they are kinds of questions. The words were tried on public rows."""
+TOPICS = Glossary()
+CODED = {
+    "agnews": Coded("Choose the team that the article goes to.", ("World", "Sports", "Business", "Technology"), TOPICS),
+    "trec": Coded(
+        "Choose the team that answers the question.",
+        ("expression", "description", "entity", "human", "location", "number"),
+        KINDS_OF_ANSWERS,
+    ),
+    "trustpilot": Coded("Choose the team that the review goes to.", ("female", "male"), TOPICS, most_words=80),
+}
+
+
+def not_long(task: str, path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of any data set."""
+    return CODED[task].read(path) if task in CODED else read_jsonl(path)
