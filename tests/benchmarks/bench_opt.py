@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from coded import CODED, KINDS_OF_ANSWERS
+from coded import CODED
 from fakes.llama_server import llama_server
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
 from langchain_openai import ChatOpenAI
@@ -130,6 +130,12 @@ def main() -> None:
     _table(done, options)
 
 
+def rows_of(data: Path, name: str, part: str) -> list[dict[str, Any]]:
+    """The rows of a part of a task's data set, under codes where it is a coded one."""
+    folder = name.removeprefix("coded ")
+    return (CODED[folder].rows if folder != name else read_jsonl)(data / folder / f"{part}.jsonl")
+
+
 def chat_on(address: str, target: str, words: Sequence[str]) -> ChatOpenAI:
     """A model on loopback, held to the words of the labels."""
     return ChatOpenAI(
@@ -211,13 +217,12 @@ def _one(
     seed: int,
     options: Any,
 ) -> dict[str, Any]:
-    folder, task = data / name.removeprefix("coded "), TASKS[name]
-    coded = CODED[folder.name] if name.startswith("coded ") else None
-    glossary = coded.glossary if coded else KINDS_OF_ANSWERS if name == "trec" else None
+    task, codes = TASKS[name], name.removeprefix("coded ")
+    glossary = CODED[codes].glossary if codes in CODED else None
     options = argparse.Namespace(
         **vars(options), calibrate=CALIBRATE[name], glossary=glossary, alternatives=ALTERNATIVES[name]
     )
-    rows, test = ((coded.rows if coded else read_jsonl)(folder / f"{part}.jsonl") for part in ("train", "test"))
+    rows, test = rows_of(data, name, "train"), rows_of(data, name, "test")
     random.Random(seed).shuffle(rows)
     random.Random(0).shuffle(test)
     began = time.perf_counter()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from bench_opt import TASKS, chat_on, gemma_path
+from bench_opt import TASKS, chat_on, gemma_path, rows_of
 from fakes.llama_server import llama_server
 from langchain_core.prompts import ChatPromptTemplate
 from made import made, so_far
@@ -112,7 +112,7 @@ def _score(address: str, row: dict[str, Any], data: Path, options: argparse.Name
     """Accuracy on the same test rows, in the same order, as bench_opt takes."""
     name = row["key"][2]
     task = TASKS[name]
-    test = read_jsonl(data / name / "test.jsonl")
+    test = rows_of(data, name, "test")
     random.Random(0).shuffle(test)
     template = ChatPromptTemplate.from_messages([("human", task.prompts.forward(row["instruction"]))])
     began = time.perf_counter()
