@@ -10,7 +10,7 @@ from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessageChunk, BaseMessage
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import AddableDict, Runnable, RunnableConfig
 from pydantic import BaseModel
 
 from langchain_dp.errors import InvalidParameter
@@ -37,15 +37,20 @@ class TextRestorer:
     def push(self, text: str) -> str:
         """Take the next piece and return what can be said by now."""
         text = self._held + text
-        start = text.rfind("<")
-        cut = start if start >= 0 and self._map.begins(text[start:]) else len(text)
-        self._held = text[cut:]
-        return self._map.restore(text[:cut], self._shown)
+        ready = _ready(text, self._map)
+        self._held = text[len(ready) :]
+        return self._map.restore(ready, self._shown)
 
     def finish(self) -> str:
         """Return the rest."""
         rest, self._held = self._held, ""
         return rest
+
+
+def _ready(text: str, placeholders: PlaceholderMap) -> str:
+    """A text without what at its end may be the beginning of a placeholder."""
+    start = text.rfind("<")
+    return text[:start] if start >= 0 and placeholders.begins(text[start:]) else text
 
 
 class ChunkRestorer:
@@ -102,6 +107,46 @@ class ChunkRestorer:
         return self._texts[place].push(text)
 
 
+def _grew(before: Any, after: Any) -> bool:
+    """Whether a structured answer may be the beginning of another."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return all(key in after and _grew(inner, after[key]) for key, inner in before.items())
+    if isinstance(before, list) and isinstance(after, list):
+        return len(before) <= len(after) and all(map(_grew, before, after))
+    if isinstance(before, str) and isinstance(after, str):
+        return after.startswith(before)
+    return before is None or bool(before == after)
+
+
+class WholeRestorer:
+    """A structured answer that grows, each chunk the whole by now, as a parser of JSON streams it.
+
+    A string in it that ends as a placeholder may begin is shown without that end, until it goes on. Where the next one
+    is no longer the same answer, what was held back of the last one is shown first.
+    """
+
+    def __init__(self, restorer: Restorer, placeholders: PlaceholderMap) -> None:
+        self._restorer = restorer
+        self._map = placeholders
+        self._last: Any = None
+        self._said: Any = None
+
+    def push(self, chunk: Any) -> list[Any]:
+        """Restore what it is by now."""
+
+        def ready(value: Any) -> Any:
+            return _ready(value, self._map) if isinstance(value, str) else value
+
+        before = [] if _grew(self._last, chunk) else self.finish()
+        self._last, self._said = chunk, self._restorer.restore(each_text(chunk, ready))
+        return [*before, self._said]
+
+    def finish(self) -> list[Any]:
+        """The whole once more, if something in it was not shown."""
+        whole = self._restorer.restore(self._last)
+        return [] if whole == self._said else [whole]
+
+
 def _chunk_like(chunk: AIMessageChunk, content: Any, calls: Any) -> AIMessageChunk:
     """A chunk anew, so that its calls are parsed again from what is in it now."""
     return AIMessageChunk(
@@ -149,7 +194,8 @@ class Restorer(Runnable[Any, Any]):
     """Restores what a sanitizer's placeholders stand for. Its own run shows callbacks what it is given only.
 
     The run around it, of the whole chain, shows the outcome all the same: use ``with private_run():``.
-    A stream of texts, or of chunks of one message, is restored as it comes, wherever it is cut; others piece by piece.
+    A stream of texts, of chunks of one message, of mappings of these as parallel steps give them, or of an answer in
+    JSON that grows, is restored as it comes, wherever it is cut; others piece by piece.
 
     Args:
         placeholders: The map of the sanitizer.
@@ -189,21 +235,27 @@ class Restorer(Runnable[Any, Any]):
                 changed[calls] = [{**call, "args": each_text(call["args"], self.one)} for call in found]
         return value.model_copy(update=changed)
 
-    def pushing(self) -> tuple[Callable[[Any], Any], Callable[[], list[Any]]]:
-        """For one stream: what restores the next chunk, and what returns the rest at the end, a list of at most two."""
-        text, chunks = TextRestorer(self._map), ChunkRestorer(self._map)
+    def pushing(self) -> tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]:
+        """For one stream: what returns what may be said after the next chunk, and what returns the rest at the end."""
+        text, chunks, whole = TextRestorer(self._map), ChunkRestorer(self._map), WholeRestorer(self, self._map)
         last: list[str | None] = [None]
+        keys: dict[str, tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]] = {}
 
-        def push(chunk: Any) -> Any:
+        def push(chunk: Any) -> list[Any]:
             if isinstance(chunk, str):
-                return text.push(chunk)
+                return [said for said in [text.push(chunk)] if said]
             if isinstance(chunk, AIMessageChunk):
                 last[0] = chunk.id
-                return chunks.push(chunk)
-            return self.restore(chunk)
+                return [chunks.push(chunk)]
+            if isinstance(chunk, AddableDict):
+                for key in chunk:
+                    keys.setdefault(key, self.pushing())
+                return [AddableDict({key: said}) for key, value in chunk.items() for said in keys[key][0](value)]
+            return whole.push(chunk)
 
         def finish() -> list[Any]:
-            return [rest for rest in (text.finish(), chunks.finish(last[0])) if rest]
+            under = [AddableDict({key: rest}) for key, (_, end) in keys.items() for rest in end()]
+            return [*(rest for rest in (text.finish(), chunks.finish(last[0])) if rest), *whole.finish(), *under]
 
         return push, finish
 
@@ -246,9 +298,7 @@ class Restorer(Runnable[Any, Any]):
         """Restore what arrives in chunks, as it comes. Callbacks are told nothing of it: it has no run of its own."""
         push, finish = self.pushing()
         for chunk in input:
-            restored = push(chunk)
-            if restored != "":
-                yield restored
+            yield from push(chunk)
         yield from finish()
 
     async def atransform(
@@ -260,8 +310,7 @@ class Restorer(Runnable[Any, Any]):
         """Async twin of :meth:`transform`."""
         push, finish = self.pushing()
         async for chunk in input:
-            restored = push(chunk)
-            if restored != "":
+            for restored in push(chunk):
                 yield restored
         for rest in finish():
             yield rest

@@ -9,7 +9,7 @@ import re
 import time
 import types
 import unicodedata
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from fakes.rapt import sanitizer
 from langchain_core.documents import Document
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage
+from langchain_core.output_parsers import JsonOutputParser
 from langchain_core.prompt_values import StringPromptValue
+from langchain_core.runnables import RunnableGenerator, RunnableParallel, add
 from langchain_dp.integrations.gliner import GlinerEntities
 from pydantic import BaseModel
 
@@ -216,6 +218,29 @@ def test_a_restorer_streams() -> None:
         made.restorer().transform(iter([AIMessageChunk("<PERSON", id="i"), AIMessageChunk("_1> <", id="i")]))
     )
     assert "".join(chunk.content for chunk in message) == "Bob <"
+
+
+def test_structured_answers_are_restored_as_they_come() -> None:
+    """If it breaks, a stream of JSON or of parallel steps ends with placeholders, or loses what was held back."""
+    made = Pseudonymizer(terms={"Bob": "PERSON"})
+    made.invoke("Bob")
+
+    cut = ['{"to": "<PER', 'SON_1>", "others": ["<PERSON', '_1>", "a <"]', "}"]
+
+    def pieces(_: object) -> Iterator[str]:
+        yield from cut
+
+    model = RunnableGenerator(pieces, lambda _: _each(cut))
+    shown = list((model | JsonOutputParser() | made.restorer()).stream("hi"))
+    assert shown[-1] == {"to": "Bob", "others": ["Bob", "a <"]}
+    assert not any("PER" in str(whole) for whole in shown)
+    parallel = RunnableParallel(said=model, again=model) | made.restorer()
+    joined = add(parallel.stream("hi"))
+    assert joined == dict.fromkeys(("said", "again"), '{"to": "Bob", "others": ["Bob", "a <"]}')
+    assert asyncio.run(_agather((model | JsonOutputParser() | made.restorer()).astream("hi")))[-1] == shown[-1]
+    # Nothing is lost of what does not grow.
+    shown = list(made.restorer().transform(iter([["a <"], ["b"], {"k": "c <"}, {"k": "d"}])))
+    assert shown == [["a "], ["a <"], ["b"], {"k": "c "}, {"k": "c <"}, {"k": "d"}]
 
 
 class Contact(BaseModel):
