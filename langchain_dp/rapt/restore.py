@@ -164,28 +164,32 @@ def _in_json(original: str) -> str:
     return json.dumps(original, ensure_ascii=False)[1:-1]
 
 
-def each_text(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A nested value with each string, message and document in it changed; keys, numbers and other objects stay.
+def each_text(value: Any, change: Callable[[Any], Any], *, keys: bool = False) -> Any:
+    """A nested value with each string, message and document in it changed; numbers and other objects stay.
 
-    Pydantic models and dataclasses, as structured answers are, are copied.
+    Keys of mappings stay too, unless ``keys``. Pydantic models and dataclasses, as structured answers are, are copied.
     """
+
+    def inside(value: Any) -> Any:
+        return each_text(value, change, keys=keys)
+
     if isinstance(value, (str, BaseMessage, Document)):
         changed = change(value)
         return value if changed == value else changed
     if isinstance(value, dict):
-        return {key: each_text(inner, change) for key, inner in value.items()}
+        return {inside(key) if keys else key: inside(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [each_text(inner, change) for inner in value]
+        return [inside(inner) for inner in value]
     if isinstance(value, tuple):
-        changed = [each_text(inner, change) for inner in value]
+        changed = [inside(inner) for inner in value]
         return type(value)(*changed) if hasattr(value, "_fields") else tuple(changed)
     if isinstance(value, BaseModel):
-        given = {name: each_text(inner, change) for name, inner in value if name in value.model_fields_set}
+        given = {name: inside(inner) for name, inner in value if name in value.model_fields_set}
         return value.model_copy(update=given)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         made = copy.copy(value)
         for field in dataclasses.fields(value):
-            object.__setattr__(made, field.name, each_text(getattr(value, field.name), change))  # it may be frozen
+            object.__setattr__(made, field.name, inside(getattr(value, field.name)))  # it may be frozen
         return made
     return value
 
@@ -216,7 +220,7 @@ class Restorer(Runnable[Any, Any]):
         """
         structured = dataclasses.is_dataclass(value) and not isinstance(value, type)
         if value is None or structured or isinstance(value, (str, list, tuple, dict, BaseModel)):
-            return each_text(value, self.one)
+            return each_text(value, self.one, keys=True)
         raise InvalidParameter(
             "Expected a str, messages, a prompt value, documents or a structured answer to restore, not "
             f"{type(value).__name__}."
@@ -227,12 +231,12 @@ class Restorer(Runnable[Any, Any]):
         if isinstance(value, str):
             return self._map.restore(value)
         if isinstance(value, Document):
-            metadata = each_text(value.metadata, self.one)
+            metadata = each_text(value.metadata, self.one, keys=True)
             return Document(page_content=self._map.restore(value.page_content), metadata=metadata, id=value.id)
-        changed: dict[str, Any] = {"content": each_text(value.content, self.one)}
+        changed: dict[str, Any] = {"content": each_text(value.content, self.one, keys=True)}
         for calls in ("tool_calls", "invalid_tool_calls", "tool_call_chunks"):
             if found := getattr(value, calls, None):
-                changed[calls] = [{**call, "args": each_text(call["args"], self.one)} for call in found]
+                changed[calls] = [{**call, "args": each_text(call["args"], self.one, keys=True)} for call in found]
         return value.model_copy(update=changed)
 
     def pushing(self) -> tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]:

@@ -45,6 +45,11 @@ def _jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 row = None
+            if number == 1 and isinstance(row, dict) and row.keys() == {"certificate", "settings"}:
+                raise InvalidParameter(
+                    f"Expected {_named(path)} to hold rows, but these are synthetic examples with their certificate. "
+                    "Read them with SyntheticExamples.load(path).rows()."
+                )
             if isinstance(row, dict):
                 rows.append(row)
             else:

@@ -24,6 +24,11 @@ def rows_of(examples: object) -> Iterable[Any]:
     """
     if isinstance(examples, (str, PathLike)):
         return read_file(examples)
+    if hasattr(examples, "iloc") and not hasattr(examples, "columns"):
+        raise InvalidParameter(
+            f"Expected examples of type {type(examples).__name__} to hold texts and labels, not one column. Give the "
+            "DataFrame."
+        )
     if isinstance(examples, Mapping) or fields_of(examples) is not None:
         raise InvalidParameter(
             f"Expected examples of type {type(examples).__name__} to hold many examples, not one. Put it into a list; "
@@ -31,11 +36,6 @@ def rows_of(examples: object) -> Iterable[Any]:
         )
     if hasattr(examples, "collect_schema") and not hasattr(examples, "to_dicts"):
         raise InvalidParameter(f"Expected examples of type {type(examples).__name__} to be collected. Call .collect().")
-    if hasattr(examples, "iloc") and not hasattr(examples, "columns"):
-        raise InvalidParameter(
-            f"Expected examples of type {type(examples).__name__} to hold texts and labels, not one column. Give the "
-            "DataFrame."
-        )
     names = getattr(examples, "column_names", getattr(examples, "columns", None))
     if isinstance(names, Iterable) and not isinstance(names, str):
         check_names(names, "the table")
@@ -67,7 +67,8 @@ def fields_of(example: object) -> Mapping[str, Any] | None:
         return {**metadata, "text": text, "page_content": text, **({} if name is None else {"id": name})}
     if dataclasses.is_dataclass(example):
         return {field.name: getattr(example, field.name) for field in dataclasses.fields(example)}
-    for method in ("model_dump", "_asdict"):  # pydantic; a named tuple
+    for method in ("model_dump", "_asdict", *(["to_dict"] if getattr(example, "ndim", 0) == 1 else [])):
+        # pydantic; a named tuple; a row of a table
         dump = getattr(example, method, None)
         if callable(dump):
             made = redacted(dump, Held(), READING)

@@ -124,6 +124,16 @@ class Row(NamedTuple):
     text: str
 
 
+class Series:
+    """What pandas has for a row: names and values of one dimension."""
+
+    ndim = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row by its names."""
+        return {"product": "Lamp", "text": "It is broken."}
+
+
 @pytest.mark.parametrize(
     "question",
     [
@@ -131,6 +141,7 @@ class Row(NamedTuple):
         {"messages": [HumanMessage("It is broken.")], "product": "Lamp"},
         Ticket(product="Lamp", text="It is broken."),
         Row("Lamp", "It is broken."),
+        Series(),
     ],
     ids=lambda question: type(question).__name__,
 )

@@ -261,6 +261,8 @@ def test_structured_answers_are_restored() -> None:
     assert back == Contact(name="Bob", others=[("Bob", 1)], raw={"message": AIMessage("Bob"), "parsed": None})
     assert back.model_fields_set == answer.model_fields_set
     assert list(made.restorer().stream({"who": [hidden]})) == [{"who": ["Bob"]}]
+    counted = AIMessage("", tool_calls=[{"name": "count", "id": "1", "args": {"each": {hidden: 2}}}])
+    assert made.restore(counted).tool_calls[0]["args"] == {"each": {"Bob": 2}}
     assert made.restore(None) is None  # where the model called no tool
     assert answer.name == hidden
 

@@ -283,6 +283,7 @@ def test_one_error_names_all_rows_that_do_not_fit_the_chain() -> None:
             '[\n  {"text": "a", "label": "b"}\n]',
             "n.jsonl to hold one JSON object a line, but it is one list",
         ),
+        ("n.jsonl", '{"certificate": {}, "settings": {}}\n{"text": "a", "label": "b"}', "SyntheticExamples.load"),
         ("n.jsonl", gzip.compress(b'{"text": "a", "label": "b"}', mtime=0), "a line, but it is compressed. Unpack it"),
     ],
 )
