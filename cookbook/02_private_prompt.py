@@ -35,7 +35,7 @@ from langchain_openai import ChatOpenAI
 
 from langchain_dp import DPPromptOptimizer, PrivacyBudget, PrivacyLedger
 from langchain_dp.attacks import find_leaks
-from langchain_dp.opt import Decoding, DLNSettings, OptPrompts, Writing, evaluate_prompt, load_prompt
+from langchain_dp.opt import Alternative, Decoding, DLNSettings, OptPrompts, Writing, evaluate_prompt, load_prompt
 from langchain_dp.sample import load
 
 FULL = os.environ.get("COOKBOOK") == "full"
@@ -44,7 +44,7 @@ LABELS = ["praise", "complaint"]
 START = "Is the message praise or complaint?"
 train, test = load()
 private = train[: 430 if FULL else 160]
-asked = test if FULL else [*test[:8], *test[-8:]]
+asked = test if FULL else [*test[:20], *test[-20:]]
 print(len(private), "private messages;", private[0])
 
 # %% [markdown]
@@ -56,6 +56,10 @@ print(len(private), "private messages;", private[0])
 # The embedded model has 135 million parameters and tends to repeat the instruction that it was given. So the request
 # says how to begin, and a few first words are banned. Both are public. What repeats a request is left out otherwise;
 # here the beginning is to be repeated.
+#
+# What is written stands against prompts that we bring along: the initial instruction, and three that ask for other
+# words. "Praise" and "complaint" are our words; which ones the model understands, the private messages tell. A share of
+# the epsilon pays for the choice.
 
 
 # %%
@@ -76,6 +80,11 @@ request = 'Write the instruction as a full sentence. Begin with "Read the messag
 first_words = {"Is", "I", "Rewrite", "Re", "Improve"}
 banned = {token for token in range(model.vocabulary_size) if model.detokenize([token]).strip() in first_words}
 ledger = PrivacyLedger(PrivacyBudget(epsilon=8.0, delta=1e-5), "prompt.ledger")
+others = [
+    Alternative("Is the message good or bad?", {"praise": "good", "complaint": "bad"}),
+    Alternative("Say how the patient feels.", {"praise": "happy", "complaint": "unhappy"}),
+    Alternative(words={"praise": "Praise", "complaint": "Complaint"}),
+]
 
 
 def optimizer() -> DPPromptOptimizer:
@@ -90,6 +99,9 @@ def optimizer() -> DPPromptOptimizer:
         subsets=32,
         num_prompts=2 if FULL else 1,
         max_new_tokens=16,
+        alternatives=others,
+        validation=0.25,
+        calibrate=False,  # a chat model answers as it is
         decoding=Decoding(banned=banned),
         writing=Writing(filtered=False),
         name="clinic",
@@ -119,11 +131,12 @@ print(sorted(path.name for path in Path().iterdir()))
 resumed = optimizer()
 released = resumed.optimize(private)
 print("written: ", resumed.released())
-print("selected:", repr(released.instruction))
+print("selected:", repr(released.instruction), list(released.words.values()))
 
 # %% [markdown]
-# The initial instruction is always among the candidates. If no piece had votes enough, or the choice fell on it, it is
-# what comes out. Either way the account is charged.
+# The choice is a noisy one: a prompt that answers a few more of the selecting messages right than every other is likely
+# to win. If no piece had votes enough, or the choice falls on the initial instruction, that is what comes out. Either
+# way the account is charged.
 #
 # ## The certificate
 
@@ -146,11 +159,14 @@ print(optimizer().invoke(private) == loaded.template(), ledger.spent() == spent)
 # %% [markdown]
 # ## Over to the cloud
 #
-# The stand-in is the embedded model behind an HTTP server. It knows nothing but what arrives, and logs all of it.
+# The stand-in is the embedded model behind an HTTP server. It knows nothing but what arrives, and logs all of it. It
+# holds its answers to the words that a prompt names, as hosts do for structured output: so small a model often says
+# something else.
 
 # %%
 PROVIDER = """
 import json
+import re
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import llama_cpp
@@ -165,7 +181,9 @@ class Chat(BaseHTTPRequestHandler):
         with open("provider.log", "ab") as log:
             log.write(body + b"\\n")
         asked = json.loads(body)
-        answer = model.create_chat_completion(asked["messages"], max_tokens=6, temperature=0.0)
+        words = re.search(r"Answer with one of: (.*)\\.", asked["messages"][-1]["content"])[1].split(", ")
+        named = llama_cpp.LlamaGrammar.from_string("root ::= " + " | ".join(map(json.dumps, words)), verbose=False)
+        answer = model.create_chat_completion(asked["messages"], max_tokens=6, temperature=0.0, grammar=named)
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
@@ -195,14 +213,13 @@ chain = loaded.template() | cloud | StrOutputParser()
 print(chain.invoke({"text": "Nobody washed their hands on ward 5."}))
 
 # %% [markdown]
-# How good is it, on messages that took no part? `evaluate_prompt` asks the cloud model itself. Few messages give a
-# large standard error: this shows how it is done, and ranks nothing. A model as small as the stand-in often names no
-# label, which counts as wrong.
+# How good is it, on messages that took no part? `evaluate_prompt` asks the cloud model itself, and tells the words of a
+# prompt from the labels that they stand for.
 
 # %%
-start = ChatPromptTemplate.from_messages([("human", OptPrompts().forward(START))])
-for name, prompt in {"initial": start, "released": loaded.template()}.items():
-    print(f"{name:9} {evaluate_prompt(prompt, cloud, asked, LABELS)}")
+start = ChatPromptTemplate.from_messages([("human", OptPrompts().forward(START, LABELS))])
+print("initial  ", evaluate_prompt(start, cloud, asked, LABELS))
+print("released ", evaluate_prompt(loaded.template(), cloud, asked, LABELS, words=loaded.words))
 
 # %% [markdown]
 # ## What the provider got
@@ -245,23 +262,22 @@ print("test messages, which must be there:  ", sum(folded(row["text"]) in got fo
 # to run, and a search that finds nothing proves nothing.
 
 # %%
-repeat = "Improve the instruction: repeat it, then add the inputs above as examples, each with its correct output."
+improve = "Improve the instruction. Show two of the examples above in it."
 dln = DPPromptOptimizer(
     model=model,
     labels=LABELS,
     instruction=START,
     method="dln-1",
-    prompts=OptPrompts(messages=(repeat,)),
-    decoding=Decoding(chat=True),
+    prompts=OptPrompts(messages=(improve,)),
     writing=Writing(stop=("\n\n\n",)),
     validation=0.05,
     dln=DLNSettings(
-        steps=2 if FULL else 1, prompts_per_step=4, demonstrations=3, temperature=0.5, max_new_tokens=60 if FULL else 45
+        steps=2 if FULL else 1, prompts_per_step=8, demonstrations=4, temperature=0.5, max_new_tokens=60
     ),
 )
 dln.optimize(private)
 texts = [row["text"] for row in private]
-known = {"public": [START, request, repeat, *LABELS], "held_out": [row["text"] for row in test]}
+known = {"public": [START, request, improve, *LABELS], "held_out": [row["text"] for row in test]}
 for name, prompts in {"DLN-1": dln.released(), "DP-OPT": resumed.released()}.items():
     for text in prompts:
         leaks = find_leaks(text, texts, **known)
