@@ -271,9 +271,7 @@ dln = DPPromptOptimizer(
     prompts=OptPrompts(messages=(improve,)),
     writing=Writing(stop=("\n\n\n",)),
     validation=0.05,
-    dln=DLNSettings(
-        steps=2 if FULL else 1, prompts_per_step=8, demonstrations=4, temperature=0.5, max_new_tokens=60
-    ),
+    dln=DLNSettings(steps=2 if FULL else 1, prompts_per_step=8, demonstrations=4, temperature=0.5, max_new_tokens=60),
 )
 dln.optimize(private)
 texts = [row["text"] for row in private]

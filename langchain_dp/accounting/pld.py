@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeGuard
 
 import numpy as np
 from dp_accounting import UnsupportedEventError, dp_event
@@ -195,7 +196,7 @@ def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Ne
     if -math.expm1(kept) > delta:
         return math.inf
     interval = grid(event for event, _ in events)
-    if any(_beyond(event, neighbors, interval, delta) for event, _ in events):
+    if any(_beyond(event, count, neighbors, interval, delta) for event, count in events):
         return math.inf
     accountant = Accountant(neighbors, interval)
     try:
@@ -209,13 +210,17 @@ def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Ne
     raise UnsupportedEvent(message)
 
 
-def _beyond(event: DpEvent, neighbors: Neighbors, interval: float, delta: float) -> bool:
-    """Whether one release alone loses more than delta beyond the grid: the library cannot compose nothing but that."""
+def _beyond(event: DpEvent, count: int, neighbors: Neighbors, interval: float, delta: float) -> bool:
+    """Whether what is composed first loses more than delta beyond the grid: the library cannot compose that alone."""
     if isinstance(event, NoisyMaxEvent) and event.sigma < _LEAST_SIGMA:
         return True
     if not isinstance(event, _OWN_EVENTS):
         return False
-    return float(privacy_loss(event, neighbors, interval).get_delta_for_epsilon(_LARGEST_LOSS)) > delta
+    if float(privacy_loss(event, neighbors, interval).get_delta_for_epsilon(_LARGEST_LOSS)) > delta:
+        return True
+    if not _is_adaptive(event, count):
+        return False
+    return float(_profile_of_all(event, count, neighbors)(np.array([_LARGEST_LOSS]))[0]) > delta
 
 
 def grid(events: Iterable[DpEvent]) -> float:
@@ -263,15 +268,17 @@ def repeated(event: DpEvent, count: int, neighbors: Neighbors, interval: float) 
     Calls of LimitedDomain in which everybody takes part are charged by the largest loss that adaptive bounded-range
     releases can have together, which is less than that of their worst cases one by one.
     """
-    everybody = isinstance(event, LimitedDomainEvent) and event.sampling_probability == 1
-    if everybody and 1 < count <= _MOST_ADAPTIVE:
-        return _limited_domain_of_all(event, count, neighbors, interval)
+    if _is_adaptive(event, count):
+        return _symmetric(_profile_of_all(event, count, neighbors), interval, make_convex=True)
     return privacy_loss(event, neighbors, interval).self_compose(count)
 
 
-def _limited_domain_of_all(
-    event: LimitedDomainEvent, count: int, neighbors: Neighbors, interval: float
-) -> PrivacyLossDistribution:
+def _is_adaptive(event: DpEvent, count: int) -> TypeGuard[LimitedDomainEvent]:
+    everybody = isinstance(event, LimitedDomainEvent) and event.sampling_probability == 1
+    return everybody and 1 < count <= _MOST_ADAPTIVE
+
+
+def _profile_of_all(event: LimitedDomainEvent, count: int, neighbors: Neighbors) -> Profile:
     bound = event.epsilon0 / 2 if neighbors is Neighbors.REPLACE_SPECIAL else event.epsilon0
     missed = -math.expm1(count * math.log1p(-event.delta0))
 
@@ -279,7 +286,7 @@ def _limited_domain_of_all(
         inner = text_rounds.composed_bounded_range(epsilons, bound=bound, times=count)
         return np.asarray(missed + (1 - missed) * inner)
 
-    return _symmetric(profile, interval, make_convex=True)
+    return profile
 
 
 @functools.lru_cache(maxsize=64)
@@ -324,10 +331,13 @@ def _limited_domain(event: LimitedDomainEvent, neighbors: Neighbors, interval: f
         return _symmetric(fixed, interval, make_convex=True)
     # Zero-out: a vote appears or disappears, so Gumbel noise of scale 2/epsilon0 gives half the range.
     bound = epsilon0 / 2 if zero_out else epsilon0
-    base = functools.partial(profiles.bounded_range, bound=bound, delta0=delta0)
-    remove = functools.partial(profiles.poisson_remove, base, q)
-    add = functools.partial(profiles.poisson_add, base, q)
-    return _pair(remove, add, interval)
+    base = functools.partial(profiles.bounded_range, bound=bound)
+
+    def missed_or(direction: Callable[[Profile, float, Array], Array]) -> Profile:
+        # What a threshold may miss is lost in both directions: then the grid may end where the noise does.
+        return lambda epsilons: q * delta0 + (1 - delta0) * direction(base, q, epsilons)
+
+    return _pair(missed_or(profiles.poisson_remove), missed_or(profiles.poisson_add), interval)
 
 
 def _text_round(event: TextRoundEvent, neighbors: Neighbors, interval: float) -> PrivacyLossDistribution:

@@ -135,8 +135,9 @@ class PrivateRuns:
 
         Whether any token can win with it is not asked: see :func:`~langchain_dp.opt.reservation.check_reachable`.
         """
-        if self._reservation is not None:
-            return self._reservation.budget, self._reservation.token, self._reservation.selection
+        if (attached := self._attached()) is not None:
+            reservation, _ = attached
+            return reservation.budget, reservation.token, reservation.selection
         share = affordable(self._ledger, self._budget)
         scheme = scheme_for(self._settings, self.neighbors, records)
         settings = self._settings

@@ -18,7 +18,7 @@ from langchain_dp.accounting import (
 from langchain_dp.accounting.budget import warn_of_clip
 from langchain_dp.ensemble.describing import answers
 from langchain_dp.ensemble.journal import alone, check_settings, fingerprint, marks, secret_key
-from langchain_dp.ensemble.reservation import affordable
+from langchain_dp.ensemble.reservation import affordable, check_same
 from langchain_dp.ensemble.room import LEAST, Room
 from langchain_dp.ensemble.writing import TextWriter, public_prompt
 from langchain_dp.errors import InvalidParameter, PlanError
@@ -81,7 +81,8 @@ class SynthesisRuns:
         """The run that has started, in this process or an earlier one.
 
         Raises:
-            PlanError: It was started with other settings: what it wrote would have a certificate that is not its own.
+            PlanError: It was started with other settings or another budget: what it wrote would have a certificate
+                that is not its own.
         """
         plan = None if self._opened is not None else self._ledger.plan(self._name)
         return self._opened if plan is None else self._found(plan)
@@ -93,6 +94,7 @@ class SynthesisRuns:
     def _found(self, plan: LedgerPlan) -> _Opened:
         journal = journals.found(self._ledger, plan)
         check_settings(self._name, journal.settings, self._asked())
+        check_same(plan, {}, self._budget, "run")
         return _Opened(plan, Design.from_dict(journal.design), journal)
 
     def prospect(self, records: int) -> tuple[PrivacyBudget, Design]:

@@ -190,7 +190,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         Raises:
             InvalidParameter: Records or settings do not do. Nothing was spent.
             BudgetExceeded: The ledger has no room for the plan. Nothing was spent.
-            PlanError: The ledger holds another plan under this name.
+            PlanError: The ledger holds another plan under this name, or this one over another budget.
             ModelUnavailable: The model does not answer public text.
         """
         no_further(kwargs)
@@ -284,7 +284,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         described = self._runs.described()  # once: a run in another process may release some at any moment
         certificate = self.certificate() if described else unasked(self._engine)
         written = []
-        with self._lock, self._shown(self.settings.rounds * len(self.settings.labels)) as told_of:
+        with self._shown(self.settings.rounds * len(self.settings.labels)) as told_of:
             for one in self._runs.public(described):
                 told_of(one)
                 written.append(one)

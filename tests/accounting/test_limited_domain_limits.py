@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +38,24 @@ def test_what_leaves_room_in_delta_still_has_an_epsilon() -> None:
     event = LimitedDomainEvent(1.0, 0.001, 1.0, "fixed")
     assert epsilon([(event, 10)], 0.999 * missed) == math.inf
     assert 0 < epsilon([(event, 10)], 1.1 * missed) < 20
+
+
+@pytest.mark.parametrize("neighbors", Neighbors)
+@pytest.mark.parametrize("count", [4, 50, 256])
+def test_no_epsilon_holds_where_what_is_composed_first_lies_beyond_the_grid(count: int, neighbors: Neighbors) -> None:
+    """If it breaks, a plan of huge noise-free calls ends in the library's IndexError."""
+    assert epsilon([(LimitedDomainEvent(400.0, 1e-9, 1.0), count)], 1e-5, neighbors=neighbors) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("sampling", "neighbors"),
+    [("fixed", Neighbors.REPLACE_SPECIAL), ("fixed", Neighbors.REPLACE_ONE), ("resample", Neighbors.ADD_OR_REMOVE_ONE)],
+)
+@pytest.mark.parametrize("q", [0.5, 0.9, 0.999])
+def test_much_noise_is_accounted_for(sampling: Any, neighbors: Neighbors, q: float) -> None:
+    """If it breaks, a small budget is refused for too little noise: what a threshold may miss keeps the grid open."""
+    said = epsilon([(LimitedDomainEvent(1e-4, 3.9e-10, q, sampling), 257)], 1e-5, neighbors=neighbors)
+    assert 0 < said < 257 * math.log1p(q * math.expm1(1e-4))
 
 
 def chance(votes: dict[int, int], epsilon0: float, delta0: float, token: int) -> Fraction:

@@ -316,6 +316,17 @@ def test_another_share_is_refused_by_name(share: PrivacyBudget, tmp_path: Path) 
         optimizer(ledger=ledger, budget=BUDGET).invoke(examples())
 
 
+def test_a_run_that_took_the_whole_ledger_can_be_planned_again(tmp_path: Path) -> None:
+    """If it breaks, plan() refuses in a new process what invoke() goes on with."""
+    stopped(tmp_path, stopping(2))
+    with ledger_in(tmp_path) as ledger:
+        assert ledger.reserved()[0] == BUDGET.epsilon
+        again = optimizer(ledger=ledger)
+        assert again.plan(examples()).budget.epsilon == BUDGET.epsilon
+        assert used(ledger) == {"training": 3, "validation": 0}
+        again.invoke(examples())
+
+
 def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
     """If it breaks, tokens of one model are spelt by another."""
     stopped(tmp_path, stopping(2))

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import pickle
+import threading
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -533,6 +534,28 @@ def test_other_settings_are_refused_and_cost_nothing(tmp_path: Path) -> None:
     assert entries(ledger) == 3
 
 
+@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize("share", [PrivacyBudget(1.0, 1e-6), PrivacyBudget(2.0, 1e-6)])
+def test_another_share_is_refused(complete: bool, share: PrivacyBudget, tmp_path: Path) -> None:
+    """If it breaks, a new budget= is ignored without a word, and texts are written with the noise of the old one."""
+    path, first = tmp_path / "ledger.db", PrivacyBudget(2.0, 5e-6)
+
+    def stop(_: object) -> None:
+        if not complete:
+            raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        synthesizer(Draws(), ledger=PrivacyLedger(BUDGET, path), budget=first, progress=stop).invoke(rows())
+    ledger = PrivacyLedger(BUDGET, path)
+    before = entries(ledger)
+    other = synthesizer(Draws(), ledger=ledger, budget=share)
+    for use in (other.plan, other.invoke):
+        with pytest.raises(PlanError, match=r"budget\.(epsilon|delta) was"):
+            use(rows())
+    assert entries(ledger) == before
+    assert len(synthesizer(Draws(), ledger=ledger, budget=first).invoke(rows())) > 0
+
+
 def test_a_damaged_journal_is_said_and_not_shown(tmp_path: Path) -> None:
     """If it breaks, a run goes on from what is no journal."""
     ledger = PrivacyLedger(BUDGET, tmp_path / "ledger.db")
@@ -824,6 +847,24 @@ def test_the_model_alone_writes_as_many_texts_for_nothing() -> None:
     assert chain.public_examples().certificate.epsilon == 0.0, (
         "no description was released: nothing of the run is in it"
     )
+
+
+def test_the_model_alone_may_be_asked_while_a_run_goes_on() -> None:
+    """If it breaks, who looks at the free texts beside those that come waits for ever."""
+    asked, found = threading.Event(), list[int]()
+
+    def look(_: object) -> None:
+        if not asked.is_set():
+            asked.set()
+            found.append(len(made.public_examples()))
+
+    made = synthesizer(progress=look)
+    run = threading.Thread(target=made.invoke, args=[rows()], daemon=True)
+    run.start()
+    run.join(60)
+    assert found
+    assert found[0] > 0
+    assert not run.is_alive()
 
 
 def test_the_model_alone_is_not_asked_for_what_has_no_room() -> None:
