@@ -23,6 +23,7 @@ from langchain_dp.accounting.profiles import Array, amplified
 
 _MOST_POINTS = 1024  # about so many points for the losses of one sign
 _LEAST, _MOST = 8, 128  # points for the range of one token
+_RANGE = 300.0  # nats of one token, beyond which numbers overflow and nothing is promised
 _LARGEST = 700.0  # nats whose exponential is finite; beyond, the profile keeps the value that it has there
 
 
@@ -41,6 +42,8 @@ def _worst_case(bound: float, times: int) -> tuple[Array, Array]:
     what is below them is a0 / c + a1 + a2 c, and its largest value has a closed form. So nothing is below the truth
     but by floating-point error.
     """
+    if bound > _RANGE:
+        return np.ones(1), np.ones(1)
     parts = min(max(_MOST_POINTS // times, _LEAST), _MOST)
     step = bound / parts
     ends = np.exp(step * np.arange(parts + 1))  # of the pieces of c
