@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from langchain_dp._util.machine import processors
+from langchain_dp._util.machine import processors, unbroken
 from langchain_dp.errors import InvalidParameter, MissingExtra
 
 from .._choice import Logits
@@ -145,39 +145,40 @@ class LlamaContext:
         llama.llama_backend_init()
         model_params = llama.llama_cpp.llama_model_default_params()
         model_params.n_gpu_layers = n_gpu_layers
-        model = llama.llama_model_load_from_file(os.fsencode(path), model_params)
-        if not model:
-            raise InvalidParameter(
-                f"Expected model_path={path!r} to be a GGUF file that llama.cpp can load. If it was cut short, fetch "
-                "it again."
-            )
-        self.trained_on = int(llama.llama_model_n_ctx_train(model))
-        self.micro_batch = micro_batch
-        self.sequences = sequences
-        params = llama.llama_context_default_params()
-        params.n_ctx = sequences * (-(-cells // CELLS) * CELLS)
-        params.n_seq_max = sequences
-        params.n_batch = params.n_ubatch = micro_batch
-        params.kv_unified = unified
-        params.flash_attn_type = int(flash_attention)
-        params.n_threads = params.n_threads_batch = 1
-        context = llama.llama_init_from_model(model, params)
-        if not context:
-            llama.llama_model_free(model)
-            raise InvalidParameter(
-                f"Expected max_tokens={cells} and slots={sequences} to fit into memory. Make one of them smaller."
-            )
-        self._model, self._context = model, context
-        self._vocab = llama.llama_model_get_vocab(model)
-        self._memory = llama.llama_get_memory(context)
-        self._batch = llama.llama_batch_init(micro_batch, 0, 1)
-        self.vocabulary = int(llama.llama_vocab_n_tokens(self._vocab))
-        self.generation = 0
-        """Grows whenever everything is cleared: who left something in a sequence can see that it is gone."""
-        # finalize() runs before the interpreter tears modules down; __del__ would run during it, and crash.
-        self._closing = threading.Event()
-        parts = (self._batch, context, model)
-        self._free = weakref.finalize(self, _free, llama, parts, self._closing, busy or nullcontext())
+        with unbroken():  # it logs through Python while it loads, where what is raised is lost
+            model = llama.llama_model_load_from_file(os.fsencode(path), model_params)
+            if not model:
+                raise InvalidParameter(
+                    f"Expected model_path={path!r} to be a GGUF file that llama.cpp can load. If it was cut short, "
+                    "fetch it again."
+                )
+            self.trained_on = int(llama.llama_model_n_ctx_train(model))
+            self.micro_batch = micro_batch
+            self.sequences = sequences
+            params = llama.llama_context_default_params()
+            params.n_ctx = sequences * (-(-cells // CELLS) * CELLS)
+            params.n_seq_max = sequences
+            params.n_batch = params.n_ubatch = micro_batch
+            params.kv_unified = unified
+            params.flash_attn_type = int(flash_attention)
+            params.n_threads = params.n_threads_batch = 1
+            context = llama.llama_init_from_model(model, params)
+            if not context:
+                llama.llama_model_free(model)
+                raise InvalidParameter(
+                    f"Expected max_tokens={cells} and slots={sequences} to fit into memory. Make one of them smaller."
+                )
+            self._model, self._context = model, context
+            self._vocab = llama.llama_model_get_vocab(model)
+            self._memory = llama.llama_get_memory(context)
+            self._batch = llama.llama_batch_init(micro_batch, 0, 1)
+            self.vocabulary = int(llama.llama_vocab_n_tokens(self._vocab))
+            self.generation = 0
+            """Grows whenever everything is cleared: who left something in a sequence can see that it is gone."""
+            # finalize() runs before the interpreter tears modules down; __del__ would run during it, and crash.
+            self._closing = threading.Event()
+            parts = (self._batch, context, model)
+            self._free = weakref.finalize(self, _free, llama, parts, self._closing, busy or nullcontext())
 
     @property
     def closed(self) -> bool:

@@ -39,6 +39,8 @@ class Job:
     source: Path | None
     target: Path | None
     format: Format
+    guessed: bool = False
+    """Whether nobody has named the format, by an option or by what lies in a folder."""
 
     @property
     def name(self) -> str:
@@ -103,7 +105,7 @@ def find(source: Path | None, target: Path | None, form: Format | None, *, overw
                 f"Expected --in {source} to hold lines of text or JSON rows, not a table, whose header and labels "
                 f"would be sanitized with it. Save it as .jsonl{or_so}."
             )
-        found = [Job(source, target, form or _format(source))]
+        found = [Job(source, target, form or _format(source), guessed=form is None)]
         if target is not None and not target.parent.is_dir():
             raise InvalidParameter(f"Expected the folder of --out {target} to be there. Make it, or name another.")
     for job in found:
@@ -168,6 +170,11 @@ def read(lines: Iterable[bytes], job: Job, fields: Fields, *, replace: bool) -> 
                 f"Expected line {number} of {job.name} to be UTF-8. Convert the file, or give --errors replace."
             )
         if job.format == "text":
+            if number == 1 and job.guessed and isinstance(_parsed(text), dict):
+                raise InvalidParameter(
+                    f"Expected {job.name} to hold lines of text, but the first is a JSON object, whose keys would be "
+                    "sanitized with it. Give --format jsonl, or --format text if that is meant."
+                )
             yield Line(number, (text.removesuffix("\n").removesuffix("\r"),))
         elif text.strip():
             yield _row(text, number, job.name, fields)

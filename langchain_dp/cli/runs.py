@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,22 +82,6 @@ def certified(certificate: PrivacyCertificate, *, read: bool) -> PrivacyCertific
     if not read or not certificate.private:
         return certificate
     return dataclasses.replace(certificate, notes=(*certificate.notes, READ_OFF))
-
-
-@contextlib.contextmanager
-def unbroken() -> Iterator[None]:
-    """Let Ctrl-C wait until the end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    met: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: met.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if met:
-        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from typer import Option
 
+from langchain_dp._util.machine import unbroken
 from langchain_dp._util.rounding import bound
 from langchain_dp._util.whole_files import whole
 from langchain_dp.cli import files
 from langchain_dp.cli.options import TableOptions, ledger_at, promised
 from langchain_dp.cli.parser import DONE, FAILED, WrongArguments, positive
-from langchain_dp.cli.runs import ENDS, check_apart, ending, unbroken
+from langchain_dp.cli.runs import ENDS, check_apart, ending
 from langchain_dp.cli.show import note, print_json, progress, show_calibration
 from langchain_dp.cli.workers import Released, Start, in_order, on_ray, processes
 from langchain_dp.errors import InvalidParameter

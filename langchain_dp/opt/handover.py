@@ -27,7 +27,7 @@ from langchain_dp.opt.templates import Alternative
 from langchain_dp.parsing import parse_label
 from langchain_dp.ports import HasFile, VotesNextToken
 from langchain_dp.quiet.model import CALLS, QuietModel
-from langchain_dp.records import Examples, check_labels, label_name, label_words, named_words, row_fault
+from langchain_dp.records import Examples, PrivateRecords, check_labels, label_name, label_words, named_words, row_fault
 from langchain_dp.records.faults import placed
 from langchain_dp.records.tables import fields_of, rows_of
 
@@ -69,6 +69,16 @@ class OptimizedPrompt:
     candidates: Sequence[Candidate] = ()
     descriptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     words: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __or__(self, other: Any) -> Runnable[Any, Any]:
+        """As its :meth:`template` in a chain: ``prompt | model``. What answers says ``words``: see :meth:`chain`."""
+        chain: Runnable[Any, Any] = self.template() | other
+        return chain
+
+    def __ror__(self, other: Any) -> Runnable[Any, Any]:
+        """As its :meth:`template` in a chain: ``{"text": ...} | prompt``."""
+        chain: Runnable[Any, Any] = other | self.template()
+        return chain
 
     @property
     def names(self) -> dict[str, str]:
@@ -273,6 +283,8 @@ def evaluate_prompt(
         prompt = prompt.template()
     if not isinstance(prompt, ChatPromptTemplate):
         raise InvalidParameter(f"Expected prompt of type {type(prompt).__name__} to be a ChatPromptTemplate.")
+    if isinstance(rows, PrivateRecords):
+        rows = [rows.get(name) for name in rows.ids()]
     asked = [fields_of(row) or {} for row in rows_of(rows)]
     validate.integer("number of rows", len(asked), at_least=1)
     truths = [_truth(row, position, prompt.input_variables, labels) for position, row in enumerate(asked)]
@@ -282,6 +294,8 @@ def evaluate_prompt(
     # Accuracy on rows of one's own is no release, so the caller's word is enough.
     answers = QuietModel(model, max_concurrency=max_concurrency, accept_unchecked_model=True).batch(messages)
     if all(answer is None for answer in answers):
+        new = QuietModel(model, accept_unchecked_model=True)  # one that has seen no row may say why
+        new.probe(prompt.format_messages(**dict.fromkeys(prompt.input_variables, "A public test.")))
         raise ModelUnavailable(
             f"Expected the model to answer, but it failed on each of {len(asked):,} rows. Check it: it is asked by "
             "invoke(), not by ainvoke()."

@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, TypeVar
 
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
+from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.validate import no_further
 from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.streams import TextStream
@@ -61,6 +63,7 @@ class SanitizerShell(Runnable[Any, Any]):
         no_further(kwargs, remedy=_KNOWN)
         held = Held(input, user, document)
         released: S = self._call_with_config(lambda _: redacted(self._core.sanitize, held), WITHHELD, config)
+        _tell_of_ids(input, released)
         return released
 
     async def ainvoke(
@@ -80,6 +83,7 @@ class SanitizerShell(Runnable[Any, Any]):
             return await asyncio.to_thread(redacted, self._core.sanitize, held)
 
         released: S = await self._acall_with_config(run, WITHHELD, config)
+        _tell_of_ids(input, released)
         return released
 
     def batch(
@@ -248,3 +252,17 @@ def _added(before: Any, chunk: Any) -> Any:
         return before + chunk
     except TypeError:
         return chunk
+
+
+def _tell_of_ids(given: Any, released: Any) -> None:
+    """Warn where messages have other ids now: a graph, which puts them by their ids, keeps the raw ones."""
+    if not (isinstance(given, list) and isinstance(released, list)):
+        return
+    pairs = [pair for pair in zip(given, released, strict=False) if all(isinstance(one, BaseMessage) for one in pair)]
+    if any(raw.id is not None and raw.id != shown.id for raw, shown in pairs):
+        warn_caller(
+            "A message had an id that is no random one, and was given another. A node of a graph that returns it "
+            "leaves the raw message in the state, beside it: return "
+            '{"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), *messages]} instead.',
+            UserWarning,
+        )

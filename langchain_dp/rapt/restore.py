@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import datetime
+import enum
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -17,6 +19,8 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.placeholders import PlaceholderMap
 
 WITHHELD = "<withheld: the output of a restorer>"
+_SCALARS = (type(None), bool, int, float, enum.Enum, datetime.date, datetime.time)
+"""What a structured answer may be that holds no placeholder."""
 
 
 class TextRestorer:
@@ -210,16 +214,20 @@ class Restorer(Runnable[Any, Any]):
     def __init__(self, placeholders: PlaceholderMap) -> None:
         self._map = placeholders
 
+    def __repr__(self) -> str:
+        return "Restorer(<private>)"
+
     def restore(self, value: Any) -> Any:
         """Return a copy of a str, messages, a prompt value or documents with the originals put back.
 
-        Also of a structured answer: a mapping, a list, a pydantic model (which is not validated anew), a dataclass.
+        Also of a structured answer: a mapping, a list, a pydantic model (which is not validated anew), a dataclass. A
+        number, a date, an Enum's member or None is returned as it is.
 
         Raises:
             InvalidParameter: Another type.
         """
         structured = dataclasses.is_dataclass(value) and not isinstance(value, type)
-        if value is None or structured or isinstance(value, (str, list, tuple, dict, BaseModel)):
+        if structured or isinstance(value, (str, list, tuple, dict, BaseModel, *_SCALARS)):
             return each_text(value, self.one, keys=True)
         raise InvalidParameter(
             "Expected a str, messages, a prompt value, documents or a structured answer to restore, not "

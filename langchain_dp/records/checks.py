@@ -150,7 +150,12 @@ def row_fault(
         plain: Whether it takes text and numbers alone.
     """
     if labels is not None and row["label"] not in labels:
-        return f"Expected the label of {{where}} to be one of labels={list(labels)}. Add it, or repair the example."
+        known = f"Expected the label of {{where}} to be one of labels={list(labels)}"
+        if isinstance(row["label"], str) and row["label"].strip().casefold() in {
+            label.strip().casefold() for label in labels
+        }:
+            return f"{known}, but it differs in capitals or in white space at its ends. Make them alike."
+        return f"{known}. Add it, repair the example, or name another key with label_key= of PrivateRecords."
     missing = [variable for variable in variables if variable not in row or is_missing(row[variable])]
     if missing:
         return f"Expected {{where}} to have the {whose}'s keys, but {missing} are missing. Add them."

@@ -17,7 +17,7 @@ def rows_of(examples: object) -> Iterable[Any]:
 
     Args:
         examples: A DataFrame of pandas or polars, an Arrow table, a path, or something iterable: a list, a generator,
-            a dataset of Hugging Face.
+            a dataset of Hugging Face, of which numbers that stand for classes become their names.
 
     Raises:
         InvalidParameter: It holds no rows. Nothing of it is shown.
@@ -45,11 +45,28 @@ def rows_of(examples: object) -> Iterable[Any]:
             rows: list[Any] = redacted(convert, Held(*arguments), READING)
             return rows
     if isinstance(examples, Iterable) and not isinstance(examples, (bytes, bytearray)):
-        return examples
+        classes = _classes(examples)
+        return (_named(row, classes) for row in examples) if classes else examples
     raise InvalidParameter(
         f"Expected examples of type {type(examples).__name__} to be a list of mappings, a DataFrame, a dataset, or a "
         "path to a JSONL or CSV file."
     )
+
+
+def _classes(dataset: object) -> dict[str, list[str]]:
+    """Column -> names that its numbers stand for (``ClassLabel``), of a dataset of Hugging Face. They are public."""
+    features = getattr(dataset, "features", None)
+    columns = features.items() if isinstance(features, Mapping) else ()
+    return {name: list(feature.names) for name, feature in columns if hasattr(feature, "int2str")}
+
+
+def _named(row: Any, classes: Mapping[str, list[str]]) -> Any:
+    if not isinstance(row, Mapping):
+        return row
+    return {
+        name: classes[name][value] if name in classes and isinstance(value, int) and value >= 0 else value
+        for name, value in row.items()
+    }
 
 
 def fields_of(example: object) -> Mapping[str, Any] | None:

@@ -146,9 +146,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             temperature=temperature,
             prompts=group("prompts", prompts, SynthesisPrompts),
             chat=chat,
-            describe=None
-            if describe is False
-            else group("describe", None if describe is True else describe, Describing),
+            describe=_describing(describe),
         )
         self.filters = group("filters", filters, Filters)
         if progress is not None and not callable(progress):
@@ -336,6 +334,16 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         made = planned(self._engine, self.settings, share, design, records)
         warn_of(made.weak)
         return made
+
+
+def _describing(describe: Describing | bool) -> Describing | None:
+    if not isinstance(describe, (bool, Describing)):
+        raise InvalidParameter(
+            f"Expected describe of type {type(describe).__name__} to be True, False or Describing(...)."
+        )
+    if isinstance(describe, bool):
+        return Describing() if describe else None
+    return describe
 
 
 def _described(labels: Mapping[str, str] | Sequence[str]) -> dict[str, str]:

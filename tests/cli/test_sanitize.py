@@ -59,6 +59,17 @@ def one_line(error: str) -> str:
     return lines[0]
 
 
+def test_rows_in_json_are_not_taken_for_lines_of_text(piped: Piped, tmp_path: Path) -> None:
+    """If it breaks, keys and braces are sanitized with the text, and what comes out is no JSON."""
+    row = json.dumps({"text": SECRET}).encode() + b"\n"
+    code, out, error = piped(row, ["sanitize", "--replacement", "0.5"])
+    assert (code, out) == (1, b"")
+    assert "but the first is a JSON object" in one_line(error)
+    assert "--format jsonl" in one_line(error)
+    assert piped(row, ["sanitize", "--replacement", "0.5", "--format", "text"])[0] == 0
+    assert piped(b"7\n[the doctor]\n", ["sanitize", "--replacement", "0.5"])[0] == 0
+
+
 def timeless(error: str) -> str:
     """Without how long it took."""
     return re.sub(r"in \d+ s\.", "in n s.", error)

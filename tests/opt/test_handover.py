@@ -26,6 +26,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_dp.accounting import PrivacyCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, ModelUnavailable
 from langchain_dp.opt import OptimizedPrompt, OptPrompts, PromptScore, evaluate_prompt, load_prompt
+from langchain_dp.records import PrivateRecords
 
 NAMED = "Answer with one of: negative, positive."
 BRACES = 'Say {"label": "positive"} or {{}}, not {text}.'
@@ -47,6 +48,14 @@ def test_the_prompt_asks_for_a_label_under_the_instruction() -> None:
         f"Instruction: {said}\nAnswer with one of: negative, positive.\n\nInput: a film\n\nOutput:"
         for said in (SENTENCE, "Classify this text.")
     }
+
+
+def test_a_prompt_stands_in_a_chain_as_its_template_does(released: OptimizedPrompt) -> None:
+    """If it breaks, what load_prompt() gives fails in the first chain that anybody writes."""
+    model = FakeListChatModel(responses=["positive"])
+    assert (released | model | StrOutputParser()).invoke({"text": "a film"}) == "positive"
+    asked = ({"text": lambda text: text.upper()} | released).invoke("a film")
+    assert asked.to_string().endswith("Input: A FILM\n\nOutput:")
 
 
 def test_braces_in_the_instruction_are_text() -> None:
@@ -188,6 +197,24 @@ def answering(*answers: str) -> FakeListChatModel:
     return FakeListChatModel(responses=list(answers))
 
 
+def test_why_a_model_fails_on_every_row_is_said() -> None:
+    """If it breaks, a wrong key looks like any other fault."""
+
+    def refused(value: Any) -> str:
+        raise ValueError("401 invalid key")
+
+    with pytest.raises(ModelUnavailable, match="ValueError: 401 invalid key"):
+        evaluate_prompt(TEMPLATE, RunnableLambda(refused), ROWS, LABELS)
+
+
+def test_private_rows_may_be_those_that_score() -> None:
+    """If it breaks, rows whose keys have other names cannot be scored."""
+    named = [{"body": row["text"], "kind": row["label"]} for row in ROWS]
+    rows = PrivateRecords(named, text_key="body", label_key="kind")
+    right = answering("negative", "positive")
+    assert evaluate_prompt(TEMPLATE, right, rows, LABELS, max_concurrency=1).accuracy == 1.0
+
+
 def test_answers_are_compared_with_the_labels() -> None:
     """If it breaks, accuracy is another number than the share of right answers."""
     right = answering("negative", "positive")
@@ -255,8 +282,16 @@ def test_a_model_that_never_answers_is_no_bad_prompt() -> None:
     def act(prompt: str) -> None:
         raise ValueError(prompt)
 
-    with pytest.raises(ModelUnavailable, match=f"failed on each of {len(ROWS)} rows"):
+    with pytest.raises(ModelUnavailable, match="got ValueError") as caught:
         evaluate_prompt(TEMPLATE, Chat(act=act), ROWS, LABELS)
+    assert CANARY not in str(caught.value)
+
+    def too_long(prompt: str) -> None:
+        if CANARY in prompt:
+            raise ValueError(prompt)
+
+    with pytest.raises(ModelUnavailable, match=f"failed on each of {len(ROWS)} rows"):
+        evaluate_prompt(TEMPLATE, Chat(act=too_long), ROWS, LABELS)
 
 
 def test_labels_and_prompts_of_every_kind_are_scored() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import pickle
 import random
 import re
@@ -263,7 +264,11 @@ def test_structured_answers_are_restored() -> None:
     assert list(made.restorer().stream({"who": [hidden]})) == [{"who": ["Bob"]}]
     counted = AIMessage("", tool_calls=[{"name": "count", "id": "1", "args": {"each": {hidden: 2}}}])
     assert made.restore(counted).tool_calls[0]["args"] == {"each": {"Bob": 2}}
-    assert made.restore(None) is None  # where the model called no tool
+    for scalar in (None, True, 5, 3.5, datetime.date(2026, 1, 2), re.RegexFlag.A):  # None: the model called no tool
+        assert made.restore(scalar) is scalar
+    assert list((JsonOutputParser() | made.restorer()).stream("5")) == [5]
+    with pytest.raises(InvalidParameter, match="to restore, not object"):
+        made.restore(object())
     assert answer.name == hidden
 
 

@@ -7,10 +7,12 @@ import hashlib
 import itertools
 import json
 import uuid
+import warnings
 from typing import Any
 
 import pytest
 from fakes.rapt import CLOSE, FAR, sanitizer
+from langchain_core.documents import Document
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
@@ -404,3 +406,18 @@ def test_only_strings_stand_where_names_and_ids_do(block: dict[str, Any]) -> Non
     with pytest.raises(InvalidParameter, match="Expected a block") as refused:
         sanitizer().sanitize(AIMessage([block]))
     assert RAW not in str(refused.value)
+
+
+def test_an_id_that_is_replaced_is_said_where_a_graph_would_keep_both() -> None:
+    """If it breaks, a node that sanitizes leaves the raw message in the state, and the model behind it reads it."""
+    made = sanitizer(eta=FAR)
+
+    def asked(*ids: str | None) -> Any:
+        return made.invoke([HumanMessage("the patient", id=name) for name in ids])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asked(None, UUID, f"run--{UUID}")
+        made.invoke([Document("the", id="file-1")])
+    with pytest.warns(UserWarning, match="REMOVE_ALL_MESSAGES"):
+        asked(UUID, "msg-1")

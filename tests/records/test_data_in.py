@@ -326,6 +326,30 @@ def broken(tmp_path: Path) -> dict[str, Callable[[], object]]:
     return made
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_numbers_that_stand_for_classes_are_named(streamed: bool) -> None:
+    """If it breaks, the usual form of public data sets asks a model for "0" and "1", or is refused."""
+    datasets = pytest.importorskip("datasets")
+    features = {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["praise", "complaint"])}
+    rows = {"text": ["a", "b", "c"], "label": [1, 0, 1]}
+    made = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+    records = PrivateRecords(made.to_iterable_dataset() if streamed else made)
+    assert [records.get(name)["label"] for name in records.ids()] == ["complaint", "praise", "complaint"]
+    rows["label"][1] = -1  # what the library writes for none
+    unlabelled = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+    with pytest.raises(InvalidParameter, match="one of labels"):
+        classifier(examples=unlabelled, labels=["praise", "complaint"])
+
+
+@pytest.mark.parametrize("given", ["Positive", " positive", "positive\n", "POSITIVE "])
+def test_a_label_that_is_nearly_one_is_told_so(given: str) -> None:
+    """If it breaks, a user looks for a label that is there, in other capitals."""
+    examples = private_examples(24)
+    examples[0] = {**examples[0], "label": given}
+    with pytest.raises(InvalidParameter, match=r"of example 0 to be one of .* in capitals or in white space"):
+        classifier(examples=examples)
+
+
 def test_no_frame_of_an_error_holds_what_was_read(tmp_path: Path) -> None:
     """If it breaks, callbacks of an enclosing run, and error reporters, get the whole file with the error."""
     for name, read in broken(tmp_path).items():

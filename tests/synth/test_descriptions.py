@@ -27,6 +27,16 @@ SMALL = Describing(members=10, max_new_tokens=3)
 REQUEST = Describing().task
 
 
+def test_nothing_is_described_unless_it_is_asked_for() -> None:
+    """If it breaks, a part of the budget goes to descriptions that nobody wanted."""
+    assert synthesizer(describe=False).settings.describe is None
+    assert synthesizer(describe=True).settings.describe == Describing()
+    assert synthesizer(describe=SMALL).settings.describe == SMALL
+    for odd in (None, "yes", 1):
+        with pytest.raises(InvalidParameter, match=r"describe of type \w+ to be True, False or Describing"):
+            synthesizer(describe=odd)
+
+
 def charges(ledger: PrivacyLedger) -> list[dict[str, Any]]:
     return [json.loads(entry.event) for entry in ledger.entries() for _ in range(entry.count)]
 
