@@ -151,9 +151,8 @@ def row_fault(
     """
     if labels is not None and row["label"] not in labels:
         known = f"Expected the label of {{where}} to be one of labels={list(labels)}"
-        if isinstance(row["label"], str) and row["label"].strip().casefold() in {
-            label.strip().casefold() for label in labels
-        }:
+        alike = {label.strip().casefold() for label in labels}
+        if isinstance(row["label"], str) and row["label"].strip().casefold() in alike:
             return f"{known}, but it differs in capitals or in white space at its ends. Make them alike."
         return f"{known}. Add it, repair the example, or name another key with label_key= of PrivateRecords."
     missing = [variable for variable in variables if variable not in row or is_missing(row[variable])]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -327,3 +330,26 @@ def test_parts_are_read_as_they_follow_one_another(tmp_path: Path, monkeypatch: 
         spelt = [[pieces[token] for token in tokens(text)] for text in (" p", " n", "p", ":", "x: p")]
         assert spelt == [["\u2581p"], ["\u2581n"], ["p"], [":"], ["x", ":", "\u2581p"]]
         assert [pieces[token] for token in tokens("x", start=True)] == ["<s>", "\u2581", "x"]
+
+
+@pytest.mark.parametrize("step", ["llama_model_load_from_file", "llama_init_from_model"])
+def test_ctrl_c_while_a_model_loads_is_not_lost(step: str, model_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a command that was stopped in its first second goes on, and spends.
+
+    llama.cpp says in Python how far it is, by a callback: what is raised in there goes nowhere.
+    """
+    llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    whole = getattr(llama_cpp, step)
+
+    def interrupted(*arguments: Any) -> Any:
+        ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
+        return whole(*arguments)
+
+    monkeypatch.setattr(llama_cpp, step, interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        LlamaCppEnsemble(model_path=model_path, max_tokens=64, slots=2)
+    assert signal.getsignal(signal.SIGINT) is before
+    monkeypatch.undo()
+    with ThreadPoolExecutor() as pool:  # where no signal arrives
+        pool.submit(LlamaCppEnsemble, model_path=model_path, max_tokens=64, slots=2).result().close()

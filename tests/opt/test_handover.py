@@ -200,10 +200,13 @@ def answering(*answers: str) -> FakeListChatModel:
 def test_why_a_model_fails_on_every_row_is_said() -> None:
     """If it breaks, a wrong key looks like any other fault."""
 
-    def refused(value: Any) -> str:
-        raise ValueError("401 invalid key")
+    class Denied(Exception):
+        status_code = 401
 
-    with pytest.raises(ModelUnavailable, match="ValueError: 401 invalid key"):
+    def refused(value: Any) -> str:
+        raise Denied("invalid key")
+
+    with pytest.raises(ModelUnavailable, match=r"Denied \(status 401\): invalid key"):
         evaluate_prompt(TEMPLATE, RunnableLambda(refused), ROWS, LABELS)
 
 
