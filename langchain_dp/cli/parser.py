@@ -29,6 +29,7 @@ _FIGURES = ("epsilon", "delta")
 _IN_CODE = {
     " of PrivateRecords": "",
     "with budget=": "with --epsilon",
+    "without budget=": "without --epsilon",
     "delta= of reserve(), or budget=PrivacyBudget(1.0, 5e-6) of a chain": "--delta",
 }
 """What messages say of calls that no command has, and what is typed instead."""

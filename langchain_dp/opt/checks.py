@@ -49,15 +49,24 @@ def check_unused(**given: object) -> None:
             )
 
 
+_LIKE = 'an instruction (str), Alternative("...", words={...}) and {"instruction": "...", "words": {...}}'
+
+
 def alternatives(given: object) -> tuple[Alternative, ...]:
     """Public prompts to choose among, each as an :class:`Alternative`."""
     several = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) else None
-    if several is None or not all(isinstance(each, (str, Alternative)) for each in several):
-        raise InvalidParameter(
-            f"Expected alternatives of type {type(given).__name__} to be a list of instructions (str), or of "
-            "Alternative(instruction, words)."
-        )
-    return tuple(each if isinstance(each, Alternative) else Alternative(each) for each in several)
+    if several is None:
+        raise InvalidParameter(f"Expected alternatives of type {type(given).__name__} to be a list, each of {_LIKE}.")
+    for place, each in enumerate(several):
+        fields = isinstance(each, Mapping) and each.keys() <= {"instruction", "words"}
+        if not fields and not isinstance(each, (str, Alternative)):
+            raise InvalidParameter(
+                f"Expected alternatives[{place}] of type {type(each).__name__} to be one of {_LIKE}."
+            )
+    return tuple(
+        Alternative(**each) if isinstance(each, Mapping) else Alternative(each) if isinstance(each, str) else each
+        for each in several
+    )
 
 
 def check_kbar(model: VotesNextToken, kbar: int) -> None:

@@ -282,12 +282,16 @@ def check_reachable(
     if needed <= voters:
         return
     at_best = "" if agreement == 1 else f", {agreement:.0%} of them for one token at best"
+    instead = (
+        "fewer calls (num_prompts=, max_new_tokens=), more votes (subsets=), or fewer shots= and more records."
+        if agreement == 1
+        else 'more records; decoder="clip" and method="choose" do with far fewer.'
+    )
     remedy = _remedy(token, share, voters, calls, moved, given)
     raise InvalidParameter(
         f"Expected {'epsilon0' if given else 'epsilon'}={token.epsilon0 if given else share.epsilon:g}, "
         f"delta={share.delta:g} to be enough for one token: with {calls} calls a token needs {needed:.0f} votes, but "
-        f"only {scheme.expected_subsets:.3g} subsets vote{at_best}. Give {remedy}, or "
-        "fewer calls (num_prompts=, max_new_tokens=), more votes (subsets=), or fewer shots= and more records."
+        f"only {scheme.expected_subsets:.3g} subsets vote{at_best}. Give {remedy}, or {instead}"
     )
 
 

@@ -33,6 +33,7 @@ from langchain_dp.accounting.events import event_from_json
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, MostlyNoiseWarning, PlanError
 from langchain_dp.mechanisms import Exponential
 from langchain_dp.opt import Alternative, DPPromptOptimizer, OptPrompts, Writing, load_prompt
+from langchain_dp.opt.checks import alternatives
 from langchain_dp.opt.fit import rows_to_choose_by
 from langchain_dp.opt.verdict import ahead_for_sure, choice_note
 
@@ -208,12 +209,20 @@ def test_alternatives_are_candidates_of_what_is_written(method: str) -> None:
     ]
 
 
+def test_alternatives_may_be_written_as_the_command_reads_them() -> None:
+    """If it breaks, what stands in a file for --alternatives is refused by the class."""
+    words = {"positive": "good", "negative": "bad"}
+    made = alternatives([{"instruction": "Say which.", "words": words}, {"words": words}, "Say it."])
+    assert made == (Alternative("Say which.", words), Alternative(words=words), Alternative("Say it."))
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"alternatives": ()}, "alternatives="),
-        ({"alternatives": "Say yes or no."}, "list of instructions"),
-        ({"alternatives": [7]}, "list of instructions"),
+        ({"alternatives": "Say yes or no."}, "alternatives of type str to be a list"),
+        ({"alternatives": ["Say yes.", 7]}, r"alternatives\[1\] of type int"),
+        ({"alternatives": [{"instruction": "Say yes.", "word": {}}]}, r"alternatives\[0\] of type dict"),
         ({"alternatives": [Alternative(words={"great": "good"})]}, "none of"),
         ({"alternatives": [Alternative(words={"positive": "Negative"})]}, "differ in more than case"),
         ({"alternatives": [INSTRUCTION]}, "comes twice"),
