@@ -11,10 +11,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, TypeVar
 
 from langchain_core.messages import BaseMessage
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableConfig
+from langchain_core.runnables.config import ensure_config, get_config_list
 
 from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.validate import no_further
+from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.core import Core
 from langchain_dp.rapt.streams import TextStream
 from langchain_dp.redact import Held, redacted
@@ -23,6 +25,9 @@ _KNOWN = "Known are user= and document=."
 
 S = TypeVar("S")
 """One of :data:`langchain_dp.rapt.parts.Sanitizable`: what goes in comes out in the same type."""
+
+USER = "user"
+"""Where a config names whose account is charged, among its ``configurable`` values."""
 
 WITHHELD = "<withheld: the input of a sanitizer>"
 """What callbacks and tracers see instead of the raw input."""
@@ -35,6 +40,12 @@ class SanitizerShell(Runnable[Any, Any]):
     """Every call style of a Runnable over one core."""
 
     _core: Core
+
+    @property
+    def config_specs(self) -> list[ConfigurableFieldSpec]:
+        """What a config may say: whose account is charged."""
+        described = "Whose account is charged."
+        return [ConfigurableFieldSpec(id=USER, annotation=str, name="User", description=described, default=None)]
 
     def invoke(
         self,
@@ -50,7 +61,8 @@ class SanitizerShell(Runnable[Any, Any]):
         Args:
             input: What to sanitize. Callbacks see that something was, and the outcome.
             config: LangChain config.
-            user: Whose account is charged. Beside ``user_key``, this one counts.
+            user: Whose account is charged; by default ``config={"configurable": {"user": "u-17"}}``, which reaches a
+                sanitizer anywhere in a chain. Beside ``user_key``, this one counts.
             document: Which document it is, for its account; by default its content says it, and of a list each
                 message, or document, is one.
             **kwargs: None are taken.
@@ -61,7 +73,7 @@ class SanitizerShell(Runnable[Any, Any]):
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
         no_further(kwargs, remedy=_KNOWN)
-        held = Held(input, user, document)
+        held = Held(input, _user(user, config), document)
         released: S = self._call_with_config(lambda _: redacted(self._core.sanitize, held), WITHHELD, config)
         _tell_of_ids(input, released)
         return released
@@ -77,7 +89,7 @@ class SanitizerShell(Runnable[Any, Any]):
     ) -> S:
         """Async twin of :meth:`invoke`; the work is done in a thread."""
         no_further(kwargs, remedy=_KNOWN)
-        held = Held(input, user, document)
+        held = Held(input, _user(user, config), document)
 
         async def run(_: Any) -> S:
             return await asyncio.to_thread(redacted, self._core.sanitize, held)
@@ -102,7 +114,8 @@ class SanitizerShell(Runnable[Any, Any]):
         With ``return_exceptions`` an input that is refused does not keep the others back.
         """
         no_further(kwargs, remedy=_KNOWN)
-        held = Held(list(inputs), return_exceptions, user, document)
+        users = [_user(user, each) for each in get_config_list(config, len(inputs))]
+        held = Held(list(inputs), return_exceptions, users, document)
         return self._batch_with_config(
             lambda _: redacted(self._core.sanitize_all, held),
             [WITHHELD] * len(inputs),
@@ -122,7 +135,8 @@ class SanitizerShell(Runnable[Any, Any]):
     ) -> list[S]:
         """Async twin of :meth:`batch`."""
         no_further(kwargs, remedy=_KNOWN)
-        held = Held(list(inputs), return_exceptions, user, document)
+        users = [_user(user, each) for each in get_config_list(config, len(inputs))]
+        held = Held(list(inputs), return_exceptions, users, document)
 
         async def run(_: Any) -> list[Any]:
             return await asyncio.to_thread(redacted, self._core.sanitize_all, held)
@@ -160,7 +174,7 @@ class SanitizerShell(Runnable[Any, Any]):
     ) -> Iterator[S]:
         """Sanitize what arrives in chunks, as one document; see the class for what is held back until when."""
         no_further(kwargs, remedy=_KNOWN)
-        streaming = Streaming(self._core, user, document)
+        streaming = Streaming(self._core, _user(user, config), document)
         first = Held(next(input, NOTHING))  # starts the run before this one first
 
         def run(_: Iterator[Any]) -> Iterator[Any]:
@@ -183,7 +197,7 @@ class SanitizerShell(Runnable[Any, Any]):
     ) -> AsyncIterator[S]:
         """Async twin of :meth:`transform`."""
         no_further(kwargs, remedy=_KNOWN)
-        streaming = Streaming(self._core, user, document)
+        streaming = Streaming(self._core, _user(user, config), document)
         first = Held(await anext(input, NOTHING))
 
         async def withheld() -> AsyncIterator[str]:
@@ -252,6 +266,17 @@ def _added(before: Any, chunk: Any) -> Any:
         return before + chunk
     except TypeError:
         return chunk
+
+
+def _user(given: str | None, config: RunnableConfig | None) -> str | None:
+    """Whose account is charged: as the call says, or else the config."""
+    named = ensure_config(config).get("configurable", {}).get(USER)
+    if named is not None and not isinstance(named, str):
+        raise InvalidParameter(
+            f'Expected config={{"configurable": {{"{USER}": ...}}}} of type {type(named).__name__} to be a str that '
+            "names whose account is charged. Nothing was charged."
+        )
+    return named if given is None else given
 
 
 def _tell_of_ids(given: Any, released: Any) -> None:

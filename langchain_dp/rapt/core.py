@@ -62,19 +62,22 @@ class Core:
         return self._released([self._take(value, user, document, keys)])[0]  # type: ignore[no-any-return]  # the same type
 
     def sanitize_all(
-        self, values: Sequence[V], tolerant: bool, user: str | None, document: str | None
+        self, values: Sequence[V], tolerant: bool, users: Sequence[str | None], document: str | None
     ) -> list[V | Exception]:
-        """Release many inputs under one charge; ``tolerant``: each on its own where not all of them can be.
+        """Release many inputs, each with its user, under one charge.
 
-        A ledger that failed is not tried again: what it charged before would be charged twice.
+        With ``tolerant`` each is released on its own where not all of them can be. A ledger that failed is not tried
+        again: what it charged before would be charged twice.
         """
         try:
-            return self._released([self._take(value, user, document) for value in values])
+            return self._released(
+                [self._take(value, user, document) for value, user in zip(values, users, strict=True)]
+            )
         except LangChainDPError as error:
             if not tolerant or isinstance(error, LedgerError):
                 raise
         met: Counter[str] = Counter()
-        return [self._tried(value, user, document, met) for value in values]
+        return [self._tried(value, user, document, met) for value, user in zip(values, users, strict=True)]
 
     def sanitize_mappings(
         self, mappings: Sequence[Mapping[str, Any]], keep: Sequence[str], user_key: str | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pathlib
 import random
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from fakes.kills import told_before_kill
 from fakes.rapt import CLOSE, TABLE, sanitizer, vocabulary
+from langchain_core.runnables import Runnable, RunnableLambda
 from numpy.typing import NDArray
 
 from langchain_dp.accounting.metric import MetricLedger
@@ -404,3 +406,39 @@ def test_equality_is_what_reuse_shows_and_the_certificate_says_so() -> None:
     """If it breaks, a reader of the certificate is not told what the cache gives away."""
     assert any("released before" in note for note in sanitizer().certificate().notes)
     assert not any("released before" in note for note in sanitizer(cache=False).certificate().notes)
+
+
+@pytest.mark.parametrize("face", ["invoke", "stream", "ainvoke", "astream", "batch", "abatch", "inside"])
+def test_a_config_says_whose_account_is_charged_anywhere_in_a_chain(face: str) -> None:
+    """If it breaks, a limit for each user does not hold in a chain, where no step gets arguments of its own."""
+    made = sanitizer(eta=1.0, limit=2.0)
+    chain: Runnable[Any, Any] = RunnableLambda(str) | made | RunnableLambda(str)
+    ann, bob = ({"configurable": {"user": name}} for name in ("ann", "bob"))
+
+    async def gathered(text: str, config: Any) -> list[Any]:
+        return [part async for part in chain.astream(text, config)]
+
+    asked: list[tuple[str, Any]] = [("the", ann), ("the", bob), ("of", ann)]
+    texts, configs = [text for text, _ in asked], [config for _, config in asked]
+    if face == "batch":
+        chain.batch(texts, configs)
+    elif face == "abatch":
+        asyncio.run(chain.abatch(texts, configs))
+    for text, config in asked:
+        if face == "invoke":
+            chain.invoke(text, config)
+        elif face == "stream":
+            list(chain.stream(text, config))
+        elif face == "ainvoke":
+            asyncio.run(chain.ainvoke(text, config))
+        elif face == "astream":
+            asyncio.run(gathered(text, config))
+        elif face == "inside":
+            RunnableLambda(lambda text: made.invoke(text)).invoke(text, config)
+    assert [made.ledger.spent(user=name) for name in ("ann", "bob")] == [2.0, 1.0]
+    with pytest.raises(BudgetExceeded):
+        chain.invoke("and", configs[0])
+    assert made.invoke("and", configs[0], user="cyd")
+    with pytest.raises(InvalidParameter, match="of type int to be a str"):
+        chain.invoke("the", {"configurable": {"user": 7}})
+    assert [spec.id for spec in chain.config_specs] == ["user"]
