@@ -271,13 +271,14 @@ dln = DPPromptOptimizer(
     prompts=OptPrompts(messages=(improve,)),
     writing=Writing(stop=("\n\n\n",)),
     validation=0.05,
-    dln=DLNSettings(steps=2 if FULL else 1, prompts_per_step=8, demonstrations=4, temperature=0.5, max_new_tokens=60),
+    calibrate=False,
+    dln=DLNSettings(steps=2 if FULL else 1, prompts_per_step=12, demonstrations=3, temperature=0.7, max_new_tokens=60),
 )
 dln.optimize(private)
 texts = [row["text"] for row in private]
 known = {"public": [START, request, improve, *LABELS], "held_out": [row["text"] for row in test]}
 for name, prompts in {"DLN-1": dln.released(), "DP-OPT": resumed.released()}.items():
-    for text in prompts:
+    for text in dict.fromkeys(prompts):
         leaks = find_leaks(text, texts, **known)
         print(f"{name:7} {len(leaks.spans)} runs of private messages  {' '.join(text.split())[:90]}")
         for span in leaks.spans:
