@@ -24,6 +24,7 @@ COMMANDS: tuple[type[Options], ...] = (
     demo.Demo,
     plan.PlanICL,
     plan.PlanOpt,
+    plan.PlanSynthesize,
     plan.PlanRAPT,
     optimize.Optimize,
     synthesize.Synthesize,

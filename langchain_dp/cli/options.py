@@ -167,6 +167,27 @@ class ConstantOptions(DeltaOptions):
             )
 
 
+class ExampleOptions(KindOptions, LabelOptions):
+    """What synthetic examples are to be like, and who writes them."""
+
+    said: ClassVar = {"max_new_tokens": "--tokens"}
+    describe: list[str] | None = of_run(None, metavar="LABEL=TEXT", help="what a label means, public; for each label")
+    describe_first: bool = of_run(False, "--describe-first", help="spend a little on a description of each label first")
+    count: int = of_run(64, min=1, help="examples, all labels together")
+    tokens: int = of_run(40, min=1, help="tokens of one example at most")
+    members: int = of_run(30, min=2, help="members that are expected to take part in one example")
+    shots: int = of_run(1, min=1, help="rows that a member is expected to show: more tell more, and cost more")
+    scheme: Literal["auto", "rounds", "groups"] = of_run("auto", help="who takes part; auto: as it suits the clip")
+    temperature: float = of_run(1.0, parser=positive, help="of the words that are drawn")
+    chat: bool = of_run(False, "--chat", help="use the model's chat template")
+    check_labels: bool = of_run(False, "--check-labels", help="leave out what the model alone takes for another label")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kind is not None and not self.describe_first:
+            raise typer.BadParameter("expected --kind with --describe-first: it says what is described")
+
+
 class BudgetOptions(ConstantOptions):
     """The promise of a ledger."""
 

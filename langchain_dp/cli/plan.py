@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from typer import Option
 
-from langchain_dp.cli import optimize
-from langchain_dp.cli.options import BudgetOptions, JsonOptions, RowOptions, TableOptions, VoteOptions, WriterOptions
+from langchain_dp.cli import optimize, synthesize
+from langchain_dp.cli.options import (
+    BudgetOptions,
+    DeltaOptions,
+    ExampleOptions,
+    JsonOptions,
+    RowOptions,
+    TableOptions,
+    VoteOptions,
+    WriterOptions,
+    promised,
+)
 from langchain_dp.cli.parser import DONE, WrongArguments, paths, positive
 from langchain_dp.cli.runs import read_off
 from langchain_dp.cli.show import note, show, show_calibration
@@ -213,6 +223,42 @@ class _Counter:
         _unasked(prompts)
 
 
+# ------------------------------------------------------------------------------------------------------ examples
+
+
+class PlanSynthesize(JsonOptions, ExampleOptions, DeltaOptions, RowOptions):
+    """Plans private synthetic examples."""
+
+    path = "plan synthesize"
+    what = "Private synthetic examples: members, clip, tokens to evaluate, and if it is worth it."
+    examples = """\
+  langchain-dp plan synthesize --records 2000 --labels praise complaint --epsilon 3
+  langchain-dp plan synthesize --data tickets.jsonl --epsilon 1 --count 16 --tokens 30 --describe-first --json
+"""
+    notes = """\
+No model is loaded: tokens are estimated at four characters each; with --data they come from the private rows.
+`langchain-dp synthesize --plan` loads the model, and says how long it would take. Neighbours replace one row.
+--json: {"epsilon", "delta", "examples", "clip", "members", "sampling_probability", "verdict", ...}.
+"""
+    said: ClassVar = ExampleOptions.said | {"records": "--records"}
+    epsilon: float = promised(parser=positive, help="the budget")
+
+    def run(self) -> int:
+        """Run the command; returns the exit code."""
+        from langchain_dp.accounting import PrivacyBudget
+        from langchain_dp.records import PrivateRecords
+
+        rows = [] if self.data is None else self.read(self.data)
+        if self.data is None and not (self.labels or self.describe):
+            raise WrongArguments("Expected --labels or --describe to name the labels, since no --data shows them.")
+        examples: PrivateRecords | int = self.records or 0 if self.data is None else PrivateRecords(rows)
+        labels = synthesize.labels_of(self, rows)
+        budget = PrivacyBudget(self.epsilon, self.delta)
+        found = synthesize.synthesizer_for(self, _Counter(None), labels, budget=budget).plan(examples)
+        show(found, self, counted_by=_COUNTED, on_rows=self.data is not None)
+        return DONE
+
+
 # --------------------------------------------------------------------------------------------------------- RAPT
 
 
@@ -241,4 +287,4 @@ uses the same eta.
         return DONE
 
 
-EXAMPLES = f"{PlanICL.examples}{PlanOpt.examples}{PlanRAPT.examples}"
+EXAMPLES = f"{PlanICL.examples}{PlanOpt.examples}{PlanSynthesize.examples}{PlanRAPT.examples}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 from typer import Option
@@ -14,13 +14,11 @@ from langchain_dp._util.rounding import took
 from langchain_dp.cli.options import (
     ROWS,
     DeltaOptions,
+    ExampleOptions,
     FileOptions,
     JsonOptions,
-    KindOptions,
-    LabelOptions,
     ModelOptions,
     ledger_at,
-    of_run,
     promised,
 )
 from langchain_dp.cli.parser import DONE, INTERRUPTED, WrongArguments, positive
@@ -32,10 +30,10 @@ if TYPE_CHECKING:
     from langchain_dp.synth import DPExampleSynthesizer, SynthesisPlan, SyntheticExample, SyntheticExamples
 
 
-class Synthesize(JsonOptions, ModelOptions, KindOptions, DeltaOptions, FileOptions, LabelOptions):
+class Synthesize(JsonOptions, ModelOptions, ExampleOptions, DeltaOptions, FileOptions):
     """Writes examples."""
 
-    said: ClassVar = ModelOptions.said | {"max_new_tokens": "--tokens"}
+    said: ClassVar = ModelOptions.said | ExampleOptions.said
     path = "synthesize"
     what = "Write examples from private rows with a model on this machine: for any use, for ever."
     examples = """\
@@ -61,16 +59,6 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
     epsilon: float | None = promised(None, parser=positive, help="the budget (required without --alone)")
     ledger: str | None = ledger_at(help="ledger to charge: file or postgresql:// URL (default: --out with .ledger)")
     name: str = promised("synthesis", help="name of the run in the ledger")
-    describe: list[str] | None = of_run(None, metavar="LABEL=TEXT", help="what a label means, public; for each label")
-    describe_first: bool = of_run(False, "--describe-first", help="spend a little on a description of each label first")
-    count: int = of_run(64, min=1, help="examples, all labels together")
-    tokens: int = of_run(40, min=1, help="tokens of one example at most")
-    members: int = of_run(30, min=2, help="members that are expected to take part in one example")
-    shots: int = of_run(1, min=1, help="rows that a member is expected to show: more tell more, and cost more")
-    scheme: Literal["auto", "rounds", "groups"] = of_run("auto", help="who takes part; auto: as it suits the clip")
-    temperature: float = of_run(1.0, parser=positive, help="of the words that are drawn")
-    chat: bool = of_run(False, "--chat", help="use the model's chat template")
-    check_labels: bool = of_run(False, "--check-labels", help="leave out what the model alone takes for another label")
     max_tokens: int | None = Option(None, min=1, help="context of one row, in tokens (default: the engine's)")
     alone: bool = Option(
         False, "--alone", help="write with the model alone, for nothing: what private ones have to beat"
@@ -79,8 +67,6 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kind is not None and not self.describe_first:
-            raise typer.BadParameter("expected --kind with --describe-first: it says what is described")
         if self.alone and (self.describe_first or self.plan or self.ledger):
             raise typer.BadParameter(
                 "expected --alone without --describe-first, --plan and --ledger: it spends nothing"
@@ -100,7 +86,7 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
         check_out(self.out, SyntheticExamples.load, "saved examples")
         check_apart(self.out, self.ledger)
         rows = [] if self.data is None else self.read(self.data)
-        labels = self._labels(rows)
+        labels = labels_of(self, rows)
         # The model alone spends nothing of it: any number will do.
         budget = PrivacyBudget(self.epsilon or 1.0, self.delta)
         sizes = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
@@ -113,11 +99,11 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             if self.alone:
                 total = -(-self.count // len(labels)) * len(labels)
                 advance = held.enter_context(progress("writing", total, "examples"))
-                chain = self._synthesizer(engine, labels, budget=budget, progress=_said(advance))
+                chain = synthesizer_for(self, engine, labels, budget=budget, progress=_said(advance))
                 self._save(chain.public_examples())
                 return DONE
             records = PrivateRecords(rows)
-            plan = self._synthesizer(engine, labels, budget=budget).plan(records)
+            plan = synthesizer_for(self, engine, labels, budget=budget).plan(records)
             if self.plan:
                 show(plan, self, counted_by=engine.name)
                 return DONE
@@ -127,7 +113,7 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             with explained():
                 ledger: PrivacyLedger = held.enter_context(PrivacyLedger(budget, path))
                 advance = held.enter_context(progress("writing", plan.examples, "examples"))
-                chain = self._synthesizer(engine, labels, ledger=ledger, progress=_said(advance))
+                chain = synthesizer_for(self, engine, labels, name=self.name, ledger=ledger, progress=_said(advance))
                 try:
                     examples = chain.invoke(records)
                 except KeyboardInterrupt:
@@ -141,41 +127,48 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
         examples.save(self.out)
         _show(examples, self)
 
-    def _labels(self, rows: list[dict[str, Any]]) -> dict[str, str]:
-        """Labels with what is said of them."""
-        said = {}
-        for each in self.describe or ():
-            label, found, text = each.partition("=")
-            if not found or not label.strip() or not text.strip():
-                raise WrongArguments('Expected --describe to be LABEL=TEXT, as in --describe "A=late parcels".')
-            said[label.strip()] = text.strip()
-        labels = list(self.labels or said)
-        if not labels:
-            labels, told = read_off(rows)
-            note(told)
-        unknown = sorted(said.keys() - set(labels))
-        if unknown:
-            raise WrongArguments(f"Expected --describe for labels of --labels, but {unknown} are none of them.")
-        return {label: said.get(label, label) for label in labels}
 
-    def _synthesizer(self, engine: Any, labels: dict[str, str], **promise: Any) -> DPExampleSynthesizer:
-        from langchain_dp.synth import Describing, DPExampleSynthesizer, Filters
+def labels_of(options: ExampleOptions, rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Labels with what is said of them."""
+    said = {}
+    for each in options.describe or ():
+        label, found, text = each.partition("=")
+        if not found or not label.strip() or not text.strip():
+            raise WrongArguments('Expected --describe to be LABEL=TEXT, as in --describe "A=late parcels".')
+        said[label.strip()] = text.strip()
+    labels = list(options.labels or said)
+    if not labels:
+        labels, told = read_off(rows)
+        note(told)
+    if not options.labels and len(labels) == 1:
+        raise WrongArguments(f"Expected --describe for each label, at least two of them, but {labels} is one.")
+    unknown = sorted(said.keys() - set(labels))
+    if unknown:
+        raise WrongArguments(f"Expected --describe for labels of --labels, but {unknown} are none of them.")
+    return {label: said.get(label, label) for label in labels}
 
-        return DPExampleSynthesizer(
-            model=engine,
-            labels=labels,
-            count=self.count,
-            name=self.name,
-            max_new_tokens=self.tokens,
-            members=self.members,
-            shots=self.shots,
-            scheme=self.scheme,
-            temperature=self.temperature,
-            chat=self.chat,
-            describe=self.describe_first and Describing(**self.asked()),
-            filters=Filters(check_labels=self.check_labels),
-            **promise,
-        )
+
+def synthesizer_for(
+    options: ExampleOptions, engine: Any, labels: dict[str, str], *, name: str = "synthesis", **promise: Any
+) -> DPExampleSynthesizer:
+    """The synthesizer of these options."""
+    from langchain_dp.synth import Describing, DPExampleSynthesizer, Filters
+
+    return DPExampleSynthesizer(
+        model=engine,
+        labels=labels,
+        count=options.count,
+        name=name,
+        max_new_tokens=options.tokens,
+        members=options.members,
+        shots=options.shots,
+        scheme=options.scheme,
+        temperature=options.temperature,
+        chat=options.chat,
+        describe=options.describe_first and Describing(**options.asked()),
+        filters=Filters(check_labels=options.check_labels),
+        **promise,
+    )
 
 
 def _before(plan: SynthesisPlan) -> str:

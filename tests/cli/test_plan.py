@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from fakes.canary import CANARY
 from fakes.next_token import WordEngine
+from fakes.scorer import WordScorer
 from langchain_core.runnables import RunnableLambda
 
-from langchain_dp import DPICLClassifier, DPPromptOptimizer, Neighbors, PrivacyBudget
+from langchain_dp import DPExampleSynthesizer, DPICLClassifier, DPPromptOptimizer, Neighbors, PrivacyBudget
 from langchain_dp.cli import main
 
 LABELS = ["praise", "complaint"]
@@ -202,7 +203,28 @@ def test_opt_counts_by_a_model_that_is_named(
     assert found["tokens_counted_by"] == "big, on the private rows: keep these figures to yourself"
 
 
-@pytest.mark.parametrize("system", ["icl", "opt"])
+@pytest.mark.parametrize("described", [False, True])
+def test_examples_are_planned_as_the_library_plans_them(
+    described: bool, data: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, the plan of the command is not that of the run: in members, clip, or what is described."""
+    wanted = DPExampleSynthesizer(
+        model=WordScorer(), labels=LABELS, budget=PrivacyBudget(3.0, 1e-6), count=12, max_new_tokens=20, members=9,
+        shots=2, describe=described,
+    ).plan(len(ROWS))  # fmt: skip
+    asked = ["--epsilon", 3, "--delta", 1e-6, "--count", 12, "--tokens", 20, "--members", 9, "--shots", 2]
+    asked += ["--describe-first"] if described else []
+    by_number = planned(capsys, "synthesize", "--records", len(ROWS), "--labels", *LABELS, *asked)
+    by_rows = planned(capsys, "synthesize", "--data", data, *asked)
+    for found in (by_number, by_rows):
+        for name in ("clip", "members", "sampling_probability", "scheme", "rounds", "verdict", "description_clip"):
+            assert found.get(name) == wanted.to_dict().get(name), name
+        assert found["tokens_to_evaluate"] > 0
+    assert "keep these figures to yourself" in by_rows["tokens_counted_by"]
+    assert "keep" not in by_number["tokens_counted_by"]
+
+
+@pytest.mark.parametrize("system", ["icl", "opt", "synthesize"])
 @pytest.mark.parametrize(("rows", "words"), [(5, 12), (101, 1)])
 def test_texts_in_place_of_labels_are_not_shown(
     system: str, rows: int, words: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -238,7 +260,7 @@ def test_rapt_says_what_an_eta_means(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"more than {math.exp(found['neighbor_loss']):,.4g} times" in shown
 
 
-@pytest.mark.parametrize("system", ["icl", "opt"])
+@pytest.mark.parametrize("system", ["icl", "opt", "synthesize"])
 def test_plans_leave_no_file_and_show_no_row(
     system: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,8 +268,12 @@ def test_plans_leave_no_file_and_show_no_row(
     monkeypatch.chdir(tmp_path)
     rows = [{"text": f"{SECRET} {i}", "label": LABELS[i % 2]} for i in range(120)]
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked = ["plan", system, "--data", "rows.jsonl", "--epsilon", "8", "--shots", "2", "--subsets", "20"]
-    asked += ["--instruction", "x", "--tokens", "3"] if system == "opt" else ["--queries", "5"]
+    asked = ["plan", system, "--data", "rows.jsonl", "--epsilon", "8", "--shots", "2"]
+    asked += {
+        "icl": ["--queries", "5", "--subsets", "20"],
+        "opt": ["--instruction", "x", "--tokens", "3", "--subsets", "20"],
+        "synthesize": ["--count", "4"],
+    }[system]
     for more in ([], ["--json"]):
         assert main([*asked, *more]) == 0
         out, err = capsys.readouterr()

@@ -244,7 +244,7 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
     [
         ("", "expected a command: one of demo, plan, "),
         ("fly", "expected one of demo, plan, "),
-        ("plan", "expected a system: one of icl, opt, rapt."),
+        ("plan", "expected a system: one of icl, opt, synthesize, rapt."),
         ("ledgr x", "Did you mean ledger?"),
         ("--jsn demo", "unknown option --jsn. See langchain-dp --help."),
         ("demo --sistem icl", "unknown option --sistem. Did you mean --system? See langchain-dp demo --help."),
@@ -279,6 +279,12 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ),
         ("plan opt --records 9 --epsilon 1 --task trec --method opt", "expected one of dp-opt, glossary, choose"),
         ("plan opt --records 9 --epsilon 1 --task trec --kind mood", "expected --kind and --shown together"),
+        ("plan synthesize --records 9 --epsilon 1", "Expected --labels or --describe"),
+        ("plan synthesize --records 9 --epsilon 1 --describe a=b", "at least two of them, but ['a'] is one"),
+        (
+            "plan synthesize --records 9 --epsilon 1 --labels a b --kind x --shown y",
+            "expected --kind with --describe-first",
+        ),
         ("sanitize --eta 1\n2", "--eta: expected a number above 0"),
         ("ledger", "expected PLACE to be given"),
         (f"plan icl --epsilon 1 --labels a b --records {10**20}", "--records: expected a whole number from 1 to"),
@@ -425,6 +431,7 @@ RUNS = {
     "demo": "demo --data tickets.jsonl --limit 2 --rows 60 --epsilon 3 --shots 2 --subsets 4",
     "plan icl": "plan icl --data tickets.jsonl --epsilon 3 --queries 50 --price 1",
     "plan opt": f"plan opt --data tickets.jsonl --epsilon 8 {SMALL}",
+    "plan synthesize": "plan synthesize --data tickets.jsonl --epsilon 3 --count 4",
     "plan rapt": "plan rapt --releases 3",
     "optimize": f"optimize --data tickets.jsonl --epsilon 60 {SMALL} --test test2.jsonl --out prompt.json",
     "synthesize": "synthesize --data tickets.jsonl --epsilon 3 --count 4 --members 10 --out synthetic.jsonl",
@@ -524,7 +531,7 @@ def completed(asked: dict[str, str]) -> Callable[..., list[str]]:
     [
         ("opt", "optimize"),
         ("", "demo plan optimize synthesize sanitize ledger audit completion"),
-        ("plan ", "icl opt rapt"),
+        ("plan ", "icl opt synthesize rapt"),
         ("plan icl --neighb", "--neighbors"),
         ("plan icl --neighbors re", "replace-one replace-special"),
         ("demo --system ", "icl opt"),
