@@ -198,9 +198,4 @@ def _show(examples: SyntheticExamples, options: Synthesize) -> None:
             }
         )
         return
-    for label, text in examples.descriptions.items():
-        print(line(f"{label} was described as: {text or '(nothing of use)'}"))
-    for one in examples.balanced(8):
-        print(line(f"{one.label}: {one.text}"))
-    print(f"\n{examples.certificate}\n")
-    print(f"{len(examples)} examples, {len(examples.dropped)} left out by the filters: {options.out}")
+    print(f"{examples}: {options.out}")

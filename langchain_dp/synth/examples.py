@@ -131,6 +131,13 @@ class SyntheticExamples(Sequence[SyntheticExample]):
         described = f", {self.descriptions}" if self.descriptions else ""
         return f"SyntheticExamples({len(self)} kept, {len(self.dropped)} dropped{described}, {self.certificate!r})"
 
+    def __str__(self) -> str:
+        """What a person wants to see first: how labels were described, eight examples, the promise, and how many."""
+        said = [f"{label} was described as: {text or '(nothing of use)'}" for label, text in self.descriptions.items()]
+        some = [f"{one.label}: {' '.join(one.text.split())}" for one in self.balanced(8)]
+        counts = f"{len(self)} examples, {len(self.dropped)} left out by the filters"
+        return "\n".join([*said, *some, "", str(self.certificate), "", counts])
+
     def balanced(self, count: int) -> tuple[SyntheticExample, ...]:
         """The first ``count`` examples, the labels in turn."""
         validate.integer("count", count, at_least=0)

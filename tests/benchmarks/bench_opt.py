@@ -304,7 +304,7 @@ def _optimizer(engine: Remembering, task: OptTask, options: Any, **more: Any) ->
         labels=task.labels,
         instruction=task.instruction,
         prompts=task.prompts,
-        **{**settings, **more},
+        **{name: value for name, value in (settings | more).items() if value is not None},
     )
 
 
@@ -323,10 +323,9 @@ def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], optio
         return dataclasses.replace(_blank(_optimizer(engine, task, options, method="opt")), instruction=instruction)
     epsilon = float(arm.split()[1])
     if arm.startswith("choose"):
-        return _optimizer(
-            engine, task, options, method="choose", budget=PrivacyBudget(epsilon), alternatives=options.alternatives,
-            validation=None,
-        ).optimize(rows)  # fmt: skip
+        unused = dict.fromkeys(("shots", "subsets", "num_prompts", "max_new_tokens", "decoding", "validation"))
+        choice = {"method": "choose", "budget": PrivacyBudget(epsilon), "alternatives": options.alternatives}
+        return _optimizer(engine, task, options, **unused, **choice).optimize(rows)
     if arm.startswith("glossary"):
         few = {"method": "glossary", "shots": 1, "subsets": 60, "max_new_tokens": 8, "calibrate": True}
         few |= {"glossary": options.glossary}

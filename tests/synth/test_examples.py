@@ -87,6 +87,10 @@ def test_what_was_dropped_is_no_example_and_is_shown() -> None:
     assert [one.dropped for one in examples.dropped] == ["short"]
     assert [one.label for one in examples.balanced(4)] == ["delivery", "billing"] * 2
     assert "6 kept, 1 dropped" in repr(examples)
+    first, *rest = str(examples).split("\n")
+    assert first == f"{examples[0].label}: {examples[0].text}"
+    assert "Privacy certificate" in rest
+    assert rest[-1] == "6 examples, 1 left out by the filters"
 
 
 def test_a_file_brings_back_what_it_was(tmp_path: Path) -> None:
