@@ -240,7 +240,6 @@ No model is loaded: tokens are estimated at four characters each; with --data th
 `langchain-dp synthesize --plan` loads the model, and says how long it would take. Neighbours replace one row.
 --json: {"epsilon", "delta", "examples", "clip", "members", "sampling_probability", "verdict", ...}.
 """
-    said: ClassVar = ExampleOptions.said | {"records": "--records"}
     epsilon: float = promised(parser=positive, help="the budget")
 
     def run(self) -> int:
