@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, TypeVar
 
+from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, get_config_list
@@ -61,8 +62,9 @@ class SanitizerShell(Runnable[Any, Any]):
         Args:
             input: What to sanitize. Callbacks see that something was, and the outcome.
             config: LangChain config.
-            user: Whose account is charged; by default ``config={"configurable": {"user": "u-17"}}``, which reaches a
-                sanitizer anywhere in a chain. Beside ``user_key``, this one counts.
+            user: Whose account is charged; beside ``user_key`` this one counts. By default
+                ``config={"configurable": {"user": "u-17"}}``, which reaches a sanitizer anywhere in a chain; not for
+                documents, which are not about who asks.
             document: Which document it is, for its account; by default its content says it, and of a list each
                 message, or document, is one.
             **kwargs: None are taken.
@@ -73,7 +75,7 @@ class SanitizerShell(Runnable[Any, Any]):
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
         no_further(kwargs, remedy=_KNOWN)
-        held = Held(input, _user(user, config), document)
+        held = Held(input, _whose(input, user, config), document)
         released: S = self._call_with_config(lambda _: redacted(self._core.sanitize, held), WITHHELD, config)
         _tell_of_ids(input, released)
         return released
@@ -89,7 +91,7 @@ class SanitizerShell(Runnable[Any, Any]):
     ) -> S:
         """Async twin of :meth:`invoke`; the work is done in a thread."""
         no_further(kwargs, remedy=_KNOWN)
-        held = Held(input, _user(user, config), document)
+        held = Held(input, _whose(input, user, config), document)
 
         async def run(_: Any) -> S:
             return await asyncio.to_thread(redacted, self._core.sanitize, held)
@@ -114,7 +116,8 @@ class SanitizerShell(Runnable[Any, Any]):
         With ``return_exceptions`` an input that is refused does not keep the others back.
         """
         no_further(kwargs, remedy=_KNOWN)
-        users = [_user(user, each) for each in get_config_list(config, len(inputs))]
+        configs = get_config_list(config, len(inputs))
+        users = [_whose(value, user, each) for value, each in zip(inputs, configs, strict=True)]
         held = Held(list(inputs), return_exceptions, users, document)
         return self._batch_with_config(
             lambda _: redacted(self._core.sanitize_all, held),
@@ -135,7 +138,8 @@ class SanitizerShell(Runnable[Any, Any]):
     ) -> list[S]:
         """Async twin of :meth:`batch`."""
         no_further(kwargs, remedy=_KNOWN)
-        users = [_user(user, each) for each in get_config_list(config, len(inputs))]
+        configs = get_config_list(config, len(inputs))
+        users = [_whose(value, user, each) for value, each in zip(inputs, configs, strict=True)]
         held = Held(list(inputs), return_exceptions, users, document)
 
         async def run(_: Any) -> list[Any]:
@@ -174,8 +178,8 @@ class SanitizerShell(Runnable[Any, Any]):
     ) -> Iterator[S]:
         """Sanitize what arrives in chunks, as one document; see the class for what is held back until when."""
         no_further(kwargs, remedy=_KNOWN)
-        streaming = Streaming(self._core, _user(user, config), document)
         first = Held(next(input, NOTHING))  # starts the run before this one first
+        streaming = Streaming(self._core, _whose(first.values[0], user, config), document)
 
         def run(_: Iterator[Any]) -> Iterator[Any]:
             if first.values[0] is not NOTHING:
@@ -197,8 +201,8 @@ class SanitizerShell(Runnable[Any, Any]):
     ) -> AsyncIterator[S]:
         """Async twin of :meth:`transform`."""
         no_further(kwargs, remedy=_KNOWN)
-        streaming = Streaming(self._core, _user(user, config), document)
         first = Held(await anext(input, NOTHING))
+        streaming = Streaming(self._core, _whose(first.values[0], user, config), document)
 
         async def withheld() -> AsyncIterator[str]:
             yield WITHHELD
@@ -268,7 +272,13 @@ def _added(before: Any, chunk: Any) -> Any:
         return chunk
 
 
-def _user(given: str | None, config: RunnableConfig | None) -> str | None:
+def _whose(value: object, given: str | None, config: RunnableConfig | None) -> str | None:
+    """The user to charge. Documents are not about who asks: their metadata say whose they are."""
+    several = value if isinstance(value, (list, tuple)) else (value,)
+    return given if any(isinstance(one, Document) for one in several) else named_user(given, config)
+
+
+def named_user(given: str | None, config: RunnableConfig | None) -> str | None:
     """Whose account is charged: as the call says, or else the config."""
     named = ensure_config(config).get("configurable", {}).get(USER)
     if named is not None and not isinstance(named, str):

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig
+from pydantic import BaseModel
 
 from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.quiet.context import sealed
 from langchain_dp.quiet.filters import Level
 from langchain_dp.quiet.run import check_environment
+from langchain_dp.rapt._shell import named_user
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.redact import Held, redacted
 
@@ -101,8 +103,9 @@ class SanitizingRetriever(BaseRetriever):
         Args:
             input: The query.
             config: LangChain config.
-            user: Who asks: whose account the query is charged to. Documents are charged to whom their metadata name
-                (the sanitizer's ``user_key``), and each to an account of its own, whoever asks.
+            user: Who asks: whose account the query is charged to; by default the config's, as of the sanitizer.
+                Documents are charged to whom their metadata name (the sanitizer's ``user_key``), and each to an account
+                of its own, whoever asks.
             **kwargs: ``k`` for this call; all others go to the inner retriever.
 
         Raises:
@@ -110,7 +113,7 @@ class SanitizingRetriever(BaseRetriever):
             BudgetExceeded: An account has too little left for the query, or for the documents.
         """
         self._check(input, user)
-        query = self.sanitizer.sanitize(input, user=user) if self.query else input
+        query = self.sanitizer.sanitize(input, user=named_user(user, config)) if self.query else input
         return super().invoke(query, config, **kwargs)
 
     async def ainvoke(  # type: ignore[override]
@@ -123,7 +126,9 @@ class SanitizingRetriever(BaseRetriever):
     ) -> list[Document]:
         """Async twin of :meth:`invoke`."""
         self._check(input, user)
-        query = await asyncio.to_thread(self.sanitizer.sanitize, input, user=user) if self.query else input
+        query = input
+        if self.query:
+            query = await asyncio.to_thread(self.sanitizer.sanitize, input, user=named_user(user, config))
         return await super().ainvoke(query, config, **kwargs)
 
     def _get_relevant_documents(
@@ -136,7 +141,7 @@ class SanitizingRetriever(BaseRetriever):
     ) -> list[Document]:
         most = self._most(k)
         if not self.documents:
-            return list(self.retriever.invoke(query, {"callbacks": run_manager.get_child()}, **kwargs))[:most]
+            return _listed(self.retriever.invoke(query, {"callbacks": run_manager.get_child()}, **kwargs))[:most]
         check_environment()
         found, failure = None, ""
         with sealed(Level.QUIET):
@@ -158,7 +163,7 @@ class SanitizingRetriever(BaseRetriever):
     ) -> list[Document]:
         most = self._most(k)
         if not self.documents:
-            return list(await self.retriever.ainvoke(query, {"callbacks": run_manager.get_child()}, **kwargs))[:most]
+            return _listed(await self.retriever.ainvoke(query, {"callbacks": run_manager.get_child()}, **kwargs))[:most]
         check_environment()
         found, failure = None, ""
         with sealed(Level.QUIET):
@@ -183,7 +188,7 @@ class SanitizingRetriever(BaseRetriever):
         return self.k if k is None else validate.integer("k", k, at_least=1)
 
     def _sanitized(self, found: Sequence[Document], most: int | None) -> list[Document]:
-        first = list(found)[:most]
+        first = _listed(found)[:most]
         return self.sanitizer.sanitize(first) if first else []
 
     def __repr__(self) -> str:
@@ -194,6 +199,15 @@ class SanitizingRetriever(BaseRetriever):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PrivateDataError("SanitizingRetriever holds an open account and cannot be pickled: build it anew.")
+
+
+def _listed(found: Any) -> list[Document]:
+    """What a retriever found; a text would come apart into its letters."""
+    if isinstance(found, (str, bytes, Mapping, BaseModel)):
+        raise InvalidParameter(
+            f"Expected the inner retriever to return a list of documents, but it returned {type(found).__name__}."
+        )
+    return list(found)
 
 
 def _fail(failure: str) -> NoReturn:

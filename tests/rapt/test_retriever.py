@@ -132,6 +132,34 @@ def test_who_asks_is_not_whose_the_documents_are() -> None:
         unnamed.invoke("question 2", user="doctor 2")
 
 
+def test_a_config_names_who_asks_and_not_whose_documents_are() -> None:
+    """If it breaks, in a chain a query is nobody's, or whoever asks gets a fresh release of a record."""
+    found = [Document(page_content="the patient has pain", metadata={"patient": "john"})]
+    ledger = MetricLedger(2.0, document_limit=2.0)
+    made = sanitizer(eta=1.0, user_key="patient", ledger=ledger, cache=False)
+    asked = SanitizingRetriever(retriever=RunnableLambda(lambda _: list(found)), sanitizer=made)
+    configs: list[Any] = [{"configurable": {"user": name}} for name in ("ann", "bob", "cyd")]
+    for config in configs[:2]:
+        (asked | made).invoke("question", config)
+    asyncio.run(asked.ainvoke("question", configs[2]))
+    assert [ledger.spent(user=name) for name in ("john", "ann", "bob", "cyd")] == [2.0, 1.0, 1.0, 1.0]
+    with pytest.raises(BudgetExceeded):
+        list(made.stream(list(found), configs[0]))
+    with pytest.raises(BudgetExceeded):
+        made.batch([list(found)], configs[0])
+
+
+@pytest.mark.parametrize("answer", ["a text", {"text": "a"}])
+def test_what_is_no_list_of_documents_is_refused(answer: object) -> None:
+    """If it breaks, a text comes back letter by letter."""
+    for documents in (False, True):
+        made = SanitizingRetriever(
+            retriever=RunnableLambda(lambda _: answer), sanitizer=sanitizer(), documents=documents
+        )
+        with pytest.raises(InvalidParameter, match=rf"but it returned {type(answer).__name__}"):
+            made.invoke("question")
+
+
 def test_a_limit_that_no_document_could_reach_is_refused() -> None:
     """If it breaks, who sets a limit believes that it holds, and every document leaves."""
 
