@@ -11,6 +11,8 @@ clipped sums; test rows are then answered by the same model (label scores, calib
 - "names": names taken from the descriptions as answers, from which the codes follow;
 - "asked for": those, under the instruction that asks for what they are.
 
+"regression" asks no model: logistic regression on word counts, trained on the rows themselves, NOT private.
+
 Every arm is appended to the results file, and a restart skips it. A prompt that several arms share is scored once.
 """
 
@@ -27,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from coded import CODED, Coded
+from coded import CODED, Coded, regression
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import made, so_far
 
@@ -49,7 +51,13 @@ def main() -> None:
     train = coded.rows(Path(data) / options.task / "train.jsonl")[: options.rows]
     test = coded.rows(Path(data) / options.task / "test.jsonl")
     random.Random(0).shuffle(test)
-    test = test[: options.asked]
+    test, every = test[: options.asked], test
+
+    def keep_row(row: dict[str, Any]) -> None:
+        with options.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        print(json.dumps(row, ensure_ascii=False), flush=True)
+
     with LlamaCppEnsemble(
         model_path=options.model, slots=options.slots, max_tokens=1024, n_threads=options.threads
     ) as engine:
@@ -59,6 +67,10 @@ def main() -> None:
                 if any(row["key"] == key for row in so_far(options.out)):
                     continue
                 began = time.perf_counter()
+                if arm == "regression":
+                    found = {"accuracy": regression(train, every), "asked": len(every)}
+                    keep_row({"key": key, **made(), "seconds": round(time.perf_counter() - began, 1), arm: found})
+                    continue
                 optimizer = _optimizer(engine, coded, arm, options)
                 forward = Forward.of(engine, optimizer.settings)
                 row: dict[str, Any] = {"key": key, **made(), "load": round(os.getloadavg()[0], 1)}
@@ -77,9 +89,7 @@ def main() -> None:
                 row |= {"seconds": round(time.perf_counter() - began, 1)}
                 for name, choice in asked.items():
                     row[name] = _score(engine, forward, choice, test, optimizer.settings.labels, options)
-                with options.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                print(json.dumps(row, ensure_ascii=False), flush=True)
+                keep_row(row)
 
 
 def _optimizer(engine: LlamaCppEnsemble, coded: Coded, arm: str, options: Any) -> DPPromptOptimizer:

@@ -31,7 +31,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
-from coded import CODED, not_long
+from coded import CODED, not_long, regression
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import keep, made, so_far
 
@@ -104,7 +104,7 @@ def main() -> None:
                 seconds = time.perf_counter() - began
                 found = {**kept, "seconds": round(seconds, 1), "load": round(os.getloadavg()[0], 1)}
                 found["kept"] = len(examples)
-                found["regression"] = _regression(examples, test[:1000])
+                found["regression"] = regression(examples, test[:1000])
                 found |= _asked(engine, examples, test, labels, seed, found.get("descriptions"), options)
                 row = {"key": key, **made(), **found}
                 with options.out.open("a", encoding="utf-8") as file:
@@ -287,19 +287,6 @@ def _unclipped(
             engine.forget(*bodies)
             examples.append({"text": writer.text(tokens), "label": label})
     return examples
-
-
-def _regression(examples: list[dict[str, str]], test: list[dict[str, Any]]) -> float | None:
-    """Share of test rows that logistic regression on TF-IDF gets right, trained on the examples alone."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-
-    if len({one["label"] for one in examples}) < 2:
-        return None
-    model = make_pipeline(TfidfVectorizer(stop_words="english", sublinear_tf=True), LogisticRegression(C=10.0))
-    model.fit([one["text"] for one in examples], [one["label"] for one in examples])
-    return round(statistics.mean(model.predict([row["text"]])[0] == row["label"] for row in test), 4)
 
 
 def _prompted(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,3 +76,16 @@ CODED = {
 def not_long(task: str, path: Path) -> list[dict[str, Any]]:
     """The rows of a file of any data set."""
     return CODED[task].read(path) if task in CODED else read_jsonl(path)
+
+
+def regression(examples: Sequence[dict[str, Any]], test: Sequence[dict[str, Any]]) -> float | None:
+    """Share of test rows that logistic regression on TF-IDF gets right, trained on the examples alone."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    if len({one["label"] for one in examples}) < 2:
+        return None
+    model = make_pipeline(TfidfVectorizer(stop_words="english", sublinear_tf=True), LogisticRegression(C=10.0))
+    model.fit([one["text"] for one in examples], [one["label"] for one in examples])
+    return round(statistics.mean(model.predict([row["text"]])[0] == row["label"] for row in test), 4)
