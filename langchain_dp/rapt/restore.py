@@ -129,8 +129,8 @@ class WholeRestorer:
     is no longer the same answer, what was held back of the last one is shown first.
     """
 
-    def __init__(self, restorer: Restorer, placeholders: PlaceholderMap) -> None:
-        self._restorer = restorer
+    def __init__(self, restore: Callable[[Any], Any], placeholders: PlaceholderMap) -> None:
+        self._restore = restore
         self._map = placeholders
         self._last: Any = None
         self._said: Any = None
@@ -142,12 +142,12 @@ class WholeRestorer:
             return _ready(value, self._map) if isinstance(value, str) else value
 
         before = [] if _grew(self._last, chunk) else self.finish()
-        self._last, self._said = chunk, self._restorer.restore(each_text(chunk, ready))
+        self._last, self._said = chunk, self._restore(each_text(chunk, ready))
         return [*before, self._said]
 
     def finish(self) -> list[Any]:
         """The whole once more, if something in it was not shown."""
-        whole = self._restorer.restore(self._last)
+        whole = self._restore(self._last)
         return [] if whole == self._said else [whole]
 
 
@@ -228,28 +228,37 @@ class Restorer(Runnable[Any, Any]):
         """
         structured = dataclasses.is_dataclass(value) and not isinstance(value, type)
         if structured or isinstance(value, (str, list, tuple, dict, BaseModel, *_SCALARS)):
-            return each_text(value, self.one, keys=True)
+            return self._inside(value)
         raise InvalidParameter(
             "Expected a str, messages, a prompt value, documents or a structured answer to restore, not "
             f"{type(value).__name__}."
         )
+
+    def _inside(self, value: Any) -> Any:
+        """A part of a value: what is of another type stays as it is."""
+        return each_text(value, self.one, keys=True)
 
     def one(self, value: Any) -> Any:
         """One str, message or document with the originals put back."""
         if isinstance(value, str):
             return self._map.restore(value)
         if isinstance(value, Document):
-            metadata = each_text(value.metadata, self.one, keys=True)
+            metadata = self._inside(value.metadata)
             return Document(page_content=self._map.restore(value.page_content), metadata=metadata, id=value.id)
-        changed: dict[str, Any] = {"content": each_text(value.content, self.one, keys=True)}
+        changed: dict[str, Any] = {"content": self._inside(value.content)}
         for calls in ("tool_calls", "invalid_tool_calls", "tool_call_chunks"):
             if found := getattr(value, calls, None):
-                changed[calls] = [{**call, "args": each_text(call["args"], self.one, keys=True)} for call in found]
+                changed[calls] = [{**call, "args": self._inside(call["args"])} for call in found]
         return value.model_copy(update=changed)
 
-    def pushing(self) -> tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]:
-        """For one stream: what returns what may be said after the next chunk, and what returns the rest at the end."""
-        text, chunks, whole = TextRestorer(self._map), ChunkRestorer(self._map), WholeRestorer(self, self._map)
+    def pushing(self, *, inside: bool = False) -> tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]:
+        """For one stream: what returns what may be said after the next chunk, and what returns the rest at the end.
+
+        Args:
+            inside: Whether the stream is a part of another: then chunks of other types stay as they are.
+        """
+        text, chunks = TextRestorer(self._map), ChunkRestorer(self._map)
+        whole = WholeRestorer(self._inside if inside else self.restore, self._map)
         last: list[str | None] = [None]
         keys: dict[str, tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]] = {}
 
@@ -261,7 +270,7 @@ class Restorer(Runnable[Any, Any]):
                 return [chunks.push(chunk)]
             if isinstance(chunk, AddableDict):
                 for key in chunk:
-                    keys.setdefault(key, self.pushing())
+                    keys.setdefault(key, self.pushing(inside=True))
                 return [AddableDict({key: said}) for key, value in chunk.items() for said in keys[key][0](value)]
             return whole.push(chunk)
 

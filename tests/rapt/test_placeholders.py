@@ -93,7 +93,7 @@ def test_every_type_is_masked_and_restored() -> None:
         for word in set(re.findall(r"Alice|Bob", repr(given_in))):
             assert word in repr(back)
     with pytest.raises(InvalidParameter, match="restore"):
-        made.restore(7)
+        made.restore(object())
 
 
 async def _agather(stream: AsyncIterator[Any]) -> list[Any]:

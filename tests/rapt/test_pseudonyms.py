@@ -239,6 +239,11 @@ def test_structured_answers_are_restored_as_they_come() -> None:
     joined = add(parallel.stream("hi"))
     assert joined == dict.fromkeys(("said", "again"), '{"to": "Bob", "others": ["Bob", "a <"]}')
     assert asyncio.run(_agather((model | JsonOutputParser() | made.restorer()).astream("hi")))[-1] == shown[-1]
+    other = object()  # such as an array of numbers under another key
+    beside = RunnableParallel(said=model, other=lambda _: other) | made.restorer()
+    assert add(beside.stream("hi")) == {"said": joined["said"], "other": other}
+    with pytest.raises(InvalidParameter, match="to restore, not object"):
+        list(made.restorer().transform(iter([other])))
     # Nothing is lost of what does not grow.
     shown = list(made.restorer().transform(iter([["a <"], ["b"], {"k": "c <"}, {"k": "d"}])))
     assert shown == [["a "], ["a <"], ["b"], {"k": "c "}, {"k": "c <"}, {"k": "d"}]
