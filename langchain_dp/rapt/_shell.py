@@ -116,9 +116,7 @@ class SanitizerShell(Runnable[Any, Any]):
         With ``return_exceptions`` an input that is refused does not keep the others back.
         """
         no_further(kwargs, remedy=_KNOWN)
-        configs = get_config_list(config, len(inputs))
-        users = [_whose(value, user, each) for value, each in zip(inputs, configs, strict=True)]
-        held = Held(list(inputs), return_exceptions, users, document)
+        held = Held(list(inputs), return_exceptions, _whose_each(inputs, user, config), document)
         return self._batch_with_config(
             lambda _: redacted(self._core.sanitize_all, held),
             [WITHHELD] * len(inputs),
@@ -138,9 +136,7 @@ class SanitizerShell(Runnable[Any, Any]):
     ) -> list[S]:
         """Async twin of :meth:`batch`."""
         no_further(kwargs, remedy=_KNOWN)
-        configs = get_config_list(config, len(inputs))
-        users = [_whose(value, user, each) for value, each in zip(inputs, configs, strict=True)]
-        held = Held(list(inputs), return_exceptions, users, document)
+        held = Held(list(inputs), return_exceptions, _whose_each(inputs, user, config), document)
 
         async def run(_: Any) -> list[Any]:
             return await asyncio.to_thread(redacted, self._core.sanitize_all, held)
@@ -276,6 +272,13 @@ def _whose(value: object, given: str | None, config: RunnableConfig | None) -> s
     """The user to charge. Documents are not about who asks: their metadata say whose they are."""
     several = value if isinstance(value, (list, tuple)) else (value,)
     return given if any(isinstance(one, Document) for one in several) else named_user(given, config)
+
+
+def _whose_each(
+    values: Sequence[object], given: str | None, config: RunnableConfig | list[RunnableConfig] | None
+) -> list[str | None]:
+    configs = get_config_list(config, len(values))
+    return [_whose(value, given, each) for value, each in zip(values, configs, strict=True)]
 
 
 def named_user(given: str | None, config: RunnableConfig | None) -> str | None:
