@@ -58,6 +58,21 @@ def test_much_noise_is_accounted_for(sampling: Any, neighbors: Neighbors, q: flo
     assert 0 < said < 257 * math.log1p(q * math.expm1(1e-4))
 
 
+@pytest.mark.parametrize(
+    ("sampling", "neighbors"),
+    [("fixed", Neighbors.REPLACE_SPECIAL), ("fixed", Neighbors.REPLACE_ONE), ("resample", Neighbors.ADD_OR_REMOVE_ONE)],
+)
+@pytest.mark.parametrize("q", [0.05, 0.5, 1.0])
+def test_what_a_threshold_may_miss_is_paid_for_out_of_delta(sampling: Any, neighbors: Neighbors, q: float) -> None:
+    """If it breaks, the mass beyond the threshold is free: epsilon is that of a call that misses nothing."""
+    delta0, delta = 1e-4, 2e-4
+    said = epsilon([(LimitedDomainEvent(1.0, delta0, q, sampling), 1)], delta, neighbors=neighbors)
+    left = (delta - q * delta0) / (1 - delta0)
+    nothing_missed = epsilon([(LimitedDomainEvent(1.0, 1e-15, q, sampling), 1)], left, neighbors=neighbors)
+    assert said >= nothing_missed - 1e-9
+    assert said == pytest.approx(nothing_missed, rel=2e-2)
+
+
 def chance(votes: dict[int, int], epsilon0: float, delta0: float, token: int) -> Fraction:
     """Exact probability of a token, by the law that the mechanism draws from."""
     base = below_exp(Fraction(epsilon0) / 2)
