@@ -360,7 +360,7 @@ def _show(
         tested = {name: dataclasses.asdict(score) for name, score in scores.items()}
         print_json(prompt.to_dict() | ({"test": tested} if tested else {}))
         return
-    print(f"{prompt.instruction}\n\n{prompt.certificate}\n")
+    print(f"{prompt}\n")
     if called := [f"{word} -> {label}" for label, word in prompt.words.items() if word != label]:
         print(f"Its answers are names: {', '.join(called)}. OptimizedPrompt.chain(model) puts the labels back.\n")
     if prompt.instruction == instruction and list(prompt.words.values()) == words:

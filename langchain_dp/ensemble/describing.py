@@ -93,6 +93,11 @@ def own(text: str, cue: str) -> str:
     return re.split(rf"(?<=\S)\s+{re.escape(cue)}", text, maxsplit=1)[0]
 
 
-def says_nothing(words: Sequence[str], kind: str = TOPIC) -> bool:
-    """Whether words tell no folder from another, by ``kind``; true of none."""
-    return {word.casefold() for word in words} <= _META | {word.casefold() for word in words_of(kind)}
+def telling(text: str, kind: str = TOPIC) -> set[str]:
+    """Its words that may tell a folder from another, in lower case: none of ``kind``, nor what fits every folder."""
+    return {word.casefold() for word in words_of(text)} - _META - {word.casefold() for word in words_of(kind)}
+
+
+def says_nothing(text: str, kind: str = TOPIC) -> bool:
+    """Whether a text tells no folder from another, by ``kind``; true of an empty one."""
+    return not telling(text, kind)

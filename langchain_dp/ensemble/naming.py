@@ -15,6 +15,7 @@ from langchain_core.exceptions import OutputParserException
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_dp._util.words import ENDS
+from langchain_dp.ensemble.describing import telling
 from langchain_dp.parsing import parse_label
 
 _PHRASE = re.compile(r"[,;:.()\[\]/\n\u3001\u3002\uff0c\uff1b\uff1a\uff08\uff09]|\s(?:including|such as|like|e\.g)\b")
@@ -66,6 +67,32 @@ def _is_taken(label: str, name: str, names: Mapping[str, str]) -> bool:
     own, others = name.casefold(), [found.casefold() for other, found in names.items() if other != label]
     called = [other.casefold() for other in names if other != label]
     return own in [*others, *called] or any(re.match(re.escape(other) + ENDS, own) for other in [*others, *called])
+
+
+def told_alike(descriptions: Mapping[str, str]) -> list[str]:
+    """A line for every group of labels of which the same was said, and what to do; none where all are told apart.
+
+    Args:
+        descriptions: Label -> what was released of it. One that has no word which another lacks says nothing of its
+            own. A label that has none, or stands for itself, is like no other.
+
+    Examples:
+        >>> told_alike({"A": "shopping", "B": "Online shopping", "C": "travel"})[0].split(":")[0]
+        "'A' and 'B' were described alike"
+    """
+    said = {label: telling(text) for label, text in descriptions.items() if text != label}
+    groups: list[list[str]] = []
+    for label, own in said.items():
+        like = [group for group in groups if any(own <= said[one] or said[one] <= own for one in group)] if own else []
+        groups = [group for group in groups if group not in like]
+        if own:
+            groups.append([*(one for group in like for one in group), label])
+    return [
+        f"{', '.join(map(repr, group[:-1]))} and {group[-1]!r} were described alike: nothing there tells them apart. "
+        "Ask for another kind of description than this, or say in your own words what they mean."
+        for group in groups
+        if len(group) > 1
+    ]
 
 
 def label_parser(words: Mapping[str, str]) -> Runnable[Any, str]:

@@ -203,7 +203,7 @@ def description_fault(text: str, glossary: Glossary, *, complete: bool = True) -
     seen = {answer.casefold() for answer in answers(glossary.shown, chat=False)}
     if echoes(text, [glossary.task, glossary.opening, glossary.question]) or text.strip(" .").casefold() in seen:
         return "it repeats the request"
-    if says_nothing(words, glossary.kind):
+    if says_nothing(text, glossary.kind):
         return "it says nothing of the texts"
     return "" if complete or len(words) > 1 else "it stops in mid-sentence"
 

@@ -18,7 +18,7 @@ from langchain_dp._util import validate
 from langchain_dp._util.documents import Form
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
-from langchain_dp.ensemble.naming import label_parser, names_of
+from langchain_dp.ensemble.naming import label_parser, names_of, told_alike
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.opt.candidates import Candidate, PromptChoice, described_choices
 from langchain_dp.opt.scores import PromptScore
@@ -140,7 +140,7 @@ class OptimizedPrompt:
         return self.template() | model | label_parser(self.words)
 
     def __str__(self) -> str:
-        return f"{self.instruction}\n\n{self.certificate}"
+        return "\n\n".join([self.instruction, *told_alike(self.descriptions), str(self.certificate)])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

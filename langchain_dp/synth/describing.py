@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from langchain_dp._util import validate
 from langchain_dp.accounting.events import MOST_TOKENS
-from langchain_dp.ensemble.describing import TOPIC, Shown, own, says_nothing, turns, wording, words_of
+from langchain_dp.ensemble.describing import TOPIC, Shown, own, says_nothing, turns, wording
 from langchain_dp.synth.prompts import SynthesisPrompts
 
 _USUAL = {
@@ -104,7 +104,7 @@ def useful(text: str, cue: str = SynthesisPrompts().tail, kind: str = TOPIC) -> 
         ('', '')
     """
     said = own(text, cue)
-    return "" if says_nothing(words_of(said), kind) else said.strip(" \t,;:-")
+    return "" if says_nothing(said, kind) else said.strip(" \t,;:-")
 
 
 def told(labels: Mapping[str, str], described: Mapping[str, str], how: Describing | None) -> dict[str, str]:

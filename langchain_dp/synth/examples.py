@@ -21,7 +21,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_dp._util import validate
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyCertificate
-from langchain_dp.ensemble.naming import label_parser, names_of
+from langchain_dp.ensemble.naming import label_parser, names_of, told_alike
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.redact import Held, redacted
 from langchain_dp.synth.describing import instruction_of
@@ -136,7 +136,7 @@ class SyntheticExamples(Sequence[SyntheticExample]):
         said = [f"{label} was described as: {text or '(nothing of use)'}" for label, text in self.descriptions.items()]
         some = [f"{one.label}: {' '.join(one.text.split())}" for one in self.balanced(8)]
         counts = f"{len(self)} examples, {len(self.dropped)} left out by the filters"
-        return "\n".join([*said, *some, "", str(self.certificate), "", counts])
+        return "\n".join([*said, *told_alike(self.descriptions), *some, "", str(self.certificate), "", counts])
 
     def balanced(self, count: int) -> tuple[SyntheticExample, ...]:
         """The first ``count`` examples, the labels in turn."""

@@ -6,7 +6,7 @@ import pytest
 from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessage
 
-from langchain_dp.ensemble.naming import label_parser, names_of
+from langchain_dp.ensemble.naming import label_parser, names_of, told_alike
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,26 @@ def test_three_that_collide_end_with_names_of_their_own() -> None:
     found = names_of(labels, said)
     assert list(found) == labels
     assert len({name.casefold() for name in found.values()}) == 4
+
+
+@pytest.mark.parametrize(
+    ("descriptions", "groups"),
+    [
+        ({"A": "shopping", "B": "Shopping."}, ["'A' and 'B' "]),
+        ({"A": "shopping", "B": "travel", "C": "online shopping"}, ["'A' and 'C' "]),
+        ({"A": "shoes, clothes", "B": "clothes and shoes", "C": "x", "D": "X"}, ["'A' and 'B' ", "'C' and 'D' "]),
+        ({"A": "sport", "B": "news", "C": "sport news"}, ["'A', 'B' and 'C' "]),
+        ({"A": "sports", "B": "sportswear"}, []),
+        ({"A": "", "B": "2018", "C": "money"}, []),
+        ({"team A": "team A", "team B": "a team of players"}, []),  # the first was dropped
+        ({}, []),
+    ],
+)
+def test_labels_that_were_described_alike_are_named(descriptions: dict[str, str], groups: list[str]) -> None:
+    """If it breaks, two labels of which the same was said go on as if the descriptions told a model what they mean."""
+    found = told_alike(descriptions)
+    assert len(found) == len(groups)
+    assert all(line.startswith(f"{group}were described alike") for line, group in zip(found, groups, strict=True))
 
 
 def test_an_answer_gives_its_label_back() -> None:

@@ -93,6 +93,16 @@ def test_what_was_dropped_is_no_example_and_is_shown() -> None:
     assert rest[-1] == "6 examples, 1 left out by the filters"
 
 
+def test_examples_say_when_two_labels_were_described_alike() -> None:
+    """If it breaks, descriptions that tell no label from another look like any others."""
+    examples = made()
+    told = {"delivery": "shopping", "billing": "online shopping"}
+    like = SyntheticExamples(list(examples), PAPER, {**examples.settings, "descriptions": told})
+    assert "'delivery' and 'billing' were described alike" in str(like)
+    apart = SyntheticExamples(list(examples), PAPER, {**examples.settings, "descriptions": told | {"billing": "money"}})
+    assert "alike" not in str(apart)
+
+
 def test_a_file_brings_back_what_it_was(tmp_path: Path) -> None:
     """If it breaks, examples lose their certificate on the way."""
     path = tmp_path / "made.jsonl"
