@@ -163,9 +163,13 @@ def noise(count: int, dimension: int, eta: float, rng: Randomness) -> NDArray[np
     return Noise(count, dimension, eta, rng).vectors()
 
 
+LEAST_ETA = 1e-9
+"""Below it even double precision could overflow."""
+
+
 def checked_eta(eta: float) -> float:
-    """A usable privacy parameter; below the bound even double precision could overflow."""
-    return validate.number("eta", eta, at_least=1e-9, remedy="Calibrate it with langchain_dp.rapt.calibrate.")
+    """A usable privacy parameter."""
+    return validate.number("eta", eta, at_least=LEAST_ETA, remedy="Calibrate it with langchain_dp.rapt.calibrate.")
 
 
 def checked(points: NDArray[np.floating], table: NearestVector) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
@@ -143,6 +143,17 @@ class SanitizerShell(Runnable[Any, Any]):
 
         return await self._abatch_with_config(
             run, [WITHHELD] * len(inputs), config, return_exceptions=return_exceptions
+        )
+
+    def as_tool(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse: a model that calls a tool has read what it gives to it.
+
+        Raises:
+            InvalidParameter: Always.
+        """
+        raise InvalidParameter(
+            "Expected a sanitizer to be no tool: an agent that calls one has read the text already. Put it before the "
+            "model, as sanitizer | model, or, of RAPTSanitizer, as RAPTMiddleware of an agent."
         )
 
     def stream(self, input: S, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[S]:  # noqa: A002

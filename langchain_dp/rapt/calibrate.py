@@ -20,7 +20,7 @@ from scipy.optimize import brentq
 from langchain_dp._util import validate
 from langchain_dp._util.pictures import new_figure
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.mechanisms.metric_noise import checked_eta
+from langchain_dp.mechanisms.metric_noise import LEAST_ETA, checked_eta
 from langchain_dp.rapt._curves import Curve, ExponentialCurve, LaplaceCurve
 from langchain_dp.rapt._english import TEXTS
 from langchain_dp.rapt.posterior import (
@@ -194,6 +194,8 @@ def calibrate(
         curve = exact = ExponentialCurve(vocabulary.table, sample, threads, others=np.unique(population))
         attack = ExactInversion(population, vocabulary, exact.log_norm, threads)
     near = float(curve.nearest.mean())
+    if name == "max_loss":
+        validate.number(name, value, at_least=LEAST_ETA * near)
     release = simulated(vocabulary, mechanism, threads)
     reached = {
         "target_replacement": lambda x: 1 - float(curve.unchanged(x).mean()),

@@ -163,6 +163,7 @@ def test_the_frequency_of_words_matters() -> None:
         ({"deniability": 2}, "deniability=2"),
         ({"inversion": math.nan}, "inversion=nan"),
         ({"max_loss": 0.0}, "max_loss=0.0"),
+        ({"max_loss": 1e-300}, "max_loss=1e-300"),
         ({"eta": -1.0}, "eta=-1.0"),
         ({}, "got none"),
         ({"eta": 1.0, "max_loss": 1.0}, r"\['eta', 'max_loss'\]"),

@@ -305,6 +305,12 @@ def test_it_can_be_bound_configured_and_drawn() -> None:
     assert made.get_output_jsonschema()
 
 
+def test_it_is_no_tool() -> None:
+    """If it breaks, an agent gets a tool that fails at its first call, and that had to be shown the raw text."""
+    with pytest.raises(InvalidParameter, match="an agent that calls one has read the text already"):
+        sanitizer().as_tool(name="clean")
+
+
 def test_other_prompt_values() -> None:
     """If it breaks, an image prompt passes unnoticed, or a prompt of another class loses its messages."""
     image = ImagePromptValue(image_url={"url": "data:image/png;base64,AAAA"})
