@@ -263,7 +263,7 @@ LARGER_MODEL = Table(
     ),
 )
 
-COMPARATORS = Run("bench_comparators.py", "comparators.jsonl", (), 25)
+COMPARATORS = Run("bench_comparators.py", "comparators.jsonl", ("--kinds", "head", "vectors"), 25)
 
 
 def compared(task: str, arm: str, directions: int | None = None) -> Cell:

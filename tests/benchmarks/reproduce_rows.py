@@ -289,8 +289,10 @@ def _comparators(row: Mapping[str, Any]) -> Iterator[Measured]:
     """A row of bench_comparators: one arm under one seed."""
     key = dict(row["key"])
     seed = key.pop("seed")
-    settings = {name: row[name] for name in ("train_rows", "test_rows")}
-    yield Measured(key, seed, {"accuracy": row["accuracy"]}, row["test_rows"], {}, settings, **_made(row))
+    names = ("train_rows", "test_rows", "steps", "batch", "learning_rate")
+    settings = {name: row[name] for name in names if name in row}
+    values = {name: row[name] for name in ("accuracy", "before") if name in row}
+    yield Measured(key, seed, values, row["test_rows"], {}, settings, **_made(row))
 
 
 def _cost(row: Mapping[str, Any]) -> Iterator[Measured]:
