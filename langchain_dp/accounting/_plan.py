@@ -95,15 +95,8 @@ class LedgerPlan(Same):
             PlanError: The plan does not hold this event, or has no account for the asker. Nothing was charged.
             LedgerError: The ledger cannot be trusted or written; release nothing.
         """
-        key = event_key(event)
-        validate.integer("count", count, at_least=1)
+        key, most = self._item(event, count)
         check_text("chain", chain, at_least=0)
-        if key not in self._stored.items:
-            raise PlanError(
-                f"The plan {self.name!r} holds no {event!r}. Reserve another plan for it with reserve(), under a "
-                "name of its own, or name every event in plan= when the ledger is made."
-            )
-        _, most = self._stored.items[key]
         whose = self.account_of(asker)
         try:
             # A count above the whole plan is refused here: it need not even fit into the file's integers.
@@ -124,6 +117,44 @@ class LedgerPlan(Same):
             fits=min(left, self.remaining(event)),
         )
         raise self._account.refusals.add(refusal)
+
+    def spend_up_to(self, event: DpEvent, count: int, *, chain: str) -> None:
+        """Charge, durably, what ``chain`` has not been charged yet of ``count`` releases of ``event``.
+
+        For a run that is taken up again: a release that an earlier process charged for it and did not make is not
+        charged twice. What others charged to the plan, under other names, does not count: it paid for theirs.
+
+        Args:
+            event: An event of the plan.
+            count: Releases that are paid for afterwards, from the run's first; at least 1.
+            chain: Public name of the run, 1 to 200 printable characters, under which nobody else charges this plan.
+
+        Raises:
+            BudgetExceeded: Fewer than are missing are left in the plan. Nothing was charged.
+            PlanError: The plan does not hold this event, or has accounts for askers. Nothing was charged.
+            LedgerError: The ledger cannot be trusted or written; release nothing.
+
+        Examples:
+            >>> plan.spend_up_to(event, 1, chain="run")  # charges one
+            >>> plan.spend_up_to(event, 1, chain="run")  # charges nothing
+        """
+        key, most = self._item(event, count)
+        check_text("chain", chain, at_least=1)
+        self.account_of(None)
+        missing = count if count > most else self._account.store.add_missing(self._stored, key, count, chain)
+        if missing:
+            raise self._beyond(event, key, missing)
+
+    def _item(self, event: DpEvent, count: int) -> tuple[str, int]:
+        """Key and maximum count of an event of the plan."""
+        key = event_key(event)
+        validate.integer("count", count, at_least=1)
+        if key not in self._stored.items:
+            raise PlanError(
+                f"The plan {self.name!r} holds no {event!r}. Reserve another plan for it with reserve(), under a "
+                "name of its own, or name every event in plan= when the ledger is made."
+            )
+        return key, self._stored.items[key][1]
 
     def account_of(self, asker: str | None) -> tuple[str, int] | None:
         """Name and share of who asks; None in a plan without accounts. Reads and charges nothing.

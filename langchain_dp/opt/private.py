@@ -352,7 +352,7 @@ class PrivateRuns:
         if self._drawn is None:
             mechanism = Exponential(reservation.selection)
             charged = PartEvent(VALIDATION, mechanism.event)
-            if reservation.plan.remaining(charged):
+            if self._undrawn != forks.process():
                 if halted():  # later it would lose what is paid for, if this process ends
                     raise PlanError(CANCELLED)
                 self._forward.watch(self._settings.instruction)  # a server that is gone already costs nothing

@@ -263,8 +263,9 @@ class _Clipped:
     def _length(self) -> int:
         return self._writer.noise.event.tokens
 
-    def _charge(self, message: int) -> None:
-        self._reservation.plan.spend(self._reservation.charged(self._writer.noise.event, message), chain=self._chain)
+    def _event(self, message: int) -> Any:
+        """What a text is charged as."""
+        return self._reservation.charged(self._writer.noise.event, message)
 
     def _written_by(self, members: Sequence[MemberPrompt], message: int, *text: Any) -> Iterator[Token]:
         self._asked.update(member.member for member in members)
@@ -299,7 +300,7 @@ class ClippedTexts(_Clipped):
 
     def _begun(self, message: int) -> Iterator[Token]:
         self._writer.check_answers(self._shown.public(message))
-        self._charge(message)
+        self._reservation.plan.spend(self._event(message), chain=self._chain)
         subsets = [subset for subset in self._sampler.draw() if subset.record_ids]
         return self._written_by(self._shown.members(subsets, message), message)
 
@@ -352,8 +353,7 @@ class ClippedGlossary(_Clipped):
 
     def _begun(self, message: int, written: Sequence[Token]) -> Iterator[Token]:
         self._writer.check_answers(self._shown.public(message))
-        if self._reservation.left():
-            self._charge(message)
+        self._reservation.plan.spend_up_to(self._event(message), 1, chain=self._chain)
         drawn = self._coins.drawn(0, self._writer.noise.event.sampling_probability)
         some = [Subset((self._key, place), (name,)) for place, name in enumerate(drawn)]
         return self._written_by(self._shown.members(some, message), message, written, self._mark)

@@ -270,10 +270,7 @@ class SynthesisRuns:
     def _charge(self, opened: _Opened, number: int) -> None:
         """Charge a round before it begins; one that an earlier process has charged is not charged again."""
         design = opened.design
-        event, due = design.charged(number), design.due(number)
-        most = dict(design.events())[event]
-        for _ in range(due - (most - opened.plan.remaining(event))):
-            opened.plan.spend(event, chain=self._name)
+        opened.plan.spend_up_to(design.charged(number), design.due(number), chain=self._name)
 
     def released(self) -> list[WrittenText]:
         """Texts released so far."""

@@ -51,6 +51,29 @@ def test_a_plan_claims_what_its_full_counts_cost(ledger: PrivacyLedger) -> None:
     assert sorted(plan.events, key=repr) == [(CHOICE, 2), (VOTE, 5)]
 
 
+def test_a_run_pays_for_what_it_has_not_paid_itself(ledger: PrivacyLedger) -> None:
+    """If this fails, a run takes for its own what somebody else paid for, or pays twice for what it had paid."""
+    plan = ledger.reserve([(VOTE, 5), (CHOICE, 2)], name="p", delta=4e-6)
+    plan.spend_up_to(VOTE, 1, chain="run")
+    plan.spend_up_to(VOTE, 1, chain="run")
+    assert plan.remaining(VOTE) == 4
+    plan.spend(VOTE, 2, chain="another")
+    plan.spend(CHOICE, chain="run")  # of another event
+    plan.spend_up_to(VOTE, 3, chain="run")
+    assert plan.remaining(VOTE) == 0
+    assert [(entry.chain, entry.count) for entry in plan.entries()] == [
+        ("run", 1), ("another", 2), ("run", 1), ("run", 2),
+    ]  # fmt: skip
+    for count, missing in ((4, "This question"), (5, "These 2 questions"), (6, "0 of 5 are left")):
+        with pytest.raises(BudgetExceeded, match=missing):
+            plan.spend_up_to(VOTE, count, chain="run")
+    plan.spend_up_to(VOTE, 3, chain="run")
+    with pytest.raises(InvalidParameter, match="chain"):
+        plan.spend_up_to(VOTE, 1, chain="")
+    with pytest.raises(PlanError, match="holds no"):
+        plan.spend_up_to(NoisyMaxEvent(9.0), 1, chain="run")
+
+
 def test_spent_is_the_cost_of_the_used_counts_and_never_the_claim(ledger: PrivacyLedger) -> None:
     """If this fails, the two claims are mixed: what was used and what is guaranteed."""
     plan = ledger.reserve([(VOTE, 10)], name="p", delta=4e-6)

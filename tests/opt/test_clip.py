@@ -20,10 +20,12 @@ from fakes.optimizers import ADD_OR_REMOVE, LABELS, ZERO_OUT, Looking, examples,
 from langchain_dp import PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting import PartEvent, TextRoundEvent, epsilon
 from langchain_dp.accounting.events import event_from_json
+from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.opt import Decoding, DPPromptOptimizer, Glossary, OptPrompts
 from langchain_dp.opt.fit import ENOUGH_CLIP, fit
+from langchain_dp.opt.forward import Forward
 from langchain_dp.ports import VotesNextToken
 
 BUDGET = PrivacyBudget(100.0, 0.1)
@@ -135,6 +137,25 @@ def test_a_glossary_is_one_round_that_every_record_is_in_by_one_coin() -> None:
     assert 24 <= len(shown) <= 72  # of 96 by coins
     assert not any(name in one.prompt.head + one.prompt.body for call in calls for one in call for name in THREE)
     assert not [key for key in engine.cache if isinstance(key, tuple) and isinstance(key[0], tuple)]
+
+
+@pytest.mark.parametrize("part", ["training", "validation"])
+def test_what_another_charges_to_the_plan_pays_for_nothing(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a run takes somebody else's charge for its own, and draws once more than its plan holds."""
+    ledger = PrivacyLedger(BUDGET)
+
+    def another(*_: Any) -> None:
+        plan = ledger.plan("dp-opt")
+        assert plan is not None
+        (event,) = (event for event, _ in plan.events if getattr(event, "part", "") == part)
+        if plan.remaining(event):
+            plan.spend(event, chain="another")
+
+    monkeypatch.setattr(*((TextWriter, "check_answers") if part == "training" else (Forward, "watch")), another)
+    engine, made = described(ledger=ledger, budget=None)
+    with pytest.raises(BudgetExceeded):
+        made.invoke(rows())
+    assert part == "validation" or not [call for call in engine.calls if call]
 
 
 def test_a_label_change_moves_two_texts_by_half_as_much() -> None:

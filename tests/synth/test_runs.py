@@ -165,6 +165,33 @@ def test_a_killed_run_goes_on_where_it_stopped(place: str, at: int, scheme: str)
     assert entries(ledger) == 3
 
 
+@pytest.mark.parametrize("scheme", ["rounds", "groups"])
+def test_a_round_is_not_paid_for_by_what_another_charges_to_the_plan(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, a run makes one release more than its plan holds, and its certificate says too little."""
+    ledger, drawn = PrivacyLedger(BUDGET), []
+    of_text = Members.of_text
+
+    def looked(self: Members, design: Any, number: int, label: str) -> Any:
+        drawn.append(number)
+        return of_text(self, design, number, label)
+
+    def another(_: Any) -> None:
+        plan = ledger.plan("synthesis")
+        assert plan is not None
+        event = plan.events[-1][0]
+        if not any(entry.chain == "another" for entry in plan.entries()):
+            plan.spend(event, chain="another")
+
+    monkeypatch.setattr(Members, "of_text", looked)
+    made = synthesizer(Draws(), ledger=ledger, budget=None, name="synthesis", scheme=scheme, progress=another)
+    with pytest.raises(BudgetExceeded):
+        made.invoke(rows())
+    assert len(set(drawn)) == 2
+    assert entries(ledger) == 3
+
+
 def test_a_round_that_was_charged_and_not_begun_has_the_members_it_had(tmp_path: Path) -> None:
     """If it breaks, one charge pays for two draws of members."""
     path = tmp_path / "ledger.db"

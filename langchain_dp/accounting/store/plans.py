@@ -207,22 +207,58 @@ class PlanStore(LedgerStore):
             AskerRefused: Too few are left in the share. Nothing was charged.
             LedgerCorrupt: The file does not hold the plan any more, or forgot entries. Nothing was charged.
         """
+        with self.transaction(write=True) as connection:
+            newest = self._charge(connection, plan, event, count, chain, asker)
+        return self._charged(newest)
+
+    def add_missing(self, plan: StoredPlan, event: str, count: int, chain: str) -> int:
+        """Charge, durably, what ``chain`` has not been charged of ``count`` uses yet.
+
+        Returns:
+            0; or how many are missing, if too few are left. Then nothing was charged.
+
+        Raises:
+            LedgerCorrupt: The file does not hold the plan any more, or forgot entries. Nothing was charged.
+        """
+        item, _ = plan.items[event]
+        with self.transaction(write=True) as connection:
+            self.check_newest(connection)
+            sums = "SELECT coalesce(sum(count), 0) FROM entries WHERE item = ? AND chain = ?"
+            missing = count - int(connection.execute(sums, (item, chain)).fetchone()[0])
+            if missing <= 0:
+                return 0
+            newest = self._charge(connection, plan, event, missing, chain)
+        return 0 if self._charged(newest) else missing
+
+    def _charge(
+        self,
+        connection: Connection,
+        plan: StoredPlan,
+        event: str,
+        count: int,
+        chain: str,
+        asker: tuple[str, int] | None = None,
+    ) -> tuple[int, str] | None:
+        """The new entry; None, with nothing charged, if too few are left."""
         item, most = plan.items[event]
         # Not by the row alone: in an older copy of the file the row may be another plan's.
         its_own = (item, plan.name, plan.time, event, most)
-        with self.transaction(write=True) as connection:
-            charged = connection.execute(
-                f"UPDATE items SET used = used + ? WHERE {_ITS_OWN} AND used + ? <= max_count",  # noqa: S608  # no value in it
-                (count, *its_own, count),
-            ).rowcount
-            if not charged:
-                there = connection.execute(f"SELECT 1 FROM items WHERE {_ITS_OWN}", its_own)  # noqa: S608  # as above
-                if there.fetchone() is None:
-                    raise self.lost(plan)
-                return False
-            if asker is not None:
-                _charge_asker(connection, item, count, *asker)
-            newest = self._enter(connection, time=now(), item=item, count=count, chain=chain)
+        charged = connection.execute(
+            f"UPDATE items SET used = used + ? WHERE {_ITS_OWN} AND used + ? <= max_count",  # noqa: S608  # no value in it
+            (count, *its_own, count),
+        ).rowcount
+        if not charged:
+            there = connection.execute(f"SELECT 1 FROM items WHERE {_ITS_OWN}", its_own)  # noqa: S608  # as above
+            if there.fetchone() is None:
+                raise self.lost(plan)
+            return None
+        if asker is not None:
+            _charge_asker(connection, item, count, *asker)
+        return self._enter(connection, time=now(), item=item, count=count, chain=chain)
+
+    def _charged(self, newest: tuple[int, str] | None) -> bool:
+        if newest is None:
+            return False
         self._saw(newest)
         return True
 
