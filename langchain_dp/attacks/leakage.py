@@ -66,7 +66,8 @@ def find_leaks(
     - a word that is not among the 100,000 most frequent of English, or not among the first 10,000 if prompt and row
       both write it as a name, with a capital inside a sentence; or two such words side by side, one of them not among
       the first 1,000;
-    - a word of letters and digits, five characters or more, that is not in that list, or of six with others between;
+    - a word of letters and digits, five characters or more, that is not in that list and no time, rank or size of four
+      digits at most ("1990s", "100mg"), or of six with others between;
     - six digits of a number or more, four of them different, however they are grouped, with up to five marks between
       two: a telephone number, an account.
 

@@ -25,8 +25,9 @@ KEPT = 10_000
 class AnswerCache(forks.ForkSafe, Generic[Answer]):
     """Released answers by question, and the questions under way. Thread-safe; holds released values only.
 
-    Whoever claims a question and gets None must answer it and settle it, whatever happens. Answers of an earlier page
-    are gone once the page is turned, those under way included.
+    Whoever claims a question and gets None must answer it and settle it, whatever happens: so claim it inside the
+    ``try`` whose ``finally`` settles it, under one ``owner``. To settle what another owner claimed wakes nobody.
+    Answers of an earlier page are gone once the page is turned, those under way included.
 
     Args:
         most: How many answers are kept; the one that was not asked for longest goes first.
@@ -37,7 +38,7 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
         self._most = most
         self._page = 0
         self._answers: OrderedDict[Hashable, Answer] = OrderedDict()
-        self._under_way: dict[tuple[int, Hashable], concurrent.futures.Future[None]] = {}
+        self._under_way: dict[tuple[int, Hashable], tuple[object, concurrent.futures.Future[None]]] = {}
         self._watch()
 
     def __len__(self) -> int:
@@ -87,7 +88,7 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
             while len(self._answers) > self._most:
                 self._answers.popitem(last=False)
 
-    def claim(self, question: Hashable, page: int = 0) -> Answer | None:
+    def claim(self, question: Hashable, page: int = 0, owner: object = None) -> Answer | None:
         """Wait until there is an answer, or the right to answer (None)."""
         while True:
             with self._lock:
@@ -96,13 +97,13 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
                     return kept
                 waiting = self._under_way.get((page, question))
                 if waiting is None:
-                    self._under_way[page, question] = concurrent.futures.Future()
+                    self._under_way[page, question] = owner, concurrent.futures.Future()
                     return None
                 if in_event_loop():  # on its own thread waiting could hang: answer once more, at a price
                     return None
-            waiting.result()
+            waiting[1].result()
 
-    async def aclaim(self, question: Hashable, page: int = 0) -> Answer | None:
+    async def aclaim(self, question: Hashable, page: int = 0, owner: object = None) -> Answer | None:
         """Async twin of :meth:`claim`."""
         while True:
             with self._lock:
@@ -111,18 +112,20 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
                     return kept
                 waiting = self._under_way.get((page, question))
                 if waiting is None:
-                    self._under_way[page, question] = concurrent.futures.Future()
+                    self._under_way[page, question] = owner, concurrent.futures.Future()
                     return None
             # shielded: a waiter that is cancelled must not cancel the future that the others wait for
-            await asyncio.shield(asyncio.wrap_future(waiting))
+            await asyncio.shield(asyncio.wrap_future(waiting[1]))
 
-    def settle(self, question: Hashable, answer: Answer | None, page: int = 0) -> None:
+    def settle(self, question: Hashable, answer: Answer | None, page: int = 0, owner: object = None) -> None:
         """Store the answer (None: the release failed) and wake the waiters."""
         with self._lock:
             if answer is not None:
                 self._keep(question, answer, page)
             else:
                 self._turn(page)
-            waiting = self._under_way.pop((page, question), None)
-        if waiting is not None:
-            waiting.set_result(None)
+            waiting = self._under_way.get((page, question))
+            if waiting is None or waiting[0] is not owner:
+                return
+            del self._under_way[page, question]
+        waiting[1].set_result(None)

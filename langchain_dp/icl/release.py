@@ -133,11 +133,11 @@ class Releaser:
         """
         started = self.pace.start()
         key, page = _key(question), self._turned()
-        claim = self._answers.claim(key, page)
-        if claim is not None:
-            return claim
-        answer = None
+        answer, owner = None, object()
         try:
+            claim = self._answers.claim(key, page, owner)
+            if claim is not None:
+                return claim
             answer = self._answered_elsewhere(question, page)
             if answer is not None:
                 return answer
@@ -152,7 +152,7 @@ class Releaser:
             self.pace.hold(started)
             raise
         finally:
-            self._answers.settle(key, answer, page)
+            self._answers.settle(key, answer, page, owner)
 
     async def arelease(self, question: str, asker: str | None = None) -> Released:
         """Async twin of :meth:`release`. Who is cancelled after the charge has paid: the answer is found, and kept."""

@@ -45,8 +45,7 @@ class SanitizerShell(Runnable[Any, Any]):
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
         """What a config may say: whose account is charged."""
-        described = "Whose account is charged."
-        return [ConfigurableFieldSpec(id=USER, annotation=str, name="User", description=described, default=None)]
+        return user_specs()
 
     def invoke(
         self,
@@ -290,6 +289,19 @@ def _whose_each(
 ) -> list[str | None]:
     configs = get_config_list(config, len(values))
     return [_whose(value, given, each) for value, each in zip(values, configs, strict=True)]
+
+
+def user_specs() -> list[ConfigurableFieldSpec]:
+    """What a config may say to whatever charges somebody's account."""
+    described = "Whose account is charged."
+    return [ConfigurableFieldSpec(id=USER, annotation=str, name="User", description=described, default=None)]
+
+
+def named_users(
+    given: str | None, config: RunnableConfig | list[RunnableConfig] | None, count: int
+) -> list[str | None]:
+    """The same for each of so many inputs of a batch."""
+    return [named_user(given, each) for each in get_config_list(config, count)]
 
 
 def named_user(given: str | None, config: RunnableConfig | None) -> str | None:

@@ -23,6 +23,7 @@ from langchain_dp._util import forks, validate
 from langchain_dp._util.validate import group
 from langchain_dp.accounting import MetricEvent
 from langchain_dp.accounting.metric import WHOLE_TEXTS, MetricLedger
+from langchain_dp.ensemble.asking import count_quietly
 from langchain_dp.ensemble.writing import TextWriter
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import ClippedSum, SystemRandomness
@@ -173,7 +174,7 @@ class TextParaphraser:
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
         """Do all that can fail on a text; what is returned draws the paraphrases, in order."""
         bodies = [" " + " ".join(text.split()) if text.strip() else "" for text in texts]
-        if any(self._model.count_tokens(body) > self._room for body in bodies):
+        if any(count_quietly(self._model, body) > self._room for body in bodies):
             raise InvalidParameter(  # how long it is, is in clear nowhere else
                 f"Expected every text to be at most {self._room} tokens, which the model's longest prompt leaves for "
                 "it. Split long texts, lower max_new_tokens=, or raise the engine's max_tokens=."

@@ -19,9 +19,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from langchain_dp._util import forks
-from langchain_dp._util.words import alone, one_form, written
+from langchain_dp._util.words import alone, one_form, words_of, written
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.quiet.context import sealed
+from langchain_dp.quiet.filters import Level
 from langchain_dp.rapt.release import Texts, Unit
 from langchain_dp.redact import Held, redacted
 
@@ -116,7 +118,8 @@ class PlaceholderMap:
             return dict(Counter(label for label, _, _ in self._entries.values()))
 
     def again(self, text: str) -> list[tuple[int, int, str]]:
-        """Where in ``text`` originals of at least three characters stand that are known already, as whole words.
+        """Where in ``text`` originals stand that are known already, as whole words: of three characters, or two letters
+        of writing that puts no spaces between words, at least.
 
         In any letters, small or capital; a single word as it was met and in capitals only: "will" is seldom Will.
         """
@@ -124,7 +127,7 @@ class PlaceholderMap:
         with self._lock:
             for kind, one, _ in itertools.islice(self._entries.values(), self._compiled, None):
                 one = as_read(one).strip()
-                if kind != ESCAPED and len(one) > 2:
+                if kind != ESCAPED and (len(one) > 2 or len(words_of(one)) > 1):
                     self._patterns[one] = kind, re.compile(_said(one))
             self._compiled = len(self._entries)
             known = list(self._patterns.values())
@@ -225,7 +228,9 @@ class PlaceholderReleases:
     def _replaced(self, text: str) -> str:
         written = [(match.start(), match.end(), match[0]) for match in PLACEHOLDER.finditer(text)]
         stay = [(start, end) for start, end, one in written if self._hidden and one in self.map]
-        spans = [(start, end, label_of(kind)) for start, end, kind in self._finder.find(as_read(text))]
+        with sealed(Level.QUIET):  # a recognizer may ask a model, which no callback is told of
+            found = list(self._finder.find(as_read(text)))
+        spans = [(start, end, label_of(kind)) for start, end, kind in found]
         spans += self.map.again(text) if self._again else []
         spans += [(start, end, ESCAPED) for start, end, _ in written]
         for first, last in stay:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -20,6 +21,8 @@ from langchain_dp.mechanisms import MetricExponential, MetricLaplace
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.mechanisms.metric_noise import checked_eta
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
+from langchain_dp.quiet.context import sealed
+from langchain_dp.quiet.filters import Level
 from langchain_dp.rapt import tokenize
 from langchain_dp.rapt._tokenizers import PAD, UNKNOWN, ForeignTokenizer
 from langchain_dp.rapt.policies import Kind, Policies
@@ -264,6 +267,10 @@ class TextPrivatizer:
         return ids
 
     def _parse(self, number: int, text: str) -> Items:
+        with sealed(Level.QUIET) if callable(self._keep) else contextlib.nullcontext():  # keep= may ask a model
+            return self._parsed(number, text)
+
+    def _parsed(self, number: int, text: str) -> Items:
         if not isinstance(text, str):
             raise InvalidParameter(f"Expected texts[{number}] of type {type(text).__name__} to be a string.")
         text = tokenize.clean(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -19,7 +19,7 @@ from langchain_dp.quiet.filters import Level
 from langchain_dp.quiet.run import check_environment
 from langchain_dp.rapt._shell import named_user
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.redact import Held, redacted
+from langchain_dp.redact import Held, redacted, without_frames
 
 
 class SanitizingRetriever(BaseRetriever):
@@ -143,14 +143,14 @@ class SanitizingRetriever(BaseRetriever):
         if not self.documents:
             return _listed(self.retriever.invoke(query, {"callbacks": run_manager.get_child()}, **kwargs))[:most]
         check_environment()
-        found, failure = None, ""
+        found: Held | BaseException
         with sealed(Level.QUIET):
             try:
-                found = Held(self.retriever.invoke(query, {"callbacks": []}, **kwargs), most)
+                found = Held(_listed(self.retriever.invoke(query, {"callbacks": []}, **kwargs))[:most])
             except Exception as error:  # it may quote a document
-                failure = type(error).__name__
-        if found is None:
-            _fail(failure)
+                found = without_frames(error, "in the inner retriever")
+        if isinstance(found, BaseException):
+            raise found
         return redacted(self._sanitized, found)
 
     async def _aget_relevant_documents(
@@ -165,14 +165,14 @@ class SanitizingRetriever(BaseRetriever):
         if not self.documents:
             return _listed(await self.retriever.ainvoke(query, {"callbacks": run_manager.get_child()}, **kwargs))[:most]
         check_environment()
-        found, failure = None, ""
+        found: Held | BaseException
         with sealed(Level.QUIET):
             try:
-                found = Held(await self.retriever.ainvoke(query, {"callbacks": []}, **kwargs), most)
+                found = Held(_listed(await self.retriever.ainvoke(query, {"callbacks": []}, **kwargs))[:most])
             except Exception as error:  # it may quote a document
-                failure = type(error).__name__
-        if found is None:
-            _fail(failure)
+                found = without_frames(error, "in the inner retriever")
+        if isinstance(found, BaseException):
+            raise found
         return await asyncio.to_thread(redacted, self._sanitized, found)
 
     def _check(self, query: object, user: str | None) -> None:
@@ -187,9 +187,8 @@ class SanitizingRetriever(BaseRetriever):
     def _most(self, k: int | None) -> int | None:
         return self.k if k is None else validate.integer("k", k, at_least=1)
 
-    def _sanitized(self, found: Sequence[Document], most: int | None) -> list[Document]:
-        first = _listed(found)[:most]
-        return self.sanitizer.sanitize(first) if first else []
+    def _sanitized(self, found: list[Document]) -> list[Document]:
+        return self.sanitizer.sanitize(found) if found else []
 
     def __repr__(self) -> str:
         # The inner retriever's repr may hold its documents.
@@ -208,7 +207,3 @@ def _listed(found: Any) -> list[Document]:
             f"Expected the inner retriever to return a list of documents, but it returned {type(found).__name__}."
         )
     return list(found)
-
-
-def _fail(failure: str) -> NoReturn:
-    raise RuntimeError(f"{failure} in the inner retriever; its text is withheld, as it may quote documents.")

@@ -297,13 +297,13 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
         asker = asker_of(self._plan, config)
         for question in questions:
             asked, page = self._checked(question), self._page()
-            kept = self._answers.claim(asked, page) if whole else self._answers.kept(asked, page)
-            if kept is not None:
-                yield kept
-                continue
             pieces: list[str] = []
-            begun, done = None, False
+            begun, done, owner = None, False, object()
             try:
+                kept = self._answers.claim(asked, page, owner) if whole else self._answers.kept(asked, page)
+                if kept is not None:
+                    yield kept
+                    continue
                 begun = self._begun(asked, asker, page)
                 steps = self._written(asked, begun)
                 while (piece := redacted(next, Held(steps, None), _WHEN)) is not None:
@@ -315,7 +315,7 @@ class DPAnswerGenerator(FromDataFrame, Runnable[Question, str]):
                     self._broken_off.keep(asked, begun, page)
                 answer = "".join(pieces) if done else None
                 if whole:
-                    self._answers.settle(asked, answer, page)
+                    self._answers.settle(asked, answer, page, owner)
                 elif answer is not None:
                     self._answers.keep(asked, answer, page)
 

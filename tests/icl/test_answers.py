@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
+from fakes.synthesizers import generator
 from fakes.voters import AsyncVotingChat, Shots, VotingChat, classifier, left, majority
 
 from langchain_dp import DPICLClassifier, PrivacyBudget
@@ -214,6 +216,38 @@ def test_an_answer_is_kept_by_its_whole_question() -> None:
     cache.settle("x", Released("a"))
     assert cache.claim("x") == Released("a")
     assert cache.claim("y") is None
+
+
+def test_to_settle_what_another_claimed_wakes_nobody() -> None:
+    """If it breaks, who is interrupted while he waits ends the wait of all others, and each pays for the answer."""
+    cache, mine, other = AnswerCache[Released](), object(), object()
+    assert cache.claim("x", 0, mine) is None
+    cache.settle("x", None, 0, other)
+    assert cache._under_way
+    cache.settle("x", Released("a"), 0, mine)
+    assert not cache._under_way
+    assert cache.claim("x", 0, other) == Released("a")
+
+
+@pytest.mark.parametrize("kind", ["labels", "texts"])
+def test_an_interrupt_right_after_the_claim_leaves_no_question_behind(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, Ctrl-C at the wrong moment makes one question hang for ever."""
+    claim, stop = AnswerCache.claim, [KeyboardInterrupt]
+
+    def interrupted(self: AnswerCache[Any], *given: Any) -> Any:
+        found = claim(self, *given)
+        if found is None and stop:
+            raise stop.pop()  # as a signal does when the call returns
+        return found
+
+    monkeypatch.setattr(AnswerCache, "claim", interrupted)
+    chain: Any = classifier() if kind == "labels" else generator()
+    with pytest.raises(KeyboardInterrupt):
+        chain.invoke("where is it")
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(chain.invoke, "where is it").result(60)
 
 
 def test_forgetting_reaches_every_chain_over_the_same_subsets() -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from fakes.canary import CANARY, leak_surfaces
@@ -16,7 +16,7 @@ from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.tools import tool
+from langchain_core.tools import InjectedToolCallId, tool
 from pydantic import BaseModel, Field
 
 from langchain_dp.errors import InvalidParameter, PrivateDataError
@@ -30,7 +30,8 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, AgentState, HumanInTheLoopMiddleware
 from langchain.agents.structured_output import ToolStrategy
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command
+from langgraph.prebuilt import InjectedState
+from langgraph.types import Command, Send
 
 from langchain_dp.rapt.pseudonyms.middleware import PseudonymMiddleware
 
@@ -306,6 +307,74 @@ def test_without_the_wrapper_the_model_is_told_placeholders_all_the_same() -> No
         state = agent.agent.invoke({"messages": [HumanMessage(QUESTION, id="not a uuid")]}, config)
     assert CANARY not in repr(model.told) + repr(state)
     assert "nothing on <PERSON_1>" in state["messages"][-1].content
+
+
+class _Adds(AgentMiddleware[Any, Any, Any]):
+    """Adds a name to the newest message, as a copy that keeps all else of it."""
+
+    def before_model(self, state: Any, runtime: Any) -> dict[str, Any]:
+        newest = state["messages"][-1]
+        return {"messages": [newest.model_copy(update={"content": f"{newest.content} (asked by {CANARY})"})]}
+
+
+@tool
+def edits(
+    who: str, state: Annotated[dict[str, Any], InjectedState], tool_call_id: Annotated[str, InjectedToolCallId]
+) -> Command[Any]:
+    """Write what it was given into the first message of the conversation."""
+    first = state["messages"][0]
+    changed = first.model_copy(update={"content": f"{first.content} {who}"})
+    return Command(update={"messages": [changed, ToolMessage("done", tool_call_id=tool_call_id)]})
+
+
+@pytest.mark.parametrize("key", [False, True], ids=["memory", "key"])
+@pytest.mark.parametrize("by", ["middleware", "caller", "state", "tool"])
+def test_a_hidden_message_that_was_changed_is_hidden_again(by: str, key: bool) -> None:
+    """If it breaks, whoever copies a message with its mark, and adds to it, tells the model a name."""
+    calls = [{"name": "edits", "args": {"who": "<PERSON_1>"}, "id": "c"}]
+    said = [AIMessage("", tool_calls=calls)] if by == "tool" else []
+    model = Scripted(messages=iter([*said, *(AIMessage(f"turn {turn}") for turn in range(4))]))
+    middleware = PseudonymMiddleware(
+        Pseudonymizer(terms=TERMS), tools_inside="all", key=fernet.Fernet.generate_key() if key else None
+    )
+    more = [_Adds()] if by == "middleware" else []
+    agent = create_agent(model, [edits], middleware=[*more, middleware], checkpointer=InMemorySaver())
+    made, config = middleware.around(agent), {"configurable": {"thread_id": "t"}}
+    answer = made.invoke(asked(), config)
+    if by == "caller":
+        agent.invoke({"messages": [answer["messages"][0], HumanMessage("And again.")]}, config)
+    if by == "state":
+        first = made.get_state(config).values["messages"][0]
+        agent.update_state(config, {"messages": [first.model_copy(update={"content": f"{first.content} Now."})]})
+    made.invoke(asked("Go on."), config)
+    assert CANARY not in repr(model.told)
+    assert len(model.told) == 2 + (by in ("caller", "tool"))
+    assert "<PERSON_1>" in repr(model.told[-1])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Command(update=asked(), goto="model"),
+        Command(update=[("messages", [HumanMessage(QUESTION)])], goto="model"),
+        Command(goto=Send("model", asked())),
+        Command(update=asked("Hello."), goto=[Send("model", asked())]),
+    ],
+    ids=["mapping", "pairs", "send", "sends"],
+)
+def test_a_command_is_hidden_whatever_its_form(command: Any) -> None:
+    """If it breaks, what a command puts into the state, or sends to a node, is in checkpoints and traces as it came."""
+    saver = InMemorySaver()
+    model = Scripted(messages=iter([AIMessage("one"), AIMessage("two"), AIMessage("three")]))
+    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS))
+    made = middleware.around(create_agent(model, [], middleware=[middleware], checkpointer=saver))
+    config: Any = {"configurable": {"thread_id": "t"}}
+    made.invoke(asked("Hello."), config)
+    made.invoke(command, config)
+    assert CANARY not in repr(model.told) + held(saver)
+    assert "<PERSON_1>" in repr(model.told)
+    with pytest.raises(InvalidParameter, match="got HumanMessage"):
+        made.invoke(Command(update=HumanMessage(QUESTION)), config)
 
 
 @pytest.mark.parametrize("around", [True, False])

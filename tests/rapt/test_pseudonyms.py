@@ -18,7 +18,7 @@ import pytest
 from fakes.canary import CANARY, leak_surfaces
 from fakes.rapt import sanitizer
 from langchain_core.documents import Document
-from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage
 from langchain_core.output_parsers import JsonOutputParser
 from langchain_core.prompt_values import StringPromptValue
@@ -92,6 +92,8 @@ def test_what_was_hidden_once_is_hidden_again() -> None:
         ("Weiß", "WEISS", "<PERSON_2>"),
         ("ann@a.org", "Ann@A.org", "<PERSON_1>"),
         ("İıſ K9", "iis k9", "<PERSON_2>"),
+        ("王芳", "请转告王芳", "请转告<PERSON_1>"),
+        ("Bo", "tell Bo", "tell Bo"),
     ],
 )
 def test_what_was_hidden_once_is_hidden_in_other_letters(met: str, then: str, hidden: str) -> None:
@@ -338,6 +340,33 @@ def test_the_words_between_can_be_sanitized() -> None:
     assert report.then.releases == rapt.certificate().releases == 1
     assert report.private is False
     assert "All other words passed" not in str(report)
+
+
+def test_words_that_are_sanitized_for_nobody_have_no_limit_of_a_user() -> None:
+    """If it breaks, a limit is given, and whatever is said nobody is ever charged for it."""
+    with pytest.raises(InvalidParameter, match="Give then= a sanitizer without a limit"):
+        Pseudonymizer(then=sanitizer(limit=3.0))
+
+
+@pytest.mark.parametrize("style", ["invoke", "ainvoke", "stream"])
+def test_a_recognizer_that_asks_a_model_is_seen_by_nobody(style: str, tmp_path: Path) -> None:
+    """If it breaks, the model by which names are found shows callbacks and logs the text they stand in."""
+    model = FakeListChatModel(responses=["none"])
+
+    def find(text: str) -> list[tuple[int, int, str]]:
+        model.invoke(f"Which person is named in: {text}")
+        return [(m.start(), m.end(), "person") for m in re.finditer(CANARY, text)]
+
+    with leak_surfaces(tmp_path) as surfaces:
+        config: Any = {"callbacks": surfaces.handlers}
+        made = Pseudonymizer(find)
+        said = {
+            "invoke": lambda: made.invoke(f"{CANARY} called", config),
+            "ainvoke": lambda: asyncio.run(made.ainvoke(f"{CANARY} called", config)),
+            "stream": lambda: "".join(made.stream(f"{CANARY} called", config)),
+        }[style]()
+        assert said == "<PERSON_1> called"
+        assert surfaces.where(CANARY) == set()
 
 
 class Gliner:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from fakes.rapt import CLOSE, sanitizer
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.globals import set_debug
+from langchain_core.language_models import FakeListChatModel
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 from langchain_dp.accounting import MetricLedger
@@ -221,6 +223,39 @@ def test_an_error_of_a_private_index_says_nothing(call: str, tmp_path: Path) -> 
         while link is not None:
             assert CANARY not in str(link)
             link = link.__cause__ or link.__context__
+        assert "report" not in surfaces.everything()
+
+
+class Lazily(Runnable[str, Any]):
+    """Yields documents as it is read, after a model was asked about each."""
+
+    def __init__(self, *, fails: bool) -> None:
+        self.fails = fails
+
+    def invoke(self, input: str, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002
+        model = FakeListChatModel(responses=["fine"])
+
+        def found() -> Iterator[Document]:
+            for document in shelf().invoke(input):
+                model.invoke(f"Is this of use: {document.page_content}")
+                yield document
+                if self.fails:
+                    raise ValueError(document.page_content)
+
+        return found()
+
+
+@pytest.mark.parametrize("call", ["invoke", "ainvoke"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_list_that_is_made_as_it_is_read_is_read_unseen(call: str, fails: bool, tmp_path: Path) -> None:
+    """If it breaks, a retriever that yields documents one by one shows callbacks those of a private index."""
+    made = SanitizingRetriever(retriever=Lazily(fails=fails), sanitizer=sanitizer(), query=False, documents=True)
+    with leak_surfaces(tmp_path) as surfaces:
+        if fails:
+            with pytest.raises(RuntimeError, match="ValueError in the inner retriever"):
+                STYLES[call](made, {"callbacks": surfaces.handlers})
+        else:
+            assert len(STYLES[call](made, {"callbacks": surfaces.handlers})) == 5
         assert "report" not in surfaces.everything()
 
 

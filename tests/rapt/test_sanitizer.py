@@ -7,11 +7,14 @@ import copy
 import pickle
 from collections.abc import AsyncIterator, Callable
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.canary import CANARY, leak_surfaces
 from fakes.rapt import CLOSE, FAR, TABLE, WORDS, sanitizer
 from langchain_core.documents import Document
+from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.prompt_values import ChatPromptValue, ImagePromptValue, StringPromptValue
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
@@ -303,6 +306,15 @@ def test_it_can_be_bound_configured_and_drawn() -> None:
     assert "RAPTSanitizer" in str(chain.get_graph().to_json())
     assert made.get_input_jsonschema()
     assert made.get_output_jsonschema()
+
+
+def test_a_function_for_keep_that_asks_a_model_is_seen_by_nobody(tmp_path: Path) -> None:
+    """If it breaks, a function that asks a model which words to keep shows callbacks every one of them."""
+    model = FakeListChatModel(responses=["no"])
+    made = sanitizer(keep=lambda word: model.invoke(f"May this pass: {word}?").content == "yes")
+    with leak_surfaces(tmp_path) as surfaces:
+        made.invoke(f"the {CANARY} pain", {"callbacks": surfaces.handlers})
+        assert surfaces.where(CANARY) == set()
 
 
 def test_it_is_no_tool() -> None:

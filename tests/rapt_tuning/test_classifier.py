@@ -116,6 +116,24 @@ def test_a_batch_is_charged_together_or_not_at_all(trained: RAPTClassifier) -> N
     assert ledger.spent(user="anna") == pytest.approx(8.0)
 
 
+def test_a_config_says_who_is_charged(trained: RAPTClassifier) -> None:
+    """If it breaks, a limit for each user holds in no chain, in which the config names who asks."""
+    ledger = MetricLedger(8.0)
+    asked = with_sanitizer(trained, eta=4.0, ledger=ledger)
+    ann, bob = ({"configurable": {"user": name}} for name in ("ann", "bob"))
+    chain = RunnableLambda(str) | asked
+    assert [spec.id for spec in asked.config_specs] == ["user"]
+    chain.invoke("good movie", ann)
+    asyncio.run(chain.ainvoke("bad movie", ann))
+    with pytest.raises(BudgetExceeded):
+        chain.invoke("great movie", ann)
+    asked.batch(["good movie", "bad film"], [bob, {}])
+    found = asyncio.run(asked.abatch(["a film", "one movie"], [ann, bob], return_exceptions=True))
+    assert [type(one) for one in found] == [BudgetExceeded, str]
+    asked.invoke("not so good", bob | {"tags": ["t"]}, user="carl")
+    assert [ledger.spent(user=name) for name in ("ann", "bob", "carl")] == pytest.approx([8.0, 8.0, 4.0])
+
+
 def test_equal_questions_stay_two_where_another_is_refused(trained: RAPTClassifier) -> None:
     """If it breaks, one refused question shows the provider which of the others are equal."""
     asked = with_sanitizer(trained, eta=1e-6, ledger=MetricLedger(document_limit=2e-6))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
+import hmac
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -19,14 +21,20 @@ PARTS = "pseudonyms"
 """Key of the state under which the conversation is named."""
 
 STAMP = "pseudonyms"
-"""Key of ``response_metadata`` that says in which conversation a message was hidden."""
+"""Key of ``response_metadata`` under which a message is marked that holds placeholders only."""
 
 M = TypeVar("M", bound=BaseMessage)
 
 
-def stamped(message: M, name: str) -> M:
-    """The message, marked as one that holds placeholders only."""
-    return message.model_copy(update={"response_metadata": {**message.response_metadata, STAMP: name}})
+def stamped(conversation: Conversation, message: M) -> M:
+    """The message, marked as one that holds placeholders only; any change to what it says voids the mark."""
+    metadata = {**message.response_metadata, STAMP: conversation.mark(message)}
+    return message.model_copy(update={"response_metadata": metadata})
+
+
+def _is_stamped(conversation: Conversation, message: BaseMessage) -> bool:
+    mark = message.response_metadata.get(STAMP)
+    return isinstance(mark, str) and hmac.compare_digest(mark.encode(), conversation.mark(message).encode())
 
 
 def hidden_messages(conversation: Conversation, messages: Sequence[BaseMessage], **whose: bool) -> list[BaseMessage]:
@@ -34,15 +42,16 @@ def hidden_messages(conversation: Conversation, messages: Sequence[BaseMessage],
 
     Args:
         conversation: Its placeholders.
-        messages: Of system messages the rules of messages say whether they pass.
+        messages: Of system messages the rules of messages say whether they pass. One that was changed since is hidden
+            again.
         **whose: ``hidden`` or ``named``, as of :meth:`Pseudonymizer.sanitize`.
     """
     told = []
     for message in messages:
-        if isinstance(message, RemoveMessage) or message.response_metadata.get(STAMP) == conversation.name:
+        if isinstance(message, RemoveMessage) or _is_stamped(conversation, message):
             told.append(message)
         else:
-            told.append(stamped(conversation.pseudonymizer.sanitize(message, **whose), conversation.name))
+            told.append(stamped(conversation, conversation.pseudonymizer.sanitize(message, **whose)))
     return told
 
 
@@ -153,18 +162,44 @@ def _hidden(conversation: Conversation, given: Any, parts: Sequence[str]) -> Any
         if "messages" in given:
             told["messages"] = hidden_messages(conversation, _bare(_listed(given["messages"])))
         return {**told, PARTS: conversation.news(parts)}
-    if dataclasses.is_dataclass(given) and not isinstance(given, type):  # a Command
-        update = getattr(given, "update", None)
-        changed: dict[str, Any] = {"resume": each_text(getattr(given, "resume", None), hide)}
-        if isinstance(update, dict):
-            changed["update"] = _hidden(conversation, update, parts)
-        return dataclasses.replace(given, **changed)
+    if dataclasses.is_dataclass(given) and not isinstance(given, type):
+        return _hidden_command(conversation, given, parts)
     if given is not None:  # which goes on with an interrupted run
         raise InvalidParameter(
             f"Expected the input of an agent to be a mapping such as {{'messages': [('user', text)]}}, or a Command, "
             f"got {type(given).__name__}. Nothing was sent."
         )
     return given
+
+
+def _hidden_command(conversation: Conversation, command: Any, parts: Sequence[str]) -> Any:
+    """A ``Command`` with what it resumes with, puts into the state and sends to nodes hidden."""
+    hide, update = conversation.pseudonymizer.sanitize, getattr(command, "update", None)
+    changed: dict[str, Any] = {"resume": each_text(getattr(command, "resume", None), hide)}
+    if isinstance(update, dict):
+        changed["update"] = _hidden(conversation, update, parts)
+    elif isinstance(update, (list, tuple)) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in update):
+        changed["update"] = [pair for one in update for pair in _hidden(conversation, dict([one]), parts).items()]
+    elif update is not None:
+        raise InvalidParameter(
+            f"Expected the update of a Command to be a mapping or a list of pairs, got {type(update).__name__}. "
+            "Nothing was sent."
+        )
+    goto = getattr(command, "goto", ())
+    several = list(goto) if isinstance(goto, (list, tuple)) else [goto]
+    changed["goto"] = [_hidden_send(conversation, one, parts) if hasattr(one, "arg") else one for one in several]
+    return dataclasses.replace(command, **changed)
+
+
+def _hidden_send(conversation: Conversation, send: Any, parts: Sequence[str]) -> Any:
+    """A ``Send`` with the state that it gives to a node hidden; that state names the conversation, too."""
+    sent = copy.copy(send)
+    if isinstance(send.arg, dict):
+        told = _hidden(conversation, send.arg, parts)
+        sent.arg = {**told, PARTS: [*parts, *told[PARTS]]}
+    else:
+        sent.arg = each_text(send.arg, conversation.pseudonymizer.sanitize)
+    return sent
 
 
 def _listed(messages: Any) -> list[BaseMessage]:

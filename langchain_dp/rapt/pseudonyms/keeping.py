@@ -7,6 +7,8 @@ add theirs.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import importlib
 import json
 import secrets
@@ -15,11 +17,16 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from langchain_core.messages import BaseMessage, message_chunk_to_message
+
 from langchain_dp._util import forks
 from langchain_dp.errors import InvalidParameter, MissingExtra, PrivateDataError
 from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
 
 MOST = 10_000  # conversations in memory
+
+_UNSAID = {"id", "type", "response_metadata", "usage_metadata"}
+"""Fields of a message that are no part of what a model is told, or that a graph may set."""
 
 
 class Conversation:
@@ -29,12 +36,14 @@ class Conversation:
         name: A random name; public.
         pseudonymizer: Holds the map.
         cipher: Encrypts parts of the map; None: they stay in memory.
+        secret: Key of the marks of messages; None: one that nobody else has.
     """
 
-    def __init__(self, name: str, pseudonymizer: Pseudonymizer, cipher: Any) -> None:
+    def __init__(self, name: str, pseudonymizer: Pseudonymizer, cipher: Any, secret: bytes | None = None) -> None:
         self.name = name
         self.pseudonymizer = pseudonymizer
         self._cipher = cipher
+        self._secret = secrets.token_bytes(32) if secret is None else secret
         self._read: dict[str, frozenset[str]] = {}
 
     def learn(self, parts: Iterable[str]) -> None:
@@ -63,6 +72,12 @@ class Conversation:
         part = f"{self.name}.{sealed}"
         self._read[part] = frozenset(placeholder for _, _, placeholder in entries)
         return [part]
+
+    def mark(self, message: BaseMessage) -> str:
+        """Keyed mark of what a message says: who has no key makes none, and what was changed since has another."""
+        said = message_chunk_to_message(message).model_dump(exclude=_UNSAID)
+        text = json.dumps([self.name, said], sort_keys=True, default=repr)
+        return hmac.new(self._secret, text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
 
     def _opened(self, part: str) -> list[tuple[str, str, str]]:
         try:
@@ -96,6 +111,8 @@ class Conversations:
     def __init__(self, settings: Pseudonymizer, key: str | bytes | None) -> None:
         self._settings = settings
         self._cipher = None if key is None else cipher_of(key)
+        known = key.encode() if isinstance(key, str) else key
+        self._secret = secrets.token_bytes(32) if known is None else hmac.digest(known, b"marks of messages", "sha256")
         self._lock = threading.Lock()
         forks.keep_still(self)
         self._open: OrderedDict[str, Conversation] = OrderedDict()
@@ -115,7 +132,7 @@ class Conversations:
                         "Expected the map of this conversation in the memory of this process, and it is not there: "
                         "another process had it. Give key=, and the checkpointer keeps it encrypted."
                     )
-                found = self._open[name] = Conversation(name, self._settings.anew(), self._cipher)
+                found = self._open[name] = Conversation(name, self._settings.anew(), self._cipher, self._secret)
                 if len(self._open) > MOST:
                     self._open.popitem(last=False)
             self._open.move_to_end(name)

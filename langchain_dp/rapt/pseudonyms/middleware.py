@@ -48,8 +48,8 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Call the agent through :meth:`around`: what goes in is hidden before the graph sees it, and what comes out is put
     back after it, in streams too. Model, checkpoints and traces then hold placeholders only. Called without it, the
-    model is told placeholders all the same, but the checkpoint of the input and the graph's trace hold it as it came,
-    and placeholders stand in the answer.
+    agent's model is told placeholders all the same, but the checkpoint of the input and the graph's trace hold it as it
+    came, a middleware before this one that asks a model of its own tells it so, and placeholders stand in the answer.
 
     Tools are outside the trust boundary if they are not named: they are given placeholders. A tool inside is given
     the originals, in a run that no callback sees, and what it returns is hidden before it enters the state. Of what a
@@ -213,7 +213,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         return conversation, request.override(**changed)
 
     def _answered(self, conversation: Conversation, request: ModelRequest[Any], response: Any) -> Any:
-        result = [stamped(one, conversation.name) if isinstance(one, AIMessage) else one for one in response.result]
+        result = [stamped(conversation, one) if isinstance(one, AIMessage) else one for one in response.result]
         answer = dataclasses.replace(response, result=result)
         news = conversation.news(_parts(request.state))
         return ExtendedModelResponse(answer, Command(update={PARTS: news})) if news else answer

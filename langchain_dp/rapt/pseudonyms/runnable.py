@@ -141,8 +141,9 @@ class Pseudonymizer(SanitizerShell):
     :meth:`restore` puts the originals back, and :meth:`restorer` does so as the last step of a chain, in streams too.
 
     One object is one conversation: equal entities share a placeholder, in any spelling of case and space where these
-    say nothing; different ones never do. What was hidden once is hidden wherever it stands again, found or not. What
-    a text holds that looks like a placeholder becomes one itself. For the next conversation take :meth:`anew`.
+    say nothing; different ones never do. What was hidden once is hidden wherever it stands again, found or not, if it
+    has three letters at least, or two of writing without spaces; a single word as it was met, and in capitals. What a
+    text holds that looks like a placeholder becomes one itself. For the next conversation take :meth:`anew`.
 
     The map is in memory, and in no repr, trace or error. As with every part of a chain, the ROOT run shows tracers
     what the chain was given and what it answers: use ``with private_run():``.
@@ -184,6 +185,8 @@ class Pseudonymizer(SanitizerShell):
     ) -> None:
         if then is not None and not isinstance(then, RAPTSanitizer):
             raise InvalidParameter(f"Expected then of type {type(then).__name__} to be a RAPTSanitizer.")
+        if then is not None:
+            then.check_limit("text", "Give then= a sanitizer without a limit.", user=False)
         if recognizers is None:
             recognizers = [PatternEntities()]
         given = list(recognizers) if isinstance(recognizers, (list, tuple)) else [recognizers]

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableConfig
 from numpy.typing import NDArray
 
 from langchain_dp._util.validate import no_further
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting.metric import MetricCertificate
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerError
-from langchain_dp.rapt._shell import WITHHELD
+from langchain_dp.rapt._shell import WITHHELD, named_user, named_users, user_specs
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.asking import check_list, check_parts
 from langchain_dp.rapt.tuning.client import NotSanitized, Question, RAPTClient
@@ -84,6 +84,11 @@ class RAPTClassifier(Runnable[str, str]):
 
     # ------------------------------------------------------------------------------------------------ questions
 
+    @property
+    def config_specs(self) -> list[ConfigurableFieldSpec]:
+        """What a config may say: whose account is charged."""
+        return user_specs()
+
     def invoke(
         self,
         input: Question,  # noqa: A002  # Runnable's name
@@ -98,7 +103,7 @@ class RAPTClassifier(Runnable[str, str]):
             input: Private text; of a message, a prompt value or a document its text, of several messages that of the
                 last human one. Callbacks do not see it.
             config: LangChain config.
-            user: Whose account is charged.
+            user: Whose account is charged; by default ``config={"configurable": {"user": "u-17"}}``, in every call.
             **kwargs: None are taken.
 
         Raises:
@@ -107,7 +112,7 @@ class RAPTClassifier(Runnable[str, str]):
             LedgerError: The ledger cannot be trusted or written. Nothing was released.
         """
         no_further(kwargs)
-        held = Held([input], user)
+        held = Held([input], [named_user(user, config)])
         del input
         return self._call_with_config(lambda _: self._labels(held)[0], WITHHELD, config)
 
@@ -121,7 +126,7 @@ class RAPTClassifier(Runnable[str, str]):
     ) -> str:
         """Async twin of :meth:`invoke`; the work is done in a thread."""
         no_further(kwargs)
-        held = Held([input], user)
+        held = Held([input], [named_user(user, config)])
         del input
 
         async def run(_: str) -> str:
@@ -147,7 +152,7 @@ class RAPTClassifier(Runnable[str, str]):
         """
         no_further(kwargs)
         check_list(inputs)
-        count, held = len(inputs), Held(list(inputs), user)
+        count, held = len(inputs), Held(list(inputs), named_users(user, config, len(inputs)))
         del inputs
         return self._batch_with_config(
             lambda _: self._all(held, return_exceptions),
@@ -168,7 +173,7 @@ class RAPTClassifier(Runnable[str, str]):
         """Async twin of :meth:`batch`."""
         no_further(kwargs)
         check_list(inputs)
-        count, held = len(inputs), Held(list(inputs), user)
+        count, held = len(inputs), Held(list(inputs), named_users(user, config, len(inputs)))
         del inputs
 
         async def run(_: list[str]) -> list[Any]:
@@ -182,7 +187,7 @@ class RAPTClassifier(Runnable[str, str]):
         Raises: As :meth:`invoke`.
         """
         check_list(texts)
-        count, held = len(texts), Held(list(texts), user)
+        count, held = len(texts), Held(list(texts), [user] * len(texts))
         del texts
         answer = self._answer(held)
         return np.array(answer.probabilities, dtype=np.float64).reshape(count, -1 if count else 0)
@@ -202,7 +207,7 @@ class RAPTClassifier(Runnable[str, str]):
         return _chosen(self._answer(held))
 
     def _answer(self, held: Held) -> Answer:
-        """What the provider says of the texts, of a user, that are held. Its own errors pass as they are."""
+        """What the provider says of the texts, each with its user, that are held. Its own errors pass as they are."""
         answers = [self._asked(request) for request in redacted(self._requests, held)]
         labels = answers[-1].labels if answers else ()
         if any(answer.labels != labels for answer in answers):
@@ -228,21 +233,21 @@ class RAPTClassifier(Runnable[str, str]):
                 results += [error] * len(request)
         return results
 
-    def _requests(self, texts: list[Question], user: str | None) -> list[Request]:
-        return self.client.requests(texts, user=user)
+    def _requests(self, texts: list[Question], users: list[str | None]) -> list[Request]:
+        return self.client._some_requests(None, texts, users)
 
-    def _released(self, texts: list[Question], user: str | None) -> list[Request | Exception]:
+    def _released(self, texts: list[Question], users: list[str | None]) -> list[Request | Exception]:
         """Requests for all texts; where not all can be released, one for each, or what is in its way."""
         try:
-            return list(self._requests(texts, user))
+            return list(self._requests(texts, users))
         except LangChainDPError as error:
             if isinstance(error, LedgerError):  # what it charged before would be charged twice
                 raise
         met: Counter[str] = Counter()
         found: list[Request | Exception] = []
-        for text in texts:
+        for text, user in zip(texts, users, strict=True):
             try:
-                found += self.client._some_requests(met, [text], user=user)
+                found += self.client._some_requests(met, [text], user)
             except LangChainDPError as error:
                 found.append(without_frames(error))  # type: ignore[arg-type]  # of the same class
         return found

@@ -183,7 +183,7 @@ class RAPTClient:
                 f"Expected at most {MOST} texts in a request, got {len(texts)}. Call requests(texts), which makes as "
                 "many as are needed."
             )
-        made = self._some_requests(None, texts, user=user, at_once=MOST)
+        made = self._some_requests(None, texts, user, at_once=MOST)
         return next(iter(made), Request(self.kind, [], []))
 
     def requests(self, texts: Sequence[Question], *, user: str | None = None, at_once: int = 256) -> list[Request]:
@@ -198,16 +198,23 @@ class RAPTClient:
         """
         held = Held(texts)
         del texts
-        return redacted(lambda given: self._some_requests(None, given, user=user, at_once=at_once), held)
+        return redacted(lambda given: self._some_requests(None, given, user, at_once=at_once), held)
 
     def _some_requests(
-        self, met: Counter[str] | None, texts: Sequence[Question], *, user: str | None, at_once: int = 256
+        self,
+        met: Counter[str] | None,
+        texts: Sequence[Question],
+        user: str | list[str | None] | None,
+        *,
+        at_once: int = 256,
     ) -> list[Request]:
-        """:meth:`requests` for a part of the texts of one call; ``met`` counts those of earlier parts."""
+        """:meth:`requests` for a part of the texts of one call, or with a user each; ``met`` counts earlier parts."""
         texts = self._checked_texts(texts)
         validate.integer("at_once", at_once, at_least=1, at_most=MOST)
         self._check_seed()
-        inputs = self.release(RawExamples(texts, [], [user] * len(texts)), met=met).inputs
+        inputs = self.release(
+            RawExamples(texts, [], user if isinstance(user, list) else [user] * len(texts)), met=met
+        ).inputs
         plain = self._rows.before(self.plain, inputs, self.plain_seed)
         parts = (slice(start, start + at_once) for start in range(0, len(inputs), at_once))
         return [Request(self.kind, plain[part], inputs[part]) for part in parts]
