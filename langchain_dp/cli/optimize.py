@@ -19,12 +19,13 @@ from langchain_dp.cli.options import (
     JsonOptions,
     ModelOptions,
     WriterOptions,
-    ledger_at,
+    ledger_budget,
     of_run,
     promised,
+    run_ledger,
 )
 from langchain_dp.cli.parser import DONE, INTERRUPTED, WrongArguments, not_negative, positive
-from langchain_dp.cli.runs import ESTIMATED, certified, check_apart, check_out, explained, read_off
+from langchain_dp.cli.runs import ESTIMATED, certified, charging, check_apart, check_out, explained, opened, read_off
 from langchain_dp.cli.show import note, print_json, progress, show
 from langchain_dp.errors import InvalidParameter, PlanError
 
@@ -72,13 +73,8 @@ say what tells them apart.
     data: Path = Option(help=f"{ROWS}: the private rows")
     out: Path = Option(help="JSON file to write: the prompt and its certificate")
     epsilon: float | None = promised(None, parser=positive, help="the budget; required for the private method")
-    ledger: str | None = ledger_at(help="ledger to charge: file or postgresql:// URL (default: --out with .ledger)")
-    ledger_budget: tuple[float, float] | None = promised(
-        None,
-        parser=positive,
-        metavar="EPSILON DELTA",
-        help="budget of a ledger that several runs share, each under its own --name (default: this run's)",
-    )
+    ledger: str | None = run_ledger()
+    ledger_budget: tuple[float, float] | None = ledger_budget()
     name: str = promised("dp-opt", help="name of the run in the ledger")
     seed_not_private: int | None = promised(None, min=0, help="reproducible coins, noise: the result is NOT private")
     method: Literal["dp-opt", "glossary", "choose", "opt", "dln-1"] = of_run(  # type: ignore[assignment]  # two more
@@ -123,13 +119,15 @@ say what tells them apart.
                 show(optimizer.plan(records), self, counted_by=engine.name)
                 return DONE
             if path is not None:
+                before = ""
                 if ledger is None or ledger.plan(self.name) is None:
                     plan = optimizer.check(records)  # what cannot run is refused before a ledger is made
-                    if not self.json:
-                        small = self.model is None and self.method == "dp-opt"
-                        note(_before(plan) + _SMALL * small)
+                    before = _before(plan) + _SMALL * (self.model is None and self.method == "dp-opt")
                 if ledger is None:
                     ledger = held.enter_context(_ledger(path, self, budget))
+                if before and not self.json:
+                    note(before)
+                    note(charging(ledger, path))
                 optimizer = optimizer_for(self, engine, task, labels, budget, ledger, count=len(rows))
             try:
                 with explained():
@@ -198,13 +196,8 @@ def _ledger_path(options: Optimize) -> str | None:
 
 
 def _ledger(path: str, options: Optimize, budget: PrivacyBudget | None) -> PrivacyLedger:
-    from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
-
     assert budget is not None  # or there would be nothing to charge
-    if options.ledger_budget is not None:
-        budget = PrivacyBudget(*options.ledger_budget, options.neighbors)
-    with explained():
-        return PrivacyLedger(budget, path)
+    return opened(path, budget, options.ledger_budget)
 
 
 def optimizer_for(
@@ -326,8 +319,8 @@ def _interrupted(optimizer: DPPromptOptimizer, ledger: PrivacyLedger | None, pat
             f"again. Kept in {path}: {_candidates(optimizer)}"
         )
     return (
-        f"interrupted; {released['tokens_released']} tokens of {released['prompts']} candidates are released, charged "
-        f"and kept in {path}. The same command again goes on from there."
+        f"interrupted; {released['tokens_released']} tokens of {released['prompts']} candidates are released and kept "
+        f"in {path}, with all that was charged. The same command again goes on from there."
     )
 
 

@@ -35,6 +35,19 @@ promised, of_icl, of_task, of_run = (
 ledger_at = functools.partial(promised, None, metavar="PLACE", autocompletion=paths)
 """A ledger to charge. No path: a URL would lose a slash."""
 
+run_ledger = functools.partial(
+    ledger_at,
+    help="ledger to charge, made if absent: file or postgresql:// URL (default: beside --out, .ledger after its name)",
+)
+ledger_budget = functools.partial(
+    promised,
+    None,
+    parser=positive,
+    metavar="EPSILON DELTA",
+    help="budget of a ledger that several runs share, each under its own --name (default: this run's)",
+)
+"""Where a run that is begun and ended by one command is charged."""
+
 
 def _two_labels(labels: list[str] | None) -> list[str] | None:
     if labels and len(labels) < 2:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from langchain_dp._util.rounding import bound
 from langchain_dp.cli.parser import FAILED, INTERRUPTED, WrongArguments
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, LangChainDPError, LedgerMismatch, PlanError
 
 if TYPE_CHECKING:
-    from langchain_dp.accounting import PrivacyCertificate
+    from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate, PrivacyLedger
 
 
 def because(error: BaseException) -> str:
@@ -95,6 +96,32 @@ def explained() -> Iterator[None]:
             "new one with a budget of its own.",
         )
         raise
+
+
+def opened(path: str, budget: PrivacyBudget, whole: tuple[float, float] | None = None) -> PrivacyLedger:
+    """The ledger that a run charges.
+
+    Args:
+        path: Its file or URL.
+        budget: That of the run.
+        whole: Epsilon and delta of a ledger that several runs share; None: those of the run.
+    """
+    from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
+
+    with explained():
+        return PrivacyLedger(budget if whole is None else PrivacyBudget(*whole, budget.neighbors), path)
+
+
+def charging(ledger: PrivacyLedger, path: str) -> str:
+    """Which ledger a run charges, and what is reserved of it: who mistypes a path sees that he has made a new one."""
+    from langchain_dp.accounting.store.base import is_url
+
+    place = "in the database" if is_url(path) else path  # a URL may hold a password
+    epsilon, delta = ledger.reserved()
+    if not epsilon:
+        return f"Charges a new ledger, {place}, of {ledger.budget}."
+    kept = f"epsilon = {bound(epsilon)} and delta = {bound(delta)} of it are reserved"
+    return f"Charges the ledger {place}, of {ledger.budget}; {kept}."
 
 
 def check_out(out: Path, load: Callable[[Path], object], what: str) -> None:

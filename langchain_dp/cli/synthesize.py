@@ -18,15 +18,15 @@ from langchain_dp.cli.options import (
     FileOptions,
     JsonOptions,
     ModelOptions,
-    ledger_at,
+    ledger_budget,
     promised,
+    run_ledger,
 )
 from langchain_dp.cli.parser import DONE, INTERRUPTED, WrongArguments, positive
-from langchain_dp.cli.runs import ESTIMATED, certified, check_apart, check_out, explained, read_off
+from langchain_dp.cli.runs import ESTIMATED, certified, charging, check_apart, check_out, explained, opened, read_off
 from langchain_dp.cli.show import line, note, print_json, progress, show
 
 if TYPE_CHECKING:
-    from langchain_dp.accounting import PrivacyLedger
     from langchain_dp.synth import DPExampleSynthesizer, SynthesisPlan, SyntheticExample, SyntheticExamples
 
 
@@ -57,7 +57,8 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
     out: Path = Option(help="JSONL file to write: certificate and examples")
     data: Path | None = Option(None, help=f"{ROWS}: the private rows (required without --alone)")
     epsilon: float | None = promised(None, parser=positive, help="the budget (required without --alone)")
-    ledger: str | None = ledger_at(help="ledger to charge: file or postgresql:// URL (default: --out with .ledger)")
+    ledger: str | None = run_ledger()
+    ledger_budget: tuple[float, float] | None = ledger_budget()
     name: str = promised("synthesis", help="name of the run in the ledger")
     max_tokens: int | None = Option(None, min=1, help="context of one row, in tokens (default: the engine's)")
     alone: bool = Option(
@@ -67,9 +68,9 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.alone and (self.describe_first or self.plan or self.ledger):
+        if self.alone and (self.describe_first or self.plan or self.ledger or self.ledger_budget):
             raise typer.BadParameter(
-                "expected --alone without --describe-first, --plan and --ledger: it spends nothing"
+                "expected --alone without --describe-first, --plan, --ledger and --ledger-budget: it spends nothing"
             )
         if not self.alone and (self.data is None or self.epsilon is None):
             raise typer.BadParameter("expected --data and --epsilon to be given; --alone does without")
@@ -78,7 +79,7 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
 
     def run(self) -> int:
         """Run the command; returns the exit code."""
-        from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
+        from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
         from langchain_dp.records import PrivateRecords
         from langchain_dp.synth import SyntheticExamples
@@ -110,10 +111,14 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             if not self.json:
                 note(_before(plan))
             path = self.ledger or f"{self.out}.ledger"
+            ledger = held.enter_context(opened(path, budget, self.ledger_budget))
+            if not self.json:
+                note(charging(ledger, path))
             with explained():
-                ledger: PrivacyLedger = held.enter_context(PrivacyLedger(budget, path))
                 advance = held.enter_context(progress("writing", plan.examples, "examples"))
-                chain = synthesizer_for(self, engine, labels, name=self.name, ledger=ledger, progress=_said(advance))
+                chain = synthesizer_for(
+                    self, engine, labels, name=self.name, ledger=ledger, budget=budget, progress=_said(advance)
+                )
                 try:
                     examples = chain.invoke(records)
                 except KeyboardInterrupt:

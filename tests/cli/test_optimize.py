@@ -91,8 +91,9 @@ def command(tmp_path: Path) -> Command:
 
 
 def without_time(err: str) -> list[str]:
-    """Lines of stderr but the one that says at the start what will be written, and how long that takes."""
-    return [line for line in err.strip().splitlines() if not re.search(r"up to \d+ tokens, each by", line)]
+    """Lines of stderr but those that say at the start what will be written, for how long, and what is charged."""
+    begins = r"up to \d+ tokens, each by|: Charges "
+    return [line for line in err.strip().splitlines() if not re.search(begins, line)]
 
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -366,7 +367,9 @@ def test_two_runs_share_a_ledger(
     constants = {"neighbors": "add-or-remove-one", "partitions": 72, "sampling_probability": 0.5}
     for name in ("first", "second"):
         assert main(command(**shared, **constants, name=name, out=tmp_path / f"{name}.json")) == 0
-    capsys.readouterr()
+        said = capsys.readouterr().err
+        assert f"Charges {'a new' if name == 'first' else 'the'} ledger" in said
+        assert ("epsilon = 8 and delta = 1e-05 of it are reserved" in said) == (name == "second")
     assert main(command(**shared, **constants, name="third", out=tmp_path / "third.json")) == 1
     assert "another --out, or --ledger" in one_line(capsys)
     with PrivacyLedger(PrivacyBudget(16.0, 3e-5, Neighbors.ADD_OR_REMOVE_ONE), tmp_path / "shared.ledger") as ledger:

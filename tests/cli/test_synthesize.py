@@ -67,6 +67,24 @@ def test_a_run_writes_examples_with_their_certificate(
     assert sum(entry.count for entry in ledger.entries()) == 3
 
 
+def test_runs_take_their_shares_of_one_ledger(
+    command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a run takes all that others have left, under a plan that was shown for another budget."""
+    place = tmp_path / "shared.ledger"
+    shared = ["--ledger", str(place), "--ledger-budget", "7", "3e-5"]
+    for name in ("first", "second"):
+        assert main(command(*shared, "--name", name, "--out", str(tmp_path / f"{name}.jsonl"))) == 0
+        said = capsys.readouterr().err
+        assert f"Charges {'a new' if name == 'first' else 'the'} ledger" in said
+        assert ("epsilon = 3 and delta = 1e-05 of it are reserved" in said) == (name == "second")
+        assert SyntheticExamples.load(tmp_path / f"{name}.jsonl").certificate.epsilon == 3.0
+    assert main(command(*shared, "--name", "third", "--out", str(tmp_path / "third.jsonl"))) == 1
+    assert "another --out, or --ledger" in capsys.readouterr().err
+    with PrivacyLedger(PrivacyBudget(7.0, 3e-5), place) as ledger:
+        assert ledger.reserved() == pytest.approx((6.0, 2e-5))
+
+
 def test_a_certificate_says_that_labels_were_read_off_the_rows(
     command: Callable[..., list[str]], tmp_path: Path
 ) -> None:
