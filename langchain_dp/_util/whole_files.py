@@ -28,7 +28,10 @@ def whole(path: Path, *, owner_only: bool = False) -> Iterator[BinaryIO]:
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "Expected the folder to be there. Make it first", str(path.parent))
     try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600 if owner_only else 0o666)
+        try:
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600 if owner_only else 0o666)
+        except OSError as problem:  # nobody knows the other name
+            raise type(problem)(problem.errno, problem.strerror, str(path)) from None
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from langchain_dp._util import validate
+from langchain_dp._util.callers import warn_caller
 from langchain_dp.accounting import (
     Askers,
     LedgerPlan,
@@ -186,6 +187,13 @@ def _resume(
     share, scheme = PrivacyBudget(plan.epsilon, plan.delta, neighbors), Scheme(sampling.scheme, groups, q, even)
     weak = _weak(share, scheme, records)
     before(scheme, event, most)
+    if fixed and even and records > 2 * groups * settings["shots"]:
+        warn_caller(
+            f"The plan {plan.name!r} was made for {groups:,} subsets, of which each now shows about "
+            f"{records // groups:,} examples instead of {settings['shots']}: prompts are longer, and the noise is what "
+            "it was. More records help under another name=, with a plan of its own.",
+            UserWarning,
+        )
     return AnswerReservation(plan, scheme, share, event, most, settings, weak)
 
 

@@ -179,7 +179,10 @@ class PrivateRecords:
         # Every record takes a place, named or not: whether one has an id must not renumber the others.
         key = f"{AUTOMATIC}{self._places}" if given is None else given
         if key in self._records:
-            return "Expected the id of {where} to be new, but it is taken. Give every record its own id."
+            return (
+                "Expected the id of {where} to be new, but it is taken. Give every record its own id; where ids are "
+                "people, keep one record of each, or merge them into one: a person with k records has k times epsilon."
+            )
         return key, row
 
     def _keep(self, key: str, row: dict[str, Any]) -> str:

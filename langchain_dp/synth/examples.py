@@ -205,7 +205,9 @@ class SyntheticExamples(Sequence[SyntheticExample]):
         """
         return self.as_chat_prompt(count, named=True) | model | label_parser(self.names)
 
-    def as_example_selector(self, embeddings: Embeddings | None = None, *, k: int = 4) -> BaseExampleSelector:
+    def as_example_selector(
+        self, embeddings: Embeddings | None = None, *, k: int = 4, variable: str = "text"
+    ) -> BaseExampleSelector:
         """LangChain's example selector: the ``k`` most similar examples, or without embeddings the same balanced ones.
 
         For ``FewShotChatMessagePromptTemplate``; ``FewShotPromptTemplate`` formats what was formatted once more, and
@@ -214,13 +216,16 @@ class SyntheticExamples(Sequence[SyntheticExample]):
         Args:
             embeddings: Embed the examples, once, and every input.
             k: How many are chosen.
+            variable: Variable of the prompt that holds the input.
         """
         validate.integer("k", k, at_least=1)
         if embeddings is None:
             return BalancedExampleSelector([one.row() for one in self.balanced(len(self))], k)
-        return SemanticSimilarityExampleSelector.from_examples(
+        selector = SemanticSimilarityExampleSelector.from_examples(
             self.rows(), embeddings, InMemoryVectorStore, k=k, input_keys=["text"]
         )
+        selector.input_keys = [variable]
+        return selector
 
     def as_retriever(self, embeddings: Embeddings | None = None, *, k: int = 4) -> BaseRetriever:
         """A retriever over the examples: by similarity, or without embeddings by common words.

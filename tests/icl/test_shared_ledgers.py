@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,19 @@ from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 
 BUDGET = PrivacyBudget(50.0)
 HALF = PrivacyBudget(25.0, 5e-6)
+
+
+@pytest.mark.parametrize(("rows", "warned"), [(48, False), (72, True)])
+def test_many_more_rows_under_an_old_plan_are_said_to_make_long_prompts(rows: int, warned: bool) -> None:
+    """If it breaks, prompts grow many times as long, and costs with them, and nobody knows why."""
+    ledger = PrivacyLedger(PrivacyBudget(50.0))
+    classifier(ledger=ledger)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        classifier(ledger=ledger, examples=private_examples(rows))
+    said = [str(one.message) for one in caught if "instead of 3" in str(one.message)]
+    assert len(said) == warned
+    assert not warned or "of which each now shows about 9 examples instead of 3" in said[0]
 
 
 def test_two_chains_share_one_ledger_by_shares() -> None:

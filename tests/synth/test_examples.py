@@ -10,7 +10,7 @@ from fakes.scorer import WordScorer
 from fakes.synthesizers import rows, synthesizer
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.prompts import ChatPromptTemplate, FewShotChatMessagePromptTemplate
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
@@ -91,6 +91,23 @@ def test_what_was_dropped_is_no_example_and_is_shown() -> None:
     assert first == f"{examples[0].label}: {examples[0].text}"
     assert "Privacy certificate" in rest
     assert rest[-1] == "6 examples, 1 left out by the filters"
+
+
+@pytest.mark.parametrize("embeddings", [None, DeterministicFakeEmbedding(size=4)])
+def test_a_selector_goes_by_the_variable_of_the_prompt(embeddings: Any) -> None:
+    """If it breaks, a prompt whose variable has another name than "text" fails, or is searched by something else."""
+    selector = made().as_example_selector(embeddings, k=2, variable="question")
+    prompt = ChatPromptTemplate.from_messages(
+        [
+            FewShotChatMessagePromptTemplate(
+                example_selector=selector,
+                example_prompt=ChatPromptTemplate.from_messages([("human", "{text}"), ("ai", "{label}")]),
+                input_variables=["question"],
+            ),
+            ("human", "{question}"),
+        ]
+    )
+    assert len(prompt.invoke({"question": "Where is it?"}).to_messages()) == 5
 
 
 def test_examples_say_when_two_labels_were_described_alike() -> None:

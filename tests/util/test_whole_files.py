@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,19 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     """If it breaks, the error names a scratch file that nobody asked for."""
     with pytest.raises(FileNotFoundError, match=r"folder to be there.*gone'$"):
         write_whole(tmp_path / "gone" / "report.html", "x")
+
+
+def test_a_folder_that_is_closed_is_told_of_the_file_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, the error names a scratch file that nobody asked for."""
+
+    def closed(path: Any, *_: Any) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "open", closed)
+    with pytest.raises(PermissionError, match=r"report.html'$"):
+        write_whole(tmp_path / "report.html", "x")
 
 
 def test_what_was_there_stays_until_all_is_written(tmp_path: Path) -> None:
