@@ -306,6 +306,8 @@ def evaluate_prompt(
 
 def _truth(row: Mapping[str, Any], position: int, variables: Sequence[str], labels: Sequence[str]) -> str:
     """Label of a test row that fits."""
+    if "label" not in row:
+        raise InvalidParameter(f"Expected test row {position} to have its label under 'label'. Rename the field.")
     label = label_name(row.get("label"))
     if fault := row_fault({**row, "label": label}, labels, variables, whose="prompt"):
         raise InvalidParameter(placed(fault, f"test row {position}"))

@@ -113,7 +113,13 @@ def given_labels(labels: Iterable[Label]) -> dict[str, Label]:
         raise InvalidParameter(
             f"Expected labels{_shown(listed)} to hold at least two labels, each once. Name them all."
         )
-    return {str(name): label for name, label in zip(names, listed, strict=True) if label is not None}
+    return {str(name): _plain(label) for name, label in zip(names, listed, strict=True) if label is not None}
+
+
+def _plain(label: Label) -> Label:
+    """A label of Python's own, where an array gave it."""
+    made: Label = label.item() if hasattr(label, "item") and not isinstance(label, enum.Enum) else label
+    return made
 
 
 def check_labels(labels: Iterable[Any]) -> tuple[str, ...]:

@@ -299,6 +299,23 @@ def test_conversations_do_not_share_placeholders() -> None:
     assert "nothing on <PERSON_1>" in agent.agent.get_state(two).values["messages"][-1].content
 
 
+def test_the_history_of_a_conversation_holds_originals() -> None:
+    """If it breaks, an application that goes back in a conversation shows placeholders."""
+    _, _, agent = built(InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "t"}}
+    agent.invoke(asked(), config)
+    newest, *older = agent.get_state_history(config)
+    assert len(older) > 2
+    assert CANARY in repr(newest.values["messages"][-1])
+    said = [one.values["messages"][0].content for one in older if one.values.get("messages")]
+    assert set(said) == {QUESTION}
+
+    async def history() -> list[Any]:
+        return [one async for one in agent.aget_state_history(config)]
+
+    assert [one.values for one in asyncio.run(history())] == [newest.values, *(one.values for one in older)]
+
+
 def test_without_the_wrapper_the_model_is_told_placeholders_all_the_same() -> None:
     """If it breaks, forgetting ``around`` hands every name to the model."""
     model, _, agent = built(InMemorySaver())

@@ -430,6 +430,13 @@ def test_an_answer_is_a_label_as_it_was_given(labels: Any, label: Any) -> None:
     assert set(answer.shares) == set(labels)
 
 
+@pytest.mark.parametrize("labels", [np.array([0, 1]), np.array(["a", "b"])])
+def test_labels_of_an_array_come_back_as_pythons_own(labels: Any) -> None:
+    """If it breaks, an answer is a number of numpy's, which json.dumps refuses."""
+    examples = [{"text": f"note {i}", "label": labels[0]} for i in range(24)]
+    assert type(classifier(examples=examples, labels=labels).invoke("x")) in (int, str)
+
+
 def test_the_answer_generator_reads_the_same() -> None:
     """If it breaks, one door of four takes less than the others."""
     data = Frame([{"ask": row["text"], "reply": row["label"]} for row in replies()])

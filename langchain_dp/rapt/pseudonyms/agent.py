@@ -120,6 +120,15 @@ class PseudonymousAgent(Runnable[Any, Any]):
         """Async twin of :meth:`get_state`."""
         return await asyncio.to_thread(self._put_back, await self.agent.aget_state(config, **kwargs))
 
+    def get_state_history(self, config: RunnableConfig, **kwargs: Any) -> Iterator[Any]:
+        """The graph's states of a conversation, newest first, each with the originals put back."""
+        yield from map(self._put_back, self.agent.get_state_history(config, **kwargs))
+
+    async def aget_state_history(self, config: RunnableConfig, **kwargs: Any) -> AsyncIterator[Any]:
+        """Async twin of :meth:`get_state_history`."""
+        async for snapshot in self.agent.aget_state_history(config, **kwargs):
+            yield await asyncio.to_thread(self._put_back, snapshot)
+
     def _put_back(self, snapshot: Any) -> Any:
         parts = list(snapshot.values.get(PARTS) or ())
         if not parts:
