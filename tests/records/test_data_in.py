@@ -189,8 +189,6 @@ def test_a_label_has_one_name(given: Any, name: str | None) -> None:
 @pytest.mark.parametrize("kind", ["int64", "bool_", "str_"])
 def test_scalars_out_of_a_table_are_labels(kind: str) -> None:
     """If it breaks, a list made by hand from a column is refused."""
-    import numpy as np
-
     value = getattr(np, kind)(1)
     assert kept(PrivateRecords([{"text": "x", "label": value}])) == [("x", {"bool_": "True"}.get(kind, "1"))]
 
