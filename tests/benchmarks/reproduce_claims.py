@@ -89,8 +89,13 @@ CLAIMS = (
         "Its prompts compete with non-private examples in the prompt of GPT-3.5, or with private tuning.",
         "not testable here",
         f"No such model can be had here. On {_SECOND} they are worth what the instruction is worth that they "
-        "start from: SST-2 {} against {}, TREC {} against {}.",
-        tuple(_OPT("smollm2", task, arm, "second") for task in ("sst2", "trec") for arm in ("dp-opt 8", "0-shot")),
+        "start from: SST-2 {} against {}, TREC {} against {}. Private tuning of a small model on 400 rows moves it at "
+        "epsilon = 8 on TREC from {} to {} and on MPQA from {} to {}, where without noise it reaches {} and {}.",
+        (
+            *(_OPT("smollm2", task, arm, "second") for task in ("sst2", "trec") for arm in ("dp-opt 8", "0-shot")),
+            *(reproduce_opt.soft(task, *which) for task in ("trec", "mpqa") for which in (("inf", "before"), ("8",))),
+            *(reproduce_opt.soft(task, "inf") for task in ("trec", "mpqa")),
+        ),
     ),
     Claim(
         "RAPT",
