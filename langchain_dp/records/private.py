@@ -147,7 +147,7 @@ class PrivateRecords:
         fields = fields_of(example)
         if fields is None:
             return f"Expected {{where}} to be a mapping with text and label, not {type(example).__name__}."
-        text, label = fields.get(self.text_key), label_name(fields.get(self.label_key))
+        text, label = fields.get(self.text_key), label_name(whole_number(fields.get(self.label_key)))
         if not isinstance(text, str) or not text.strip():
             return (
                 f"Expected {{where}} to have a non-empty str under {self.text_key!r}. Drop or repair it, or name "
@@ -208,17 +208,22 @@ _EXACT = 2**53
 """Whole numbers up to this are what they are as floats, too."""
 
 
-def id_of(value: object) -> object:
-    """The id of a row as a str; None where it has none; what it is where it can be no id.
+def whole_number(value: object) -> object:
+    """A float that is a whole number as an int, and all else as it is.
 
-    A column of whole numbers in which one is missing is one of floats to a DataFrame, and the rest are the same ids.
+    A column of whole numbers in which one is missing is one of floats to a DataFrame, and the rest are the same.
     """
     if type(value).__module__ == "numpy" and hasattr(value, "item"):
         value = value.item()
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT
+    return int(value) if is_whole else value  # type: ignore[call-overload]  # a float
+
+
+def id_of(value: object) -> object:
+    """The id of a row as a str; None where it has none; what it is where it can be no id."""
+    value = whole_number(value)
     if is_missing(value) or (isinstance(value, str) and not value.strip()):
         return None
-    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
-        return str(int(value))
     no_id = isinstance(value, (bool, float, bytes)) or (isinstance(value, Collection) and not isinstance(value, str))
     return value if no_id else str(value)
 

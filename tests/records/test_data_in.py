@@ -171,7 +171,7 @@ def test_a_document_is_named_by_its_id_and_its_label_may_have_another_name() -> 
     ("given", "name"),
     [
         ("a", "a"), (7, "7"), (-1, "-1"), (True, "True"), (False, "False"), (Mood.GOOD, "positive"),
-        (Rank.HIGH, "HIGH"), (None, None), ("", None), (1.0, None), (float("nan"), None),
+        (Rank.HIGH, "HIGH"), (None, None), ("", None), (1.0, "1"), (1.5, None), (float("nan"), None),
         (10**50, None), (b"a", None), (["a"], None),
     ],
 )  # fmt: skip
@@ -426,6 +426,14 @@ def test_an_answer_is_a_label_as_it_was_given(labels: Any, label: Any) -> None:
     assert (type(answer.label), answer.label) == (type(expected), expected)
     assert answer.shares is not None
     assert set(answer.shares) == set(labels)
+
+
+def test_whole_numbers_that_a_frame_keeps_as_floats_are_labels() -> None:
+    """If it breaks, one missing cell in a column of labels makes strangers of all the others."""
+    frame = Frame([{"text": f"note {i}", "label": float(i % 2)} for i in range(24)])
+    assert classifier(examples=frame, labels=[0, 1]).invoke("x") in (0, 1)
+    with pytest.raises(InvalidParameter, match="label"):
+        classifier(examples=[{"text": f"note {i}", "label": 0.5} for i in range(24)], labels=[0, 1])
 
 
 @pytest.mark.parametrize("labels", [np.array([0, 1]), np.array(["a", "b"])])
