@@ -108,6 +108,11 @@ def opened(path: str, budget: PrivacyBudget, whole: tuple[float, float] | None =
     """
     from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
 
+    if whole is not None and (whole[0] < budget.epsilon or whole[1] < budget.delta):
+        raise WrongArguments(
+            f"Expected --ledger-budget {whole[0]:g} {whole[1]:g} to be no less than this run's --epsilon "
+            f"{budget.epsilon:g} and --delta {budget.delta:g}. Give the whole ledger more, or the run less."
+        )
     with explained():
         return PrivacyLedger(budget if whole is None else PrivacyBudget(*whole, budget.neighbors), path)
 

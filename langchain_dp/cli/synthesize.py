@@ -114,10 +114,12 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             ledger = held.enter_context(opened(path, budget, self.ledger_budget))
             if not self.json:
                 note(charging(ledger, path))
+            begun = self.ledger_budget is None and ledger.plan(self.name) is not None  # it keeps the share it took
+            share = None if begun else budget
             with explained():
                 advance = held.enter_context(progress("writing", plan.examples, "examples"))
                 chain = synthesizer_for(
-                    self, engine, labels, name=self.name, ledger=ledger, budget=budget, progress=_said(advance)
+                    self, engine, labels, name=self.name, ledger=ledger, budget=share, progress=_said(advance)
                 )
                 try:
                     examples = chain.invoke(records)

@@ -80,13 +80,15 @@ def told_alike(descriptions: Mapping[str, str]) -> list[str]:
         >>> told_alike({"A": "shopping", "B": "Online shopping", "C": "travel"})[0].split(":")[0]
         "'A' and 'B' were described alike"
     """
-    said = {label: telling(text) for label, text in descriptions.items() if text != label}
+    said = {label: own for label, text in descriptions.items() if text != label and (own := telling(text))}
     groups: list[list[str]] = []
     for label, own in said.items():
-        like = [group for group in groups if any(own <= said[one] or said[one] <= own for one in group)] if own else []
-        groups = [group for group in groups if group not in like]
-        if own:
-            groups.append([*(one for group in like for one in group), label])
+        like = (group for group in groups if all(own <= said[one] or said[one] <= own for one in group))
+        group = next(like, None)
+        if group is None:
+            groups.append([label])
+        else:
+            group.append(label)
     return [
         f"{', '.join(map(repr, group[:-1]))} and {group[-1]!r} were described alike: nothing there tells them apart. "
         "Ask for another kind of description than this, or say in your own words what they mean."

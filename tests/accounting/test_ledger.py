@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from langchain_dp.accounting.store import sqlite
 from langchain_dp.errors import (
     BudgetExceeded,
     InvalidParameter,
+    LedgerError,
     PlanError,
     UnsupportedEvent,
 )
@@ -72,6 +74,31 @@ def test_a_run_pays_for_what_it_has_not_paid_itself(ledger: PrivacyLedger) -> No
         plan.spend_up_to(VOTE, 1, chain="")
     with pytest.raises(PlanError, match="holds no"):
         plan.spend_up_to(NoisyMaxEvent(9.0), 1, chain="run")
+
+
+def test_a_run_that_was_begun_with_blocks_goes_on(tmp_path: pathlib.Path) -> None:
+    """If this fails, what an older process paid for in advance is paid for again, or cannot be had."""
+    with PrivacyLedger(BUDGET, tmp_path / "ledger.db", prepaid=3) as ledger:
+        ledger.reserve([(VOTE, 3)], name="p", delta=4e-6).spend(VOTE, chain="run")
+    with PrivacyLedger(BUDGET, tmp_path / "ledger.db") as ledger:
+        plan = ledger.plan("p")
+        assert plan is not None
+        plan.spend_up_to(VOTE, 2, chain="run")
+        assert [(entry.chain, entry.count) for entry in plan.entries()] == [("run (prepaid)", 3)]
+
+
+def test_what_another_plan_of_the_name_was_charged_pays_for_nothing(tmp_path: pathlib.Path) -> None:
+    """If this fails, a run finds its own name in another copy of the file, and takes its rounds for paid."""
+    copied, path = tmp_path / "copied.db", tmp_path / "ledger.db"
+    with PrivacyLedger(BUDGET, path):
+        shutil.copy(path, copied)
+    with PrivacyLedger(BUDGET, path) as ledger, PrivacyLedger(BUDGET, copied) as other:
+        plan = ledger.reserve([(VOTE, 3)], name="p", delta=4e-6)
+        other.reserve([(VOTE, 3)], name="p", delta=4e-6).spend(VOTE, 2, chain="run")
+        with sqlite3.connect(copied) as one, sqlite3.connect(path) as two:
+            one.backup(two)
+        with pytest.raises(LedgerError):
+            plan.spend_up_to(VOTE, 1, chain="run")
 
 
 def test_spent_is_the_cost_of_the_used_counts_and_never_the_claim(ledger: PrivacyLedger) -> None:

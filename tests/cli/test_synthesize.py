@@ -79,6 +79,10 @@ def test_runs_take_their_shares_of_one_ledger(
         assert f"Charges {'a new' if name == 'first' else 'the'} ledger" in said
         assert ("epsilon = 3 and delta = 1e-05 of it are reserved" in said) == (name == "second")
         assert SyntheticExamples.load(tmp_path / f"{name}.jsonl").certificate.epsilon == 3.0
+    small = ["--ledger", str(tmp_path / "none.ledger"), "--ledger-budget", "2", "1e-5"]
+    assert main(command(*small)) == 2
+    assert "--ledger-budget 2 1e-05 to be no less than this run's --epsilon 3" in capsys.readouterr().err
+    assert not (tmp_path / "none.ledger").exists()
     assert main(command(*shared, "--name", "third", "--out", str(tmp_path / "third.jsonl"))) == 1
     assert "another --out, or --ledger" in capsys.readouterr().err
     with PrivacyLedger(PrivacyBudget(7.0, 3e-5), place) as ledger:

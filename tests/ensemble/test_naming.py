@@ -55,7 +55,9 @@ def test_three_that_collide_end_with_names_of_their_own() -> None:
         ({"A": "shopping", "B": "Shopping."}, ["'A' and 'B' "]),
         ({"A": "shopping", "B": "travel", "C": "online shopping"}, ["'A' and 'C' "]),
         ({"A": "shoes, clothes", "B": "clothes and shoes", "C": "x", "D": "X"}, ["'A' and 'B' ", "'C' and 'D' "]),
-        ({"A": "sport", "B": "news", "C": "sport news"}, ["'A', 'B' and 'C' "]),
+        ({"A": "sport", "B": "news", "C": "sport news"}, ["'A' and 'C' "]),
+        ({"A": "sport", "B": "sport", "C": "sport news"}, ["'A', 'B' and 'C' "]),
+        ({"A": "shopping travel", "B": "shopping", "C": "travel"}, ["'A' and 'B' "]),
         ({"A": "sports", "B": "sportswear"}, []),
         ({"A": "", "B": "2018", "C": "money"}, []),
         ({"team A": "team A", "team B": "a team of players"}, []),  # the first was dropped

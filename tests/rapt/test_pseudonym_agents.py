@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pytest
 from fakes.canary import CANARY, leak_surfaces
 from fakes.rapt import sanitizer
@@ -20,8 +21,11 @@ from langchain_core.tools import InjectedToolCallId, tool
 from pydantic import BaseModel, Field
 
 from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.pseudonyms import Pseudonymizer
+from langchain_dp.rapt.pseudonyms.keeping import Conversations
+from langchain_dp.rapt.vocabulary import Vocabulary
 from langchain_dp.redact import Redacted
 
 pytest.importorskip("langchain.agents", reason="needs the extra agents")
@@ -31,7 +35,7 @@ from langchain.agents.middleware import AgentMiddleware, AgentState, HumanInTheL
 from langchain.agents.structured_output import ToolStrategy
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import InjectedState
-from langgraph.types import Command, Send
+from langgraph.types import Command, Send, interrupt
 
 from langchain_dp.rapt.pseudonyms.middleware import PseudonymMiddleware
 
@@ -470,6 +474,90 @@ def test_a_call_that_a_person_edits_reaches_the_tool_as_it_was_edited() -> None:
     edited = {"type": "edit", "edited_action": {"name": "send_mail", "args": {"to": SECOND}}}
     agent.invoke(Command(resume={"decisions": [edited]}), config)
     assert sent == [SECOND]
+
+
+@pytest.mark.parametrize("decision", ["approve", "reject"])
+def test_a_decision_stays_what_it_is_where_words_are_sanitized(decision: str) -> None:
+    """If it breaks, the noise of then= makes another word of "reject", and the call goes out."""
+    sent = []
+
+    @tool
+    def send_mail(to: str) -> str:
+        """Send a mail."""
+        sent.append(to)
+        return "sent"
+
+    then = RAPTSanitizer(Vocabulary(["approve", "reject"], np.array([[0.0], [1.0]], np.float32), name="two"), eta=1e-3)
+    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS, then=then), tools_inside="all")
+    for turn in range(12):  # of noise that hardly knows the word half would be others
+        said = AIMessage("", tool_calls=[{"name": "send_mail", "args": {"to": "<PERSON_1>"}, "id": "1"}])
+        asks = HumanInTheLoopMiddleware(interrupt_on={"send_mail": True})
+        agent = middleware.around(
+            create_agent(
+                Scripted(messages=iter([said, AIMessage("done")])),
+                [send_mail],
+                middleware=[asks, middleware],
+                checkpointer=InMemorySaver(),
+            )
+        )
+        config: Any = {"configurable": {"thread_id": str(turn)}}
+        agent.invoke(asked(), config)
+        agent.invoke(Command(resume={"decisions": [{"type": decision}]}), config)
+    assert len(sent) == 12 * (decision == "approve")
+
+
+@pytest.mark.parametrize("key", [False, True], ids=["memory", "key"])
+def test_what_an_inside_tool_asks_and_sends_is_hidden_in_the_state(key: bool) -> None:
+    """If it breaks, what a tool asks a person, or sends to a node, is in the checkpoint as it came."""
+
+    @tool
+    def ask_first(to: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Ask a person first."""
+        interrupt(f"Send to {to}?")
+        message = ToolMessage("done", tool_call_id=tool_call_id)
+        return Command(
+            update={"messages": [message]}, goto=[Send("model", {"messages": [HumanMessage(f"{to} knows {SECOND}")]})]
+        )
+
+    saver = InMemorySaver()
+    call = {"name": "ask_first", "args": {"to": "<PERSON_1>"}, "id": "1"}
+    model = Scripted(messages=iter([AIMessage("", tool_calls=[call]), *(AIMessage(f"said {n}") for n in range(5))]))
+    middleware = PseudonymMiddleware(
+        Pseudonymizer(terms=TERMS), tools_inside="all", key=fernet.Fernet.generate_key() if key else None
+    )
+    agent = middleware.around(create_agent(model, [ask_first], middleware=[middleware], checkpointer=saver))
+    config: Any = {"configurable": {"thread_id": "t"}}
+    agent.invoke(asked(), config)
+    assert CANARY in repr(agent.get_state(config).tasks)
+    agent.invoke(Command(resume="yes"), config)
+    agent.invoke(asked("And now?"), config)
+    assert not [name for name in (CANARY, SECOND) if name in held(saver) + repr(model.told)]
+
+
+def test_what_answers_a_structured_output_is_hidden_once() -> None:
+    """If it breaks, its message is sanitized anew in every turn, and paid for."""
+    then = sanitizer(keep=["write", "to", "go", "on"])
+    said = {"name": "Contact", "args": {"name": "<PERSON_1>"}, "id": "1"}
+    model = Scripted(messages=iter([AIMessage("", tool_calls=[said]), AIMessage("", tool_calls=[said | {"id": "2"}])]))
+    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS, then=then))
+    agent = middleware.around(
+        create_agent(
+            model, [], middleware=[middleware], response_format=ToolStrategy(Contact), checkpointer=InMemorySaver()
+        )
+    )
+    config: Any = {"configurable": {"thread_id": "t"}}
+    agent.invoke(asked(), config)
+    before = then.certificate().releases
+    agent.invoke(asked("go on"), config)
+    assert then.certificate().releases == before + 1  # the new message alone
+
+
+@pytest.mark.parametrize("spelled", [str, lambda key: key + "\n", lambda key: key.encode()])
+def test_a_key_has_one_meaning_however_it_is_spelled(spelled: Any) -> None:
+    """If it breaks, a line end behind the key hides every message of a conversation again."""
+    key = fernet.Fernet.generate_key().decode()
+    one, other = (Conversations(Pseudonymizer(), given)._secret for given in (key, spelled(key)))
+    assert one == other
 
 
 async def test_a_conversation_is_shown_again_with_its_originals() -> None:

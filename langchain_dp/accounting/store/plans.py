@@ -28,6 +28,9 @@ LEAST_CLAIM = 1e-12
 Such a plan is written as 0. Read as this it is a budget like any other, which 0 is not, and no smaller than it was.
 """
 
+BLOCK = " (prepaid)"
+"""What is added to the caller's name of an entry that paid for a block in advance."""
+
 _ITS_OWN = "item = ? AND plan = (SELECT plan FROM plans WHERE name = ? AND time = ?) AND event = ? AND max_count = ?"
 
 
@@ -220,11 +223,16 @@ class PlanStore(LedgerStore):
         Raises:
             LedgerCorrupt: The file does not hold the plan any more, or forgot entries. Nothing was charged.
         """
-        item, _ = plan.items[event]
+        item, most = plan.items[event]
+        names = (chain, chain + BLOCK)  # blocks that a process of an older version paid for and did not outlive
         with self.transaction(write=True) as connection:
             self.check_newest(connection)
-            sums = "SELECT coalesce(sum(count), 0) FROM entries WHERE item = ? AND chain = ?"
-            missing = count - int(connection.execute(sums, (item, chain)).fetchone()[0])
+            its_own = (item, plan.name, plan.time, event, most)
+            there = connection.execute(f"SELECT 1 FROM items WHERE {_ITS_OWN}", its_own)  # noqa: S608  # no value in it
+            if there.fetchone() is None:
+                raise self.lost(plan)
+            sums = "SELECT coalesce(sum(count), 0) FROM entries WHERE item = ? AND chain IN (?, ?)"
+            missing = count - int(connection.execute(sums, (item, *names)).fetchone()[0])
             if missing <= 0:
                 return 0
             newest = self._charge(connection, plan, event, missing, chain)

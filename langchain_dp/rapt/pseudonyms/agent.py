@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import dataclasses
+import functools
 import hmac
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from langchain_core.messages import AIMessageChunk, BaseMessage, RemoveMessage, convert_to_messages
@@ -34,7 +35,9 @@ def stamped(conversation: Conversation, message: M) -> M:
 
 def _is_stamped(conversation: Conversation, message: BaseMessage) -> bool:
     mark = message.response_metadata.get(STAMP)
-    return isinstance(mark, str) and hmac.compare_digest(mark.encode(), conversation.mark(message).encode())
+    return isinstance(mark, str) and hmac.compare_digest(
+        mark.encode(errors="surrogatepass"), conversation.mark(message).encode()
+    )
 
 
 def hidden_messages(conversation: Conversation, messages: Sequence[BaseMessage], **whose: bool) -> list[BaseMessage]:
@@ -184,7 +187,7 @@ def _hidden(conversation: Conversation, given: Any, parts: Sequence[str]) -> Any
 def _hidden_command(conversation: Conversation, command: Any, parts: Sequence[str]) -> Any:
     """A ``Command`` with what it resumes with, puts into the state and sends to nodes hidden."""
     hide, update = conversation.pseudonymizer.sanitize, getattr(command, "update", None)
-    changed: dict[str, Any] = {"resume": each_text(getattr(command, "resume", None), hide)}
+    changed: dict[str, Any] = {"resume": _resumed(getattr(command, "resume", None), hide)}
     if isinstance(update, dict):
         changed["update"] = _hidden(conversation, update, parts)
     elif isinstance(update, (list, tuple)) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in update):
@@ -194,21 +197,47 @@ def _hidden_command(conversation: Conversation, command: Any, parts: Sequence[st
             f"Expected the update of a Command to be a mapping or a list of pairs, got {type(update).__name__}. "
             "Nothing was sent."
         )
-    goto = getattr(command, "goto", ())
-    several = list(goto) if isinstance(goto, (list, tuple)) else [goto]
-    changed["goto"] = [_hidden_send(conversation, one, parts) if hasattr(one, "arg") else one for one in several]
+    changed["goto"] = hidden_goto(conversation, getattr(command, "goto", ()), parts)
     return dataclasses.replace(command, **changed)
 
 
-def _hidden_send(conversation: Conversation, send: Any, parts: Sequence[str]) -> Any:
-    """A ``Send`` with the state that it gives to a node hidden; that state names the conversation, too."""
-    sent = copy.copy(send)
-    if isinstance(send.arg, dict):
-        told = _hidden(conversation, send.arg, parts)
-        sent.arg = {**told, PARTS: [*parts, *told[PARTS]]}
-    else:
-        sent.arg = each_text(send.arg, conversation.pseudonymizer.sanitize)
-    return sent
+_DECISIONS = ("approve", "edit", "reject", "respond", "ignore", "accept", "response")
+"""What a person decides of a call, as LangChain names it: no text of anybody's."""
+
+
+def _resumed(value: Any, hide: Callable[[Any], Any]) -> Any:
+    """What a run resumes with, hidden, but for the decisions in it and the names of tools that an edited call has."""
+    if isinstance(value, list):
+        return [_resumed(inner, hide) for inner in value]
+    if not isinstance(value, dict):
+        return each_text(value, hide)
+    told = {key: _resumed(inner, hide) for key, inner in value.items()}
+    if value.get("type") in _DECISIONS:
+        told["type"] = value["type"]
+    edited = value.get("edited_action")
+    if isinstance(edited, dict) and isinstance(edited.get("name"), str):
+        told["edited_action"] = {**told["edited_action"], "name": edited["name"]}
+    return told
+
+
+def hidden_goto(conversation: Conversation, goto: Any, parts: Sequence[str], **whose: bool) -> list[Any]:
+    """Where a ``Command`` goes, with the state that it sends to nodes hidden; that names the conversation, too."""
+    hide = functools.partial(conversation.pseudonymizer.sanitize, **whose)
+    found = []
+    for one in goto if isinstance(goto, (list, tuple)) else [goto]:
+        if not hasattr(one, "arg"):
+            found.append(one)
+            continue
+        sent = copy.copy(one)
+        if isinstance(one.arg, dict):
+            told = {key: each_text(value, hide) for key, value in one.arg.items() if key not in ("messages", PARTS)}
+            if "messages" in one.arg:
+                told["messages"] = hidden_messages(conversation, _bare(_listed(one.arg["messages"])), **whose)
+            sent.arg = {**told, PARTS: list(dict.fromkeys([*parts, *conversation.news(parts)]))}
+        else:
+            sent.arg = each_text(one.arg, hide)
+        found.append(sent)
+    return found
 
 
 def _listed(messages: Any) -> list[BaseMessage]:

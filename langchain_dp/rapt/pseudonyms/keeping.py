@@ -7,6 +7,7 @@ add theirs.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import importlib
@@ -76,7 +77,7 @@ class Conversation:
     def mark(self, message: BaseMessage) -> str:
         """Keyed mark of what a message says: who has no key makes none, and what was changed since has another."""
         said = message_chunk_to_message(message).model_dump(exclude=_UNSAID)
-        text = json.dumps([self.name, said], sort_keys=True, default=repr)
+        text = repr([self.name, type(message).__name__.removesuffix("Chunk"), _ordered(said)])
         return hmac.new(self._secret, text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
 
     def _opened(self, part: str) -> list[tuple[str, str, str]]:
@@ -95,6 +96,13 @@ class Conversation:
         return "Conversation(<private>)"
 
 
+def _ordered(value: Any) -> Any:
+    """The same for equal values, whatever the order of their keys; tuples, which no checkpoint keeps, are lists."""
+    if isinstance(value, dict):
+        return sorted(((repr(key), _ordered(inner)) for key, inner in value.items()), key=lambda pair: pair[0])
+    return [_ordered(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
 class Conversations:
     """All conversations that this process takes part in.
 
@@ -111,8 +119,8 @@ class Conversations:
     def __init__(self, settings: Pseudonymizer, key: str | bytes | None) -> None:
         self._settings = settings
         self._cipher = None if key is None else cipher_of(key)
-        known = key.encode() if isinstance(key, str) else key
-        self._secret = secrets.token_bytes(32) if known is None else hmac.digest(known, b"marks of messages", "sha256")
+        known = secrets.token_bytes(32) if key is None else base64.urlsafe_b64decode(key)
+        self._secret = hmac.digest(known, b"marks of messages", "sha256")
         self._lock = threading.Lock()
         forks.keep_still(self)
         self._open: OrderedDict[str, Conversation] = OrderedDict()

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired
 
-from langchain_core.messages import AIMessage, RemoveMessage
+from langchain_core.messages import AIMessage, RemoveMessage, ToolMessage
 
 from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.quiet.run import private_run
 from langchain_dp.rapt._agents import agents_middleware, has_hooks
 from langchain_dp.rapt.messages import REMOVE_ALL
-from langchain_dp.rapt.pseudonyms.agent import PARTS, PseudonymousAgent, hidden_messages, stamped
+from langchain_dp.rapt.pseudonyms.agent import PARTS, PseudonymousAgent, hidden_goto, hidden_messages, stamped
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations, joined
 from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
+from langchain_dp.rapt.restore import each_text
 from langchain_dp.redact import Held, aredacted, redacted
 
 try:
     from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
     from langchain.agents.middleware.types import ExtendedModelResponse, OmitFromOutput, ToolCallRequest
-    from langgraph.errors import GraphBubbleUp
+    from langgraph.errors import GraphBubbleUp, GraphInterrupt
     from langgraph.pregel.protocol import PregelProtocol
     from langgraph.types import Command, TracePolicy
 except ImportError:
@@ -213,7 +215,10 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         return conversation, request.override(**changed)
 
     def _answered(self, conversation: Conversation, request: ModelRequest[Any], response: Any) -> Any:
-        result = [stamped(conversation, one) if isinstance(one, AIMessage) else one for one in response.result]
+        # The model, and what answers its structured output, knows placeholders only.
+        result = [
+            stamped(conversation, one) if isinstance(one, (AIMessage, ToolMessage)) else one for one in response.result
+        ]
         answer = dataclasses.replace(response, result=result)
         news = conversation.news(_parts(request.state))
         return ExtendedModelResponse(answer, Command(update={PARTS: news})) if news else answer
@@ -230,7 +235,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
                 result = redacted(_passing(handler), Held(told), "in a tool")
         finally:
             del told
-        return redacted(self._returned, Held(conversation, request, _raised(result), False))
+        return redacted(self._returned, Held(conversation, request, _raised(conversation, result), False))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]
@@ -245,7 +250,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
                 result = await aredacted(_apassing(handler), Held(told), "in a tool")
         finally:
             del told
-        held = Held(conversation, request, _raised(result), False)
+        held = Held(conversation, request, _raised(conversation, result), False)
         return await asyncio.to_thread(redacted, self._returned, held)
 
     def _given(self, request: ToolCallRequest) -> tuple[Conversation, ToolCallRequest, bool]:
@@ -261,6 +266,9 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
             return hidden_messages(conversation, messages if isinstance(messages, list) else [messages], hidden=outside)
 
         if isinstance(result, Command):
+            if result.goto:
+                goto = hidden_goto(conversation, result.goto, _parts(request.state), hidden=outside)
+                result = dataclasses.replace(result, goto=goto)
             update = result.update
             if not isinstance(update, dict):
                 return result
@@ -307,7 +315,14 @@ def _apassing(handler: Callable[[ToolCallRequest], Awaitable[Any]]) -> Callable[
     return call
 
 
-def _raised(result: Any) -> Any:
-    if isinstance(result, _Interrupted):
-        raise result.reason
-    return result
+def _raised(conversation: Conversation, result: Any) -> Any:
+    """What a tool returned; what stops the graph is raised, with what it asks a person hidden for the checkpoint."""
+    if not isinstance(result, _Interrupted):
+        return result
+    reason = result.reason
+    if isinstance(reason, GraphInterrupt) and reason.args:
+        asked = [copy.copy(one) for one in reason.args[0]]
+        for one in asked:
+            one.value = each_text(one.value, conversation.pseudonymizer.sanitize)
+        reason = type(reason)(asked)
+    raise reason
