@@ -49,10 +49,11 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
     """Keeps an agent under pseudonyms. NOT formal privacy: what no recognizer finds passes in clear; no epsilon.
 
     Call the agent through :meth:`around`: what goes in is hidden before the graph sees it, and what comes out is put
-    back after it, in streams too. Model, checkpoints and traces then hold placeholders only (of what is no message in the
-    input, or in a ``Command``, texts are hidden; keys inside them, numbers and sets pass as they are). Called without it, the
-    agent's model is told placeholders all the same, but the checkpoint of the input and the graph's trace hold it as it
-    came, a middleware before this one that asks a model of its own tells it so, and placeholders stand in the answer.
+    back after it, in streams too. Model, checkpoints and traces then hold placeholders only (of what is no message in
+    the input, or in a ``Command``, texts are hidden; keys inside them, numbers and sets pass as they are). Called
+    without it, the agent's model is told placeholders all the same, but the checkpoint of the input and the graph's
+    trace hold it as it came, a middleware before this one that asks a model of its own tells it so, and placeholders
+    stand in the answer.
 
     Tools are outside the trust boundary if they are not named: they are given placeholders. A tool inside is given
     the originals, in a run that no callback sees, and what it returns is hidden before it enters the state. Of what a
