@@ -168,12 +168,8 @@ class PseudonymousAgent(Runnable[Any, Any]):
 
 def _hidden(conversation: Conversation, given: Any, parts: Sequence[str]) -> Any:
     """What a graph is given, with every text hidden: messages as such, all else text by text."""
-    hide = conversation.pseudonymizer.sanitize
     if isinstance(given, dict):
-        told = {key: each_text(value, hide) for key, value in given.items() if key not in ("messages", PARTS)}
-        if "messages" in given:
-            told["messages"] = hidden_messages(conversation, _bare(_listed(given["messages"])))
-        return {**told, PARTS: conversation.news(parts)}
+        return {**_hidden_state(conversation, given), PARTS: conversation.news(parts)}
     if dataclasses.is_dataclass(given) and not isinstance(given, type):
         return _hidden_command(conversation, given, parts)
     if given is not None:  # which goes on with an interrupted run
@@ -182,6 +178,15 @@ def _hidden(conversation: Conversation, given: Any, parts: Sequence[str]) -> Any
             f"got {type(given).__name__}. Nothing was sent."
         )
     return given
+
+
+def _hidden_state(conversation: Conversation, state: dict[str, Any], **whose: bool) -> dict[str, Any]:
+    """What a node is given, without the name of its conversation: messages as such, all else text by text."""
+    hide = functools.partial(conversation.pseudonymizer.sanitize, **whose)
+    told = {key: each_text(value, hide) for key, value in state.items() if key not in ("messages", PARTS)}
+    if "messages" in state:
+        told["messages"] = hidden_messages(conversation, _bare(_listed(state["messages"])), **whose)
+    return told
 
 
 def _hidden_command(conversation: Conversation, command: Any, parts: Sequence[str]) -> Any:
@@ -222,7 +227,6 @@ def _resumed(value: Any, hide: Callable[[Any], Any]) -> Any:
 
 def hidden_goto(conversation: Conversation, goto: Any, parts: Sequence[str], **whose: bool) -> list[Any]:
     """Where a ``Command`` goes, with the state that it sends to nodes hidden; that names the conversation, too."""
-    hide = functools.partial(conversation.pseudonymizer.sanitize, **whose)
     found = []
     for one in goto if isinstance(goto, (list, tuple)) else [goto]:
         if not hasattr(one, "arg"):
@@ -230,12 +234,10 @@ def hidden_goto(conversation: Conversation, goto: Any, parts: Sequence[str], **w
             continue
         sent = copy.copy(one)
         if isinstance(one.arg, dict):
-            told = {key: each_text(value, hide) for key, value in one.arg.items() if key not in ("messages", PARTS)}
-            if "messages" in one.arg:
-                told["messages"] = hidden_messages(conversation, _bare(_listed(one.arg["messages"])), **whose)
-            sent.arg = {**told, PARTS: list(dict.fromkeys([*parts, *conversation.news(parts)]))}
+            told = _hidden_state(conversation, one.arg, **whose)
+            sent.arg = {**told, PARTS: [*parts, *conversation.news(parts)]}
         else:
-            sent.arg = each_text(one.arg, hide)
+            sent.arg = each_text(one.arg, functools.partial(conversation.pseudonymizer.sanitize, **whose))
         found.append(sent)
     return found
 
