@@ -161,7 +161,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a wrong text_key": lambda: PrivateRecords(private_examples(3), text_key="body"),
     "a key of another kind": lambda: PrivateRecords(private_examples(3), text_key=["text"]),  # type: ignore[arg-type]
     "missing values": lambda: PrivateRecords([{"text": float("nan"), "label": None}]),
-    "float labels": lambda: PrivateRecords([{"text": "x", "label": 1.0}]),
+    "float labels": lambda: PrivateRecords([{"text": "x", "label": 1.5}]),
     "too few examples": lambda: classifier(examples=private_examples(2), partitions=None, sampling_probability=None),
     "labels as one str": lambda: classifier(labels="positive"),
     "no labels": lambda: classifier(labels=None),

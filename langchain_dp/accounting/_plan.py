@@ -135,8 +135,11 @@ class LedgerPlan(Same):
             LedgerError: The ledger cannot be trusted or written; release nothing.
 
         Examples:
-            >>> plan.spend_up_to(event, 1, chain="run")  # charges one
-            >>> plan.spend_up_to(event, 1, chain="run")  # charges nothing
+            >>> plan = ledger.reserve([(NoisyMaxEvent(20.0), 5)], name="run")
+            >>> plan.spend_up_to(NoisyMaxEvent(20.0), 2, chain="run")
+            >>> plan.spend_up_to(NoisyMaxEvent(20.0), 2, chain="run")  # charges nothing more
+            >>> plan.remaining(NoisyMaxEvent(20.0))
+            3
         """
         key, most = self._item(event, count)
         check_text("chain", chain, at_least=1)

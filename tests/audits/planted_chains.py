@@ -601,7 +601,10 @@ DIVIDED: dict[str, list[Swap]] = {
 """A fault of what comes out of the sums."""
 
 GLOSSARIES: dict[str, list[Swap]] = {
-    "a glossary for free": [(LedgerPlan, "spend", method(texts_for_free))],
+    "a glossary for free": [
+        (LedgerPlan, "spend", method(texts_for_free)),
+        (LedgerPlan, "spend_up_to", method(texts_for_free)),
+    ],
     "every record describes": [(KeyedCoins, "drawn", method(everybody_describes))],
     "one key for all runs": [(KeyedCoins, "_toss", method(one_key_for_all))],
     "records under other labels": [(LabelTexts, "members", method(of_any_label))],

@@ -191,8 +191,14 @@ def silent_without_members(
     return real(self, head, tail, bodies, **rest) if bodies else iter(())
 
 
+def third_round_unpaid(real: StandIn, self: LedgerPlan, event: Any, count: int, **rest: Any) -> None:
+    """Every third round of a run is left out of what it is charged."""
+    if count - count // 3:
+        real(self, event, count - count // 3, **rest)
+
+
 ROUNDS: dict[str, list[Swap]] = {
-    "every third round free": [(LedgerPlan, "spend", every_third_free)],
+    "every third round free": [(LedgerPlan, "spend_up_to", method(third_round_unpaid))],
     "every record is a member": [(KeyedCoins, "drawn", method(all_members))],
     "coins of the first round": [(KeyedCoins, "drawn", method(first_coins))],
     "rate of a label's records": [(KeyedCoins, "drawn", method(rate_of_a_label))],

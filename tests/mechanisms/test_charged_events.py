@@ -139,6 +139,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
         return "charged", event
 
     seen(LedgerPlan, "spend", charged)
+    seen(LedgerPlan, "spend_up_to", charged)
     seen(MetricLedger, "spend", lambda _, eta, *__: ("charged", MetricEvent(eta)))
     seen(KeyedCoins, "drawn", lambda _, number, rate: ("members", rate))
     seen(SubsetSampler, "draw", lambda self: ("sampled", (self._scheme.sampling, self._scheme.sampling_probability)))

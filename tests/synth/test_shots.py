@@ -105,23 +105,28 @@ def test_blocks_hang_on_slots_alone_and_fall_apart_for_each_label() -> None:
         assert first != [[name[1:] for name in block] for block in drawn[0].of_text(design, number, "y")]
 
 
-def test_a_kill_between_the_two_charges_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("charged", [False, True])
+def test_a_kill_around_the_two_charges_of_a_round_goes_on(
+    charged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If it breaks, a restart writes a round that is half paid for, or pays for it thrice."""
-    spend, calls = LedgerPlan.spend, 0
+    spend, calls = LedgerPlan.spend_up_to, 0
 
     def killed(self: LedgerPlan, *args: Any, **kwargs: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 4:  # the first charge of the second round is in, the second one is not
+        if calls == 2 and not charged:
             raise KeyboardInterrupt
-        return spend(self, *args, **kwargs)
+        spend(self, *args, **kwargs)
+        if calls == 2:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(LedgerPlan, "spend", killed)
+    monkeypatch.setattr(LedgerPlan, "spend_up_to", killed)
     path = tmp_path / "ledger.db"
     with pytest.raises(KeyboardInterrupt):
         synthesizer(ledger=PrivacyLedger(BUDGET, path), shots=2, members=5).invoke(rows())
     ledger = PrivacyLedger(BUDGET, path)
-    assert entries(ledger) == 3
+    assert entries(ledger) == (4 if charged else 2)
     examples = synthesizer(ledger=ledger, shots=2, members=5).invoke(rows())
     assert entries(ledger) == 6
     assert len([*examples, *examples.dropped]) == 6
