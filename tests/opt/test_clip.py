@@ -25,7 +25,7 @@ from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.opt import Decoding, DPPromptOptimizer, Glossary, OptPrompts
 from langchain_dp.opt.fit import ENOUGH_CLIP, fit
-from langchain_dp.opt.forward import Forward
+from langchain_dp.opt.private import PrivateRuns
 from langchain_dp.ports import VotesNextToken
 
 BUDGET = PrivacyBudget(100.0, 0.1)
@@ -144,14 +144,16 @@ def test_what_another_charges_to_the_plan_pays_for_nothing(part: str, monkeypatc
     """If it breaks, a run takes somebody else's charge for its own, and draws once more than its plan holds."""
     ledger = PrivacyLedger(BUDGET)
 
-    def another(*_: Any) -> None:
+    def another(*_: Any) -> bool:
         plan = ledger.plan("dp-opt")
         assert plan is not None
         (event,) = (event for event, _ in plan.events if getattr(event, "part", "") == part)
         if plan.remaining(event):
             plan.spend(event, chain="another")
+        return True
 
-    monkeypatch.setattr(*((TextWriter, "check_answers") if part == "training" else (Forward, "watch")), another)
+    owner, look = (TextWriter, "check_answers") if part == "training" else (PrivateRuns, "_may_choose")
+    monkeypatch.setattr(owner, look, another)  # the last look before each charge
     engine, made = described(ledger=ledger, budget=None)
     with pytest.raises(BudgetExceeded):
         made.invoke(rows())
