@@ -223,14 +223,11 @@ class PlanStore(LedgerStore):
         Raises:
             LedgerCorrupt: The file does not hold the plan any more, or forgot entries. Nothing was charged.
         """
-        item, most = plan.items[event]
+        item, _ = plan.items[event]
         names = (chain, chain + BLOCK)  # blocks that a process of an older version paid for and did not outlive
         with self.transaction(write=True) as connection:
             self.check_newest(connection)
-            its_own = (item, plan.name, plan.time, event, most)
-            there = connection.execute(f"SELECT 1 FROM items WHERE {_ITS_OWN}", its_own)  # noqa: S608  # no value in it
-            if there.fetchone() is None:
-                raise self.lost(plan)
+            self._check_own(connection, plan, event)
             sums = "SELECT coalesce(sum(count), 0) FROM entries WHERE item = ? AND chain IN (?, ?)"
             missing = count - int(connection.execute(sums, (item, *names)).fetchone()[0])
             if missing <= 0:
@@ -248,21 +245,23 @@ class PlanStore(LedgerStore):
         asker: tuple[str, int] | None = None,
     ) -> tuple[int, str] | None:
         """The new entry; None, with nothing charged, if too few are left."""
-        item, most = plan.items[event]
-        # Not by the row alone: in an older copy of the file the row may be another plan's.
-        its_own = (item, plan.name, plan.time, event, most)
+        item, _ = plan.items[event]
         charged = connection.execute(
             f"UPDATE items SET used = used + ? WHERE {_ITS_OWN} AND used + ? <= max_count",  # noqa: S608  # no value in it
-            (count, *its_own, count),
+            (count, *_its_own(plan, event), count),
         ).rowcount
         if not charged:
-            there = connection.execute(f"SELECT 1 FROM items WHERE {_ITS_OWN}", its_own)  # noqa: S608  # as above
-            if there.fetchone() is None:
-                raise self.lost(plan)
+            self._check_own(connection, plan, event)
             return None
         if asker is not None:
             _charge_asker(connection, item, count, *asker)
         return self._enter(connection, time=now(), item=item, count=count, chain=chain)
+
+    def _check_own(self, connection: Connection, plan: StoredPlan, event: str) -> None:
+        """Refuse a file whose row of the event is another plan's, or gone."""
+        there = connection.execute(f"SELECT 1 FROM items WHERE {_ITS_OWN}", _its_own(plan, event))  # noqa: S608  # as above
+        if there.fetchone() is None:
+            raise self.lost(plan)
 
     def _charged(self, newest: tuple[int, str] | None) -> bool:
         if newest is None:
@@ -314,6 +313,12 @@ class PlanStore(LedgerStore):
             () if plan is None else (plan,),
         )
         return (LedgerEntry(*row) for row in rows)
+
+
+def _its_own(plan: StoredPlan, event: str) -> tuple[Any, ...]:
+    """Values of ``_ITS_OWN``. Not the row alone: in an older copy of the file the row may be another plan's."""
+    item, most = plan.items[event]
+    return item, plan.name, plan.time, event, most
 
 
 def fits(budget: PrivacyBudget, claims: Sequence[tuple[float, float]]) -> bool:
