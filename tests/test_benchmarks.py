@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -19,7 +20,7 @@ from fakes.canary import CANARY
 from fakes.voters import VotingEngine
 
 from langchain_dp.icl.subset_prompts import SubsetPrompts
-from langchain_dp.opt import OptPrompts, OptTask
+from langchain_dp.opt import SST2, OptPrompts, OptTask
 from langchain_dp.ports import MemberPrompt
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
@@ -182,6 +183,24 @@ def test_a_second_target_answers_each_prompt_once(
     bench_targets.main()
     assert len(asked) == 2
     assert CANARY not in out.read_text(encoding="utf-8") + capsys.readouterr().out
+
+
+def test_examples_of_a_prompt_are_of_all_labels_and_are_not_published() -> None:
+    """If it breaks, what stands as ICL in the tables saw rows of one label, or its rows are in the results."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    import bench_opt
+
+    rows = [{"text": f"{CANARY} {number}", "label": "positive"} for number in range(9)]
+    rows += [{"text": f"bad {number}", "label": "negative"} for number in range(9)]
+    shown = bench_opt.with_examples(SST2, rows, "Answer with one of: negative, positive.\n")
+    assert shown.startswith(f"{SST2.instruction}\nAnswer with one of: negative, positive.\n\nInput: {CANARY} 0\n\n")
+    assert [shown.count("Output: positive"), shown.count("Output: negative")] == [2, 3]
+    assert shown.endswith("Output: negative")
+    laid = dataclasses.replace(SST2.prompts, answer="").forward(shown)
+    assert laid.count("Output:") == 6
+    assert "negative\n\nInput: {text}" in laid
+    assert bench_opt.with_examples(SST2, rows, "").startswith(f"{SST2.instruction}\n\nInput: ")
+    assert CANARY not in bench_opt.EXAMPLES
 
 
 def test_rows_of_accuracy_are_those_that_the_tables_ask_for() -> None:

@@ -289,7 +289,7 @@ def lira(options: argparse.Namespace) -> Arms:
             ]
 
     for entry in read_jsonl(options.prompts):
-        if entry["key"][4] != "0-shot":
+        if entry["key"][4] not in ("0-shot", "icl"):
             yield ["lira", *entry["key"], options.members, len(models)], partial(run, entry)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
@@ -22,7 +23,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,8 @@ ALTERNATIVES: dict[str, list[str | Alternative]] = {
 }
 """What "choose" chooses among beside the initial instruction: written by hand, tried on 100 training rows a task."""
 ARMS = ("0-shot", "dln-1", "opt", "dp-opt 8", "dp-opt 1")
+EXAMPLES = "[five training rows, drawn by seed {seed}]"
+"""Stands in the results where ICL shows them."""
 
 
 def main() -> None:
@@ -136,6 +139,26 @@ def rows_of(data: Path, name: str, part: str) -> list[dict[str, Any]]:
     return (CODED[folder].rows if folder != name else read_jsonl)(data / folder / f"{part}.jsonl")
 
 
+def with_examples(task: OptTask, rows: Sequence[Mapping[str, Any]], naming: str) -> str:
+    """The initial instruction with five training rows under it, of all labels as alike as five can be: ICL.
+
+    Private as the rows are: what is published says only that they were there (``EXAMPLES``).
+
+    Args:
+        task: Its templates lay the rows out.
+        rows: In the order of the seed; the first of every label are taken.
+        naming: The line that names the labels, with its end, or nothing.
+    """
+    by_label = [[row for row in rows if row["label"] == label] for label in task.labels]
+    shown = list(itertools.islice((row for turn in zip(*by_label, strict=False) for row in turn), 5))
+    prompts = task.prompts
+    laid = [
+        f"{prompts.forward_body(prompts.render(row))}{prompts.forward_tail} {prompts.word(row['label'])}"
+        for row in sorted(shown, key=rows.index)
+    ]
+    return "\n\n".join([f"{task.instruction}\n{naming}".rstrip("\n"), *laid])
+
+
 def chat_on(address: str, target: str, words: Sequence[str]) -> ChatOpenAI:
     """A model on loopback, held to the words of the labels."""
     return ChatOpenAI(
@@ -165,8 +188,8 @@ def _options() -> argparse.Namespace:
         "--arms",
         nargs="+",
         default=list(ARMS),
-        help="of 0-shot, dln-1, opt, pez, 'dp-opt EPSILON', 'clip EPSILON', 'glossary EPSILON', 'choose EPSILON' and "
-        "'sanitized SHARE': dln-1 on rows of which so many words were replaced",
+        help="of 0-shot, icl, dln-1, opt, pez, 'dp-opt EPSILON', 'clip EPSILON', 'glossary EPSILON', 'choose EPSILON' "
+        "and 'sanitized SHARE': dln-1 on rows of which so many words were replaced",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--rows", type=int, default=400, help="private rows (default: %(default)s)")
@@ -232,6 +255,10 @@ def _one(
     instruction = task.instruction if prompt is None else prompt.instruction
     called = optimizer.settings.prompts.words if prompt is None else prompt.words
     words = [called.get(label, label) for label in task.labels]
+    if arm == "icl":
+        instruction = with_examples(task, rows[: options.rows], task.prompts.naming(words))
+        task = dataclasses.replace(task, prompts=dataclasses.replace(task.prompts, answer=""))  # above the rows
+        optimizer = _optimizer(engine, task, options, method="opt")
     test = test[: options.test_rows]
     asked = [task.prompts.render(row) for row in test]
 
@@ -252,10 +279,13 @@ def _one(
         "seconds": round(seconds, 1),
         "test_rows": len(test),
     }
-    texts = [task.prompts.render(row) for row in rows[: options.rows]]
-    leaks = find_leaks(instruction, texts, public=[task.instruction, task.prompts.meta, *task.prompts.messages])
-    found["leaked_runs"] = [span.words for span in leaks.spans]
-    found["instruction"] = withheld(instruction, leaks.spans)  # results are published, and rows are not
+    if arm == "icl":
+        found["instruction"] = f"{task.instruction} {EXAMPLES.format(seed=seed)}"
+    else:
+        texts = [task.prompts.render(row) for row in rows[: options.rows]]
+        leaks = find_leaks(instruction, texts, public=[task.instruction, task.prompts.meta, *task.prompts.messages])
+        found["leaked_runs"] = [span.words for span in leaks.spans]
+        found["instruction"] = withheld(instruction, leaks.spans)  # results are published, and rows are not
     if prompt is not None and prompt.certificate.private:
         found["certificate"] = {
             "epsilon": prompt.certificate.epsilon,
@@ -264,7 +294,7 @@ def _one(
         }
         found["candidates"] = [dataclasses.asdict(each) for each in prompt.candidates]
     if chat is not None:
-        template = (prompt or dataclasses.replace(_blank(optimizer), instruction=instruction)).template()
+        template = (prompt or _of_no_run(optimizer, instruction)).template()
         score = evaluate_prompt(
             template, chat(words), test[: options.target_rows], task.labels, words=called, max_concurrency=2
         )
@@ -280,12 +310,13 @@ def withheld(instruction: str, spans: Sequence[LeakedSpan]) -> str:
     return instruction
 
 
-def _blank(optimizer: DPPromptOptimizer) -> OptimizedPrompt:
+def _of_no_run(optimizer: DPPromptOptimizer, instruction: str) -> OptimizedPrompt:
+    """An instruction that no run of the optimizer wrote, as one would hand it over."""
     from langchain_dp.opt.plain import not_private
 
     settings = optimizer.settings
-    prompt = settings.prompts.forward(settings.instruction, settings.words)
-    return OptimizedPrompt(prompt, settings.instruction, not_private(settings, optimizer._engine), {}, {})
+    prompt = settings.prompts.forward(instruction, settings.words)
+    return OptimizedPrompt(prompt, instruction, not_private(settings, optimizer._engine), {}, {})
 
 
 def _optimizer(engine: Remembering, task: OptTask, options: Any, **more: Any) -> DPPromptOptimizer:
@@ -309,7 +340,7 @@ def _optimizer(engine: Remembering, task: OptTask, options: Any, **more: Any) ->
 
 
 def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], options: Any) -> OptimizedPrompt | None:
-    if arm == "0-shot":
+    if arm in ("0-shot", "icl"):
         return None
     if arm == "dln-1" or arm.startswith("sanitized"):
         shown = rows if arm == "dln-1" else _sanitized(rows, float(arm.split()[1]))
@@ -320,7 +351,7 @@ def _prompt(engine: Remembering, task: OptTask, arm: str, rows: list[Any], optio
         return _optimizer(engine, task, options, method="opt").optimize(rows)
     if arm == "pez":
         instruction = _by_gradients(engine, task, rows)
-        return dataclasses.replace(_blank(_optimizer(engine, task, options, method="opt")), instruction=instruction)
+        return _of_no_run(_optimizer(engine, task, options, method="opt"), instruction)
     epsilon = float(arm.split()[1])
     if arm.startswith("choose"):
         unused = dict.fromkeys(("shots", "subsets", "num_prompts", "max_new_tokens", "decoding", "validation"))

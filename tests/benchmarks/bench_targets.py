@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from bench_opt import TASKS, chat_on, gemma_path, rows_of
+from bench_opt import TASKS, chat_on, gemma_path, rows_of, with_examples
 from fakes.llama_server import llama_server
 from langchain_core.prompts import ChatPromptTemplate
 from made import made, so_far
@@ -110,11 +110,16 @@ def _scored(one: dict[str, Any]) -> dict[str, Any]:
 
 def _score(address: str, row: dict[str, Any], data: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Accuracy on the same test rows, in the same order, as bench_opt takes."""
-    name = row["key"][2]
+    _, _, name, seed, arm = row["key"]
     task = TASKS[name]
     test = rows_of(data, name, "test")
     random.Random(0).shuffle(test)
-    template = ChatPromptTemplate.from_messages([("human", task.prompts.forward(row["instruction"]))])
+    instruction = row["instruction"]
+    if arm == "icl":
+        rows = rows_of(data, name, "train")
+        random.Random(seed).shuffle(rows)
+        instruction = with_examples(task, rows[: row["settings"]["rows"]], "")
+    template = ChatPromptTemplate.from_messages([("human", task.prompts.forward(instruction))])
     began = time.perf_counter()
     score = evaluate_prompt(
         template,

@@ -20,6 +20,7 @@ SIZES: dict[str, dict[str, Any]] = {
 REST = {"shots": 3, "temperature": 0.0}
 ARMS = {
     "0-shot": "0-shot",
+    "ICL, five rows of all labels": "icl",
     "DLN-1": "dln-1",
     "OPT": "opt",
     "DP-OPT, epsilon 8": "dp-opt 8",
@@ -54,12 +55,9 @@ WRITING = {
             "--tasks",
             *TASKS.values(),
             "--arms",
-            "0-shot",
-            "dln-1",
-            "clip 8",
-            "clip 1",
+            *ARMS.values(),
         ),
-        400,
+        560,
     ),
 }
 """All arms of the tables; no chat model answers under SmolLM2's prompts yet."""
@@ -85,9 +83,9 @@ def cell(source: str, task: str, arm: str, on: str) -> Cell | None:
         on: Who is asked: "source" and "scored" are the model that wrote it and the first target, both by the
             probabilities of the labels; "gain" is the second minus the first. "target" and "second" are the first and
             the second target as chat models. None where there is no run for it: of what the larger model writes
-            there is one target, and it wrote by clipped sums alone.
+            there is one target.
     """
-    if source == "qwen" and (on == "second" or arm not in WRITING["qwen"].options):
+    if source == "qwen" and on == "second":
         return None
     target = "qwen" if on == "second" else OTHER[source]
     where = {**SIZES[source], **REST, "source": source, "target": target, "task": task, "arm": arm}
@@ -107,8 +105,8 @@ PAPER = Paper(
     "2024",
     (
         "Models: SmolLM2-135M-Instruct writes on this machine and hands over to Gemma-3-270M (base) and "
-        "Qwen2.5-Coder-1.5B-Instruct; that one writes too, by DLN-1 and by clipped sums, and hands over to SmolLM2. "
-        "The paper writes with Vicuna-7b and hands over to Vicuna-33b, Llama-2-13b, Llama-2-70b and DaVinci-003.",
+        "Qwen2.5-Coder-1.5B-Instruct; that one writes too, and hands over to SmolLM2. The paper writes with Vicuna-7b "
+        "and hands over to Vicuna-33b, Llama-2-13b, Llama-2-70b and DaVinci-003.",
         "A prompt is scored by the probabilities of the labels on the model that wrote it and on the first target; "
         "they are calibrated on Trec (divided by what questions without content get), and as they are on the other "
         "tasks. Where a column says chat, a model answers behind an OpenAI-compatible server on loopback, held to the "
@@ -125,6 +123,11 @@ PAPER = Paper(
 WITHHELD = (
     "A prompt of DLN-1 that holds a run of words of a training row was published without them, and could not be handed "
     "to the second target."
+)
+SHOWN = (
+    "ICL shows five training rows, in clear, to the model that answers, whoever writes elsewhere; the rows are the "
+    "seed's first of every label. To a chat model of the first writer every prompt goes without the line that names "
+    "the labels."
 )
 CLIPPED = (
     "Clipped sums are not in the paper: tokens are drawn from what the subsets' clipped log-probabilities add up to "
@@ -171,6 +174,7 @@ TABLE_1 = Table(
 
 _TABLE_2 = {
     "DLN-1": ("92.7 (0.3)", "70.7 (3.9)", "81.4 (1.6)", "77.0 (1.9)"),
+    "ICL, five rows of all labels": ("94.7 (0.4)", "79.1 (0.5)", "88.8 (0.1)", "69.0 (5.9)"),
     "OPT": ("92.4 (0.5)", "71.5 (0.8)", "85.8 (1.2)", "79.0 (0.9)"),
     "0-shot": ("92.4 (0.0)", "51.8 (0.2)", "84.5 (0.1)", "76.4 (0.2)"),
     "DP-OPT, epsilon 8": ("92.2 (0.8)", "68.7 (6.5)", "85.8 (0.7)", "78.9 (0.3)"),
@@ -201,7 +205,8 @@ TABLE_2 = Table(
     differences=(
         WITHHELD,
         CLIPPED,
-        "ICL was not run here and is left out, and so are averages over tasks. Soft prompts have a table of their own.",
+        SHOWN,
+        "Averages over tasks are left out. Soft prompts have a table of their own.",
     ),
 )
 
@@ -242,21 +247,25 @@ SOFT = Table(
 _COLUMNS = ("Vicuna-7b", "Vicuna-33b", "Llama-2-13b", "Llama-2-70b", "DaVinci-003")
 _TABLE_3 = {
     "SST-2": {
+        "ICL, five rows of all labels": ("90.1 (1.5)", "94.2 (0.1)", "94.9 (0.4)", "95.5 (0.6)", "94.7 (0.4)"),
         "DLN-1": ("92.8 (0.2)", "92.5 (2.2)", "93.5 (1.0)", "93.3 (1.8)", "92.7 (0.3)"),
         "OPT": ("89.7 (2.7)", "91.8 (1.7)", "92.1 (0.9)", "94.2 (1.3)", "92.4 (0.5)"),
         "DP-OPT, epsilon 8": ("89.5 (2.6)", "92.5 (0.3)", "92.7 (1.5)", "93.0 (1.6)", "92.2 (0.8)"),
     },
     "Trec": {
+        "ICL, five rows of all labels": ("49.8 (18.9)", "66.9 (3.9)", "77.8 (7.8)", "72.7 (8.7)", "79.1 (5.1)"),
         "DLN-1": ("59.9 (5.7)", "55.2 (8.2)", "38.6 (0.5)", "65.2 (7.5)", "70.7 (3.9)"),
         "OPT": ("62.1 (1.2)", "72.5 (10.2)", "53.7 (14.1)", "52.3 (1.6)", "70.4 (2.7)"),
         "DP-OPT, epsilon 8": ("65.3 (4.3)", "69.7 (15.1)", "61.9 (2.2)", "53.6 (3.8)", "68.7 (6.5)"),
     },
     "Mpqa": {
+        "ICL, five rows of all labels": ("85.4 (2.0)", "85.6 (0.9)", "86.0 (0.9)", "87.8 (0.2)", "88.8 (0.1)"),
         "DLN-1": ("75.8 (6.2)", "64.8 (8.7)", "66.3 (10.3)", "78.0 (2.3)", "81.4 (1.6)"),
         "OPT": ("80.8 (1.2)", "75.6 (1.6)", "69.5 (9.8)", "84.5 (1.1)", "85.8 (1.2)"),
         "DP-OPT, epsilon 8": ("80.7 (3.3)", "67.8 (6.7)", "82.8 (1.6)", "81.7 (3.1)", "85.8 (0.7)"),
     },
     "Disaster": {
+        "ICL, five rows of all labels": ("58.9 (1.3)", "52.0 (4.2)", "61.2 (3.4)", "69.6 (4.5)", "69.0 (5.9)"),
         "DLN-1": ("61.7 (3.2)", "62.4 (4.3)", "66.3 (8.3)", "73.1 (1.6)", "77.0 (1.9)"),
         "OPT": ("67.4 (5.1)", "60.6 (9.1)", "57.8 (10.0)", "49.1 (12.0)", "79.0 (0.9)"),
         "DP-OPT, epsilon 8": ("65.6 (0.3)", "53.7 (0.0)", "67.9 (1.5)", "42.9 (0.3)", "78.9 (0.3)"),
@@ -306,7 +315,8 @@ TABLE_3 = Table(
     differences=(
         WITHHELD,
         CLIPPED,
-        "ICL was not run here and is left out, and so are averages over models.",
+        SHOWN,
+        "Averages over models are left out.",
     ),
 )
 
@@ -316,6 +326,10 @@ def _more(tasks: Sequence[str], out: str, minutes: int, *arms: str, **changed: A
     return Run("bench_opt.py", out, options_, minutes)
 
 
+_TABLE_9 = {
+    "DLN-1 on sanitized rows, epsilon 8": ("86.8", "31.1", "69.0", "65.7"),
+    "DP-OPT, epsilon 8": ("89.5", "65.3", "80.7", "65.6"),
+}
 _WRITERS = {
     "the initial instruction": "0-shot",
     "DLN-1, not private": "dln-1",
@@ -339,23 +353,70 @@ def other(task: str, arm: str, on: str) -> Cell:
 OTHERS = Table(
     paper=PAPER,
     name="dp-opt-others",
-    title="what else writes a prompt",
-    source="Not in the paper's tables",
+    title="Table 9: sanitized rows, and what else writes a prompt",
+    source="Table 9, appendix B.2; PEZ is not in the paper",
     measure="Accuracy in percent of prompts that SmolLM2-135M writes from 400 rows, on itself and on Gemma-3-270M.",
     columns=tuple(f"{task}: {model}" for task in TASKS for model in ("writer", "target")),
-    lines=tuple(
-        Line(
-            name,
-            "here",
-            tuple(other(task, arm, on) for task in TASKS.values() for on in ("source", "scored")),
-        )
-        for name, arm in _WRITERS.items()
+    lines=(
+        *(
+            Line(f"{name}: Vicuna-7b", "paper", tuple(text for one in printed for text in (one, "")))
+            for name, printed in _TABLE_9.items()
+        ),
+        *(
+            Line(name, "here", tuple(other(task, arm, on) for task in TASKS.values() for on in ("source", "scored")))
+            for name, arm in _WRITERS.items()
+        ),
     ),
     differences=(
         "Sanitized rows: every word drawn anew by RAPT's metric Laplace noise on GloVe, so that half of them change. "
         "That is a promise for each text, in units of distance, and no epsilon of DP-OPT's.",
         "PEZ (Wen et al. 2023) moves the tokens of the initial instruction by gradients, in 40 steps, each over a "
         "tenth of the rows. Its texts may hold words of rows.",
+    ),
+)
+
+_LIRA = Run(
+    "bench_attacks.py",
+    "attacks.jsonl",
+    ("--pieces", "lira", "--prompts", "results/opt_smollm2.jsonl", "--gemma", "--minutes", "240"),
+    240,
+)
+_TABLE_8 = {
+    "DLN-1": ("0.773", "0.446", "0.772", "0.498"),
+    "OPT": ("0.510", "0.494", "0.443", "0.511"),
+    "DP-OPT, epsilon 8": ("0.518", "0.468", "0.456", "0.497"),
+}
+
+
+def _membership(task: str, arm: str) -> Cell:
+    where = {"piece": "lira", "source": "smollm2", "task": task, "arm": arm, "rows": 1000, "candidates": 2}
+    return Cell(_LIRA, where, "rate", kind="number")
+
+
+TABLE_8 = Table(
+    paper=PAPER,
+    name="dp-opt-8",
+    title="Table 8: who was among the rows",
+    source="Table 8, appendix B.2",
+    measure="Area under the curve of an attack on the prompt (LiRA) that ranks rows by how much likelier the prompt "
+    "makes their labels than the initial instruction does; 0.5 is chance.",
+    columns=tuple(TASKS),
+    lines=tuple(
+        line
+        for name, printed in (*_TABLE_8.items(), ("DP-OPT by clipped sums, epsilon 8", ()))
+        for line in (
+            *([Line(f"{name}: Vicuna-7b", "paper", printed)] if printed else []),
+            Line(
+                f"{name}: {NAMES['smollm2']}", "here", tuple(_membership(task, ARMS[name]) for task in TASKS.values())
+            ),
+        )
+    ),
+    differences=(
+        "100 rows that the prompt was written from, and 100 of the same file that it was not; the attacker takes "
+        "the better of the writer and Gemma-3-270M, so of a prompt that tells nothing the larger of two areas by "
+        "chance.",
+        "Where a prompt repeats the initial instruction there is nothing to compare: the area is 0.5. One that held "
+        "words of a row is attacked as it was published, without them.",
     ),
 )
 
@@ -511,4 +572,4 @@ TABLE_12 = Table(
     ),
 )
 
-TABLES = (TABLE_1, TABLE_2, SOFT, TABLE_3, FIGURE_4, FIGURE_6, OTHERS, TABLE_12)
+TABLES = (TABLE_1, TABLE_2, SOFT, TABLE_3, FIGURE_4, FIGURE_6, TABLE_8, OTHERS, TABLE_12)

@@ -312,6 +312,14 @@ def _secrecy(row: Mapping[str, Any]) -> Iterator[Measured]:
     yield Measured(what, seed, values, None, {}, row["settings"], **_made(row))
 
 
+def _attacks(row: Mapping[str, Any]) -> Iterator[Measured]:
+    """A row of bench_attacks: an attack and what it found. One whose settings name no seed is shown as the first's."""
+    settings = row["settings"]
+    what = {**settings, "piece": row["key"][0]}
+    shown = {name: settings[name] for name in ("source", "rows", "members", "candidates") if name in settings}
+    yield Measured(what, settings.get("seed", SEEDS[0]), {"rate": row["rate"]}, None, {}, shown, **_made(row))
+
+
 def _layers(row: Mapping[str, Any]) -> Iterator[Measured]:
     """A row of bench_layers: three models of one seed, and how far apart their representations lie."""
     key = dict(row["key"])
@@ -332,6 +340,7 @@ def _made(row: Mapping[str, Any]) -> dict[str, str]:
 CALIBRATED = ("trec",)
 """Tasks of bench_opt whose labels' probabilities are calibrated."""
 READERS: dict[str, Callable[[Mapping[str, Any]], Iterator[Measured]]] = {
+    "bench_attacks.py": _attacks,
     "bench_accuracy.py": _accuracy,
     "bench_opt.py": _opt,
     "bench_targets.py": _opt,
