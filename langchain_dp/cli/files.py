@@ -180,6 +180,19 @@ def read(lines: Iterable[bytes], job: Job, fields: Fields, *, replace: bool) -> 
             yield _row(text, number, job.name, fields)
 
 
+def check(jobs: Iterable[Job], fields: Fields, *, replace: bool) -> None:
+    """Read every line of every regular file, so that a bad one is found before anything is paid for.
+
+    Raises:
+        InvalidParameter: As of :func:`read`.
+    """
+    for job in jobs:
+        if job.source is not None and job.source.is_file():
+            with job.source.open("rb") as source:
+                for _ in read(source, job, fields, replace=replace):
+                    pass
+
+
 def _decoded(raw: bytes, *, replace: bool) -> str | None:
     """The text, or None. The error itself would carry the line."""
     with contextlib.suppress(UnicodeDecodeError):

@@ -68,9 +68,10 @@ handed in often would get around it. A folder's .txt, .md and .jsonl files keep 
 messages. This is metric privacy: eta is no epsilon, and --calibration says what it means before anything is released.
 In clear besides, and besides what the options let pass: how many lines there are, in what order, and how many words
 each has (unless --length).
-A file is written whole or not at all. With --ledger, the same command on the same lines gives out again what it
-released before, at no cost; without, the account ends with the run. With --workers or --ray the lines come out as with
-one process, in their order; Ray's nodes see them, and keep them in memory and on disk while it runs.
+A file is read through before anything is charged, and written whole or not at all. With --ledger, the same command on
+the same lines gives out again what it released before, at no cost; without, the account ends with the run. With
+--workers or --ray the lines come out as with one process, in their order; Ray's nodes see them, and keep them in memory
+and on disk while it runs.
 On stderr: the files of a folder that are not read and why, a line when it starts and one when it is done (not with
 --json), and in a terminal how far it got.
 --json: the certificate, {"kind", "mechanism", "eta", "table", "releases", ...}, on stdout; on stderr where the lines
@@ -121,15 +122,20 @@ themselves go to stdout. --calibration is `langchain-dp plan rapt`.
             )
         for path, why in files.skipped(self.source):
             note(f"skipped {path}: {why}.")
-        run_so_far, began = _Run(self.ledger), time.monotonic()
-        if not self.json:
-            note(f"loading {self.embeddings} ...")
+        replace = self.errors == "replace"
+        run_so_far = _Run(self.ledger)
         try:
+            files.check(jobs, fields, replace=replace)
+            began = time.monotonic()
+            if not self.json:
+                note(f"loading {self.embeddings} ...")
             with contextlib.ExitStack() as held:
                 releases = _releases(self, held)
                 start, ahead = held.enter_context(_workers(self, releases))
                 most = _most_equal(releases)
-                _sanitize(jobs, fields, start, ahead, run_so_far, most, replace=self.errors == "replace")
+                _sanitize(jobs, fields, start, ahead, run_so_far, most, replace=replace)
+                for field in run_so_far.unmet(fields):
+                    note(f"no row has a field {field!r}.")
                 if not self.json:
                     note(run_so_far.done(time.monotonic() - began))
                 if self.certificate or self.json:
@@ -151,6 +157,8 @@ class _Run:
     finished: int = 0
     charged: bool = False
     before: int = 0
+    met: set[str] = dataclasses.field(default_factory=set)
+    """Fields that rows have, of those that were asked for."""
 
     def start(self, job: files.Job) -> None:
         self.before += self.lines
@@ -164,6 +172,14 @@ class _Run:
             return start(units)
 
         return started
+
+    def take(self, lines: Sequence[files.Line]) -> None:
+        self.lines = lines[-1].number
+        self.met.update(field for line in lines for field in line.row or ())
+
+    def unmet(self, fields: files.Fields) -> list[str]:
+        """Fields that were asked for and that no row has, where there were rows."""
+        return [field for field in (*fields.sanitize, *fields.keep) if self.met and field not in self.met]
 
     def done(self, seconds: float) -> str:
         lines = self.before + self.lines
@@ -348,7 +364,7 @@ def _sanitize(
                 target.write(b"".join(line.written(new) for line, new in zip(step.lines, released, strict=True)))
                 if step.job.target is None:
                     target.flush()
-                so_far.lines = step.lines[-1].number
+                so_far.take(step.lines)
                 place, before = step.position, place
                 advance(place - before)
 

@@ -185,6 +185,32 @@ def test_rows(table: list[str], tmp_path: Path) -> None:
     assert written[1] == {"text": None}
 
 
+def test_a_bad_row_of_a_file_is_found_before_anything_is_charged(
+    table: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, a bad row far down costs what was released of the rows before it, of which nothing is written."""
+    given, ledger = tmp_path / "in.jsonl", tmp_path / "account"
+    given.write_text(rows(*[{"text": "the"}] * (files.LINES + 9), {"text": 7}))
+    arguments = [*table, *ANY, "--in", str(given), "--out", str(tmp_path / "out.jsonl"), "--ledger", str(ledger)]
+    assert main(arguments) == 1
+    assert one_line(capsys.readouterr().err).endswith(
+        f"line {files.LINES + 10} of {given} to hold a text, or nothing, under 'text'. Repair it."
+    )
+    assert not ledger.exists()
+
+
+def test_a_field_that_no_row_has_is_named(table: list[str], piped: Piped) -> None:
+    """If it breaks, a field whose name was mistyped is dropped, and nobody hears of it."""
+    given = rows({"text": "the", "id": 1}, {"text": "a"}).encode()
+    asked = [*table, *SURE, "--format", "jsonl", "--fields", "text", "bodi", "--keep-fields", "id", "lable"]
+    code, out, err = piped(given, asked)
+    assert (code, json.loads(out.splitlines()[0])) == (0, {"text": "the", "id": 1})
+    said = [line.removeprefix("langchain-dp: ") for line in err.splitlines()[1:]]
+    assert said[:2] == ["no row has a field 'bodi'.", "no row has a field 'lable'."]
+    _, _, err = piped(b"", asked)
+    assert "no row has" not in err
+
+
 def test_keys_inside_a_field_are_text(table: list[str], piped: Piped) -> None:
     """If it breaks, a field whose text is JSON keeps the names in it in clear."""
     given = rows({"text": "a", "body": json.dumps({SECRET: "the"})}).encode()
