@@ -534,6 +534,45 @@ def test_what_an_inside_tool_asks_and_sends_is_hidden_in_the_state(key: bool) ->
     assert not [name for name in (CANARY, SECOND) if name in held(saver) + repr(model.told)]
 
 
+@dataclasses.dataclass
+class _Update:
+    messages: list[Any]
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["inside", "outside"])
+@pytest.mark.parametrize("form", ["list", "pairs", "command of no mapping"])
+def test_all_that_a_tool_returns_is_hidden(form: str, inside: bool) -> None:
+    """If it breaks, a tool that returns several messages or commands fails, or one of them is in the state in clear."""
+
+    @tool
+    def finds(to: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
+        """Return several things at once."""
+        answer = ToolMessage(f"{to} knows {SECOND}", tool_call_id=tool_call_id)
+        if form == "list":
+            return [Command(update={"messages": [HumanMessage(f"Ask {SECOND}.")]}), answer]
+        if form == "pairs":
+            return Command(update={"messages": [answer, ("user", f"Ask {SECOND}.")]})
+        return Command(update=_Update([answer]))
+
+    saver = InMemorySaver()
+    call = {"name": "finds", "args": {"to": "<PERSON_1>"}, "id": "1"}
+    model = Scripted(messages=iter([AIMessage("", tool_calls=[call]), AIMessage("Thank <PERSON_2>.")]))
+    middleware = PseudonymMiddleware(
+        Pseudonymizer(terms=TERMS), tools_inside="all" if inside else (), key=fernet.Fernet.generate_key()
+    )
+    agent = middleware.around(create_agent(model, [finds], middleware=[middleware], checkpointer=saver))
+    config: Any = {"configurable": {"thread_id": "t"}}
+    if form == "command of no mapping":
+        with pytest.raises(InvalidParameter, match="to be a mapping, got _Update") as error:
+            agent.invoke(asked(), config)
+        assert SECOND not in str(error.value)
+    else:
+        *_, answer = agent.invoke(asked(), config)["messages"]
+        assert answer.content == f"Thank {SECOND}."
+        assert repr(model.told[-1]).count("<PERSON_2>") == 2
+    assert not [name for name in (CANARY, SECOND) if name in held(saver) + repr(model.told)]
+
+
 def test_what_answers_a_structured_output_is_hidden_once() -> None:
     """If it breaks, its message is sanitized anew in every turn, and paid for."""
     then = sanitizer(keep=["write", "to", "go", "on"])

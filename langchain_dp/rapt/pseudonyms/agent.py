@@ -185,7 +185,7 @@ def _hidden_state(conversation: Conversation, state: dict[str, Any], **whose: bo
     hide = functools.partial(conversation.pseudonymizer.sanitize, **whose)
     told = {key: each_text(value, hide) for key, value in state.items() if key not in ("messages", PARTS)}
     if "messages" in state:
-        told["messages"] = hidden_messages(conversation, _bare(_listed(state["messages"])), **whose)
+        told["messages"] = hidden_messages(conversation, _bare(listed(state["messages"])), **whose)
     return told
 
 
@@ -242,7 +242,8 @@ def hidden_goto(conversation: Conversation, goto: Any, parts: Sequence[str], **w
     return found
 
 
-def _listed(messages: Any) -> list[BaseMessage]:
+def listed(messages: Any) -> list[BaseMessage]:
+    """Messages in any form that LangChain takes; :class:`InvalidParameter`, without a text, for what it does not."""
     try:
         return convert_to_messages(list(messages) if isinstance(messages, (list, tuple)) else [messages])
     except Exception:  # whatever it says, it may say it with the text

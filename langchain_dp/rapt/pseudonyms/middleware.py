@@ -14,7 +14,7 @@ from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.quiet.run import private_run
 from langchain_dp.rapt._agents import agents_middleware, has_hooks
 from langchain_dp.rapt.messages import REMOVE_ALL
-from langchain_dp.rapt.pseudonyms.agent import PARTS, PseudonymousAgent, hidden_goto, hidden_messages, stamped
+from langchain_dp.rapt.pseudonyms.agent import PARTS, PseudonymousAgent, hidden_goto, hidden_messages, listed, stamped
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations, joined
 from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
 from langchain_dp.rapt.restore import each_text
@@ -264,25 +264,35 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         return conversation, request.override(tool_call={**call, "args": args}), True
 
     def _returned(self, conversation: Conversation, request: ToolCallRequest, result: Any, outside: bool) -> Any:
-        def hide(messages: Any) -> list[Any]:
-            return hidden_messages(conversation, messages if isinstance(messages, list) else [messages], hidden=outside)
-
-        if isinstance(result, Command):
-            if result.goto:
-                goto = hidden_goto(conversation, result.goto, _parts(request.state), hidden=outside)
-                result = dataclasses.replace(result, goto=goto)
-            update = result.update
-            if not isinstance(update, dict):
-                return result
-            changed = {**update, "messages": hide(update["messages"])} if "messages" in update else dict(update)
-        else:
-            changed = {"messages": hide(result)}
-        news = conversation.news(_parts(request.state))
-        if isinstance(result, Command):
-            return dataclasses.replace(result, update={**changed, **({PARTS: news} if news else {})})
+        parts = _parts(request.state)
+        several = isinstance(result, list)
+        hidden = [self._hidden(conversation, one, parts, outside) for one in (result if several else [result])]
+        news = conversation.news(parts)
         if not news:
-            return changed["messages"][0]
-        return Command(update={**changed, PARTS: news})
+            return hidden if several else hidden[0]
+        if several:
+            return [*hidden, Command(update={PARTS: news})]
+        (one,) = hidden
+        if not isinstance(one, Command):
+            return Command(update={"messages": [one], PARTS: news})
+        return dataclasses.replace(one, update={**(one.update or {}), PARTS: news})
+
+    def _hidden(self, conversation: Conversation, result: Any, parts: Sequence[str], outside: bool) -> Any:
+        """A message that a tool returned, or a ``Command``, with its messages hidden."""
+        if not isinstance(result, Command):
+            return hidden_messages(conversation, [result], hidden=outside)[0]
+        changed: dict[str, Any] = {}
+        if result.goto:
+            changed["goto"] = hidden_goto(conversation, result.goto, parts, hidden=outside)
+        update = result.update
+        if not (update is None or isinstance(update, dict)):
+            raise InvalidParameter(
+                f"Expected the update of a Command that a tool returned to be a mapping, got {type(update).__name__}."
+            )
+        if update and "messages" in update:
+            messages = hidden_messages(conversation, listed(update["messages"]), hidden=outside)
+            changed["update"] = {**update, "messages": messages}
+        return dataclasses.replace(result, **changed)
 
 
 def _parts(state: Any) -> Sequence[str]:
