@@ -15,6 +15,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from langchain_dp.errors import PlanError
+
 
 class Forkable(Protocol):
     """What a fork needs of a store."""
@@ -72,6 +74,24 @@ def process() -> tuple[int, int]:
     does where a fork went around Python, which the generation then does not count.
     """
     return os.getpid(), _generation
+
+
+def one_process(what: str) -> Callable[[], None]:
+    """A check that is to be made before every step of something that one charge pays for.
+
+    Args:
+        what: What goes on step by step, for the message.
+
+    Returns:
+        Raises :class:`PlanError` in any other process than this one: both would go on with what was paid for once.
+    """
+    here = process()
+
+    def check() -> None:
+        if process() != here:
+            raise PlanError(f"Expected {what} in one process, but it was forked. Begin it anew.")
+
+    return check
 
 
 def watch(store: Forkable) -> None:

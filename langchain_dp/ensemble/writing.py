@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_dp._util import forks
 from langchain_dp.ensemble.asking import ask_together, asked_publicly, row_of
-from langchain_dp.errors import InvalidParameter, ModelUnavailable, PlanError
+from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.mechanisms import ClippedSum, Randomness
 from langchain_dp.ports import Continuation, MemberPrompt, ScoresNextToken, Token, TokenScores
 from langchain_dp.quiet.context import sealed
@@ -86,11 +86,19 @@ class TextWriter:
             before: Tokens of this very text that the same members wrote before a restart, and that do not end it.
             mark: Called before every draw. What it keeps says that an outcome is not known yet.
         """
-        written = list(before)
-        process = forks.process()
+        # Asked for here, not at the first token: what has the text may show its beginning before it.
+        return self._continued(public, members, list(before), mark, forks.one_process("a text to be written"))
+
+    def _continued(
+        self,
+        public: MemberPrompt,
+        members: Callable[[], Sequence[MemberPrompt]],
+        written: list[Token],
+        mark: Callable[[], object],
+        check_process: Callable[[], None],
+    ) -> Iterator[Token]:
         while len(written) < self.noise.event.tokens:
-            if forks.process() != process:  # both would go on with the members and the charge of one text
-                raise PlanError("Expected a text to be written in one process, but it was forked. Begin it anew.")
+            check_process()
             scores = self._scores(public, members(), tuple(written))
             kept = self._allowed(written, scores.tokens)
             mark()

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM
 from langchain_core.runnables import Runnable
 
-from langchain_dp.ensemble.asking import ask_together, count_quietly, is_remote
+from langchain_dp.ensemble.asking import ask_together, count_quietly, is_remote, row_of
 from langchain_dp.ensemble.room import LEAST, Room, beginning
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl.asking import Asking, OnUnhealthy
@@ -135,7 +135,10 @@ class ModelVoter:
                     "Leave it off."
                 ) from None
         self._model = QuietModel(
-            inner, max_concurrency=asking.max_concurrency, accept_unchecked_model=accept_unchecked_model
+            inner,
+            max_concurrency=asking.max_concurrency,
+            accept_unchecked_model=accept_unchecked_model,
+            read=functools.partial(_read, words=list(words)),
         )
         self._model.check_timeout(asking.timeout)
         self.companions = int(asking.on_unhealthy == "raise")
@@ -213,19 +216,17 @@ class ModelVoter:
         if watched:
             self._named(answers[0], _COMPANION)
         remaining = iter(answers[watched:])
-        return [
-            _read(next(remaining), self._words) if subset_prompt.shots or even_empty else None
-            for subset_prompt in subset_prompts
-        ]
+        said = (next(remaining) if one.shots or even_empty else None for one in subset_prompts)
+        return [one if isinstance(one, int) else None for one in said]
 
     def _named(self, answer: Any, asked: str) -> None:
         """Raise ModelUnavailable unless the answer to a PUBLIC prompt names a label."""
         if isinstance(answer, Failure):
             got = answer.reason
-        elif not self.companions or _read(answer, self._words) is not None:
+        elif not self.companions or isinstance(answer, int):
             return
         else:
-            got = f"{_shown(answer)!r}, which names none of {self._words[:20]}"
+            got = f"{answer!r}, which names none of {self._words[:20]}"
         raise ModelUnavailable(
             f"Expected model={self.name} to answer {asked}, got {got}. Without answers a label would be noise alone. "
             "Check the model; asking=Asking(on_unhealthy='answer') answers all the same."
@@ -426,26 +427,18 @@ def make_voter(
     )
 
 
-def _shown(answer: Any) -> str:
-    """What a model said to a PUBLIC prompt, cut short."""
+def _read(answer: Any, words: Sequence[str]) -> int | str:
+    """Index of the word that an answer names; the beginning of one that names none."""
+    if (index := parse_label(answer, words)) is not None:
+        return index
     text = getattr(answer, "text", answer)
     return str(text if isinstance(text, str) else getattr(answer, "content", answer))[:_SHOWN]
 
 
-def _read(answer: Any, words: Sequence[str]) -> Vote:
-    try:
-        return None if answer is None else parse_label(answer, words)
-    except Exception:  # whatever a model returns, the subset abstains
-        return None
-
-
-def _best(row: Sequence[float] | None, labels: int) -> Vote:
-    try:
-        if row is None or len(row) != labels or any(math.isnan(score) for score in row):
-            return None
-    except Exception:  # whatever an engine returns, the subset abstains
-        return None
-    return max(range(len(row)), key=lambda index: (row[index], -index))
+def _best(scores: object, labels: int) -> Vote:
+    """The label of the largest score, ties to the smaller index; None for what are no scores."""
+    row = row_of(scores, labels)
+    return None if row is None or np.isnan(row).any() else int(np.argmax(row))
 
 
 def _takes_text(llm: Any) -> bool:

@@ -33,7 +33,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.callbacks import CallbackManager
@@ -73,10 +73,10 @@ class Failure:
 class QuietModel:
     """A model whose calls are seen by nobody but the model.
 
-    Answers are as the model gives them. A call that fails or takes too long gives None: the prompt abstains, so that
-    one record can move one vote and no more. The exception is dropped, of whatever kind it is (also SystemExit,
-    KeyboardInterrupt, CancelledError and GeneratorExit raised by the model); its text goes nowhere. Each prompt is a
-    call of its own, because a joint batch lets the length of one prompt change the answer to another.
+    Answers are as the model gives them, or as ``read`` makes them. A call that fails or takes too long gives None: the
+    prompt abstains, so that one record can move one vote and no more. The exception is dropped, of whatever kind it is
+    (also SystemExit, KeyboardInterrupt, CancelledError and GeneratorExit raised by the model); its text goes nowhere.
+    Each prompt is a call of its own, because a joint batch lets the length of one prompt change the answer to another.
 
     Args:
         llm: A chat model, an LLM, or a Runnable around one. It is not changed: quiet copies of the models in its fields
@@ -86,6 +86,7 @@ class QuietModel:
             time does not count, though its thread lives on until the model returns; nor do calls inside a call, which
             would wait for themselves.
         accept_unchecked_model: Whether parts that cannot be looked into (compiled code) are taken at the caller's word.
+        read: What is made of each answer, in its call and as unseen as that: where it raises, the prompt abstains.
 
     Raises:
         InvalidParameter: ``llm`` is no Runnable, or a bound is not met.
@@ -93,12 +94,20 @@ class QuietModel:
             it has parts that cannot be looked into.
     """
 
-    def __init__(self, llm: Any, *, max_concurrency: int = CALLS, accept_unchecked_model: bool = False) -> None:
+    def __init__(
+        self,
+        llm: Any,
+        *,
+        max_concurrency: int = CALLS,
+        accept_unchecked_model: bool = False,
+        read: Callable[[Any], Any] = lambda answer: answer,
+    ) -> None:
         validate.integer("max_concurrency", max_concurrency, at_least=1)
         self._runnable, survey = quiet_copy(llm)
         self._name = survey.name(self._runnable)
         self._blocks = survey.blocks()
         self._accept_unchecked = accept_unchecked_model
+        self._read = read
         self._answered = self._looked_again = False
         self._keeps = self._look()
         if self._keeps is not None:
@@ -268,7 +277,7 @@ class QuietModel:
             if refusal := self._refusal(try_gate=False):
                 return Outcome(stop=refusal)
             with sealed(Level.QUIET):
-                outcome = Outcome(self._runnable.invoke(prompt, _empty_config()))
+                outcome = Outcome(self._read(self._runnable.invoke(prompt, _empty_config())))
             self._answered = True
             return outcome
         except BaseException as error:  # Ctrl-C never comes here: Python raises it in the main thread, which waits
@@ -283,7 +292,7 @@ class QuietModel:
             if refusal := self._refusal(try_gate=False):
                 return Outcome(stop=refusal)
             with sealed(Level.QUIET):
-                outcome = Outcome(await self._runnable.ainvoke(prompt, _empty_config()))
+                outcome = Outcome(self._read(await self._runnable.ainvoke(prompt, _empty_config())))
             self._answered = True
             return outcome
         except BaseException as error:  # the caller's cancellation reaches the caller; this task is the call's alone

@@ -30,8 +30,10 @@ def check_environment() -> None:
         raise UnsafeEnvironment(problem)
 
 
-# Open private runs of the current context, innermost first.
-_open_runs: ContextVar[tuple[contextlib.ExitStack, ...]] = ContextVar("langchain_dp_private_runs", default=())
+# Open private runs of the current context, innermost first, each with what was entered.
+_open_runs: ContextVar[tuple[tuple[private_run, contextlib.ExitStack], ...]] = ContextVar(
+    "langchain_dp_private_runs", default=()
+)
 
 
 class private_run:  # reads as a statement: `with private_run():`
@@ -44,8 +46,8 @@ class private_run:  # reads as a statement: `with private_run():`
 
     Not covered: log records, of the user's own and of libraries (a client of a server may log whole requests at DEBUG);
     a graph that was compiled with ``debug=True``, which prints; what a graph's own checkpointer, store or cache keeps;
-    and what is consumed after the block or goes on after it (a stream must be read inside; a thread must be waited
-    for).
+    what is consumed after the block or goes on after it (a stream must be read inside; a thread must be waited for);
+    and the body of a generator that others drive: put the block around the loop that reads it.
 
     Raises:
         UnsafeEnvironment: On entry; see ``check_environment``.
@@ -58,17 +60,26 @@ class private_run:  # reads as a statement: `with private_run():`
     def __enter__(self) -> None:
         check_environment()
         stack = context.seal(Level.PRIVATE)
-        _open_runs.set((stack, *_open_runs.get()))
+        _open_runs.set(((self, stack), *_open_runs.get()))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        runs = _open_runs.get()
-        if not runs:  # a generator was closed in another context, where nothing was sealed
+        runs = list(_open_runs.get())
+        place = next((number for number, (entered, _) in enumerate(runs) if entered is self), None)
+        if place is None:  # a generator was closed in another context: whatever is sealed there is not its own
             context.restore_cache()
             return
-        _open_runs.set(runs[1:])
-        runs[0].close()
+        _, stack = runs.pop(place)
+        if place:  # others that were entered since go on: the context opens when they are over
+            entered, inner = runs[place - 1]
+            both = contextlib.ExitStack()
+            both.callback(stack.close)
+            both.callback(inner.close)
+            runs[place - 1] = entered, both
+        _open_runs.set(tuple(runs))
+        if not place:
+            stack.close()
 
     async def __aenter__(self) -> None:
         self.__enter__()

@@ -115,8 +115,14 @@ class FormalReleases(Releases):
         Its content is not known yet, so without a name it is a document of its own.
         """
         owner = Owner(f"\0stream {uuid.uuid4().hex}" if document is None else document, user)
+        check_process = forks.one_process("a stream to be read")
         self.ledger.spend(self.engine.event.eta, [owner], table=self.engine.table, chain=self._chain)
-        return TextStream(lambda text: redacted(self.engine.pieces, Held(text)))
+
+        def pieces(text: str) -> Sequence[str]:
+            check_process()
+            return redacted(self.engine.pieces, Held(text))
+
+        return TextStream(pieces)
 
     def stamp(self) -> dict[str, Any]:
         """What a sanitized message says of itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import pathlib
@@ -22,6 +23,7 @@ from langchain_dp.accounting.ledger import PrivacyLedger
 from langchain_dp.accounting.pld import epsilon
 from langchain_dp.accounting.store import backend
 from langchain_dp.audit.report.opening import open_ledger
+from langchain_dp.audit.watch.reading import Watched
 from langchain_dp.errors import (
     InvalidParameter,
     LedgerCorrupt,
@@ -229,6 +231,9 @@ def test_a_journal_is_written_in_place_of_the_one_that_was_read(path: pathlib.Pa
         path.write_bytes(older)
         with pytest.raises(LedgerCorrupt, match="older copy"):
             plan.keep("two", instead_of="one")
+    with PrivacyLedger(BUDGET, path) as again:
+        plan = again.plan("p")
+        assert plan is not None
         assert plan.journal == "one"
 
 
@@ -372,6 +377,27 @@ def test_an_older_copy_in_the_same_file_is_noticed(path: pathlib.Path) -> None:
         path.write_bytes(older)
         with pytest.raises(LedgerCorrupt, match="older copy"):
             plan.spend(VOTE)
+
+
+def test_nothing_is_read_from_an_older_copy(path: pathlib.Path) -> None:
+    """If this fails, a certificate says that less was spent than was, or a new plan is made beside it."""
+    older = path.read_bytes()
+    with PrivacyLedger(BUDGET, path) as ledger, contextlib.closing(Watched(path)) as watched:
+        plan = ledger.plan("p")
+        assert plan is not None
+        plan.spend(VOTE)
+        newest, left = path.read_bytes(), plan.remaining(VOTE)
+        assert watched.figures().spent[0] > 0
+        path.write_bytes(older)
+        for read in (
+            ledger.certificate, lambda: plan.remaining(VOTE), lambda: list(ledger.entries()), watched.figures,
+            lambda: ledger.reserve([(VOTE, 1)], name="another", epsilon=0.01, delta=1e-9),
+        ):  # fmt: skip
+            with pytest.raises(LedgerCorrupt, match="older copy"):
+                read()
+        path.write_bytes(newest)
+        assert plan.remaining(VOTE) == left
+        assert watched.figures().spent[0] > 0
 
 
 def test_an_older_copy_is_noticed_at_the_first_spend(path: pathlib.Path) -> None:

@@ -303,7 +303,27 @@ def test_a_text_whose_charge_an_older_copy_took_back_does_not_leave(path: pathli
         path.write_bytes(older)
         with pytest.raises(LedgerCorrupt, match="older copy"):
             ledger.released().put({b"l": ("word",)})
-        assert ledger.released().get([b"l"]) == {}
+    with MetricLedger(3.0, path) as again:
+        assert again.released().get([b"l"]) == {}
+
+
+def test_no_account_is_read_from_an_older_copy(path: pathlib.Path) -> None:
+    """If it breaks, a certificate says that less was released than this process has released."""
+    said = {"mechanism": "laplace", "eta": 0.5, "table": TABLE}
+    with MetricLedger(3.0, path) as ledger:
+        older = path.read_bytes()
+        ledger.spend(0.5, [Owner("e", "u")], table=TABLE)
+        newest = path.read_bytes()
+        path.write_bytes(older)
+        for read in (
+            lambda: ledger.spent(user="u"),
+            lambda: ledger.certificate(**said),
+            lambda: list(ledger.entries()),
+        ):
+            with pytest.raises(LedgerCorrupt, match="older copy"):
+                read()
+        path.write_bytes(newest)
+        assert ledger.spent(user="u") == 2.5
 
 
 def test_the_file_itself_refuses_a_refund(path: pathlib.Path) -> None:

@@ -168,7 +168,14 @@ def test_a_member_that_panics_silences_itself_alone(histograms: list[list[int]])
     assert histograms == [[7, 0]]
 
 
-@pytest.mark.parametrize("row", [[0.0, None], [], [1.0], [1.0, 0.0, 0.0], ["a", "b"], 7, [[1.0], [0.0]]])
+class _Odd:
+    """A number that cannot be compared, and no number at all."""
+
+    def __float__(self) -> float:
+        raise ArithmeticError
+
+
+@pytest.mark.parametrize("row", [[0.0, None], [], [1.0], [1.0, 0.0, 0.0], ["a", "b"], 7, [[1.0], [0.0]], [_Odd()] * 2])
 def test_a_row_that_is_none_abstains(row: Any, histograms: list[list[int]]) -> None:
     """If it breaks, an engine's odd answer about one record ends a release that was charged."""
     rows = iter([row])

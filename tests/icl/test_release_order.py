@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import types
 from collections import Counter
 from typing import Any
 
 import pytest
-from fakes.canary import CANARY, Reporting
+from fakes.canary import CANARY, RecordingHandler, Reporting
 from fakes.voters import (
     LABELS,
     Shots,
@@ -75,6 +76,33 @@ async def test_an_answer_that_cannot_even_be_read_abstains(histograms: list[list
     assert chain.invoke("x") in LABELS
     assert await chain.ainvoke("y") in LABELS
     assert histograms == [[0, 0], [0, 0]]
+
+
+class _Quits:
+    """An answer that ends the process when it is read, and prints and traces what it was made of."""
+
+    def __init__(self, made_of: object) -> None:
+        self._made_of = repr(made_of)
+
+    @property
+    def label(self) -> str:
+        logging.getLogger("odd").warning(self._made_of)
+        RunnableLambda(lambda x: x).invoke(self._made_of)
+        if "note 000" in self._made_of:
+            raise SystemExit(self._made_of)
+        return "positive"
+
+
+async def test_an_answer_that_quits_when_it_is_read_abstains_unseen(
+    histograms: list[list[int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """If it breaks, one record's answer ends a release that was charged, or is logged or traced where it is read."""
+    handler = RecordingHandler()
+    chain = classifier(RunnableLambda(_Quits))
+    assert chain.invoke("x", {"callbacks": [handler]}) == "positive"
+    assert await chain.ainvoke("y", {"callbacks": [handler]}) == "positive"
+    assert histograms == [[7, 0], [7, 0]]
+    assert "note" not in caplog.text + repr(handler.seen)
 
 
 async def test_a_failing_model_abstains_in_async_calls_too() -> None:

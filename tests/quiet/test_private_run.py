@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -241,6 +242,38 @@ def test_an_async_generator_closed_elsewhere_does_not_break() -> None:
         assert get_llm_cache() is cache
     finally:
         set_llm_cache(None)
+
+
+def _steps() -> Iterator[int]:
+    with private_run():
+        yield 1
+        yield 2
+
+
+def test_a_generator_closed_elsewhere_leaves_the_run_around_it_sealed() -> None:
+    """If it breaks, a stream that its reader leaves opens the private run around it, and what follows is traced."""
+    before = state()
+    with private_run():
+        inside = state()
+        reader = _steps()
+        contextvars.copy_context().run(next, reader)  # as LangChain does with a stream's steps
+        reader.close()
+        assert state() == inside
+    assert state() == before
+
+
+def test_of_two_runs_the_one_that_is_over_first_opens_nothing() -> None:
+    """If it breaks, a stream that ends opens the context in which another one is still read."""
+    before = state()
+    first, second = _steps(), _steps()
+    next(first)
+    inside = state()
+    next(second)
+    first.close()
+    assert state() == inside
+    second.close()
+    assert state() == before
+    assert inside != before
 
 
 def test_debug_mode_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from langchain_core.messages import AIMessageChunk, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda
 
+from langchain_dp.errors import PlanError
 from langchain_dp.rapt import Policies, TextPrivatizer, tokenize
 from langchain_dp.rapt.streams import TextStream
 
@@ -142,6 +144,17 @@ def test_a_stream_is_charged_once_before_its_first_word(monkeypatch: pytest.Monk
     list(made.transform(iter(["the old ", "man"]), user="u", document="d"))
     assert made.ledger.spent(document="d") == 2.0
     assert made.certificate().releases == 3
+
+
+def test_a_stream_is_not_read_on_in_another_process() -> None:
+    """If it breaks, a fork in the middle of a text draws its words twice for one charge."""
+    made = sanitizer(eta=1.0)
+    stream = made.transform(iter(["the old ", "man has ", "severe pain ", "in the ", "left arm"]), user="u")
+    next(stream)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(PlanError, match="forked"):
+            list(stream)  # what was drawn before may still come
 
 
 def test_a_stream_of_one_chunk_is_a_whole_text() -> None:

@@ -258,6 +258,20 @@ def test_what_broke_off_is_gone_with_a_forgotten_record_and_in_a_child(tmp_path:
     assert said
 
 
+def test_what_broke_off_is_not_finished_in_two_processes() -> None:
+    """If it breaks, a fork after the beginning that is said again gives two ends of an answer for one charge."""
+    chain = generator(not_private_seed=7)
+    stream = chain.stream("one?")
+    said = next(stream)
+    stream.close()
+    again = chain.stream("one?")
+    assert next(again) == said
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(PlanError, match="forked"):
+            next(again)
+
+
 def test_a_long_question_is_refused_before_long_records_fall_out() -> None:
     """If it breaks, the question leaves records no room, all of them abstain, and noise is sold at full price."""
     engine = WordScorer()

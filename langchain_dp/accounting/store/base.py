@@ -108,9 +108,20 @@ class LedgerStore(abc.ABC):
         """What tells this ledger from every other."""
         return str(self.backend.ledger_id)
 
-    def transaction(self, *, write: bool, wait: float | None = None) -> contextlib.AbstractContextManager[Connection]:
-        """Run a block in one transaction: see :meth:`Backend.transaction`."""
-        return self.backend.transaction(write=write, wait=wait)
+    @contextlib.contextmanager
+    def transaction(self, *, write: bool, wait: float | None = None) -> Iterator[Connection]:
+        """Run a block in one transaction: see :meth:`Backend.transaction`.
+
+        What is read is of no older copy than this process has seen. A block that writes calls :meth:`check_newest`, or
+        :meth:`_enter`, which looks as well.
+
+        Raises:
+            LedgerCorrupt: An older copy was put in the ledger's place.
+        """
+        with self.backend.transaction(write=write, wait=wait) as connection:
+            if not write:
+                self._follow(connection)
+            yield connection
 
     def close(self) -> None:
         """Close the connection. Every later use of this store is refused."""
@@ -192,6 +203,18 @@ class LedgerStore(abc.ABC):
         """
         if self._entry(connection, self._newest[0]) != self._newest:
             raise self.forgotten()
+
+    def _follow(self, connection: Connection) -> None:
+        """As :meth:`check_newest`, and remember what is the newest now, whoever wrote it."""
+        rows = connection.execute(
+            "SELECT id, time FROM entries WHERE id = ? OR id = (SELECT max(id) FROM entries) ORDER BY id",
+            (self._newest[0],),
+        ).fetchall()
+        found = [(int(number), str(time)) for number, time in rows]
+        if self._newest[0] and self._newest not in found:
+            raise self.forgotten()
+        if found:
+            self._saw(found[-1])
 
     @staticmethod
     def _entry(connection: Connection, number: int) -> tuple[int, str]:

@@ -181,6 +181,7 @@ class PlanStore(LedgerStore):
         if kept is not None and askers is not None:
             kept[ASKERS] = dict(askers)
         with self.transaction(write=True) as connection:
+            self.check_newest(connection)
             before = self._stored(connection)
             for plan in before:
                 if plan.name == name:
