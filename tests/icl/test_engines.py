@@ -83,6 +83,13 @@ def test_an_engine_that_fails_altogether_abstains(histograms: list[list[int]]) -
     assert histograms == [[0, 0]]
 
 
+class _Number:
+    """A number that cannot be compared."""
+
+    def __float__(self) -> float:
+        return 0.5
+
+
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
@@ -92,6 +99,7 @@ def test_an_engine_that_fails_altogether_abstains(histograms: list[list[int]]) -
         (lambda scores: [-math.inf, -5.0], [0, 8]),
         (lambda scores: [-1.0, -1.0], [8, 0]),
         (lambda scores: [-3.0, -1.0], [0, 8]),
+        (lambda scores: [_Number(), _Number()], [8, 0]),
     ],
 )
 def test_the_best_label_is_the_vote(row: Any, expected: list[int], histograms: list[list[int]]) -> None:
@@ -168,14 +176,7 @@ def test_a_member_that_panics_silences_itself_alone(histograms: list[list[int]])
     assert histograms == [[7, 0]]
 
 
-class _Odd:
-    """A number that cannot be compared, and no number at all."""
-
-    def __float__(self) -> float:
-        raise ArithmeticError
-
-
-@pytest.mark.parametrize("row", [[0.0, None], [], [1.0], [1.0, 0.0, 0.0], ["a", "b"], 7, [[1.0], [0.0]], [_Odd()] * 2])
+@pytest.mark.parametrize("row", [[0.0, None], [], [1.0], [1.0, 0.0, 0.0], ["a", "b"], 7, [[1.0], [0.0]]])
 def test_a_row_that_is_none_abstains(row: Any, histograms: list[list[int]]) -> None:
     """If it breaks, an engine's odd answer about one record ends a release that was charged."""
     rows = iter([row])
