@@ -20,6 +20,8 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 _LONG = 10**40
 """Whole numbers of more digits are no setting; Python refuses to write those of more than 4,300."""
+_EXACT = 2**53
+"""Below this a float that is whole is one whole number and no other."""
 _OPTION = re.compile(r"#?[\w.+-]{0,16}")
 
 
@@ -79,6 +81,8 @@ def integer(name: str, value: int, *, at_least: int, at_most: int | None = None,
     bound = f"to be a whole number in [{at_least}, {'inf)' if at_most is None else f'{at_most}]'}"
     if isinstance(value, Integral) and not isinstance(value, int):  # of numpy, say: no JSON takes it
         raise _fail(name, value, "to be a plain int", f"Give int({name}).")
+    if isinstance(value, float) and abs(value) < _EXACT and int(value) == value:
+        raise _fail(name, value, "to be a plain int", f"Give {int(value)}.")
     if isinstance(value, bool) or not isinstance(value, int):
         raise _fail(name, value, bound, remedy)
     if value < at_least or (at_most is not None and value > at_most):

@@ -48,7 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SystemExit: With 0 after --help and --version, with 2 where the arguments cannot be parsed.
     """
     _open_streams()
-    options = parse(arguments)
+    try:
+        options = parse(arguments)
+    except KeyboardInterrupt as error:
+        why, code = ending(error)
+        note(why)
+        return code
     for said in (WeakPromiseWarning, BudgetRunsLow, NothingKept):  # what a command shows, plan or certificate, says it
         warnings.simplefilter("ignore", said)
     try:

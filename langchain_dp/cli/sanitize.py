@@ -128,7 +128,7 @@ themselves go to stdout. --calibration is `langchain-dp plan rapt`.
             files.check(jobs, fields, replace=replace)
             began = time.monotonic()
             if not self.json:
-                note(f"loading {self.embeddings} ...")
+                note(f"loading {self.embeddings}{'' if self.eta else ', and looking for the eta that does it'} ...")
             with contextlib.ExitStack() as held:
                 releases = _releases(self, held)
                 start, ahead = held.enter_context(_workers(self, releases))

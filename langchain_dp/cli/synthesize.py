@@ -108,14 +108,13 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             if self.plan:
                 show(plan, self, counted_by=engine.name)
                 return DONE
-            if not self.json:
-                note(_before(plan))
             path = self.ledger or f"{self.out}.ledger"
             ledger = held.enter_context(opened(path, budget, self.ledger_budget))
-            if not self.json:
+            begun = ledger.plan(self.name) is not None
+            if not begun and not self.json:
+                note(_before(plan))
                 note(charging(ledger, path))
-            begun = self.ledger_budget is None and ledger.plan(self.name) is not None  # it keeps the share it took
-            share = None if begun else budget
+            share = None if begun and self.ledger_budget is None else budget  # it keeps the share it took
             with explained():
                 advance = held.enter_context(progress("writing", plan.examples, "examples"))
                 chain = synthesizer_for(

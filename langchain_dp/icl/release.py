@@ -253,7 +253,7 @@ def _nothing_charged() -> Iterator[None]:
     try:
         yield
     except ModelUnavailable as error:
-        raise ModelUnavailable(f"{error} Nothing was charged.") from None
+        raise ModelUnavailable(f"{error} This attempt was not charged.") from None
 
 
 def _key(question: str) -> bytes:

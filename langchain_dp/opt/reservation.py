@@ -309,7 +309,7 @@ def _remedy(
         return "a larger budget"
     if given:
         return f"at least epsilon0={least:g} (which costs epsilon={_rounded_up(cost)})"
-    return f"at least epsilon={_rounded_up(cost)} at these settings"
+    return f"at least epsilon={_rounded_up(cost)} at these settings (from there on a token can win; often, with more)"
 
 
 def _rounded_up(value: float) -> str:

@@ -201,7 +201,7 @@ class DPPromptOptimizer(KeepsExamples, Runnable[Examples | None, ChatPromptTempl
         checks.check_room(model, self.settings)
         self._engine = model
         self._dln = dln or DLNSettings()
-        self._progress = progress
+        self._progress = validate.one_of("progress", progress, (None, True, False))
         self._seed = not_private_seed
         self._lock = threading.Lock()
         forks.renew_lock(self)

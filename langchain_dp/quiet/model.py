@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -318,10 +319,11 @@ def _described(error: BaseException, *, whole: bool) -> str:
     tell how much they used up of a limit that all calls share ("29,500 of 30,000 tokens"): only the operating system's
     words are kept then, and those of a refusal that names no limit.
     """
-    status = getattr(error, "status_code", None)
+    status, code = getattr(error, "status_code", None), getattr(error, "errno", None)
     kind = f"{type(error).__name__}" if not isinstance(status, int) else f"{type(error).__name__} (status {status})"
-    if not whole and status not in _OF_THE_REQUEST and type(error) not in _OF_THE_NETWORK:
-        return f"{kind}; its text is withheld"
+    if not whole and status not in _OF_THE_REQUEST:
+        said = f": {os.strerror(code)}" if isinstance(error, OSError) and isinstance(code, int) else ""
+        return f"{kind}{said}; its text is withheld"
     try:
         text = str(error)[:200]
     except BaseException:  # a foreign __str__
@@ -337,4 +339,3 @@ def _note_private(private: bool) -> None:
 _sent_private = threading.Event()
 """Whether private prompts have left this process."""
 _OF_THE_REQUEST = (401, 404, 422)
-_OF_THE_NETWORK = (ConnectionError, ConnectionRefusedError, ConnectionResetError, BrokenPipeError)

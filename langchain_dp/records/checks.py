@@ -160,6 +160,8 @@ def row_fault(
         alike = {label.strip().casefold() for label in labels}
         if isinstance(row["label"], str) and row["label"].strip().casefold() in alike:
             return f"{known}, but it differs in capitals or in white space at its ends. Make them alike."
+        if str(row["label"]).isdecimal() and not any(label.isdecimal() for label in labels):
+            return f"{known}, but it is a number. Give the numbers as labels=, or what they stand for as label."
         return f"{known}. Add it, repair the example, or name another key with label_key= of PrivateRecords."
     missing = [variable for variable in variables if variable not in row or is_missing(row[variable])]
     if missing:

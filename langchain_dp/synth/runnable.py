@@ -74,7 +74,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         candidates: Tokens of the public model's that are considered at each step.
         temperature: Of the distribution that a token is drawn from.
         chat: Ask in the model's chat template instead of continuing plain text.
-        progress: Called with every released text; None shows a bar on a terminal only.
+        progress: Called with every released text. True: show a bar; None: on a terminal only; False: nothing.
         not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
 
     Raises:
@@ -122,7 +122,7 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
         candidates: int = 512,
         temperature: float = 1.0,
         chat: bool = False,
-        progress: Callable[[SyntheticExample], None] | None = None,
+        progress: Callable[[SyntheticExample], None] | bool | None = None,
         not_private_seed: int | None = None,
     ) -> None:
         if not isinstance(model, ScoresNextToken):
@@ -149,9 +149,9 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
             describe=_describing(describe),
         )
         self.filters = group("filters", filters, Filters)
-        if progress is not None and not callable(progress):
+        if not (progress is None or isinstance(progress, bool) or callable(progress)):
             raise InvalidParameter(
-                f"Expected progress of type {type(progress).__name__} to be a function of one example, or None."
+                f"Expected progress of type {type(progress).__name__} to be a function of one example, a bool or None."
             )
         if max_new_tokens < self.filters.least_words:
             raise InvalidParameter(
@@ -238,13 +238,14 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
     @contextlib.contextmanager
     def _shown(self, total: int) -> Iterator[Callable[[WrittenText], None]]:
         """What to tell of each text, so that the caller's ``progress`` or a bar shows it."""
-        hidden = None if self._progress is None else True  # None: shown on a terminal only
+        told = self._progress if callable(self._progress) else None
+        hidden = True if told is not None else None if self._progress is None else not self._progress
         with tqdm(total=total, desc="writing", unit="text", disable=hidden) as bar:
 
             def tell(one: WrittenText) -> None:
                 bar.update()
-                if self._progress is not None and one.number != DESCRIBED and one.ended in ("end", "length"):
-                    self._progress(SyntheticExample(one.text, one.label))
+                if told is not None and one.number != DESCRIBED and one.ended in ("end", "length"):
+                    told(SyntheticExample(one.text, one.label))
 
             yield tell
 

@@ -397,6 +397,19 @@ def test_a_reader_that_left_is_one_line(
     assert capsys.readouterr().err == "langchain-dp: nobody reads the output any more.\n"
 
 
+def test_an_interrupt_while_the_command_is_read_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, Ctrl-C in the first moment is a traceback."""
+
+    def stopped() -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("langchain_dp.cli.program", stopped)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err == "langchain-dp: interrupted\n"
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is full")
 @pytest.mark.parametrize("line", ["--help", "--version", "plan --help"])
 def test_a_help_text_that_cannot_be_written_is_one_line(

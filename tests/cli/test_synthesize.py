@@ -239,5 +239,10 @@ def test_an_interrupted_run_goes_on(
     assert "goes on from there" in capsys.readouterr().err
     assert not (tmp_path / "made.jsonl").exists()
     assert main(command()) == 0
+    again = capsys.readouterr()
+    assert main(command()) == 0  # it is complete
+    again = again.err + capsys.readouterr().err
+    assert "Charges" not in again, "nothing new is charged, or only what was announced"
+    assert "Writes" not in again
     ledger = PrivacyLedger(PrivacyBudget(3.0), tmp_path / "made.jsonl.ledger")
     assert sum(entry.count for entry in ledger.entries()) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -141,7 +142,7 @@ def test_a_model_that_never_names_a_label_is_refused_before_any_charge(make: Any
     for question in ("x", "y"):
         with pytest.raises(
             ModelUnavailable,
-            match=r"got 'I cannot help with that\.', which names none of \['positive'.*Nothing was charged",
+            match=r"got 'I cannot help with that\.', which names none of \['positive'.*This attempt was not charged",
         ):
             chain.invoke(question)
     assert left(chain) == 5
@@ -183,7 +184,7 @@ async def test_a_question_that_the_model_refuses_is_charged_once_however_often_i
     for _ in range(2):
         with pytest.raises(ModelUnavailable) as caught:
             chain.with_retry(stop_after_attempt=2).invoke("FILTERED")
-        assert str(caught.value).endswith(" Nothing was charged.")
+        assert str(caught.value).endswith(" This attempt was not charged.")
         with pytest.raises(ModelUnavailable):
             await chain.ainvoke("FILTERED")
     assert left(chain) == 4
@@ -221,6 +222,26 @@ def test_what_becomes_of_private_calls_never_raises(many: int, histograms: list[
     chain = classifier(VotingChat(reply=reply))
     assert chain.invoke("x") in LABELS
     assert histograms == [[8 - many, 0]]
+
+
+@pytest.mark.parametrize("error", [ConnectionError, ConnectionRefusedError, BrokenPipeError, OSError])
+def test_of_the_network_the_systems_own_words_are_told_and_no_others(error: type[OSError]) -> None:
+    """If it breaks, what a client says of other calls, or quotes of them, is in the error of a public one."""
+    alive = [True]
+
+    def reply(shots: Shots, question: str) -> str:
+        if not alive:
+            raise error(f"after {shots}: 29,500 of 30,000") if error is ConnectionError else error(111, str(shots))
+        return "positive"
+
+    chain = classifier(VotingChat(reply=reply))
+    assert chain.invoke("a") == "positive"
+    alive.clear()
+    with pytest.raises(ModelUnavailable, match="its text is withheld") as caught:
+        chain.invoke("b")
+    assert "29,500" not in str(caught.value)
+    assert "note" not in str(caught.value)
+    assert (os.strerror(111) in str(caught.value)) is (error is not ConnectionError)
 
 
 def test_on_unhealthy_answer_answers_all_the_same_and_says_so() -> None:

@@ -534,6 +534,15 @@ def test_what_an_inside_tool_asks_and_sends_is_hidden_in_the_state(key: bool) ->
     assert not [name for name in (CANARY, SECOND) if name in held(saver) + repr(model.told)]
 
 
+def test_a_tool_inside_that_the_agent_does_not_have_is_refused() -> None:
+    """If it breaks, a tool whose name was mistyped acts on placeholders, and the conversation shows originals."""
+    middleware = PseudonymMiddleware(Pseudonymizer(terms=TERMS), tools_inside=["edits", "edit"])
+    for tools in ([edits], []):
+        agent = create_agent(Scripted(messages=iter([])), tools, middleware=[middleware])
+        with pytest.raises(InvalidParameter, match=r"\['edit'(, 'edits')?\] would be given placeholders"):
+            middleware.around(agent)
+
+
 @dataclasses.dataclass
 class _Update:
     messages: list[Any]

@@ -139,7 +139,8 @@ def test_equal_texts_of_a_batch_stay_two_where_another_is_refused() -> None:
         {"question": TEXT},
         [TEXT],
         [HumanMessage(TEXT), TEXT],
-        [("human", TEXT)],
+        [("human", TEXT, TEXT)],
+        [{"content": TEXT}],
         [Document(page_content="x"), HumanMessage("x")],
         {TEXT},
     ],
@@ -153,6 +154,16 @@ def test_what_cannot_be_sanitized_is_refused_without_its_content(bad: Any) -> No
             call(bad)
         assert RAW not in str(caught.value)
     assert made.certificate().releases == 0
+
+
+@pytest.mark.parametrize("form", [("user", "the old man"), {"role": "user", "content": "the old man"}])
+def test_messages_may_be_pairs_and_mappings(form: Any) -> None:
+    """If it breaks, what every model of LangChain takes has to be converted for the sanitizer alone."""
+    released = sanitizer(eta=FAR).invoke([form, AIMessage("it is pain")])
+    assert [message.text for message in released] == ["the old man", "it is pain"]
+    with pytest.raises(InvalidParameter) as caught:
+        sanitizer().invoke([{"role": "Zebedee", "content": "the"}])
+    assert "Zebedee" not in str(caught.value)
 
 
 def test_what_the_refusal_of_a_mapping_advises_works() -> None:

@@ -143,6 +143,15 @@ def test_a_list_grows_and_nothing_is_shown() -> None:
         pickle.dumps(made)
 
 
+def test_a_key_to_keep_that_no_example_has_is_refused() -> None:
+    """If it breaks, labels whose key was mistyped are drawn anew, and few-shot examples teach nonsense."""
+    with pytest.raises(InvalidParameter, match=r"none has \['labl'\]"):
+        SanitizingExampleSelector(
+            [{"text": RAW, "label": "praise"}, {"text": RAW}], sanitizer(), keep=["label", "labl"]
+        )
+    SanitizingExampleSelector([], sanitizer(), keep=["label"])
+
+
 def test_keys_inside_the_values_of_examples_do_not_pass() -> None:
     """If it breaks, a name that is a key of an example's JSON stands in the prompt as it is."""
     examples = [{"input": f'{{"{RAW}": {{"{RAW} old": 1}}}}', "output": {RAW: [None, True]}}]

@@ -894,6 +894,15 @@ def test_the_model_alone_may_be_asked_while_a_run_goes_on() -> None:
     assert not run.is_alive()
 
 
+@pytest.mark.parametrize(("progress", "shown"), [(True, True), (False, False), (None, False)])
+def test_a_bar_is_shown_where_it_is_asked_for(
+    progress: bool | None, shown: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, long work in a notebook shows nothing, or fills a log."""
+    synthesizer(Draws(), progress=progress).invoke(rows())
+    assert ("writing" in capsys.readouterr().err) is shown
+
+
 def test_the_model_alone_is_not_asked_for_what_has_no_room() -> None:
     """If it breaks, the free texts break off where the private ones are refused, or the error names no remedy."""
     engine = Draws()

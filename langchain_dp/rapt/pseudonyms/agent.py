@@ -10,10 +10,11 @@ import hmac
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from langchain_core.messages import AIMessageChunk, BaseMessage, RemoveMessage, convert_to_messages
+from langchain_core.messages import AIMessageChunk, BaseMessage, RemoveMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.rapt.parts import listed
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations
 from langchain_dp.rapt.restore import ChunkRestorer, Restorer, each_text
 from langchain_dp.redact import Held, redacted
@@ -240,15 +241,6 @@ def hidden_goto(conversation: Conversation, goto: Any, parts: Sequence[str], **w
             sent.arg = each_text(one.arg, functools.partial(conversation.pseudonymizer.sanitize, **whose))
         found.append(sent)
     return found
-
-
-def listed(messages: Any) -> list[BaseMessage]:
-    """Messages in any form that LangChain takes; :class:`InvalidParameter`, without a text, for what it does not."""
-    try:
-        return convert_to_messages(list(messages) if isinstance(messages, (list, tuple)) else [messages])
-    except Exception:  # whatever it says, it may say it with the text
-        kind = type(messages).__name__
-    raise InvalidParameter(f"Expected messages of type {kind} to be messages, or what LangChain makes messages of.")
 
 
 def _bare(messages: Sequence[BaseMessage]) -> list[BaseMessage]:

@@ -14,7 +14,8 @@ from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.quiet.run import private_run
 from langchain_dp.rapt._agents import agents_middleware, has_hooks
 from langchain_dp.rapt.messages import REMOVE_ALL
-from langchain_dp.rapt.pseudonyms.agent import PARTS, PseudonymousAgent, hidden_goto, hidden_messages, listed, stamped
+from langchain_dp.rapt.parts import listed
+from langchain_dp.rapt.pseudonyms.agent import PARTS, PseudonymousAgent, hidden_goto, hidden_messages, stamped
 from langchain_dp.rapt.pseudonyms.keeping import Conversation, Conversations, joined
 from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
 from langchain_dp.rapt.restore import each_text
@@ -124,7 +125,8 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
             agent: What ``create_agent`` made with this middleware in its list.
 
         Raises:
-            InvalidParameter: It is no graph, or one without this middleware.
+            InvalidParameter: It is no graph, or one without this middleware; or none of its tools has a name that
+                ``tools_inside`` gives.
         """
         if not isinstance(agent, PregelProtocol):
             raise InvalidParameter(
@@ -137,7 +139,19 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
                 f"Expected agent to have this middleware in its list: it has none of the name {self.name}, and would "
                 "see originals. Make it by create_agent(..., middleware=[this])."
             )
+        self._check_inside(nodes)
         return PseudonymousAgent(agent, self._conversations)
+
+    def _check_inside(self, nodes: Any) -> None:
+        """A name that is mistyped would give a tool placeholders, and nobody would see it: they are put back."""
+        node = nodes.get("tools") if isinstance(nodes, Mapping) else None
+        tools = getattr(getattr(node, "bound", None), "tools_by_name", None) or {}
+        unknown = sorted((self._inside or frozenset()) - set(tools))
+        if unknown:
+            raise InvalidParameter(
+                f"Expected tools_inside={sorted(self._inside or ())} to name tools of the agent, which has "
+                f"{sorted(map(str, tools))}: {unknown} would be given placeholders. Write them as the agent has them."
+            )
 
     def report(self, state: Any) -> PseudonymReport:
         """What was hidden in the conversation of a state, and what nobody looked for.
