@@ -47,6 +47,9 @@ Note = Callable[[str], None]
 REMOVE_ALL = "__remove_all__"
 """Id by which a graph is told to remove all messages, and that says nothing else."""
 
+IN_CLEAR = "passed in clear"
+"""How a note ends that something of a message is not private."""
+
 _TEXT = {"text", "input_text", "output_text"}
 _THOUGHTS = {"reasoning", "thinking", "redacted_thinking", "reasoning_content"}
 _CALLS = {"tool_use": "input", "tool_call": "args", "server_tool_use": "input", "server_tool_call": "args"}
@@ -155,7 +158,7 @@ def rebuild(message: BaseMessage, rules: MessageRules, swap: Swap, note: Note) -
         everything = message.id == REMOVE_ALL
         return RemoveMessage(id=REMOVE_ALL if everything else _message_id(message, note) or "")
     if isinstance(message, SystemMessage) and rules.system == "keep":
-        note("a system message passed in clear")
+        note(f"a system message {IN_CLEAR}")
         return message
     if isinstance(message, AIMessage):
         return _ai(message, rules, swap, note)
@@ -307,7 +310,7 @@ def _media(kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap,
             f"Expected text in a block of text, found it in one of type {kind!r}: what passes as a file is not "
             "sanitized. Give it as {'type': 'text', 'text': ...}, or leave files out with media=\"drop\"."
         )
-    note(f"a block of type {kind} passed in clear")
+    note(f"a block of type {kind} {IN_CLEAR}")
     return _medium(block, swap, note)
 
 

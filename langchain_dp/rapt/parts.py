@@ -20,7 +20,7 @@ from langchain_core.prompt_values import (
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.documents import DocumentRules, check_documents, rebuild_document, said_under
-from langchain_dp.rapt.messages import MessageRules, rebuild
+from langchain_dp.rapt.messages import IN_CLEAR, MessageRules, rebuild
 from langchain_dp.rapt.release import Texts, Unit
 from langchain_dp.rapt.structured import Swap, structured, texts_in, with_texts
 
@@ -219,7 +219,9 @@ def _messages(messages: Sequence[BaseMessage], rules: Rules, user: str | None, d
         for position, texts in enumerate(released):
             message = with_texts(walk(position, _ignore), public.get(position, texts))
             if message is not messages[position]:
-                message.response_metadata[REPORT] = {**rules.stamp, "notes": sorted(reports[position])}
+                notes = sorted(reports[position])
+                private = rules.stamp["private"] and not any(note.endswith(IN_CLEAR) for note in notes)
+                message.response_metadata[REPORT] = {**rules.stamp, "private": private, "notes": notes}
             rebuilt.append(message)
         return rebuilt
 

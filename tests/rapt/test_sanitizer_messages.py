@@ -165,6 +165,7 @@ def test_media_pass_by_name_or_not_at_all() -> None:
     assert answer.value[0].content == [IMAGE]
     assert answer.value[1].content[1:] == blocks
     assert answer.value[0].response_metadata["rapt"]["notes"] == ["a block of type image_url passed in clear"]
+    assert answer.value[0].response_metadata["rapt"]["private"] is False
     assert any("a block of type image_url passed in clear (2 x)" in note for note in answer.certificate.notes)
     assert RAW not in repr(answer.value)
     assert [message.content for message in sanitizer(media="drop").invoke([only_image])] == [[]]
