@@ -91,12 +91,12 @@ class Columns:
 
     def _alone(self, made: dict[str, Any]) -> Any:
         """A batch of values alone: names of axes, ``attrs`` and unused categories are columns that nobody named."""
+        values = {name: _alone(column) for name, column in made.items()}
         if isinstance(self._batch, Mapping):
-            return made
+            return {name: type(made[name])(one) if hasattr(made[name], "iloc") else one for name, one in values.items()}
         if hasattr(self._batch, "iloc"):
-            values = {name: getattr(_used(column), "array", column) for name, column in made.items()}
             return type(self._batch)(values, index=self._batch.index.rename(None))
-        return type(self._batch).from_arrays([_used(column) for column in made.values()], names=list(made))
+        return type(self._batch).from_arrays(list(values.values()), names=list(values))
 
     def check_only(self, kept: Sequence[str]) -> None:
         """Check what :meth:`with_only` will need, before anything is charged.
@@ -169,13 +169,21 @@ def _absent(value: Any) -> bool:
     return value is None or (isinstance(value, float) and value != value) or type(value).__name__ == "NAType"
 
 
-def _used(column: Any) -> Any:
-    """A column without categories that no row of it has: they are of other rows."""
+def _alone(column: Any) -> Any:
+    """The values of a column, without an index, and without categories and buffers that hold those of other rows."""
     if hasattr(column, "cat"):
-        return column.cat.remove_unused_categories()
-    if hasattr(getattr(column, "type", None), "index_type"):  # Arrow's
+        column = column.cat.remove_unused_categories()
+    values = getattr(column, "array", column)  # of a pandas series
+    if hasattr(values, "__arrow_array__") and "Arrow" in type(values).__name__:
+        return type(values)(_copied(values.__arrow_array__()))
+    return _copied(values) if hasattr(values, "to_pylist") else values
+
+
+def _copied(column: Any) -> Any:
+    """An Arrow column in memory of its own: a slice goes with the whole that it was cut from."""
+    if hasattr(column.type, "index_type"):
         return column.cast(column.type.value_type).dictionary_encode()
-    return column
+    return column.take(np.arange(len(column)))
 
 
 def _like(column: Any, values: Sequence[str | None]) -> Any:

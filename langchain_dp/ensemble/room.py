@@ -7,6 +7,7 @@ be, and only noise would be left.
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -62,7 +63,9 @@ class Room:
         """
         if len(whole(texts).encode()) <= tokens:  # no token is shorter than a byte
             return list(texts)
-        digest = hashlib.blake2b(f"{tokens} {whole(texts)}".encode(), key=self._key, digest_size=16).digest()
+        # Not by the prompt alone: texts that hold what stands between texts make the same one, and are cut otherwise.
+        asked = json.dumps([tokens, list(texts), whole(texts)]).encode()
+        digest = hashlib.blake2b(asked, key=self._key, digest_size=16).digest()
         if digest not in self._found:
             self._found[digest] = self._longest(texts, whole, tokens)
             while len(self._found) > _KEPT:

@@ -77,6 +77,19 @@ def test_what_is_shown_hangs_on_the_member_alone_and_is_counted_once() -> None:
     assert engine.asked == asked > 1
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_texts_that_make_the_same_prompt_are_cut_each_on_its_own(turned: bool) -> None:
+    """If it breaks, a record that holds what stands between two others decides how much of these is shown."""
+    one, other = "word " * 60, "thing " * 60
+    lists = [[one, other], [f"{one}\n- {other}"]]
+    assert len({lines(texts) for texts in lists}) == 1
+    room = Room(Counting())
+    for texts in reversed(lists) if turned else lists:
+        shown = room.fitting(texts, whole=lines, tokens=50)
+        assert shown == Room(Counting()).fitting(texts, whole=lines, tokens=50)
+        assert len(lines(shown).split()) <= 50
+
+
 def test_no_text_is_kept() -> None:
     """If it breaks, a record that was forgotten is still in memory."""
     room = Room(Counting())

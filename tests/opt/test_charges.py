@@ -183,6 +183,19 @@ def test_calls_that_run_out_end_the_run(drawn: list[str]) -> None:
     assert made.certificate().remaining == 0
 
 
+def test_every_token_has_subsets_of_its_own(drawn: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, tokens that are charged as independent draws are all of the same subsets."""
+    draw = SubsetSampler.draw
+
+    def counted(self: SubsetSampler) -> Any:
+        drawn.append("subsets")
+        return draw(self)
+
+    monkeypatch.setattr(SubsetSampler, "draw", counted)
+    optimizer(num_prompts=3, max_calls=7).invoke(examples())
+    assert drawn == ["subsets", "token"] * 7 + ["selection"]
+
+
 def undecided(**changes: Any) -> tuple[object, ...]:
     """Outcome of twelve calls in which token and bottom are about as likely."""
     settings = {"epsilon0": 1.0, "delta0": 9.12e-4, "num_prompts": 4, "max_calls": 12} | changes

@@ -92,6 +92,23 @@ def test_a_longer_record_changes_no_other_vote() -> None:
     assert all("005" in names for names in differing)
 
 
+def test_where_a_prompt_is_full_a_longer_record_changes_nothing_that_is_shown_of_others() -> None:
+    """If it breaks, records are cut by the longest beside them: one moves more votes than its own."""
+    rows = [{**row, "text": f"{row['text']} {'and so on ' * 50}"} for row in examples(24)]
+    longer = [dict(row) for row in rows]
+    longer[5]["text"] += " and it is a very long story" * 60
+    shown, whole = [], "and so on " * 49
+    for some in (rows, longer):
+        engine = Looking(max_prompt_tokens=330)
+        one = subset_votes(engine, some)
+        one.votes(one.draw(), 0, ())
+        shown.append({body for body in engine.shown if "note 005" not in body})
+        assert not any(whole in body for body in engine.shown), "all of them are cut"
+    assert shown[0] == shown[1]
+    assert sum("Student" in body for body in shown[0]) == 7
+    assert sum("Student" not in body for body in shown[0]) == 23
+
+
 def test_the_test_above_sees_members_that_share_a_batch() -> None:
     """If it breaks, padding to the longest prompt of a call, without a mask, passes for independent votes."""
 
