@@ -89,10 +89,13 @@ CLAIMS = (
         "Its prompts compete with non-private examples in the prompt of GPT-3.5, or with private tuning.",
         "not testable here",
         f"No such model can be had here. On {_SECOND} they are worth what the instruction is worth that they "
-        "start from: SST-2 {} against {}, TREC {} against {}. Private tuning of a small model on 400 rows moves it at "
-        "epsilon = 8 on TREC from {} to {} and on MPQA from {} to {}, where without noise it reaches {} and {}.",
+        "start from: SST-2 {} against {}, TREC {} against {}. Five rows in clear are worth more where the model can "
+        f"use them: on {_FIRST} SST-2 {{}}, TREC {{}}, where DP-OPT's prompt has {{}} and {{}}. Private tuning of a "
+        "small model on 400 rows moves it at epsilon = 8 on TREC from {} to {} and on MPQA from {} to {}, where "
+        "without noise it reaches {} and {}.",
         (
             *(_OPT("smollm2", task, arm, "second") for task in ("sst2", "trec") for arm in ("dp-opt 8", "0-shot")),
+            *(_OPT("smollm2", task, arm, "scored") for arm in ("icl", "dp-opt 8") for task in ("sst2", "trec")),
             *(reproduce_opt.soft(task, *which) for task in ("trec", "mpqa") for which in (("inf", "before"), ("8",))),
             *(reproduce_opt.soft(task, "inf") for task in ("trec", "mpqa")),
         ),
