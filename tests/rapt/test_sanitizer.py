@@ -23,7 +23,7 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError
-from langchain_dp.rapt import Policies
+from langchain_dp.rapt import Policies, Target, build, calibrate
 from langchain_dp.rapt.runnable import RAPTSanitizer
 
 RAW = "quetzal"  # no word of the table: it must never be seen again
@@ -234,6 +234,27 @@ def test_targets_are_calibrated_on_the_table() -> None:
     half = sanitizer(eta=None, target_replacement=0.5, texts=public, cache=False)
     assert half.calibration().replacement == pytest.approx(0.5, abs=0.01)
     assert half.certificate().replaced == half.calibration().replacement
+
+
+def test_a_named_table_is_calibrated_once_for_each_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, every sanitizer of a process looks for the same eta for seconds; or one is given another's."""
+    asked: list[Any] = []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        asked.append(options)
+        return calibrate(*args, **options | {"texts": [" ".join(WORDS)]})
+
+    monkeypatch.setattr(build, "load", lambda name: TABLE)
+    monkeypatch.setattr(build, "calibrate", counted)
+    monkeypatch.setattr(build, "_CALIBRATED", {})
+    found = [RAPTSanitizer("glove", target_replacement=share).certificate().eta for share in (0.3, 0.6, 0.3, 0.6)]
+    assert found[:2] == found[2:]
+    assert found[0] != found[1]
+    assert len(asked) == 2
+    RAPTSanitizer("glove", target_replacement=0.3, mechanism="laplace")
+    RAPTSanitizer("glove", target_replacement=0.3, target=Target(texts=[" ".join(WORDS)]))
+    RAPTSanitizer(TABLE, target_replacement=0.3)
+    assert len(asked) == 5
 
 
 def test_a_table_without_the_calibration_words_still_certifies() -> None:

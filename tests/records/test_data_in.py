@@ -268,6 +268,19 @@ def test_one_error_names_all_rows_that_do_not_fit_the_chain() -> None:
     assert CANARY not in str(caught.value)
 
 
+class _Codes(enum.Enum):
+    PRAISE = 1
+    COMPLAINT = 0
+
+
+@pytest.mark.parametrize("labels", [[False, True], _Codes])
+def test_numbers_in_place_of_labels_that_are_none_are_told_apart(labels: Any) -> None:
+    """If it breaks, whoever exported flags as 0 and 1 is told of a label that is wrong, and not of what to do."""
+    examples = [{**row, "label": place % 2} for place, row in enumerate(private_examples(24))]
+    with pytest.raises(InvalidParameter, match=r"but it is a number\. Give the numbers as labels="):
+        classifier(examples=examples, labels=labels)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
