@@ -229,8 +229,8 @@ class Account(Same):
         spent, reserved = self.spent(plans, quick=False), claims(plans)
         more = f", and {fits} more would fit. Ask for less; a" if fits else ". A"
         refusal = BudgetExceeded(
-            f"{sentence} Nothing was charged for this{more} larger budget is a weaker promise and needs a new ledger. "
-            f"(Spent so far: epsilon={spent[0]:.6g}, delta={spent[1]:g}; reserved: epsilon={reserved[0]:.6g}, "
+            f"{sentence} Nothing was charged{more} larger budget is a weaker promise and needs a new ledger. (Spent so "
+            f"far: epsilon={spent[0]:.6g}, delta={spent[1]:g}; reserved: epsilon={reserved[0]:.6g}, "
             f"delta={reserved[1]:g}; budget: {self.budget}.)",
             asked=asked,
             spent=spent,

@@ -14,7 +14,7 @@ import pytest
 from langchain_dp.integrations import ray as on_ray
 
 from langchain_dp.accounting.metric import MetricLedger
-from langchain_dp.cli import main, workers
+from langchain_dp.cli import files, main, workers
 from langchain_dp.cli.workers import in_order
 from langchain_dp.errors import BudgetExceeded, InvalidParameter
 from langchain_dp.rapt import SanitizeBatches
@@ -85,9 +85,15 @@ def test_a_refusal_in_a_worker_writes_no_file_with_a_hole(folder: Path, capsys: 
     assert written(folder / "out") == {}
 
 
-def test_lines_before_one_that_cannot_be_read_are_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If it breaks, one bad row costs the files that were on their way."""
+def test_lines_before_one_that_cannot_be_read_are_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, one row that went bad while the command ran costs the files that were on their way."""
     (folder / "in" / "c.jsonl").write_text('{"text": 5}\n')
+    assert main(command(folder, "out", *account(folder), "--workers", "2")) == 1
+    assert not (folder / "out").exists(), "found before anything is charged"
+    monkeypatch.setattr(files, "check", lambda *_, **__: None)
+    capsys.readouterr()
     assert main(command(folder, "out", *account(folder), "--workers", "2")) == 1
     assert sorted(written(folder / "out")) == ["a.txt"]
     said = capsys.readouterr().err
