@@ -91,7 +91,7 @@ class Columns:
 
     def _alone(self, made: dict[str, Any]) -> Any:
         """A batch of values alone: names of axes, ``attrs`` and unused categories are columns that nobody named."""
-        values = {name: _alone(column) for name, column in made.items()}
+        values = {name: _bare(column) for name, column in made.items()}
         if isinstance(self._batch, Mapping):
             return {name: type(made[name])(one) if hasattr(made[name], "iloc") else one for name, one in values.items()}
         if hasattr(self._batch, "iloc"):
@@ -169,9 +169,9 @@ def _absent(value: Any) -> bool:
     return value is None or (isinstance(value, float) and value != value) or type(value).__name__ == "NAType"
 
 
-def _alone(column: Any) -> Any:
+def _bare(column: Any) -> Any:
     """The values of a column, without an index, and without categories and buffers that hold those of other rows."""
-    if hasattr(column, "cat"):
+    if hasattr(getattr(column, "cat", None), "remove_unused_categories"):
         column = column.cat.remove_unused_categories()
     values = getattr(column, "array", column)  # of a pandas series
     if hasattr(values, "__arrow_array__") and "Arrow" in type(values).__name__:
