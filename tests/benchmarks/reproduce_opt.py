@@ -127,8 +127,8 @@ WITHHELD = (
 SHOWN = (
     "ICL shows five training rows, in clear, to the model that answers, whoever writes elsewhere; the rows are the "
     "seed's first of every label (on Trec of five of the six). To a chat model of the first writer every prompt goes "
-    "without the line that names the labels. As one human message the five rows leave the 1.5B model near chance, where "
-    "they help it by its labels' probabilities: what it would have said without the grammar was not looked at."
+    "without the line that names the labels. As one human message the five rows leave the 1.5B model near chance, but "
+    "help it by its labels' probabilities: what it would have said without the grammar was not looked at."
 )
 CLIPPED = (
     "Clipped sums are not in the paper: tokens are drawn from what the subsets' clipped log-probabilities add up to "
