@@ -45,15 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code.
 
     Raises:
-        SystemExit: With 0 after --help and --version, with 2 where the arguments cannot be parsed.
+        SystemExit: With 0 after --help and --version, with 2 where the arguments cannot be parsed; see :func:`parse`.
     """
     _open_streams()
-    try:
-        options = parse(arguments)
-    except KeyboardInterrupt as error:
-        why, code = ending(error)
-        note(why)
-        return code
+    options = parse(arguments)
     for said in (WeakPromiseWarning, BudgetRunsLow, NothingKept):  # what a command shows, plan or certificate, says it
         warnings.simplefilter("ignore", said)
     try:
@@ -73,7 +68,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     """The command that the arguments name, with its options.
 
     Raises:
-        SystemExit: See :func:`main`; 0 after a shell was told what may come next; 1 where nobody can read a help text.
+        SystemExit: See :func:`main`; 0 after a shell was told what may come next; 1 where nobody can read a help text;
+            130 if it was interrupted.
     """
     if completion.VARIABLE in os.environ:
         completion.make_ready()
@@ -83,7 +79,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     except typer.TyperException as error:
         note(refusal(error))
         raise SystemExit(WRONG) from None
-    except OSError as error:
+    except (OSError, KeyboardInterrupt) as error:
         why, code = ending(error)
         note(why)
         raise SystemExit(code) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import string
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -178,6 +179,13 @@ def asker_specs(plan: LedgerPlan) -> list[ConfigurableFieldSpec]:
     return [ConfigurableFieldSpec(id=ASKER, annotation=str, name="Asker", description="Who asks: whose share is used.")]
 
 
+def as_messages(given: Sequence[Any]) -> list[BaseMessage] | None:
+    """What LangChain makes messages of; None for what it does not: what it says of that, it may say with the text."""
+    with contextlib.suppress(Exception):
+        return convert_to_messages(list(given))
+    return None
+
+
 def _messages(given: object) -> list[BaseMessage]:
     if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
         raise InvalidParameter(
@@ -189,10 +197,7 @@ def _messages(given: object) -> list[BaseMessage]:
             "Expected the question to be one str or a list of messages, not a list with str. Ask many questions by "
             "batch(). Nothing was spent."
         )
-    try:
-        return convert_to_messages(list(given))
-    except Exception:  # whatever it says, it may say it with the question
-        found = None
+    found = as_messages(given)
     if found is None:
         raise InvalidParameter(
             f"Expected the question of type {type(given).__name__} to hold messages alone. Nothing was spent."

@@ -278,9 +278,9 @@ class QuietModel:
             if refusal := self._refusal(try_gate=False):
                 return Outcome(stop=refusal)
             with sealed(Level.QUIET):
-                outcome = Outcome(self._read(self._runnable.invoke(prompt, _empty_config())))
-            self._answered = True
-            return outcome
+                answer = self._runnable.invoke(prompt, _empty_config())
+                self._answered = True
+                return Outcome(self._read(answer))
         except BaseException as error:  # Ctrl-C never comes here: Python raises it in the main thread, which waits
             if note is not None:
                 note.append(_described(error, whole=not _sent_private.is_set()))
@@ -293,9 +293,9 @@ class QuietModel:
             if refusal := self._refusal(try_gate=False):
                 return Outcome(stop=refusal)
             with sealed(Level.QUIET):
-                outcome = Outcome(self._read(await self._runnable.ainvoke(prompt, _empty_config())))
-            self._answered = True
-            return outcome
+                answer = await self._runnable.ainvoke(prompt, _empty_config())
+                self._answered = True
+                return Outcome(self._read(answer))
         except BaseException as error:  # the caller's cancellation reaches the caller; this task is the call's alone
             if note is not None:
                 note.append(_described(error, whole=not _sent_private.is_set()))

@@ -30,8 +30,8 @@ def check_environment() -> None:
         raise UnsafeEnvironment(problem)
 
 
-# Open private runs of the current context, innermost first, each with what was entered.
-_open_runs: ContextVar[tuple[tuple[private_run, contextlib.ExitStack], ...]] = ContextVar(
+# Open private runs of the current context, innermost first, each with what was entered; None where that is over.
+_open_runs: ContextVar[tuple[tuple[private_run | None, contextlib.ExitStack], ...]] = ContextVar(
     "langchain_dp_private_runs", default=()
 )
 
@@ -70,15 +70,12 @@ class private_run:  # reads as a statement: `with private_run():`
         if place is None:  # a generator was closed in another context: whatever is sealed there is not its own
             context.restore_cache()
             return
-        _, stack = runs.pop(place)
-        if place:  # others that were entered since go on: the context opens when they are over
-            entered, inner = runs[place - 1]
-            both = contextlib.ExitStack()
-            both.callback(stack.close)
-            both.callback(inner.close)
-            runs[place - 1] = entered, both
+        runs[place] = None, runs[place][1]
+        over = []
+        while runs and runs[0][0] is None:  # one that others were entered after opens the context when they are over
+            over.append(runs.pop(0)[1])
         _open_runs.set(tuple(runs))
-        if not place:
+        for stack in over:
             stack.close()
 
     async def __aenter__(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.prompt_values import (
     ChatPromptValue,
     ChatPromptValueConcrete,
@@ -18,6 +18,7 @@ from langchain_core.prompt_values import (
     StringPromptValue,
 )
 
+from langchain_dp.ensemble.questions import as_messages
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.documents import DocumentRules, check_documents, rebuild_document, said_under
 from langchain_dp.rapt.messages import IN_CLEAR, MessageRules, rebuild
@@ -148,11 +149,11 @@ def listed(messages: Any) -> list[BaseMessage]:
     Raises:
         InvalidParameter: They are none; without a text of them.
     """
-    try:
-        return convert_to_messages(list(messages) if isinstance(messages, (list, tuple)) else [messages])
-    except Exception:  # whatever it says, it may say it with the text
+    found = as_messages(messages if isinstance(messages, (list, tuple)) else [messages])
+    if found is None:
         kind = type(messages).__name__
-    raise InvalidParameter(f"Expected messages of type {kind} to be messages, or what LangChain makes messages of.")
+        raise InvalidParameter(f"Expected messages of type {kind} to be messages, or what LangChain makes messages of.")
+    return found
 
 
 def _is_message(value: object) -> bool:

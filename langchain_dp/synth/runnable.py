@@ -238,9 +238,8 @@ class DPExampleSynthesizer(KeepsExamples, Runnable[Examples | None, SyntheticExa
     @contextlib.contextmanager
     def _shown(self, total: int) -> Iterator[Callable[[WrittenText], None]]:
         """What to tell of each text, so that the caller's ``progress`` or a bar shows it."""
-        told = self._progress if callable(self._progress) else None
-        hidden = True if told is not None else None if self._progress is None else not self._progress
-        with tqdm(total=total, desc="writing", unit="text", disable=hidden) as bar:
+        told, shown = (self._progress, False) if callable(self._progress) else (None, self._progress)
+        with tqdm(total=total, desc="writing", unit="text", disable=None if shown is None else not shown) as bar:
 
             def tell(one: WrittenText) -> None:
                 bar.update()

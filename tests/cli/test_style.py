@@ -406,7 +406,9 @@ def test_an_interrupt_while_the_command_is_read_is_one_line(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("langchain_dp.cli.program", stopped)
-    assert main(["demo"]) == 130
+    with pytest.raises(SystemExit) as ended:
+        main(["demo"])
+    assert ended.value.code == 130
     assert capsys.readouterr().err == "langchain-dp: interrupted\n"
 
 

@@ -120,7 +120,7 @@ class LedgerStore(abc.ABC):
         """
         with self.backend.transaction(write=write, wait=wait) as connection:
             if not write:
-                self._follow(connection)
+                self.check_newest(connection)
             yield connection
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class LedgerStore(abc.ABC):
         if entries != newest or newest != handed_out or orphans:
             raise self.damaged(f"of {max(newest, handed_out)} {self._charges} {entries - orphans} are left")
         self._check_totals(connection, entries)
-        self._newest = self._entry(connection, newest)
+        self.check_newest(connection)
 
     def damaged(self, what: str) -> LedgerCorrupt:
         """The error of a ledger whose contents contradict one another."""
@@ -199,13 +199,9 @@ class LedgerStore(abc.ABC):
     def check_newest(self, connection: Connection) -> None:
         """Refuse a ledger that lacks the newest entry that this process has seen: what it paid for may not be kept.
 
-        By its time, too: others may have gone on from an older copy, so that another entry has its id.
+        By its time, too: others may have gone on from an older copy, so that another entry has its id. What is the
+        newest now is seen from then on, whoever wrote it.
         """
-        if self._entry(connection, self._newest[0]) != self._newest:
-            raise self.forgotten()
-
-    def _follow(self, connection: Connection) -> None:
-        """As :meth:`check_newest`, and remember what is the newest now, whoever wrote it."""
         rows = connection.execute(
             "SELECT id, time FROM entries WHERE id = ? OR id = (SELECT max(id) FROM entries) ORDER BY id",
             (self._newest[0],),
@@ -215,11 +211,6 @@ class LedgerStore(abc.ABC):
             raise self.forgotten()
         if found:
             self._saw(found[-1])
-
-    @staticmethod
-    def _entry(connection: Connection, number: int) -> tuple[int, str]:
-        found = connection.execute("SELECT time FROM entries WHERE id = ?", (number,)).fetchone()
-        return number, "" if found is None else str(found[0])
 
     def forgotten(self) -> LedgerCorrupt:
         """The error of a ledger in whose place an older copy was put."""

@@ -125,8 +125,8 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
             agent: What ``create_agent`` made with this middleware in its list.
 
         Raises:
-            InvalidParameter: It is no graph, or one without this middleware; or none of its tools has a name that
-                ``tools_inside`` gives.
+            InvalidParameter: It is no graph, or one without this middleware; or ``tools_inside`` gives a name that none
+                of its tools has.
         """
         if not isinstance(agent, PregelProtocol):
             raise InvalidParameter(
