@@ -32,6 +32,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_dp import DPICLClassifier, PrivacyBudget, PrivacyLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable, UnsafeEnvironment
 from langchain_dp.mechanisms import ReportNoisyMax
+from langchain_dp.quiet.model import QuietModel
 
 
 def votes_over_many(chain: DPICLClassifier, releases: int) -> Counter[str]:
@@ -292,6 +293,26 @@ def test_a_cache_that_is_set_after_the_first_answer_gets_nothing() -> None:
         assert cache._cache == {}
     finally:
         set_llm_cache(None)
+
+
+@pytest.mark.parametrize("way", ["batch", "abatch"])
+def test_a_memory_is_found_whether_or_not_an_answer_can_be_read(way: str) -> None:
+    """If it breaks, a model whose first answers are unreadable keeps what it is told, and nobody looks again."""
+    made: list[object] = []
+
+    def ask(prompt: Any) -> str:
+        if not made:
+            made.append(InMemoryChatMessageHistory())
+        return str(prompt)
+
+    def unreadable(answer: object) -> object:
+        raise ValueError(answer)
+
+    model = QuietModel(RunnableLambda(ask), read=unreadable)
+    call = model.batch if way == "batch" else lambda prompts: asyncio.run(model.abatch(prompts))
+    assert call(["a"]) == [None]
+    with pytest.raises(UnsafeEnvironment, match="InMemoryChatMessageHistory stores them"):
+        call(["b"])
 
 
 def test_a_memory_that_the_model_makes_with_its_first_call_costs_nothing() -> None:
