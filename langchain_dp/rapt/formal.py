@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from langchain_dp._util import forks
+from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.rounding import bound
 from langchain_dp.accounting.metric import MetricCertificate, MetricLedger, Owner
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt.calibrate import Calibration
 from langchain_dp.rapt.privatize import TextPrivatizer
-from langchain_dp.rapt.release import Drawer, Releases, Texts
+from langchain_dp.rapt.release import Drawer, K, Releases, Texts, Unit
 from langchain_dp.rapt.streams import TextStream
 from langchain_dp.redact import Held, redacted
 
@@ -63,6 +64,7 @@ class FormalReleases(Releases):
         self.engine: Drawer = engine
         self._calibration = calibration
         self._lock = threading.Lock()
+        self._told_of_limit = False
         forks.renew_lock(self)
 
     @property
@@ -114,6 +116,7 @@ class FormalReleases(Releases):
 
         Its content is not known yet, so without a name it is a document of its own.
         """
+        self._tell_of_limit(named=not (user is None and document is None))
         owner = Owner(f"\0stream {uuid.uuid4().hex}" if document is None else document, user)
         check_process = forks.one_process("a stream to be read")
         self.ledger.spend(self.engine.event.eta, [owner], table=self.engine.table, chain=self._chain)
@@ -123,6 +126,23 @@ class FormalReleases(Releases):
             return redacted(self.engine.pieces, Held(text))
 
         return TextStream(pieces)
+
+    def _draw(self, units: dict[K, Unit], owners: dict[K, Owner], keys: Sequence[bytes] = ()) -> dict[K, Texts]:
+        self._tell_of_limit(named=not any(unit.user is None and unit.document is None for unit in units.values()))
+        return super()._draw(units, owners, keys)
+
+    def _tell_of_limit(self, *, named: bool) -> None:
+        """Warn once, before anything is charged, of a limit that a text without a name never reaches."""
+        limit = None if named or self._told_of_limit else self.idle_limit(user=False)
+        if limit is not None:
+            self._told_of_limit = True
+            warn_caller(
+                f"Nobody is named whose text is released, so it counts towards no user's limit={limit:g}, and as a "
+                "document of its own it is charged once. Say whose it is: user=..., or in a chain "
+                'config={"configurable": {"user": ...}}, or DocumentRules(user_key=...) for documents; document=... '
+                "names the document instead.",
+                UserWarning,
+            )
 
     def stamp(self) -> dict[str, Any]:
         """What a sanitized message says of itself."""

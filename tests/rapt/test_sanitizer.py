@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+import warnings
 from collections.abc import AsyncIterator, Callable
 from operator import itemgetter
 from pathlib import Path
@@ -25,6 +26,7 @@ from langchain_dp.accounting.metric import MetricCertificate, MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError
 from langchain_dp.rapt import Policies, Target, build, calibrate
 from langchain_dp.rapt.runnable import RAPTSanitizer
+from langchain_dp.redact import Redacted
 
 RAW = "quetzal"  # no word of the table: it must never be seen again
 TEXT = f"the patient {RAW} has severe pain"
@@ -187,6 +189,30 @@ def test_keys_and_typos_are_refused() -> None:
         with pytest.raises(InvalidParameter):
             list(made.transform(iter(["a ", "b"]), **bad))
     assert made.certificate().releases == 0
+
+
+def test_a_limit_that_a_text_never_reaches_is_told_once_before_the_charge() -> None:
+    """If it breaks, somebody who gives a limit and names nobody believes that it holds."""
+    made = sanitizer(limit=20.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made.invoke("late", user="ann")
+        made.invoke("good", document="letter 7")
+        sanitizer().invoke("late")
+        sanitizer(limit=20.0, cache=False).invoke("late")  # equal texts add up, as one document
+        sanitizer(ledger=MetricLedger(document_limit=20.0), documents=None).invoke("late", document="letter 7")
+        before = len(list(made.ledger.entries()))
+        with pytest.raises(Redacted, match="UserWarning"):
+            made.invoke("late")
+        assert len(list(made.ledger.entries())) == before
+        made.invoke("late")
+    streamed = sanitizer(limit=20.0)
+    with pytest.warns(UserWarning, match="limit=20") as heard:
+        "".join(streamed.transform(iter(["late", " good"])))
+    assert [one.filename for one in heard] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        streamed.invoke("good")
 
 
 def test_a_very_long_text_is_one_release() -> None:
