@@ -85,6 +85,7 @@ def faults() -> Faults:
             )
         },
         "members": {"padded to the longest": lambda: chains.members(planted.longest_of_all)},
+        "cuts": under(chains.cuts, swaps.CUTS),
         "deletion": {"forgotten in name only": lambda: chains.deletion(lambda made, name: None)},
         "empty chain": {
             "noiseless branch of a chain": lambda: chains.empty(

@@ -31,6 +31,7 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.ensemble.answers import AnswerCache
+from langchain_dp.ensemble.room import Room, beginning
 from langchain_dp.ensemble.subsets import FixedPartition, KeyedCoins, SubsetSampler
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.icl import ChatDPICL, DPICLClassifier
@@ -96,6 +97,24 @@ def method(stand_in: StandIn) -> Callable[[Any], Any]:
 
 
 # ----------------------------------------------------------------------------------------------------- charges
+
+
+def remembered_by_the_prompt(
+    real: StandIn, room: Room, texts: Sequence[str], *, whole: Callable[[Sequence[str]], str], tokens: int
+) -> list[str]:
+    """Texts that make the same prompt are cut alike: as those that were asked first."""
+    found: dict[str, int] = vars(room).setdefault("planted", {})
+    shown = real(room, texts, whole=whole, tokens=tokens)
+    most = found.setdefault(whole(texts), max(map(len, shown)))
+    return [beginning(text, most) for text in texts]
+
+
+def cut_as_the_first(
+    real: StandIn, room: Room, texts: Sequence[str], *, whole: Callable[[Sequence[str]], str], tokens: int
+) -> list[str]:
+    """Every subset's texts are cut where those of the first had to be."""
+    most: int = vars(room).setdefault("planted", max(map(len, real(room, texts, whole=whole, tokens=tokens))))
+    return [beginning(text, most) for text in texts]
 
 
 def every_third_free(real: StandIn) -> Any:
@@ -528,6 +547,10 @@ OF_LABELS: dict[str, list[Swap]] = {
 """Faults of what the texts of labels are charged as."""
 
 
+CUTS: dict[str, list[Swap]] = {
+    "remembered by the prompt": [(Room, "fitting", method(remembered_by_the_prompt))],
+    "cut as the first was": [(Room, "fitting", method(cut_as_the_first))],
+}
 ANSWERS: dict[str, list[Swap]] = {
     "every third answer free": [(LedgerPlan, "spend", every_third_free)],
     "batches and async for free": [(LedgerPlan, "spend", method(free_in_threads))],

@@ -18,7 +18,7 @@ from langchain_dp.audit.bounds import gaussian_bound
 from langchain_dp.audit.empirical import Audited, audit_mechanism
 from langchain_dp.audit.pairs import canary_pair, worst_margin
 from langchain_dp.audit.self_check.check import Check, Finding, count, excess, worst
-from langchain_dp.audit.self_check.stubs import LABELS, NamingEngine
+from langchain_dp.audit.self_check.stubs import LABELS, RECORD, NamingEngine
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl import DPICLClassifier, Sampling
 
@@ -61,19 +61,53 @@ def _no_constants() -> Finding:
 
 def members(sent: Callable[[Sequence[str]], list[str]]) -> Finding:
     """One record becomes long: every other subset's prompt stays as it is, to the last byte."""
-    bodies = []
+    sides = []
     for text in ("short", "a very long record, " * 40):
-        engine = NamingEngine()
         rest = [{"text": f"record {place}", "label": LABELS[place % 2]} for place in range(7)]
-        budget = PrivacyBudget(50.0)
-        # Seeded, so that the coins of the two data sets are the same.
-        made = chain([*rest, {"text": text, "label": LABELS[0]}], engine, budget=budget, max_queries=1,
-                     not_private_seed=11)  # fmt: skip
-        made.invoke("question")
-        by_subset = {key[-1]: body for key, body in engine.asked.items()}  # type: ignore[index]  # a tuple
-        bodies.append(sent([by_subset[subset] for subset in sorted(by_subset)]))
-    changed = sum(a != b for a, b in zip(*bodies, strict=True))
-    return Finding(changed > 1, f"{changed} of {len(bodies[0])} prompts change when one record becomes longer")
+        sides.append(sent(_shown(chain, NamingEngine(), [*rest, {"text": text, "label": LABELS[0]}])))
+    return _apart(sides, "when one record becomes longer")
+
+
+def cuts() -> Finding:
+    """No subset fits the context; one record becomes longer still, or makes its subset's prompt that of another one."""
+    pairs = functools.partial(chain, shots=2, sampling=Sampling("fixed", 8, 1.0))
+    texts = [f"record {place} " + "word " * (30 + place) + "end" for place in range(16)]
+
+    def shown(engine: NamingEngine) -> list[str]:
+        return _shown(pairs, engine, [{"text": text, "label": LABELS[0]} for text in texts])
+
+    first, second, *_ = shown(NamingEngine())
+    (one, changing), (three, four) = (map(int, RECORD.findall(body)) for body in (first, second))
+    between = f"\nLabel: {LABELS[0]}\n\nText: "
+    both = texts[three] + between + texts[four]
+    texts[one] = "few words"
+    texts[three] = texts[one] + between + texts[three]  # now the two are few words and a long text, two long texts
+    sides = []
+    for text in ("short", "a very long record, " * 40, both):
+        texts[changing] = text
+        sides.append(shown(_SmallEngine()))
+    return worst(
+        _apart([sides[0], side], f"when one record {what}")
+        for what, side in zip(("becomes longer", "holds what stands between two"), sides[1:], strict=True)
+    )
+
+
+class _SmallEngine(NamingEngine):
+    """The same over a small context."""
+
+    max_tail_tokens = 40
+
+
+def _shown(build: Callable[..., DPICLClassifier], engine: NamingEngine, rows: Sequence[Any]) -> list[str]:
+    """What an engine is shown of every subset. Seeded, so that the coins of two data sets are the same."""
+    build(rows, engine, budget=PrivacyBudget(50.0), max_queries=1, not_private_seed=11).invoke("question")
+    by_subset = {key[-1]: body for key, body in engine.asked.items()}  # type: ignore[index]  # a tuple
+    return [by_subset[subset] for subset in sorted(by_subset)]
+
+
+def _apart(sides: Sequence[Sequence[str]], when: str) -> Finding:
+    changed = sum(a != b for a, b in zip(*sides, strict=True))
+    return Finding(changed > 1, f"{changed} of {len(sides[0])} prompts change {when}")
 
 
 def deletion(forget: Callable[[DPICLClassifier, str], object]) -> Finding:
@@ -181,6 +215,7 @@ def _tight_gaussian() -> Finding:
 CHECKS = [
     Check("constants", "no constant from private numbers", _no_constants, once=True),
     Check("members", "a vote hangs on its own subset", lambda: members(list)),
+    Check("cuts", "and where a long text is cut", cuts, once=True),
     Check("deletion", "what is forgotten is gone", lambda: deletion(DPICLClassifier.forget)),
     Check("empty chain", "a chain draws noise without voters", lambda: empty(answers)),
     Check("tightness", "60% of the claim can be shown", _tight, once=True),
