@@ -149,7 +149,7 @@ class Dialect:
             return len(self._tokens(text))
         if not text:
             return 0
-        body = {"model": self.model, "prompt": _whole(text), "max_tokens": 1, "temperature": 0}
+        body = {"model": self.model, "prompt": _whole(text), "max_tokens": 1, "temperature": 0, **self._fields()}
         try:
             return int(self.server.ask("completions", body)["usage"]["prompt_tokens"])
         except (KeyError, TypeError, ValueError):

@@ -118,11 +118,17 @@ class Server:
 
 
 def _checked(base_url: str, allow_plain_http: bool) -> str:
-    parts = urlsplit(base_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise InvalidParameter(f"Expected base_url={base_url!r} to be an address such as 'http://127.0.0.1:8000/v1'.")
+    try:
+        parts = urlsplit(base_url)
+    except ValueError:  # its text quotes the address, in which a password may stand
+        parts = urlsplit("")
     if parts.username or parts.password:
         raise InvalidParameter("Expected base_url without a user name or password in it. Give api_key= instead.")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise InvalidParameter(
+            f"Expected base_url, with scheme {parts.scheme!r} and host {parts.hostname!r}, to be an address such as "
+            "'http://127.0.0.1:8000/v1', with nothing after its path. Give a key as api_key=."
+        )
     if parts.scheme == "http" and not is_loopback(parts.hostname) and not allow_plain_http:
         raise InvalidParameter(
             f"Expected base_url={base_url!r} to use https: private records would cross the network in clear. "

@@ -8,6 +8,7 @@ holds the same bits. The price is speed: members wait for each other.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
@@ -50,7 +51,8 @@ class TransformersEnsemble(LocalEngine):
         What a member gets is a function of the model, the settings, its own prompt, its written tokens, its coin and
         the public parameters of the call, to the last bit on a CPU with a fixed number of torch threads: alone or in
         any company, warm or cold. On a GPU the same holds as far as its kernels repeat themselves. A member whose
-        evaluation fails, in whatever way, abstains, and nothing is logged of it. Exceptions hold no text and no frame
+        evaluation fails, in whatever way, is evaluated once more with nothing of others kept, for they may have taken
+        the memory; if that fails, too, it abstains, and nothing is logged of it. Exceptions hold no text and no frame
         of what was asked. Forgetting overwrites keys and values; what torch used for a moment while it computed, and
         token numbers held by Python, are freed without that.
 
@@ -143,7 +145,7 @@ class TransformersEnsemble(LocalEngine):
             row = self._members.logits(head, one.prompt, parts)
             return take(row, [int(token) for token in one.written], one.draw)
 
-        return [_or_none(taken, one) for one in asked]
+        return [self._or_none(taken, one) for one in asked]
 
     def _scores(
         self, prompts: Sequence[MemberPrompt], words: Sequence[str], content_free: Sequence[str]
@@ -161,7 +163,7 @@ class TransformersEnsemble(LocalEngine):
             scores = self._members.scores(head, prompt, start, tails, labels, key)
             return [float(score) for score in scores] if np.isfinite(scores).all() else None
 
-        return [_or_none(row, prompt) for prompt in prompts]
+        return [self._or_none(row, prompt) for prompt in prompts]
 
     def _warm(self, prompts: Sequence[MemberPrompt]) -> None:
         def evaluate(prompt: MemberPrompt) -> None:
@@ -171,16 +173,19 @@ class TransformersEnsemble(LocalEngine):
 
         for prompt in prompts:
             self._prompts.check_head(prompt.head, 1)
-            _or_none(evaluate, prompt)
+            self._or_none(evaluate, prompt)
+
+    def _or_none(self, evaluate: Callable[[Asked], Answer | None], member: Asked) -> Answer | None:
+        """A member's answer; None if it cannot be had even with all the memory that other members had taken."""
+        with contextlib.suppress(Exception):
+            return evaluate(member)
+        self._store.clear()
+        self._members.evaluator.give_back()
+        with contextlib.suppress(Exception):  # whatever it is, it came from this member's content: without a word
+            return evaluate(member)
+        return None
 
     def _free(self) -> None:
         self._store.clear()
         self.__dict__.pop("_members", None)
         self.__dict__.pop("_model", None)
-
-
-def _or_none(evaluate: Callable[[Asked], Answer | None], member: Asked) -> Answer | None:
-    try:
-        return evaluate(member)
-    except Exception:  # whatever it is, it came from this member's content: it abstains, without a word
-        return None

@@ -59,35 +59,46 @@ class Room:
         Args:
             texts: Those of one member. Private.
             whole: Puts them together as they stand in the prompt.
-            tokens: What all of it may have. Where the model's counts cannot be had, nothing is cut.
+            tokens: What all of it may have. A length whose tokens cannot be counted is too long, this once; where
+                none can be, nothing is cut.
         """
         if len(whole(texts).encode()) <= tokens:  # no token is shorter than a byte
             return list(texts)
         # Not by the prompt alone: texts that hold what stands between texts make the same one, and are cut otherwise.
         asked = json.dumps([tokens, list(texts), whole(texts)]).encode()
         digest = hashlib.blake2b(asked, key=self._key, digest_size=16).digest()
-        if digest not in self._found:
-            self._found[digest] = self._longest(texts, whole, tokens)
+        if digest in self._found:
+            return [beginning(text, self._found[digest]) for text in texts]
+        most, certain = self._longest(texts, whole, tokens)
+        if certain:
+            self._found[digest] = most
             while len(self._found) > _KEPT:
                 self._found.popitem(last=False)
-        return [beginning(text, self._found[digest]) for text in texts]
+        return [beginning(text, most) for text in texts]
 
-    def _longest(self, texts: Sequence[str], whole: Callable[[Sequence[str]], str], tokens: int) -> int:
-        """Characters after which texts are cut."""
+    def _longest(self, texts: Sequence[str], whole: Callable[[Sequence[str]], str], tokens: int) -> tuple[int, bool]:
+        """Characters after which texts are cut, and whether they were counted: a failure may pass."""
+        counts: dict[int, int | None] = {}
 
         def fits(characters: int) -> bool:
-            return count_quietly(self._engine, whole([beginning(text, characters) for text in texts])) <= tokens
+            try:
+                count = count_quietly(self._engine, whole([beginning(text, characters) for text in texts]))
+            except ModelUnavailable:  # of a private text: a server may refuse to read what is too long
+                counts[characters] = None
+                return False
+            counts[characters] = count
+            return count <= tokens
 
         low, high = 0, max(map(len, texts), default=0)
-        try:
-            if fits(high):
-                return high
-            while high - low > 1:
-                middle = (low + high) // 2
-                low, high = (middle, high) if fits(middle) else (low, middle)
-        except ModelUnavailable:  # of a private text: the engine itself says what becomes of this member
-            return max(map(len, texts))
-        return low
+        most = high
+        if fits(high):
+            return high, True
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        if all(count is None for count in counts.values()):  # the engine itself says what becomes of this member
+            return most, False
+        return low, counts.get(high) is not None
 
 
 def beginning(text: str, characters: int) -> str:

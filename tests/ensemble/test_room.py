@@ -90,6 +90,45 @@ def test_texts_that_make_the_same_prompt_are_cut_each_on_its_own(turned: bool) -
         assert len(lines(shown).split()) <= 50
 
 
+class Server(Counting):
+    """Refuses to read what has more than so many words; loses the first so many requests."""
+
+    def __init__(self, most: int = 10_000, lost: int = 0) -> None:
+        super().__init__()
+        self.most, self.lost = most, lost
+
+    def count_tokens(self, text: str) -> int:
+        words = super().count_tokens(text)
+        if words > self.most or self.asked <= self.lost:
+            raise ModelUnavailable("refused")
+        return words
+
+
+def test_what_a_server_refuses_to_read_is_cut_too() -> None:
+    """If it breaks, long records are sent whole to a server that refuses them: all abstain, and noise is charged."""
+    server = Server(most=100)
+    room = Room(server)
+    shown = room.fitting(["word " * 500], whole=lines, tokens=50)
+    assert shown == Room(Counting()).fitting(["word " * 500], whole=lines, tokens=50)
+    asked = server.asked
+    room.fitting(["word " * 500], whole=lines, tokens=50)
+    assert server.asked == asked  # counted on both sides of the cut: it is known
+
+
+@pytest.mark.parametrize("lost", [1, 3, 9, 100])
+def test_a_count_that_failed_is_not_remembered(lost: int) -> None:
+    """If it breaks, one request that a server loses leaves a record's member out of every later release."""
+    server = Server(lost=lost)
+    room = Room(server)
+    for _ in range(2):
+        first = room.fitting(["word " * 500], whole=lines, tokens=50)
+        server.lost = 0
+    assert "".join(first).split()
+    assert room.fitting(["word " * 500], whole=lines, tokens=50) == Room(Counting()).fitting(
+        ["word " * 500], whole=lines, tokens=50
+    )
+
+
 def test_no_text_is_kept() -> None:
     """If it breaks, a record that was forgotten is still in memory."""
     room = Room(Counting())

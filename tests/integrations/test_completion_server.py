@@ -154,6 +154,28 @@ def test_kept_prefixes_are_kept_under_a_secret_of_the_engine() -> None:
         assert "cache_salt" not in server.completions[0]  # a server that we do not know may refuse the field
 
 
+def test_no_request_with_private_text_is_without_a_salt() -> None:
+    """If it breaks, texts that are counted by a completion lie in the cache that all users of a server share."""
+    with CompletionServer(kind="sglang") as server:
+        built = engine(server)
+        for _ in range(2):
+            assert built.count_tokens(prompt(1, CANARY).body) > 0
+        salts = [body["cache_salt"] for body in server.completions]
+        assert len(set(salts)) == len(salts) == 2
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://svc:HUNTER2@10.0.0.5:8000/v1?x=1", "htp://svc:HUNTER2@10.0.0.5/v1", "https://h/v1?api-key=HUNTER2",
+     "http://svc:HUNTER2@[10.0.0.5/v1"],
+)  # fmt: skip
+def test_an_address_with_a_secret_is_refused_without_it(url: str) -> None:
+    """If it breaks, a password stands in a log."""
+    with pytest.raises(InvalidParameter, match="base_url") as refused:
+        CompletionServerEnsemble(url, "tiny")
+    assert "HUNTER2" not in f"{refused.value}{refused.value.__context__}"
+
+
 def test_an_unknown_server_is_not_trusted_with_a_penalty(other: CompletionServer) -> None:
     """If it breaks, a server ignores the penalty without a word, as llama.cpp's does with vLLM's name for it."""
     with pytest.raises(InvalidParameter, match=r"neither llama\.cpp nor vLLM"):

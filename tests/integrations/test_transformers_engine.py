@@ -217,10 +217,31 @@ def test_an_unforeseen_failure_is_one_abstention(
     with monkeypatch.context() as patched:
         patched.setattr(evaluator, "extended", broken)
         assert engine.next_tokens(crowd, Decoding()) == [expected[0], None, expected[2]]
+    assert len(failed) == 2  # the second time with nothing of others kept
     assert all(is_wiped(tensor.untyped_storage()) for layers in failed for pair in layers for tensor in pair)
-    assert len(failed) == 1
     assert engine.next_tokens(crowd, Decoding()) == expected
     assert CANARY not in caplog.text
+
+
+def test_memory_that_others_hold_costs_no_member_its_vote(
+    engine: TransformersEnsemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks, the length of one record decides which other members have a vote."""
+    crowd = [asked(0), asked(1), asked(2), asked(3)]
+    expected = engine.next_tokens(crowd, Decoding())
+    engine._store.clear()
+    evaluator = engine._members.evaluator
+    inner, most, freed = evaluator.extended, engine.bytes_per_token() * 60, []
+
+    def short_of_memory(layers: Any, kept: int, tokens: Any, **options: Any) -> Any:
+        if engine.cached_bytes + evaluator.bytes_per_token * (kept + len(tokens)) > most:
+            raise MemoryError
+        return inner(layers, kept, tokens, **options)
+
+    monkeypatch.setattr(evaluator, "give_back", lambda: freed.append(engine.cached_bytes))
+    monkeypatch.setattr(evaluator, "extended", short_of_memory)
+    assert engine.next_tokens(crowd, Decoding()) == expected
+    assert set(freed) == {0}
 
 
 @pytest.mark.parametrize("call", ["next_tokens", "score_labels", "warm", "count_tokens"])

@@ -81,6 +81,11 @@ def test_models_and_tokenizers_that_do_not_serve_are_refused() -> None:
     with pytest.raises(InvalidParameter, match="keys and values"):
         TransformersEnsemble(state, tiny_tokenizer(), max_tokens=256)
 
+    compiled = tiny_model()
+    compiled.model.layers[0].compile()
+    with pytest.raises(InvalidParameter, match="not compiled"):
+        TransformersEnsemble(compiled, tiny_tokenizer(), max_tokens=256)
+
     class Naive(transformers.PreTrainedTokenizerFast):  # type: ignore[misc, name-defined]  # torch-free stubs
         def __call__(self, text: str, **options: Any) -> Any:
             options.pop("split_special_tokens", None)
