@@ -11,7 +11,8 @@ from langchain_dp._util.rounding import bound
 from langchain_dp.accounting.events import Neighbors
 from langchain_dp.errors import InvalidParameter, MostlyNoiseWarning, WeakPromiseWarning
 
-_USUAL = 10.0
+USUAL = 10.0
+"""Largest epsilon that is said to promise something."""
 _MOST = 500.0  # nats; a budget beyond promises nothing, and the accountant's exponentials stay finite
 _NAMES = {member.name.lower(): member for member in Neighbors}
 
@@ -87,9 +88,9 @@ def weak_points(epsilon: float, delta: float, count: int | None = None, of: str 
         of: What is counted.
     """
     points = []
-    if epsilon > _USUAL:
+    if epsilon > USUAL:
         points.append(
-            f"epsilon={epsilon:g} is above {_USUAL:g}: what is released may make a guess about a record e^{epsilon:g} "
+            f"epsilon={epsilon:g} is above {USUAL:g}: what is released may make a guess about a record e^{epsilon:g} "
             "times as likely, which promises hardly anything"
         )
     if count and delta >= 1 / count:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 import typer
 from typer import Option
 
-from langchain_dp.cli.parser import Options, WrongArguments, paths, positive, rate, share
+from langchain_dp.cli.parser import Options, WrongArguments, paths, positive, rate, share, tiny
 from langchain_dp.errors import InvalidParameter
 
 Neighboring = Literal["replace-one", "add-or-remove-one", "replace-special"]
@@ -150,7 +150,7 @@ class RowOptions(FileOptions, LabelOptions):
 class DeltaOptions(Options):
     """The small one."""
 
-    delta: float = promised(1e-05, parser=share)
+    delta: float = promised(1e-05, parser=tiny)
 
 
 class ConstantOptions(DeltaOptions):
@@ -186,7 +186,7 @@ class ExampleOptions(KindOptions, LabelOptions):
     said: ClassVar = {"max_new_tokens": "--tokens"}
     describe: list[str] | None = of_run(None, metavar="LABEL=TEXT", help="what a label means, public; for each label")
     describe_first: bool = of_run(False, "--describe-first", help="spend a little on a description of each label first")
-    count: int = of_run(64, min=1, help="examples, all labels together")
+    count: int = of_run(64, min=1, help="examples, all labels together; rounded up to as many of each")
     tokens: int = of_run(40, min=1, help="tokens of one example at most")
     members: int = of_run(30, min=2, help="members that are expected to take part in one example")
     shots: int = of_run(1, min=1, help="rows that a member is expected to show: more tell more, and cost more")

@@ -203,6 +203,7 @@ def _number(low: float, high: float, bound: str) -> Callable[[str], float]:
 
 positive = _number(0.0, math.inf, "above 0")
 share = _number(0.0, 1.0, "between 0 and 1, such as 0.5")
+tiny = _number(0.0, 1.0, "between 0 and 1, such as 1e-05")
 rate = _number(0.0, math.nextafter(1.0, 2.0), "above 0 and at most 1")
 not_negative = _number(-math.ulp(0.0), math.inf, "that is not negative")
 """Types of an argument: a number within bounds, where typer's own cannot leave a bound itself out, or infinity."""

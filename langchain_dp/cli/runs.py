@@ -69,10 +69,17 @@ def read_off(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
             f"Expected at most {_LABELS} labels in the private rows, of at most {_LONG} letters and each in {_ROWS} "
             f"rows on average, but {found}. Text and label may be exchanged; if not, name the labels with --labels."
         )
-    return labels, (
+    told = (
         f"Note: {len(labels)} labels were read off the private rows and count as public from here on. Name them with "
         "--labels to keep them a constant."
     )
+    alike = len(labels) - len({label.strip().casefold() for label in labels})
+    if alike:
+        told += (
+            f" {alike} of them differ{'s' if alike == 1 else ''} from another one by case or outer blanks only, and "
+            "count as labels of their own: repair the rows first, unless that is meant."
+        )
+    return labels, told
 
 
 READ_OFF = "the labels were read off the private rows: the epsilon does not count that"

@@ -114,6 +114,7 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
             if not begun and not self.json:
                 note(_before(plan))
                 note(charging(ledger, path))
+            charged = sum(entry.count for entry in ledger.entries())
             share = None if begun and self.ledger_budget is None else budget  # it keeps the share it took
             with explained():
                 advance = held.enter_context(progress("writing", plan.examples, "examples"))
@@ -125,6 +126,8 @@ to a model ("team A"), --describe-first finds out from the rows what they mean, 
                 except KeyboardInterrupt:
                     note(f"interrupted; what is written is kept in {path}. The same command again goes on from there.")
                     return INTERRUPTED
+            if begun and not self.json and charged == sum(entry.count for entry in ledger.entries()):
+                note(f"This run was complete: its examples are given out again from {path}, and nothing was charged.")
             self._save(examples)
         return DONE
 

@@ -50,7 +50,7 @@ from langchain_dp.opt.reservation import (
 from langchain_dp.opt.run import CANCELLED, Run
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.text import Text
-from langchain_dp.opt.verdict import check_choice, choice_note, choice_verdict
+from langchain_dp.opt.verdict import check_choice, check_selecting, choice_note, choice_verdict
 from langchain_dp.opt.voters import (
     ClippedGlossary,
     ClippedTexts,
@@ -152,7 +152,7 @@ class PrivateRuns:
     def check_reachable(self, token: WritingEvent | None, share: PrivacyBudget, scheme: Scheme, records: int) -> None:
         """Refuse noise that no token can win against, or, where settings were chosen to fit, so small a clip.
 
-        Likewise a choice among public prompts that would be one at random, where the number of records is public.
+        Likewise a choice that would be one at random, where settings were chosen by a public number of records.
 
         Raises:
             InvalidParameter: It is such noise.
@@ -163,8 +163,10 @@ class PrivateRuns:
             check_reachable(token, share, scheme, settings.calls, given=given, agreement=self.agreement)
         elif token is not None and self.agreement < 1:
             check_clip(self._clipped(token, scheme).clip, share)
-        elif token is None and self.agreement < 1 and scheme.even:
-            check_choice(share, prompts=settings.choices, rows=settings.taking_part(records))
+        if self.agreement < 1 and scheme.even:
+            taking, check = settings.taking_part(records), check_selecting if settings.writes else check_choice
+            rows = round(settings.validation * taking) if settings.writes else taking
+            check(share, prompts=settings.choices, rows=rows)
 
     def _judge(self, token: WritingEvent | None, share: PrivacyBudget, scheme: Scheme, records: int) -> None:
         """As :meth:`check_reachable`, and a warning where what is left will be noise above all."""

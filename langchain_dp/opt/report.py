@@ -17,7 +17,7 @@ from langchain_dp.opt.fit import DESCRIBING_CLIP, ENOUGH_CLIP
 from langchain_dp.opt.reservation import WritingEvent, chance, choose_noise, clip_of, votes_needed
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CUE, Demonstration
-from langchain_dp.opt.verdict import Verdict, choice_verdict, clip_verdict, verdict
+from langchain_dp.opt.verdict import Verdict, choice_verdict, clip_verdict, selecting_verdict, verdict
 from langchain_dp.ports import HasCache, Measured, VotesNextToken
 from langchain_dp.records import PrivateRecords
 
@@ -236,6 +236,8 @@ def report(
     else:
         enough = ENOUGH_CLIP if settings.glossary is None else DESCRIBING_CLIP
         judged = clip_verdict(clip, budget, rows=rows, taken=count, clip_at=clip_at, enough=enough)
+    if token is not None:
+        judged = selecting_verdict(selection, budget, prompts=settings.choices, rows=round(validation)) or judged
 
     measured = engine if isinstance(engine, Measured) else None
     each = (subset + settings.max_new_tokens) * measured.bytes_per_token() if measured else None

@@ -21,7 +21,7 @@ from langchain_dp.accounting import (
     calibrate_text_round,
     epsilon,
 )
-from langchain_dp.accounting.budget import LEAST_CLIP
+from langchain_dp.accounting.budget import LEAST_CLIP, USUAL
 from langchain_dp.accounting.events import SamplingName, labels_paid, votes_move
 from langchain_dp.ensemble.reservation import Reservation, check_same, reserved_once, unreserved
 from langchain_dp.ensemble.scheme import Scheme
@@ -285,18 +285,25 @@ def check_reachable(
     instead = (
         "fewer calls (num_prompts=, max_new_tokens=), more votes (subsets=), or fewer shots= and more records."
         if agreement == 1
-        else 'more records; decoder="clip" and method="choose" do with far fewer.'
+        else 'more records; decoder="clip" and method="choose" do with fewer, as their plan() says.'
     )
-    remedy = _remedy(token, share, voters, calls, moved, given)
+    remedy = _remedy(token, share, voters, calls, moved, given=given, fitted=agreement < 1)
     raise InvalidParameter(
         f"Expected {'epsilon0' if given else 'epsilon'}={token.epsilon0 if given else share.epsilon:g}, "
         f"delta={share.delta:g} to be enough for one token: with {calls} calls a token needs {needed:.0f} votes, but "
-        f"only {scheme.expected_subsets:.3g} subsets vote{at_best}. Give {remedy}, or {instead}"
+        f"only {scheme.expected_subsets:.3g} subsets vote{at_best}. Give {f'{remedy}, or ' if remedy else ''}{instead}"
     )
 
 
 def _remedy(
-    token: LimitedDomainEvent, share: PrivacyBudget, voters: float, calls: int, moved: bool, given: bool
+    token: LimitedDomainEvent,
+    share: PrivacyBudget,
+    voters: float,
+    calls: int,
+    moved: bool,
+    *,
+    given: bool,
+    fitted: bool,
 ) -> str:
     room = voters - (2 if moved else 1)
     if room <= 0:
@@ -309,6 +316,8 @@ def _remedy(
         return "a larger budget"
     if given:
         return f"at least epsilon0={least:g} (which costs epsilon={_rounded_up(cost)})"
+    if fitted and cost > USUAL:  # nobody should take it
+        return ""
     return f"at least epsilon={_rounded_up(cost)} at these settings (from there on a token can win; often, with more)"
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, PrivacyBudget
-from langchain_dp.accounting.budget import LEAST_CLIP
+from langchain_dp.accounting.budget import LEAST_CLIP, USUAL
 from langchain_dp.accounting.events import votes_move
 from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import InvalidParameter
@@ -104,6 +104,37 @@ def check_choice(budget: PrivacyBudget, *, prompts: int, rows: int) -> None:
         raise InvalidParameter(f"Expected rows and epsilon to be enough for a choice: {found.said}.")
 
 
+def selecting_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompts: int, rows: int) -> Verdict | None:
+    """Judge the choice among written prompts: None unless so few rows select that even the best one may lose it.
+
+    Args:
+        selection: The choice.
+        budget: The promise.
+        prompts: Prompts to choose among.
+        rows: Rows that select, about.
+    """
+    ahead = ahead_for_sure(selection, prompts)
+    if rows >= ahead:
+        return None
+    return Verdict(
+        "no",
+        f"not with {rows:,} rows that select at epsilon {budget.epsilon:g}: keep your instruction, spend nothing. To "
+        f"win {_SURE:.0%} of the time a prompt would have to answer {ahead:,} rows more right than any other. More "
+        "rows would do",
+    )
+
+
+def check_selecting(budget: PrivacyBudget, *, prompts: int, rows: int) -> None:
+    """Refuse to write prompts among which the choice would be one at random.
+
+    Raises:
+        InvalidParameter: It would.
+    """
+    found = selecting_verdict(selection_event(budget), budget, prompts=prompts, rows=rows)
+    if found is not None:
+        raise InvalidParameter(f"Expected rows and epsilon to be enough for a choice: {found.said}.")
+
+
 def clip_verdict(
     clip: float,
     budget: PrivacyBudget,
@@ -193,9 +224,10 @@ def _rows(rows: int, taken: int, needed: float, scheme: Scheme) -> str:
 
 
 def _epsilon(budget: PrivacyBudget, does: Callable[[PrivacyBudget], bool]) -> str:
-    """The least epsilon that would do, to a quarter; none where thirty times as much does not."""
+    """The least epsilon that would do, to a quarter; none where it would promise hardly anything."""
     times = _least(lambda factor: does(dataclasses.replace(budget, epsilon=budget.epsilon * factor)))
-    return "" if times is None else f"epsilon {math.ceil(10 * budget.epsilon * times) / 10:g}"
+    enough = math.inf if times is None else math.ceil(10 * budget.epsilon * times) / 10
+    return "" if enough > USUAL else f"epsilon {enough:g}"
 
 
 def _least(does: Callable[[float], bool]) -> float | None:

@@ -221,6 +221,26 @@ def test_another_file_is_not_replaced(
     assert (tmp_path / "made.jsonl").read_text() == "my thesis"
 
 
+def test_labels_that_hardly_differ_are_told(
+    command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it breaks, rows that were typed by hand make three labels of one, and the budget is cut in three."""
+    data = tmp_path / "train.jsonl"
+    lines = [json.loads(line) for line in data.read_text().splitlines()]
+    asked = command("--plan")
+    at = asked.index("--labels")
+    asked = [*asked[:at], *asked[at + 3 :]]
+    assert main(asked) == 0
+    assert "case" not in capsys.readouterr().err
+    for place, row in enumerate(lines[:12]):
+        row["label"] = row["label"].upper() if place % 2 else f" {row['label']}"
+    data.write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
+    assert main(asked) == 0
+    said = capsys.readouterr().err
+    assert "differ from another one by case or outer blanks only" in said
+    assert "delivery" not in said.casefold()
+
+
 def test_an_interrupted_run_goes_on(
     command: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -239,9 +259,13 @@ def test_an_interrupted_run_goes_on(
     assert "goes on from there" in capsys.readouterr().err
     assert not (tmp_path / "made.jsonl").exists()
     assert main(command()) == 0
-    again = capsys.readouterr()
-    assert main(command()) == 0  # it is complete
-    again = again.err + capsys.readouterr().err
+    again = capsys.readouterr().err
+    assert "was complete" not in again
+    assert main(command()) == 0
+    complete = capsys.readouterr().err
+    assert "was complete" in complete
+    assert "nothing was charged" in complete
+    again += complete
     assert "Charges" not in again, "nothing new is charged, or only what was announced"
     assert "Writes" not in again
     ledger = PrivacyLedger(PrivacyBudget(3.0), tmp_path / "made.jsonl.ledger")

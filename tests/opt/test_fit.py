@@ -105,15 +105,39 @@ def test_too_few_rows_are_told_to_keep_their_instruction() -> None:
     assert (ledger.plans(), engine.shown) == ([], [])
 
 
+@pytest.mark.parametrize("method", ["dp-opt", "glossary"])
+def test_rows_that_cannot_select_are_refused(method: Any) -> None:
+    """If it breaks, a handful of rows pays their whole budget for a choice that a single one of them makes."""
+    ledger = PrivacyLedger(PrivacyBudget(3.0, 1e-5))
+    engine = Looking()
+    made = auto(12, 3.0, engine, budget=None, ledger=ledger, decoder="clip", method=method)
+    verdict = made.plan(12).verdict
+    assert verdict.worth == "no"
+    assert str(verdict).startswith("not with 1 rows that select at epsilon 3: keep your instruction, spend nothing.")
+    with pytest.raises(InvalidParameter, match=r"more right than any other\. More rows"):
+        made.invoke(examples(12))
+    assert (ledger.plans(), engine.shown) == ([], [])
+
+
+def test_no_budget_that_promises_nothing_is_advised() -> None:
+    """If it breaks, who asks for privacy is told to take an epsilon of 84."""
+    made = auto(25, 3.0)
+    assert "epsilon 3: keep" in str(made.plan(25).verdict)
+    assert not re.search(r"epsilon [\d.]+ would", str(made.plan(25).verdict))
+    with pytest.raises(InvalidParameter, match=r"at best\. Give more records; decoder="):
+        made.invoke(examples(25))
+
+
 def test_what_the_verdict_says_would_help_does() -> None:
     """If it breaks, a user collects rows, or raises the budget, for nothing."""
-    said = str(optimizer(budget=PrivacyBudget(1.0, 1e-4), **CHOSEN).plan(400).verdict)
+    few = CHOSEN | {"num_prompts": 1}
+    said = str(optimizer(budget=PrivacyBudget(1.0, 1e-4), **few).plan(400).verdict)
     rows, more = (
         float(word.replace(",", "")) for word in re.findall(r"([\d.,]*\d)(?= rows that take part or| would)", said)
     )
-    assert optimizer(budget=PrivacyBudget(more, 1e-4), **CHOSEN).plan(400).verdict.worth == "yes"
-    assert optimizer(budget=PrivacyBudget(0.75 * more, 1e-4), **CHOSEN).plan(400).verdict.worth != "yes"
-    wider = CHOSEN | {"subsets": round(40 * rows / 400)}
+    assert optimizer(budget=PrivacyBudget(more, 1e-4), **few).plan(400).verdict.worth == "yes"
+    assert optimizer(budget=PrivacyBudget(0.75 * more, 1e-4), **few).plan(400).verdict.worth != "yes"
+    wider = few | {"subsets": round(40 * rows / 400)}
     assert optimizer(budget=PrivacyBudget(1.0, 1e-4), **wider).plan(round(rows)).verdict.worth == "yes"
 
 
