@@ -13,13 +13,17 @@ from langchain_dp.errors import LangChainDPError, MissingExtra, ModelUnavailable
 
 INSTALL = "Install it with: pip install 'langchain-dp[ray]'."
 
+RETRIES = 3
+"""How often a batch is done again whose worker died: one that kills every worker would be charged without end."""
+
 
 def map_private_batches(
     dataset: Any, batches: Callable[[Any], Any], *, workers: int = 2, batch_size: int = 1024, cpus: float = 1.0
 ) -> Any:
     """Send the rows of a Ray dataset through a private step, in workers that each open it once.
 
-    A worker that dies is started again by Ray, and its batches with it; those that were released are given out again.
+    A worker that dies is started again by Ray, and its batches with it, up to three times each; those that were
+    released are given out again.
     Ray keeps blocks of the RAW rows in memory and, when it runs short, on disk, and its logs and dashboard stand on
     every node: the whole cluster is inside the trust boundary.
 
@@ -53,6 +57,7 @@ def map_private_batches(
         batch_size=batch_size,
         batch_format="pyarrow",
         num_cpus=cpus,
+        max_task_retries=RETRIES,
     )
 
 
@@ -63,7 +68,7 @@ def ray_workers(
     """Workers that do one batch after the other, for callers that read and write the files themselves.
 
     The cluster of ``RAY_ADDRESS``, or one that is started on this machine for as long as they are needed. A worker that
-    dies is started again and does its batches again.
+    dies is started again and does its batches again, up to three times each.
 
     Args:
         work: What is done to each batch. It is sent by pickle, once.
@@ -71,7 +76,8 @@ def ray_workers(
         cpus: Processors that Ray sets aside for each worker; 0 where it should not count them.
 
     Yields:
-        A function that hands out a batch and returns one that waits for its result.
+        A function that hands out a batch and returns one that waits for its result, and raises ModelUnavailable where
+        its workers died, or failed with an error of another library.
 
     Raises:
         InvalidParameter: A number is out of bounds.
@@ -88,7 +94,7 @@ def ray_workers(
     if mine:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
-        remote = ray.remote(num_cpus=cpus, max_restarts=-1, max_task_retries=-1)(_Worker)
+        remote = ray.remote(num_cpus=cpus, max_restarts=-1, max_task_retries=RETRIES)(_Worker)
         actors = [remote.remote(work) for _ in range(workers)]
         turns = itertools.cycle(actors)
 
@@ -100,6 +106,11 @@ def ray_workers(
                     return ray.get(reference)
                 except ray.exceptions.RayTaskError as error:
                     cause = error.cause
+                except ray.exceptions.RayActorError:
+                    raise ModelUnavailable(
+                        f"The worker of one batch died {RETRIES + 1} times; its batch may have been charged each time, "
+                        "and nothing of it left. Look into the memory of the workers, or give smaller batches."
+                    ) from None
                 if isinstance(cause, LangChainDPError):
                     raise cause
                 # Of a foreign library: its text may quote what it was given.

@@ -155,6 +155,9 @@ class Actors:
                 super().__init__("a traceback with secretive text")
                 self.cause = cause
 
+        class RayActorError(Exception):
+            """What a batch ends in whose workers died."""
+
     def __init__(self) -> None:
         self.killed = self.shut = 0
 
@@ -177,7 +180,8 @@ class Actors:
             raise self.exceptions.RayTaskError(error) from None
 
     def remote(self, **options: Any) -> Any:
-        assert options["max_restarts"] == options["max_task_retries"] == -1, "who dies is started again"
+        tries = options["max_restarts"], options["max_task_retries"]
+        assert tries == (-1, on_ray.RETRIES), "who dies is started again, and its batch done again, but not for ever"
 
         class Handle:
             def __init__(self, made: Any) -> None:
@@ -225,6 +229,22 @@ def test_what_fails_on_ray_tells_no_text(
     assert main(command(folder, "out", *account(folder), "--ray")) == 1
     error = capsys.readouterr().err
     assert said in error
+    assert "secretive" not in error
+
+
+def test_workers_that_die_at_one_batch_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    """If it breaks, a batch that no worker survives is a traceback of Ray's, or is tried for ever."""
+
+    class Dying(Actors):
+        def get(self, reference: Callable[[], Any]) -> Any:
+            raise self.exceptions.RayActorError("secretive")
+
+    monkeypatch.setattr(on_ray, "_import_ray", Dying)
+    assert main(command(folder, "out", *account(folder), "--ray")) == 1
+    error = capsys.readouterr().err
+    assert "died 4 times" in error
     assert "secretive" not in error
 
 
