@@ -511,16 +511,23 @@ def test_the_page_quotes_whether_members_of_synthetic_examples_are_found() -> No
 
 def test_the_page_quotes_whether_members_of_prompts_are_found() -> None:
     """If it breaks, the page says that prompts hide their rows, and the results say something else."""
-    found = [row for row in made.so_far(RESULTS / "attacks.jsonl") if row["key"][0] == "lira"]
+    every = [row for row in made.so_far(RESULTS / "attacks.jsonl") if row["key"][0] == "lira"]
+    found = [row for row in every if row["key"][5] == "dln-1"]
     rates = [row["rate"] for row in found]
-    text = " ".join(PAGE.split()).replace(" .", " 0.").replace("(.", "(0.")
+    plain = " ".join(PAGE.split())
+    text = plain.replace(" .", " 0.").replace("(.", "(0.")
     assert len(found) == 12
-    assert {row["key"][5] for row in found} == {"dln-1"}
     assert f"DLN-1 {min(rates):.2f} to {max(rates):.2f}, on average {statistics.mean(rates):.2f}, where" in text
     one, two = sorted(row["low"] for row in found if not row["low"] <= 0.5 <= row["high"])
-    assert f"Two intervals of twelve begin above it, at {one:.3f} and {two:.3f}:".replace(" 0.", " .") in " ".join(
-        PAGE.split()
-    )
+    assert f"Two intervals of twelve begin above it, at {one:.3f} and {two:.3f}:".replace(" 0.", " .") in plain
+    others = [row for row in every if row not in found]
+    told = [row for row in others if row["rate"] != 0.5]
+    assert f"Of the {len(others)} prompts of OPT" in text
+    assert f"{len(others) - len(told)} tell no row from another (0.50)" in text
+    low, high = (extreme(row["rate"] for row in told) for extreme in (min, max))
+    assert (len(told), {row["key"][3] for row in told}) == (5, {"trec"})
+    assert f"have {low:.2f} to {high:.2f}, and every interval holds .5.".replace(" 0.", " .") in plain
+    assert all(row["low"] <= 0.5 <= row["high"] for row in others)
 
 
 def test_the_page_quotes_what_recognizers_found() -> None:
