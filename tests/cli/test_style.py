@@ -252,7 +252,7 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ("plan icl --eps 3", "unknown option --eps. Did you mean --epsilon?"),
         ("demo --system rapt", "--system: expected one of icl, opt, found 'rapt'"),
         ("demo --limit 0", "--limit: expected a whole number of at least 1, found '0'"),
-        ("demo --delta 2", "--delta: expected a number between 0 and 1, such as 0.5, found '2'"),
+        ("demo --delta 2", "--delta: expected a number between 0 and 1, such as 1e-05, found '2'"),
         ("demo --epsilon 1 nan", "--epsilon: expected a number above 0, found 'nan'"),
         ("demo --data", "--data: expected one argument"),
         ("demo --data --json", "--data: expected one argument"),
