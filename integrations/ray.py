@@ -13,7 +13,7 @@ from langchain_dp.errors import LangChainDPError, MissingExtra, ModelUnavailable
 
 INSTALL = "Install it with: pip install 'langchain-dp[ray]'."
 
-RETRIES = 3
+_RETRIES = 3
 """How often a batch is done again whose worker died: one that kills every worker would be charged without end."""
 
 
@@ -57,7 +57,7 @@ def map_private_batches(
         batch_size=batch_size,
         batch_format="pyarrow",
         num_cpus=cpus,
-        max_task_retries=RETRIES,
+        max_task_retries=_RETRIES,
     )
 
 
@@ -94,7 +94,7 @@ def ray_workers(
     if mine:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
-        remote = ray.remote(num_cpus=cpus, max_restarts=-1, max_task_retries=RETRIES)(_Worker)
+        remote = ray.remote(num_cpus=cpus, max_restarts=-1, max_task_retries=_RETRIES)(_Worker)
         actors = [remote.remote(work) for _ in range(workers)]
         turns = itertools.cycle(actors)
 
@@ -108,7 +108,7 @@ def ray_workers(
                     cause = error.cause
                 except ray.exceptions.RayActorError:
                     raise ModelUnavailable(
-                        f"The worker of one batch died {RETRIES + 1} times; its batch may have been charged each time, "
+                        f"The worker of one batch died {_RETRIES + 1} times; its batch may have been charged each time, "
                         "and nothing of it left. Look into the memory of the workers, or give smaller batches."
                     ) from None
                 if isinstance(cause, LangChainDPError):

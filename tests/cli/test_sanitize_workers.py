@@ -181,7 +181,7 @@ class Actors:
 
     def remote(self, **options: Any) -> Any:
         tries = options["max_restarts"], options["max_task_retries"]
-        assert tries == (-1, on_ray.RETRIES), "who dies is started again, and its batch done again, but not for ever"
+        assert tries == (-1, on_ray._RETRIES), "who dies is started again, and its batch done again, but not for ever"
 
         class Handle:
             def __init__(self, made: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fakes.batches import STEPS, KilledAlways, KilledOnce, table_folder
-from langchain_dp.integrations.ray import RETRIES, map_private_batches, ray_workers
+from langchain_dp.integrations.ray import map_private_batches, ray_workers
 
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import ModelUnavailable
@@ -87,7 +87,7 @@ def test_a_batch_that_kills_its_workers_is_charged_so_often_and_no_more(ray: Any
             ray_workers(killed, 1, cpus=0.5) as hand,
         ):
             hand(one)()
-    assert len(list(sanitize.ledger.entries())) == RETRIES + 1
+    assert len(list(sanitize.ledger.entries())) == 4
 
 
 def test_a_refusal_ends_the_job_and_tells_no_text(ray: Any, tmp_path: Path) -> None:
