@@ -108,8 +108,8 @@ def ray_workers(
                     cause = error.cause
                 except ray.exceptions.RayActorError:
                     raise ModelUnavailable(
-                        f"The worker of one batch died {_RETRIES + 1} times; its batch may have been charged each time, "
-                        "and nothing of it left. Look into the memory of the workers, or give smaller batches."
+                        f"The worker of one batch died {_RETRIES + 1} times; its batch may have been charged each "
+                        "time, and nothing of it left. Look into the memory of the workers, or give smaller batches."
                     ) from None
                 if isinstance(cause, LangChainDPError):
                     raise cause
