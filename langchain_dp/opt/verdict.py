@@ -85,12 +85,7 @@ def choice_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompt
     helps = " or ".join(found for found in (more, _epsilon(budget, does)) if found)
     if share <= _COARSE:
         return Verdict("hardly", f"hardly: {said}. {helps} would tell prompts apart better")
-    return Verdict(
-        "no",
-        f"not with {rows:,} rows at epsilon {budget.epsilon:g}: keep your instruction, spend nothing. To win "
-        f"{_SURE:.0%} of the time a prompt would have to answer {ahead:,} rows more right than any other. {helps} "
-        "would do",
-    )
+    return _at_random(f"{rows:,} rows", budget, ahead, helps)
 
 
 def check_choice(budget: PrivacyBudget, *, prompts: int, rows: int) -> None:
@@ -116,11 +111,14 @@ def selecting_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, pro
     ahead = ahead_for_sure(selection, prompts)
     if rows >= ahead:
         return None
+    return _at_random(f"{rows:,} rows that select", budget, ahead, "More rows")
+
+
+def _at_random(rows: str, budget: PrivacyBudget, ahead: int, helps: str) -> Verdict:
     return Verdict(
         "no",
-        f"not with {rows:,} rows that select at epsilon {budget.epsilon:g}: keep your instruction, spend nothing. To "
-        f"win {_SURE:.0%} of the time a prompt would have to answer {ahead:,} rows more right than any other. More "
-        "rows would do",
+        f"not with {rows} at epsilon {budget.epsilon:g}: keep your instruction, spend nothing. To win {_SURE:.0%} of "
+        f"the time a prompt would have to answer {ahead:,} rows more right than any other. {helps} would do",
     )
 
 
