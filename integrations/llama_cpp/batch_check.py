@@ -1,4 +1,4 @@
-"""Check at start-up: whether members of one batch leave each other's bits alone, on this machine with this model."""
+"""Checks at start-up, on this machine with this model: whether company changes bits, and whether threads do."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ _LABEL = 5
 """Up to so many tokens the logits of all are compared, as those of a label are; of more the last, as of a question."""
 _CROWD = 3
 """Members with many rows each that are tried."""
+_THREADED = 65
+"""Tokens of head and body of the member that is evaluated with several numbers of threads."""
 _FEW = 9
 """Up to so many rows each number is tried, where the rule allows it: there kernels change."""
 _MOST = 64
@@ -73,6 +75,39 @@ def company_is_harmless(context: LlamaContext, evaluator: JointEvaluator, *, slo
     )
     context.clear()
     return harmless
+
+
+def threads_alike(
+    context: LlamaContext, evaluator: JointEvaluator, counts: Sequence[int], *, together: int, max_tokens: int
+) -> list[int]:
+    """Those of these numbers of threads under which public members get the very bits that they get now.
+
+    When another number is taken hangs on the clock, and so on everybody's texts: it must change no bit of anybody's.
+
+    Args:
+        context: The model.
+        evaluator: Its arithmetic.
+        counts: Numbers of threads.
+        together: Members in one batch.
+        max_tokens: Longest member.
+    """
+    tokens = context.tokenize(_TEXT * 40, start=True)
+    body = tokens[: min(_THREADED, max_tokens // 2 - 3)]
+    tail = tokens[1 : 1 + min(ROWS, max_tokens // 2)]
+    now = context.threads.most
+
+    def bits(count: int) -> list[bytes]:
+        context.threads.use(count)
+        member = evaluator.extended(MemberState.nothing(), body, b"")
+        rows = [row for asked in (tail[:1], tail) for row in evaluator.vectors([member] * min(together, _CROWD), asked)]
+        return [member.state.tobytes(), *(row.tobytes() for row in rows)]
+
+    try:
+        expected = bits(now) if counts else []
+        return [count for count in counts if bits(count) == expected]
+    finally:
+        context.threads.use(now)
+        context.clear()
 
 
 def _scoring(

@@ -21,6 +21,7 @@ from langchain_dp._util.machine import processors, unbroken
 from langchain_dp.errors import InvalidParameter, MissingExtra
 
 from .._choice import Logits
+from .threads import Threads
 
 logger = logging.getLogger(__name__)
 
@@ -177,6 +178,7 @@ class LlamaContext:
             """Grows whenever everything is cleared: who left something in a sequence can see that it is gone."""
             # finalize() runs before the interpreter tears modules down; __del__ would run during it, and crash.
             self._closing = threading.Event()
+            self.threads = Threads(lambda count: llama.llama_set_n_threads(context, count, count))
             parts = (self._batch, context, model)
             self._free = weakref.finalize(self, _free, llama, parts, self._closing, busy or nullcontext())
 
@@ -274,7 +276,8 @@ class LlamaContext:
             batch.n_seq_id[i] = 1
             batch.seq_id[i][0] = sequence
             batch.logits[i] = wanted
-        code = self.llama.llama_decode(self._context, batch)
+        with self.threads.watched():
+            code = self.llama.llama_decode(self._context, batch)
         if code != 0:
             raise DecodeError(int(code))
 
@@ -370,10 +373,6 @@ class LlamaContext:
         if self.llama.llama_state_seq_set_data(self._context, pointer, state.size, sequence) != state.size:
             raise DecodeError(sequence)
 
-    def set_threads(self, count: int) -> None:
-        """Threads for prefill and for single tokens."""
-        self.llama.llama_set_n_threads(self._context, count, count)
-
     def prefill_speed(self, tokens: Sequence[int], *, repeats: int = 2) -> float:
         """Tokens per second of evaluating ``tokens`` from an empty cache, best of ``repeats``."""
         best = float("inf")
@@ -390,14 +389,12 @@ class LlamaContext:
         """Wait until everything asked for is computed."""
         self.llama.llama_synchronize(self._context)
 
-    def choose_threads(self, wanted: int | None) -> int:
-        """Set ``wanted`` threads, or those that evaluate a fixed public row of tokens fastest here and now."""
-        count = wanted or _fastest(self._speed_with, processors())
-        self.set_threads(count)
-        return count
+    def fastest_threads(self) -> int:
+        """The number of threads that evaluates a fixed public row of tokens fastest here and now."""
+        return _fastest(self._speed_with, processors())
 
     def _speed_with(self, threads: int) -> float:
-        self.set_threads(threads)
+        self.threads.use(threads)
         return self.prefill_speed(range(1, 1 + min(64, self.micro_batch)))
 
 

@@ -10,7 +10,9 @@ Why what a member gets holds nothing of another member:
 - a joint batch is padded with public rows to a size at which llama.cpp's kernels round alike, and computes as many
   logits. Several rules are tried: at least 2 rows, multiples of 8, one fixed shape (on a GPU only this one). That joint
   and lone evaluation agree to the last bit under the rule is checked on public text when the engine starts. Where no
-  rule holds, members are evaluated one by one.
+  rule holds, members are evaluated one by one;
+- how many threads compute changes with what else runs on the machine: only numbers are taken under which public members
+  had the same bits at start-up.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
 from .._choice import Choice
 from .._engine import LocalEngine, T, Take, check_frame
-from .batch_check import checked_evaluator
+from .batch_check import checked_evaluator, threads_alike
 from .batches import ROWS, sequences_for
 from .context import CELLS, LlamaContext
 from .labels import LabelScorer
@@ -36,6 +38,7 @@ from .members import MemberStates, Opening, StateStore
 from .model_files import prepared_model_path
 from .slots import Slots
 from .texts import GGUFTexts
+from .threads import steps_below
 from .writer import Writer
 
 _LARGEST_BATCH = 2048
@@ -60,7 +63,8 @@ class LlamaCppEnsemble(LocalEngine):
             twice as many, a token took about one and a half times as long.
         cache_bytes: Bound of the member states kept beside the slots, in bytes; those used longest ago go first, and
             are evaluated anew when they are needed.
-        n_threads: CPU threads; None measures which number is fastest at start-up and says so in the log.
+        n_threads: CPU threads, at most; None measures which number is fastest at start-up and says so in the log. While
+            other processes want the cores fewer compute, where the check at start-up finds that it changes no bit.
         flash_attention: Use the fused attention kernels. On CPUs they wrote between a tenth faster and half slower
             where this was measured: try it on yours. Some models do not work with them.
         verbose: Let llama.cpp write its log to standard error.
@@ -120,7 +124,9 @@ class LlamaCppEnsemble(LocalEngine):
             raise
         self._vocabulary_size = self._context.vocabulary
         self._texts = GGUFTexts(self._context)
-        self.n_threads = self._context.choose_threads(n_threads)
+        self.n_threads = n_threads or self._context.fastest_threads()
+        self._context.threads.use(self.n_threads)
+        self._lends = n_gpu_layers == 0  # else threads wait for the GPU, and for no other process
         self._evaluator = evaluator = checked_evaluator(
             self._context, slots=slots, max_tokens=max_tokens, offloaded=n_gpu_layers != 0
         )
@@ -128,6 +134,7 @@ class LlamaCppEnsemble(LocalEngine):
         self._together = 1 if alone else min(slots, _LARGEST_BATCH // ROWS)
         evaluator.rooms = 1 if alone else slots
         self._members = MemberStates(self._context, evaluator, self._store, max_tokens)
+        self._lend_threads()
         parts = (self._context, evaluator, self._members, self._store)
         self._labels = LabelScorer(*parts, max_tokens=max_tokens, together=self._together)
         self._slots = Slots(*parts, 1 if alone else slots)
@@ -144,17 +151,32 @@ class LlamaCppEnsemble(LocalEngine):
         return self._sha256
 
     def measure_threads(self) -> int:
-        """Measure anew which number of threads is fastest, take it and return it: after another process came or went.
+        """Measure anew which number of threads is fastest, take it and return it: after the start was beside others.
 
-        It changes how long an evaluation takes and no bit of it. Members leave the model's memory.
+        It changes how long an evaluation takes and no bit of it: a number that would is not taken. Members leave the
+        model's memory.
 
         Raises:
             ModelUnavailable: The engine is closed.
         """
         with self._in_use():
             self._slots.put_away()
-            self.n_threads = self._context.choose_threads(None)
+            fastest = self._context.fastest_threads()
+            self._context.threads.use(self.n_threads)
+            (self.n_threads,) = self._alike([fastest]) or [self.n_threads]
+            self._lend_threads()
             return self.n_threads
+
+    def _lend_threads(self) -> None:
+        """Let fewer compute while others want the cores."""
+        self._context.threads.use(self.n_threads)
+        if self._lends:
+            self._context.threads.use(self.n_threads, self._alike(steps_below(self.n_threads)))
+
+    def _alike(self, counts: Sequence[int]) -> list[int]:
+        return threads_alike(
+            self._context, self._evaluator, counts, together=self._together, max_tokens=self._max_tokens
+        )
 
     @property
     def members_together(self) -> int:

@@ -53,10 +53,6 @@ _QUESTIONS, _SHOTS, _SUBSETS = 20, 2, 10
 _SECONDS = 75.0
 """After so long it asks no further question: what comes then, also on a slow machine, takes some ten seconds."""
 
-_SLOWER, _PATIENCE = 2.5, 1.0
-"""Where an answer takes so much longer than the fastest, and so many seconds, another process has come: threads are
-counted anew."""
-
 _DRAWS = 10_000
 
 
@@ -264,7 +260,7 @@ def _short(options: Demo, data: _Data, engine: LlamaCppEnsemble, began: float) -
         f"About {_SUBSETS} votes on each, noise of {chain.sigma:.2f} votes on every count.\n"
     )
     asked: list[tuple[dict[str, Any], collections.Counter[int], str]] = []
-    right, fastest = 0, math.inf
+    right = 0
     for row in data.test[:_QUESTIONS]:
         if asked and time.monotonic() - began > _SECONDS:
             break
@@ -278,10 +274,6 @@ def _short(options: Demo, data: _Data, engine: LlamaCppEnsemble, began: float) -
         tell(f"{len(asked):>2}. {row['text']}\n    votes  {shown}   + noise  ->  {answer}{wrong}   {seconds:.1f} s")
         sys.stdout.flush()
         right += alone.invoke(_question(row, chain)) == row["label"]
-        if seconds > max(_PATIENCE, _SLOWER * fastest):
-            engine.measure_threads()
-            fastest = math.inf
-        fastest = min(fastest, seconds)
     truths = [data.labels.index(row["label"]) for row, _, _ in asked]
     counts = [[votes[i] for i in range(len(data.labels))] for _, votes, _ in asked]
     noise = {

@@ -103,16 +103,11 @@ def test_the_short_demo_shows_votes_answers_and_what_left(
 ) -> None:
     """If it breaks, `make demo` shows no vote or no promise, or the engine goes on being watched."""
     monkeypatch.setattr(demo, "_QUESTIONS", 2)
-    monkeypatch.setattr(demo, "_SLOWER", -1.0)
-    monkeypatch.setattr(demo, "_PATIENCE", 0.0)
-    measured: list[int] = []
-    monkeypatch.setattr(real, "measure_threads", lambda: measured.append(1))
     picture = tmp_path / "picture.png"
     assert main(["demo", "--picture", str(picture)]) == 0
     out, err = capsys.readouterr()
     assert not err
     assert "score_labels" not in vars(real)
-    assert len(measured) == 2  # threads are counted anew where an answer is slow
     for row in sample.load()[1][:2]:
         assert row["text"] in out
     for line in (line for line in out.splitlines() if "+ noise" in line):
@@ -167,7 +162,7 @@ def test_another_number_of_threads_changes_no_bit(real: LlamaCppEnsemble) -> Non
     ]
     found = []
     for threads in (1, 2):
-        real._context.set_threads(threads)
+        real._context.threads.use(threads)
         real.forget(*(("m", i) for i in range(3)))
         found.append(real.score_labels(prompts, [" praise", " complaint"]))
     assert found[0] == found[1]
