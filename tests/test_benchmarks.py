@@ -182,7 +182,24 @@ def test_a_second_target_answers_each_prompt_once(
     assert (found.what["target"], found.rows) == ("third", 3)
     bench_targets.main()
     assert len(asked) == 2
-    assert CANARY not in out.read_text(encoding="utf-8") + capsys.readouterr().out
+    scores = tmp_path / "scores.jsonl"
+    command = ["bench_targets.py", "--prompts", "opt.jsonl", "--name", "smollm2", "--scores", "--out", str(scores)]
+    monkeypatch.setattr(sys, "argv", [*command, "--arms", "opt", "dln-1", "--target-rows", "3", "--threads", "1"])
+    bench_targets.main()
+    _, first, second = [json.loads(line) for line in scores.read_text(encoding="utf-8").splitlines()]
+    assert len(asked) == 2  # no chat
+    instruction = bench_targets.TASKS["sst2"].instruction
+    written_here = {**first, "instruction": instruction, "key": [*first["key"][:4], "0-shot"]}
+    (tmp_path / "opt.jsonl").write_text(json.dumps(written_here) + "\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", [*command, "--target-rows", "3", "--threads", "1"])
+    bench_targets.main()
+    *_, initial = [json.loads(line) for line in scores.read_text(encoding="utf-8").splitlines()]
+    assert initial["gain"] == {"plain": [0, 0], "calibrated": [0, 0]}
+    for row in (first, second):
+        for how, (gain, error) in row["gain"].items():
+            assert row["scored"][how] - initial["scored"][how] == pytest.approx(gain)
+            assert 0 <= error <= 1
+    assert CANARY not in out.read_text(encoding="utf-8") + scores.read_text(encoding="utf-8") + capsys.readouterr().out
 
 
 def test_examples_of_a_prompt_are_of_all_labels_and_are_not_published() -> None:

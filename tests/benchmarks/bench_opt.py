@@ -112,10 +112,12 @@ def main() -> None:
     for source in options.sources or list(models):
         target = next((name for name in models if name != source), source)
         with ExitStack() as stack:
-            engine = Remembering(stack.enter_context(_engine(source, models[source], options)))
+            engine = Remembering(stack.enter_context(engine_of(source, models[source], options.threads, options.slots)))
             other = engine
             if target != source:
-                other = Remembering(stack.enter_context(_engine(target, models[target], options)))
+                other = Remembering(
+                    stack.enter_context(engine_of(target, models[target], options.threads, options.slots))
+                )
             address = None
             if options.target_rows:
                 address = stack.enter_context(llama_server(target, model=Path(models[target])))
@@ -219,11 +221,10 @@ def gemma_path() -> str:
 
 
 @contextmanager
-def _engine(source: str, path: str, options: argparse.Namespace) -> Iterator[LlamaCppEnsemble]:
+def engine_of(source: str, path: str, threads: int | None, slots: int) -> Iterator[LlamaCppEnsemble]:
+    """A model that is closed at the end of the block; the embedded one as it is prepared for this processor."""
     model = None if source == "smollm2" else path
-    engine = LlamaCppEnsemble(
-        model_path=model, max_tokens=768, slots=options.slots, cache_bytes=6 * 2**30, n_threads=options.threads
-    )
+    engine = LlamaCppEnsemble(model_path=model, max_tokens=768, slots=slots, cache_bytes=6 * 2**30, n_threads=threads)
     try:
         yield engine
     finally:

