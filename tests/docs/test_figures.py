@@ -457,6 +457,26 @@ def test_the_page_quotes_what_the_records_add_to_their_descriptions() -> None:
     assert lines == len(re.findall(r"(?m)^\| epsilon \d \| \d \|", PAGE))
 
 
+def test_the_page_quotes_synthetic_questions_under_codes() -> None:
+    """If it breaks, the page tells of examples for codes what no row in the results says."""
+    rows = made.so_far(RESULTS / "synth.jsonl")
+    arms = {row["key"][5]: row for row in rows if row["key"][1] == "trec" and row["key"][4:5] == ["coded"]}
+    none, real, public = (arms[arm]["prompted"] for arm in ("none", "real", "public"))
+    private = arms["3+described"]
+    asked = {"with no example": none, "with real rows": real}
+    text = " ".join(PAGE.split())
+    assert ", ".join(f"{share:.2f} {how}"[1:] for how, share in asked.items()) in text
+    assert f"{public:.2f} with those of the public model alone"[1:] in text
+    assert f"{private['prompted']:.2f} with those of the records"[1:] in text
+    assert f"{private['prompted_with_descriptions']:.2f} with their descriptions too"[1:] in text
+    assert f"{private['names_alone']:.2f} without an example"[1:] in text
+    assert f"and {private['prompted_by_names']:.2f} with them".replace("0.", ".") in text
+    words = list(private["descriptions"].values())
+    assert words.count("a type of") == 2
+    assert words.count("") == 1
+    assert {"a person", "a number"} < set(words)
+
+
 def test_the_page_quotes_votes_beside_synthetic_examples() -> None:
     """If it breaks, the page compares examples with votes that nobody counted."""
     rows = [row for row in made.so_far(RESULTS / "accuracy.jsonl") if row["engine"] == "qwen1.5b-q4_k_m"]
