@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, batch_check, threads
+from langchain_dp.integrations.llama_cpp.context import import_llama
 from langchain_dp.integrations.llama_cpp.threads import Threads, steps_below
 
 from langchain_dp.ports import MemberPrompt
@@ -117,7 +118,11 @@ def test_a_number_of_threads_that_changes_bits_is_never_taken(model_path: str, m
         assert engine.measure_threads() == 4
 
 
-def test_threads_beside_a_gpu_stay(model_path: str) -> None:
+@pytest.mark.parametrize(("layers", "build", "allowed"), [(0, False, [1, 2]), (0, True, [2]), (1, False, [2])])
+def test_threads_beside_a_gpu_stay(
+    layers: int, build: bool, allowed: list[int], model_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If it breaks, threads that wait for a GPU are taken for threads that others keep off their cores."""
-    with LlamaCppEnsemble(model_path=model_path, slots=2, max_tokens=256, n_threads=2, n_gpu_layers=1) as engine:
-        assert engine._context.threads._allowed == [2]
+    monkeypatch.setattr(import_llama(), "llama_supports_gpu_offload", lambda: build)
+    with LlamaCppEnsemble(model_path=model_path, slots=2, max_tokens=256, n_threads=2, n_gpu_layers=layers) as engine:
+        assert engine._context.threads._allowed == allowed
