@@ -195,6 +195,7 @@ def test_a_second_target_answers_each_prompt_once(
     bench_targets.main()
     *_, initial = [json.loads(line) for line in scores.read_text(encoding="utf-8").splitlines()]
     assert initial["gain"] == {"plain": [0, 0], "calibrated": [0, 0]}
+    assert max(initial["scored"].values()) > 0
     for row in (first, second):
         for how, (gain, error) in row["gain"].items():
             assert row["scored"][how] - initial["scored"][how] == pytest.approx(gain)

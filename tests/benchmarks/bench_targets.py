@@ -31,8 +31,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from bench_opt import TASKS, chat_on, engine_of, gemma_path, rows_of, with_examples
 from fakes.llama_server import llama_server
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
+from langchain_dp.integrations.llama_cpp import embedded_model_path
 from made import made, so_far
+from remembering import Remembering
 from tqdm import tqdm
 
 from langchain_dp.opt import DPPromptOptimizer, evaluate_prompt
@@ -69,7 +70,7 @@ def main() -> None:
         return
     with contextlib.ExitStack() as stack:
         if options.scores:
-            one = stack.enter_context(engine_of(options.name, model, options.threads, _SLOTS))
+            one = Remembering(stack.enter_context(engine_of(options.name, model, options.threads, _SLOTS)))
             score = Scores(one, Path(data), options.target_rows)
         else:
             address = stack.enter_context(llama_server(options.name, model=Path(model), threads=options.threads))
@@ -83,7 +84,7 @@ def main() -> None:
 class Scores:
     """What a model makes of prompts by the scores that it gives the labels."""
 
-    def __init__(self, model: LlamaCppEnsemble, data: Path, rows: int) -> None:
+    def __init__(self, model: Remembering, data: Path, rows: int) -> None:
         self._model, self._data, self._rows = model, data, rows
         self._initial: dict[str, dict[str, list[bool]]] = {}
 
@@ -119,7 +120,8 @@ class Scores:
         for how, calibrate in (("plain", False), ("calibrated", True)):
             forward = Forward.of(self._model, dataclasses.replace(optimizer.settings, calibrate=calibrate))
             predicted = forward.predict(instruction, asked, words)
-            found[how] = [one == row["label"] for one, row in zip(predicted, test, strict=True)]
+            answers = [None if one is None else task.labels[one] for one in predicted]
+            found[how] = [answer == row["label"] for answer, row in zip(answers, test, strict=True)]
         return found
 
 
